@@ -1,0 +1,44 @@
+"""formers: the whole family of pretrained language models in one house.
+
+import formers
+f = formers.load("path/to/model")            # a formers or a Hugging Face directory, or "hub:owner/name"
+f.logits(ids)
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .errors import Error
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from .former import Former, build, tree
+    from .interop.directory import load, save
+    from .interop.huggingface import write as export
+
+# Names that need torch are imported when they are first used, so that the command line answers at once.
+_LAZY = {
+    "Former": ("former", "Former"),
+    "build": ("former", "build"),
+    "tree": ("former", "tree"),
+    "load": ("interop.directory", "load"),
+    "save": ("interop.directory", "save"),
+    "export": ("interop.huggingface", "write"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'formers' has no attribute {name!r}")
+    module, attribute = _LAZY[name]
+    return getattr(importlib.import_module(f"formers.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+__all__ = ["Error", "Former", "__version__", "build", "export", "load", "save", "tree"]

@@ -1,0 +1,138 @@
+"""Batch: what models, objectives and tasks agree on. There is no padding inside.
+
+N tokens in all, D documents one after the other, M places where a loss is, B rows and T columns of a padded grid.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .errors import Error
+
+
+class Layout:
+    """Where the documents of a packed sequence lie, and the way to a padded grid and back.
+
+    `starts` (D+1,) are slots, `longest` a bound that no document exceeds and `total` = N; the last two are plain
+    numbers, so that torch.compile sees one shape. A document may be empty.
+    """
+
+    def __init__(self, starts: Tensor, longest: int, total: int):
+        self.starts, self.longest, self.total = starts, longest, total
+        self.rows = starts.shape[0] - 1
+        slots = torch.arange(total, device=starts.device)
+        self.document = torch.searchsorted(starts[1:].contiguous(), slots, right=True)  # (N,)
+        self.position = slots - starts[self.document]  # (N,) counted from the document's first token
+        self.lengths = starts[1:] - starts[:-1]  # (D,)
+
+    @property
+    def uniform(self) -> bool:
+        """All documents have the same length (known from the sizes alone)."""
+        return self.total == self.rows * self.longest
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(N, ...) → (D, longest, ...), zeros where there is no token."""
+        if self.uniform:
+            return x.unflatten(0, (self.rows, self.longest))
+        grid = x.new_zeros(self.rows * self.longest, *x.shape[1:])
+        grid = grid.index_copy(0, self.document * self.longest + self.position, x)
+        return grid.unflatten(0, (self.rows, self.longest))
+
+    def pack(self, grid: Tensor) -> Tensor:
+        """(D, longest, ...) → (N, ...)"""
+        flat = grid.flatten(0, 1)
+        return flat if self.uniform else flat.index_select(0, self.document * self.longest + self.position)
+
+    def first(self) -> Tensor:
+        """(D,) the slot of each document's first token."""
+        return self.starts[:-1].long()
+
+    def last(self) -> Tensor:
+        """(D,) the slot of each document's last token."""
+        return self.starts[1:].long() - 1
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Packed documents, with what the model reads beside the ids and where the objective asks.
+
+    Fields hold torch tensors on their way through a model and numpy arrays on a loader's workers.
+    """
+
+    ids: Any  # (N,) tokens, or (N, 50) characters
+    starts: Any  # (D+1,) int32; document d is ids[starts[d]:starts[d+1]]
+    longest: int  # no document is longer
+    positions: Any = None  # (N,); None counts from each document's first token
+    segments: Any = None  # (N,)
+    tasks: Any = None  # (N,)
+    order: Any = None  # (N,) the factorisation order of a permutation language model
+    source: Batch | None = None  # the encoder's side; this batch is then the decoder's
+    chosen: Any = None  # (M,) slots at which there is a loss
+    labels: Any = None  # (M,)
+    sample: Any = None  # (D,) the global number of each example
+    keep: Any = None  # (B, T) bool: the padded grid this batch was packed from
+
+    @staticmethod
+    def of(
+        ids: Tensor, keep: Tensor | None = None, segments: Tensor | None = None, source: Batch | None = None
+    ) -> Batch:
+        """Pack a padded (B, T) grid; `keep` is True at real tokens, which must be one run in each row."""
+        if ids.dim() < 2:
+            raise Error(f"ids must be (rows, tokens), got shape {tuple(ids.shape)}", fix="add a row axis: ids[None]")
+        if segments is not None and segments.shape != ids.shape[:2]:
+            raise Error(
+                f"segments {tuple(segments.shape)} do not fit ids {tuple(ids.shape)}", fix="give one segment per token"
+            )
+        rows, columns = ids.shape[:2]
+        if keep is None:
+            starts = torch.arange(rows + 1, device=ids.device, dtype=torch.int32) * columns
+            flat = None if segments is None else segments.flatten()
+            return Batch(ids.flatten(0, 1), starts, columns, segments=flat, source=source)
+        if keep.shape != ids.shape[:2] or keep.dtype != torch.bool:
+            raise Error(
+                f"keep must be bool of shape {tuple(ids.shape[:2])}, got {str(keep.dtype)[6:]} {tuple(keep.shape)}",
+                fix="use for example keep = ids != pad",
+            )
+        gaps = ((keep[:, 1:] & ~keep[:, :-1]).sum(1) + keep[:, 0]) > 1
+        if gaps.any():
+            raise Error(
+                f"keep has a gap in row {int(gaps.nonzero()[0])}",
+                fix="real tokens must be one run: pad on the left or on the right only",
+            )
+        lengths = keep.sum(1)
+        starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+        flat = None if segments is None else segments[keep]
+        return Batch(ids[keep], starts, int(lengths.max()) if rows else 0, segments=flat, source=source, keep=keep)
+
+    @property
+    def layout(self) -> Layout:
+        """Where this batch's documents lie."""
+        return Layout(self.starts, self.longest, self.ids.shape[0])
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(N, ...) → (B, T, ...): back to the grid of `Batch.of`, zeros where keep is False."""
+        if self.keep is None:
+            return self.layout.unpack(x)
+        grid = x.new_zeros(*self.keep.shape, *x.shape[1:])
+        return grid.masked_scatter(self.keep.view(*self.keep.shape, *[1] * (x.dim() - 1)), x)
+
+    def to(self, device: Any) -> Batch:
+        """The same batch with torch tensors on a device; numpy arrays are taken over without a copy."""
+
+        def move(value: Any) -> Any:
+            if isinstance(value, Batch):
+                return value.to(device)
+            if value is None or isinstance(value, int):
+                return value
+            return torch.as_tensor(value).to(device, non_blocking=True)
+
+        return Batch(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
+
+    def replace(self, **changes: Any) -> Batch:
+        """A copy with some fields changed."""
+        return dataclasses.replace(self, **changes)

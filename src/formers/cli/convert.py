@@ -1,0 +1,125 @@
+"""formers import, formers export: checkpoints in and out."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+
+def import_(
+    source: str,
+    out: Path,
+    *,
+    head: str = "auto",
+    family: str | None = None,
+    dtype: Dtype | None = None,
+    shard: str = "5GB",
+    pickle: bool = False,
+    ignore: tuple[str, ...] = (),
+) -> None:
+    """Turn a Hugging Face checkpoint into a formers directory.
+
+    formers import path/to/bert-base-uncased bert
+    formers import hub:openai-community/gpt2 gpt2
+    formers import path/to/old-model old --pickle
+
+    Parameters
+    ----------
+    source
+        A Hugging Face directory, or hub:owner/name@revision.
+    out
+        The formers directory to write; it must not exist yet.
+    head
+        Another head than the checkpoint's own: none, lm, mlm, pretraining, nsp, double, classify, tag, answer, choose.
+    family
+        The family, if config.json does not say it (model_type).
+    dtype
+        The type of the weights; as they are by default.
+    shard
+        The largest size of one file of weights.
+    pickle
+        Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
+    ignore
+        A key of config.json to pass over; may be given several times.
+    """
+    from ..interop.directory import save
+
+    former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore)
+    save(former, out, shard=size(shard))
+    report(former, out)
+
+
+def export(
+    source: str,
+    out: Path,
+    *,
+    head: str = "auto",
+    dtype: Dtype | None = None,
+    shard: str = "5GB",
+    pickle: bool = False,
+) -> None:
+    """Turn a model into a directory that transformers' from_pretrained opens.
+
+    formers export my-bert bert-for-hf
+    formers export my-gpt2 gpt2-half --dtype bfloat16 --shard 500MB
+
+    Parameters
+    ----------
+    source
+        A formers or Hugging Face directory, or hub:owner/name@revision.
+    out
+        The directory to write; it must not exist yet.
+    head
+        Another head than the model's own.
+    dtype
+        The type of the weights; as they are by default.
+    shard
+        The largest size of one file of weights.
+    pickle
+        Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
+    """
+    from ..interop.huggingface import write
+
+    former = opened(source, head=head, dtype=None, pickle=pickle)
+    write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=size(shard))
+    report(former, out)
+
+
+def opened(source: str, *, dtype: Dtype | None, **how: Any) -> Any:
+    """Load a model; what formers has to say about it goes to the terminal, not into a Python warning."""
+    from ..interop.directory import load
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        former = load(source, dtype=None if dtype is None else torch_dtype(dtype), **how)
+    for note in notes:
+        Console(stderr=True, highlight=False).print(f"formers: note: {note.message}", markup=False)
+    return former
+
+
+def report(former: Any, out: Path) -> None:
+    """Say what was written."""
+    from ..former import count
+
+    words = "with its tokenizer" if former.tokenizer is not None else "without a tokenizer"
+    text = f"{out}: {former.family}, head {former.head}, {count(former.model):,} parameters, {words}"
+    Console(highlight=False, soft_wrap=True).print(text, markup=False)
+
+
+def torch_dtype(name: Dtype) -> Any:
+    """A torch type by its name."""
+    import torch
+
+    return getattr(torch, name)
+
+
+def size(text: str) -> int:
+    """A size as people write it: 500MB, 5GB, 1.5GiB."""
+    from ..interop.huggingface import size as parse
+
+    return parse(text)

@@ -1,0 +1,114 @@
+"""formers doctor: what this machine has, and what to install for what."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+EXTRAS = {
+    "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
+    "data": (("pyarrow", "datasets"), "parquet files and Hugging Face datasets"),
+    "ko": (("kiwipiepy",), "Korean morphemes and sentences"),
+    "eval": (("sacrebleu", "sklearn"), "BLEU, chrF, the TF-IDF baseline"),
+    "elmo": (("h5py",), "ELMo's published weights"),
+    "serve": (("fastapi", "uvicorn", "prometheus_client"), "the server and the playground"),
+    "track": (("tensorboard",), "TensorBoard"),
+}
+
+
+def doctor() -> None:
+    """Report versions, kernels, compiler, threads, disk, and what to install for which feature.
+
+    formers doctor
+    """
+    console = Console(highlight=False)
+    for title, rows in (("This machine", machine()), ("Attention kernels", kernels()), ("Features", extras())):
+        table = Table(
+            title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
+        )
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        console.print()
+
+
+def machine() -> list[tuple[str, str]]:
+    """Versions, hardware, compiler, disk."""
+    import torch
+
+    names = ("formers", "torch", "numpy", "tokenizers", "safetensors")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    compiler = next((c for c in ("cc", "gcc", "clang", "cl") if shutil.which(c)), None)
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    capability, memory = torch.backends.cpu.get_cpu_capability(), ""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB memory"
+    return [
+        ("versions", versions),
+        ("python", f"{platform.python_version()} at {sys.executable}"),
+        ("system", f"{platform.system()} {platform.machine()}"),
+        ("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {capability}{memory}"),
+        ("gpu", gpu()),
+        ("C++ compiler", compiler or "none: torch.compile does not work without one; everything runs uncompiled"),
+        ("disk", f"{free:.0f} GB free here"),
+    ]  # fmt: skip
+
+
+def gpu() -> str:
+    """The accelerator, in words."""
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        half = "bf16" if torch.cuda.is_bf16_supported() else "no bf16: use fp32 or fp16"
+        size = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return (
+            f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, {size:.0f} GiB, sm_{major}{minor}, {half}"
+        )
+    if torch.backends.mps.is_available():
+        return "Apple MPS"
+    return "none: models run on the CPU"
+
+
+def kernels() -> list[tuple[str, str]]:
+    """Which paths of nn/door.py can be taken here."""
+    import torch
+
+    from ..nn.door import available
+
+    words = {True: "[green]yes[/]", False: "[dim]no[/]"}
+    dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
+    about = {
+        "plain": "flash attention through SDPA, for whole grids",
+        "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
+        "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
+        "loop": "one document after the other, no padding (CPU)",
+        "dense": "SDPA with a dense mask, everywhere",
+    }
+    ready = available(dummy)
+    return [(name, words[name in ready], text) for name, text in about.items()]  # type: ignore[misc]
+
+
+def extras() -> list[tuple[str, str, str]]:
+    """Optional features, and how to get them."""
+    rows = []
+    for name, (modules, use) in EXTRAS.items():
+        ready = all(importlib.util.find_spec(module) for module in modules)
+        rows.append((name, "[green]ready[/]" if ready else f"pip install 'formers\\[{name}]'", use))
+    return rows
+
+
+def version(name: str) -> str:
+    """An installed version."""
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "?"

@@ -1,0 +1,52 @@
+"""formers: the command. The files of the verbs import nothing heavy before they run, so that help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from cyclopts import App, CycloptsError
+from rich.console import Console
+from rich.markup import escape
+
+from .. import __version__
+from ..errors import Error
+from .convert import export, import_
+from .demo import demo
+from .doctor import doctor
+from .tree import tree
+
+app = App(
+    name="formers",
+    help="The whole family of pretrained language models in one house. Begin with: formers demo",
+    version=f"formers {__version__}",
+    help_format="plaintext",
+)
+app.command(demo)
+app.command(tree)
+app.command(import_, name="import")
+app.command(export)
+app.command(doctor)
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run a command; an error is one line and exit code 2, Ctrl-C is 130."""
+    out = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        return app(arguments, exit_on_error=False, print_error=False)
+    except Error as error:
+        out.print(f"[bold red]formers:[/] {escape(str(error))}")
+        sys.exit(2)
+    except CycloptsError as error:
+        out.print(f"[bold red]formers:[/] {escape(' '.join(str(error).split()))} See formers --help.")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        out.print("formers: interrupted")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Progress: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+Tell = Callable[[str, int, int, str], None]
+
+
+@contextmanager
+def progress(console: Console, title: str) -> Iterator[Tell]:
+    """A function to report (what, done, of how many, detail)."""
+    if not console.is_terminal:
+        yield lines(console, title)
+        return
+    columns = (
+        TextColumn("{task.description:<22}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[detail]}"),
+    )
+    with Progress(*columns, console=console) as bar:
+        tasks: dict[str, int] = {}
+
+        def tell(what: str, done: int, of: int, detail: str) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(f"{title}: {what}", total=of, detail=detail)
+            bar.update(tasks[what], completed=done, total=of, detail=detail)  # type: ignore[arg-type]
+
+        yield tell
+
+
+def lines(console: Console, title: str, every: float = 10.0) -> Tell:
+    """A line at the beginning and end of each stage, and every ten seconds in between."""
+    last: dict[str, float] = {}
+
+    def tell(what: str, done: int, of: int, detail: str) -> None:
+        now = time.monotonic()
+        if what not in last or done == of or now - last[what] >= every:
+            last[what] = now
+            console.print(f"{title}: {what} {done:,}/{of:,}, {detail}", highlight=False)
+
+    return tell

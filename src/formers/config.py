@@ -1,0 +1,215 @@
+"""Configurations: frozen dataclasses with a closed schema, and two-way tables to other libraries' config files.
+
+A key that the schema does not know and a value of the wrong type are errors that name them. Layers of settings
+(preset < file < overrides) are merged as plain dicts first; the dataclass is built once, at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .errors import Error
+
+
+def build(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
+    """Make a configuration of class `cls`; an unknown key or a value of the wrong type is an Error naming it."""
+    hints = typing.get_type_hints(cls)
+    known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    for key in values:
+        if key not in known:
+            raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, known))
+    return cls(**{key: coerce(value, known[key], key, where) for key, value in values.items()})
+
+
+def suggest(key: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: the nearest known one, or all of them."""
+    names = list(known)
+    near = difflib.get_close_matches(key, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(sorted(names))
+
+
+def coerce(value: Any, kind: Any, key: str, where: object = None) -> Any:
+    """Check one value against its type; lists become tuples, whole numbers become floats where a float is due."""
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        for option in typing.get_args(kind):
+            try:
+                return coerce(value, option, key, where)
+            except Error:
+                continue
+    elif origin is tuple:
+        item = typing.get_args(kind)[0]
+        if isinstance(value, list | tuple):
+            return tuple(coerce(v, item, key, where) for v in value)
+    elif origin is typing.Literal:
+        if value in typing.get_args(kind):
+            return value
+        choices = ", ".join(map(str, typing.get_args(kind)))
+        raise Error(f"setting {key!r} cannot be {shown(value)}", where=where, fix=f"choose one of: {choices}")
+    elif kind is type(None):
+        if value is None:
+            return None
+    elif kind is float:
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    elif dataclasses.is_dataclass(kind):
+        if isinstance(value, typing.cast(type, kind)):
+            return value
+        if isinstance(value, Mapping):
+            return build(typing.cast(type, kind), value, where=f"{where}: {key}" if where else key)
+    elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+        return value
+    name = getattr(kind, "__name__", None) if origin is None else None
+    raise Error(f"setting {key!r} must be {name or kind}, not {shown(value)}", where=where, fix="correct its value")
+
+
+def shown(value: Any) -> str:
+    """A value as an error message shows it: short, on one line."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def positive(config: Any, *names: str) -> None:
+    """Refuse a configuration in which one of these sizes is not at least 1."""
+    for name in names:
+        if getattr(config, name) is not None and getattr(config, name) < 1:
+            raise Error(
+                f"{name} must be at least 1, got {getattr(config, name)}", fix=f"set {name} to a positive number"
+            )
+
+
+def probability(config: Any, *names: str) -> None:
+    """Refuse a configuration in which one of these rates is no probability below 1."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not 0 <= value < 1:
+            raise Error(f"{name} must be at least 0 and below 1, got {value}", fix=f"set {name} to something like 0.1")
+
+
+def divides(config: Any, heads: str = "heads", dim: str = "dim") -> int:
+    """The width of one attention head; an Error if the heads do not divide the width."""
+    n, width = getattr(config, heads), getattr(config, dim)
+    if width % n:
+        near = [h for h in range(1, width + 1) if width % h == 0]
+        choice = min(near, key=lambda h: abs(h - n))
+        raise Error(
+            f"{n} {heads} do not divide {dim} {width}", fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}"
+        )
+    return width // n
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Later layers win; dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            *path, last = key.split(".")
+            here = merged
+            for part in path:
+                here = here.setdefault(part, {})
+                if not isinstance(here, dict):
+                    raise Error(
+                        f"setting {key!r} reaches into {part!r}, which is a single value",
+                        fix="drop the part behind the dot",
+                    )
+            both = isinstance(value, Mapping) and isinstance(here.get(last), Mapping)
+            here[last] = merge(here[last], value) if both else (merge(value) if isinstance(value, Mapping) else value)
+    return merged
+
+
+@dataclass(frozen=True)
+class Row:
+    """One key of another library's config: how to read it into our settings, and how to write it back."""
+
+    read: Callable[[Any], dict[str, Any]]
+    write: Callable[[Any], Any]
+
+
+def renamed(ours: str, values: Mapping[Any, Any] | None = None) -> Row:
+    """A key under another name; `values` translates (their value → ours) where the words differ as well."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if values is None or not isinstance(value, str):
+            return {ours: value}
+        if value not in values:
+            raise Error(f"value {value!r} is not supported", fix="supported: " + ", ".join(map(str, values)))
+        return {ours: values[value]}
+
+    def write(config: Any) -> Any:
+        value = getattr(config, ours)
+        return value if values is None else next((k for k, v in values.items() if v == value), value)
+
+    return Row(read, write)
+
+
+@dataclass(frozen=True)
+class ConfigMap:
+    """A two-way table between our settings and another library's config file.
+
+    Every key of theirs must be in `rows` (mapped), in `fixed` (formers can honour these values only), or
+    `irrelevant` to the numbers; any other key is an error that names it. `aliases` are other names of a mapped key,
+    `defaults` is what their class takes for an absent key where that differs from ours.
+    """
+
+    rows: Mapping[str, str | Row]
+    fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    irrelevant: frozenset[str] = frozenset()
+    aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def row(self, key: str) -> Row:
+        """The rule of a mapped key."""
+        row = self.rows[key]
+        return renamed(row) if isinstance(row, str) else row
+
+    def read(
+        self, theirs: Mapping[str, Any], *, where: object, ignore: Iterable[str] = (), common: Iterable[str] = ()
+    ) -> dict[str, Any]:
+        """Our settings out of their config; keys in `common` (irrelevant everywhere) and `ignore` are passed over."""
+        passed = self.irrelevant | set(common) | set(ignore)
+        ours: dict[str, Any] = {}
+        named = {key: value for key, value in theirs.items() if key not in self.aliases}
+        for alias, key in self.aliases.items():
+            if alias in theirs and named.setdefault(key, theirs[alias]) != theirs[alias]:
+                raise Error(f"{alias} and {key} contradict each other", where=where, fix="remove one of them")
+        for key, value in {**self.defaults, **named}.items():
+            if key in self.rows:
+                try:
+                    ours.update(self.row(key).read(value))
+                except Error as error:
+                    raise Error(f"{key}: {error.what}", where=where, fix=error.fix) from None
+                except (AttributeError, TypeError, ValueError, ArithmeticError):  # a rule met a value of another type
+                    raise Error(f"{key}: {shown(value)} makes no sense here", where=where, fix="correct it") from None
+            elif key in self.fixed and key not in ignore:
+                if not any(value == ok and type(value) is type(ok) for ok in self.fixed[key]):
+                    only = " or ".join(map(repr, self.fixed[key]))
+                    raise Error(
+                        f"{key}: formers cannot honour {shown(value)}, only {only}",
+                        where=where,
+                        fix=f"pass --ignore {key} to load it all the same",
+                    )
+            elif key not in passed:
+                raise Error(f"unknown key {key!r}", where=where, fix=f"pass --ignore {key} if it changes nothing")
+        return ours
+
+    def write(self, config: Any, original: Mapping[str, Any]) -> dict[str, Any]:
+        """Their config: the original's own words wherever they still say the same, ours everywhere else."""
+        theirs = {self.aliases.get(key, key): value for key, value in original.items()}
+        for key in self.rows:
+            row = self.row(key)
+            if key in theirs:
+                try:
+                    same = all(getattr(config, name) == value for name, value in row.read(theirs[key]).items())
+                except Error:
+                    same = False
+                if same:
+                    continue
+            theirs[key] = row.write(config)
+        return theirs

@@ -1,0 +1,1 @@
+"""From documents to batches: readers, the token store, plans, packing, the loader."""

@@ -1,0 +1,201 @@
+"""Former: a model with what belongs to it (config, head, labels, tokenizer), for padded tensors in and out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import config as settings
+from . import registry
+from .batch import Batch
+from .errors import Error
+from .nn.cache import Cache
+from .nn.init import initialise
+from .nn.probe import Probe
+from .tasks.heads import Model, assemble
+from .tasks.inputs import head_masks, pack, shifted, target_batch
+from .text.tokenizer import Tokenizer
+
+
+@dataclass
+class Former:
+    """A loaded model: `family`, `head`, `config`, `model`, `tokenizer` (or None) and `labels`."""
+
+    family: str
+    head: str
+    config: Any
+    model: Model
+    tokenizer: Tokenizer | None = None
+    labels: tuple[str, ...] = ()
+    kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.model.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights."""
+        return next(self.model.parameters()).dtype
+
+    @property
+    def pair(self) -> bool:
+        """There is an encoder and a decoder."""
+        return getattr(self.model.body, "decoder", None) is not None
+
+    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
+        """Move the weights, or change their type; returns itself."""
+        self.model.to(device=device, dtype=dtype)
+        return self
+
+    def logits(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        segments: Tensor | None = None,
+        target: Tensor | None = None,
+        target_keep: Tensor | None = None,
+        memory: Cache | None = None,
+        heads: Any = None,
+    ) -> Any:
+        """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
+
+        `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
+        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens; `heads` masks attention heads:
+        (layers, heads), or a dict of such by "encoder", "decoder", "cross".
+        """
+        parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
+        if not parts:
+            head = registry.member(self.family).family.pretraining
+            what = f"a bare {self.family} has no logits"
+            raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
+        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory)
+        hidden = self.model(batch, **self.how(memory, heads))
+        answers = {}
+        for name, part in parts.items():
+            answer = self.model.logits(hidden, batch, name)
+            answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
+            answers[name] = answer.squeeze(-1) if part.head.out == 1 else answer
+        return next(iter(answers.values())) if len(answers) == 1 else answers
+
+    def hidden(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        segments: Tensor | None = None,
+        target: Tensor | None = None,
+        target_keep: Tensor | None = None,
+        memory: Cache | None = None,
+        heads: Any = None,
+        layer: int | None = -1,
+    ) -> Tensor:
+        """Hidden states (B, T, dim) of a layer: 0 the embeddings, i after block i, -1 the last (with the final norm),
+        None all of them (layers + 1, B, T, dim). Of an encoder-decoder, the decoder's if there is a target, else the
+        encoder's."""
+        alone = self.pair and target is None
+        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, alone)
+        probe = Probe(hidden=layer != -1)
+        run = self.model.body.encode if alone else self.model
+        last = run(batch, probe=probe, **self.how(None if alone else memory, heads))
+        inner = list(probe.states.values())[-1] if layer != -1 else []
+        states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
+        if layer is None:
+            return torch.stack(states)
+        if layer != -1 and not -len(states) <= layer < len(states):
+            raise Error(f"there is no layer {layer}", fix=f"choose 0 to {len(states) - 1}, or None for all")
+        return states[layer]
+
+    def batch(
+        self,
+        ids: Tensor,
+        keep: Tensor | None = None,
+        segments: Tensor | None = None,
+        target: Tensor | None = None,
+        target_keep: Tensor | None = None,
+        memory: Cache | None = None,
+        alone: bool = False,
+    ) -> tuple[Batch, tuple[int, ...]]:
+        """Padded tensors checked and packed, and the shape of their rows; `alone` asks for the encoder's side only."""
+        ids = self.here(ids)
+        others = (keep, segments, target, target_keep)
+        keep, segments, target, target_keep = (t if t is None else self.here(t) for t in others)
+        source = pack(self.config, ids, keep, segments, 0 if memory is None else memory.used)
+        rows = tuple(ids.shape[:-1])
+        if not self.pair or alone:
+            if target is not None:
+                raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")
+            return source, rows
+        if target is not None:
+            return target_batch(self.config, target, target_keep, source, rows), rows
+        if self.head in ("lm", "none"):
+            what = f"{self.family} needs target, the decoder's input"
+            raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
+        return shifted(self.config, source), rows
+
+    def here(self, values: Any) -> Tensor:
+        """A tensor on the model's device."""
+        return torch.as_tensor(values, device=self.device)
+
+    def how(self, memory: Cache | None, heads: Any) -> dict[str, Any]:
+        """The arguments of a forward pass that are not part of the batch."""
+        how: dict[str, Any] = {} if memory is None else {"cache": memory}
+        if heads is not None:
+            how["heads"] = head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
+        return how
+
+
+def build(
+    family: str, head: str = "auto", preset: str | None = None, seed: int = 0, labels: Any = None, **overrides: Any
+) -> Former:
+    """A model with random weights: a preset's settings with some of them changed.
+
+    `head` auto is the family's pretraining head; `labels` are names, or a number of them. Under torch.device("meta")
+    the model takes no memory.
+    """
+    found, values = registry.preset(family, preset)
+    config = settings.build(found.family.config, {**values, **overrides}, where=found.name)
+    former = empty(found.name, config, found.family.pretraining if head == "auto" else head, label_names(labels))
+    device = torch.get_default_device()
+    if device.type != "meta":
+        former.model.to_empty(device=device)
+        initialise(former.model, found.family.init(former.config), seed)
+    return former
+
+
+def empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
+    """A model on the meta device: shapes only."""
+    with torch.device("meta"):
+        model, config = assemble(registry.member(family).family, config, head, len(labels) or None)
+    wanted = any(part.head.out == "labels" for part in model.parts.values())
+    return Former(family, head, config, model.eval(), labels=(labels or label_names(2)) if wanted else ())
+
+
+def label_names(labels: Any) -> tuple[str, ...]:
+    """Labels given as names or as a number."""
+    return tuple(f"LABEL_{i}" for i in range(labels)) if isinstance(labels, int) else tuple(labels or ())
+
+
+def count(model: nn.Module) -> int:
+    """The number of parameters."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def tree() -> list[dict[str, Any]]:
+    """The family: name, title, year, paper, parent, what is new, and the presets with their exact sizes.
+
+    A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
+    """
+    rows = []
+    for one in registry.MEMBERS.values():
+        family, card = one.family, one.card
+        sizes = {}
+        for name, values in family.presets.items():
+            model = empty(one.name, settings.build(family.config, values), family.counted).model
+            sizes[name] = {"parameters": count(model), "head": family.counted}
+        about = {key: getattr(card, key) for key in ("title", "year", "paper", "parent", "new")}
+        rows.append({"name": one.name, **about, "presets": sizes})
+    return rows

@@ -1,0 +1,1 @@
+"""Text out of models: continuing, filling in."""

@@ -1,0 +1,102 @@
+"""Continuing a text token by token, with a cache of what has been read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..data.draws import uniform
+from ..errors import Error
+from ..former import Former
+from ..nn.cache import Cache
+from ..tasks.inputs import check_ids
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen. Temperature 0 takes the likeliest."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise Error(
+                f"temperature must be at least 0, got {self.temperature}",
+                fix="0 takes the likeliest token, 1 samples as learnt",
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise Error(f"top_k must be at least 1, got {self.top_k}", fix="leave it out to consider all tokens")
+
+    def pick(self, logits: Tensor, step: int) -> Tensor:
+        """(rows, vocab) → (rows,). A row's draw depends on the seed and the step alone, not on its neighbours."""
+        if self.temperature == 0:
+            return logits.argmax(-1)
+        scores = logits.double() / self.temperature
+        if self.top_k is not None and self.top_k < scores.shape[-1]:
+            least = scores.topk(self.top_k, -1).values[:, -1:]
+            scores = scores.masked_fill(scores < least, -torch.inf)
+        reach = scores.softmax(-1).cumsum(-1)
+        draw = float(uniform(self.seed, step)) * reach[:, -1:]
+        return (reach <= draw).sum(-1).clamp(max=scores.shape[-1] - 1)
+
+
+@torch.inference_mode()
+def continue_ids(
+    former: Former, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = Sampling()
+) -> list[list[int]]:
+    """Up to `tokens` new ids for each prompt; a row ends at the end mark. When the context is full, the last half of it
+    is read again and the rest forgotten."""
+    if former.head not in ("lm", "double") or former.pair or getattr(former.config, "causal", True) is False:
+        raise Error(
+            f"{former.family} with head {former.head!r} does not continue text",
+            fix="load a decoder such as gpt2 with head='lm'",
+        )
+    if not prompts or not all(prompts):
+        raise Error("a prompt is empty", fix="give at least one token to begin with")
+    if tokens < 1:
+        raise Error(f"tokens must be at least 1, got {tokens}", fix="ask for some tokens")
+    context = former.config.context
+    stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
+    rows = [list(map(int, prompt)) for prompt in prompts]
+    for row in rows:
+        check_ids(torch.tensor([row[-context:]]), former.config, "ids")
+    done: list[list[int]] = [[] for _ in rows]
+    cache, fed = Cache(len(rows), context), [row[-context:] for row in rows]
+    for step in range(tokens):
+        if cache.used + max(map(len, fed)) > context:
+            cache = Cache(len(rows), context)
+            fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(rows, done, strict=True)]
+        hidden = former.model(packed(fed, former.device), cache=cache)
+        ends = torch.tensor(np.cumsum([len(f) for f in fed]) - 1, device=former.device)
+        picked = sampling.pick(former.model.logits(hidden[ends], part="lm"), step).tolist()
+        for row, token in zip(done, picked, strict=True):
+            if not (row and row[-1] in stops):
+                row.append(token)
+        if all(row[-1] in stops for row in done):
+            break
+        fed = [[row[-1]] for row in done]
+    return [row[:-1] if row[-1] in stops else row for row in done]
+
+
+def packed(rows: list[list[int]], device: torch.device) -> Batch:
+    """Rows of different lengths, one document each."""
+    starts = torch.tensor(np.cumsum([0, *map(len, rows)]), dtype=torch.int32, device=device)
+    ids = torch.tensor([i for row in rows for i in row], device=device)
+    return Batch(ids, starts, max(map(len, rows)))
+
+
+def continue_text(former: Former, prompt: str, tokens: int = 64, sampling: Sampling = Sampling()) -> str:
+    """The prompt and what follows it."""
+    if former.tokenizer is None:
+        raise Error("this model has no tokenizer", fix="continue_ids works with ids")
+    ids = former.tokenizer.encode(prompt, special=False)
+    if not ids:
+        raise Error("the prompt is empty", fix="give some text to begin with")
+    return former.tokenizer.decode([*ids, *continue_ids(former, [ids], tokens, sampling)[0]])

@@ -1,0 +1,1 @@
+"""Looking inside: what models attend to, and pictures of it."""

@@ -1,0 +1,36 @@
+"""Attention weights of a text, computed beside the kernel that makes the output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..former import Former
+from ..nn.probe import Probe
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Pieces of a text and, by kind (encoder, decoder, cross), the weights (layers, heads, queries, keys)."""
+
+    pieces: list[str]
+    weights: dict[str, Tensor]
+
+
+@torch.inference_mode()
+def attention(former: Former, text: str) -> Attention:
+    """What each token of a text looks at, in every layer and head. (Weights show where a layer reads from; they are no
+    proof of why the model answers as it does: Jain & Wallace 2019, Wiegreffe & Pinter 2019.)"""
+    if former.tokenizer is None:
+        raise Error("this model has no tokenizer", fix="load one that has, to look at text")
+    ids = former.tokenizer.encode(text)
+    if not ids:
+        raise Error("the text is empty", fix="give some text to look at")
+    batch, _ = former.batch(torch.tensor([ids]), alone=former.pair)
+    probe = Probe(attention=True)
+    (former.model.body.encode if former.pair else former.model)(batch, probe=probe)
+    stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in probe.weights.items()}
+    return Attention([former.tokenizer.token(i) for i in ids], stacked)

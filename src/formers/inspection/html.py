@@ -1,0 +1,122 @@
+"""Pictures without a library: line charts and attention maps as SVG inside one HTML page."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from importlib import resources
+
+from torch import Tensor
+
+COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed")
+Line = Sequence[tuple[float, float]]
+
+
+def page(title: str, body: Sequence[str], language: str = "en") -> str:
+    """One self-contained page."""
+    style = resources.files("formers.inspection").joinpath("page.css").read_text(encoding="utf-8")
+    head = [
+        f'<!doctype html><html lang="{language}"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{html.escape(title)}</title><style>{style}</style></head><body>",
+    ]
+    return "\n".join([*head, *body, "</body></html>\n"])
+
+
+def text(x: float, y: float, words: str, **attributes: str) -> str:
+    """A label."""
+    extra = "".join(f' {key.replace("_", "-")}="{value}"' for key, value in attributes.items())
+    return f'<text x="{x:.1f}" y="{y:.1f}"{extra.replace("class-", "class")}>{html.escape(words)}</text>'
+
+
+def rule(left: float, right: float, y: float, kind: str) -> str:
+    """A horizontal line."""
+    return f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def chart(lines: Mapping[str, Line], label: str, level: tuple[str, float] | None = None) -> str:
+    """Lines over steps, smoothed a little; `level` is a dashed line to compare with."""
+    width, height, left, bottom, right = 720, 260, 52, 34, 150
+    points = [p for line in lines.values() for p in line]
+    if not points:
+        return ""
+    values = [y for _, y in points] + ([level[1]] if level else [])
+    low, high, last = min(values), max(values), max(x for x, _ in points) or 1
+    high = high if high > low else low + 1
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        return left + (width - left - right) * x / last, 12 + (height - bottom - 12) * (high - y) / (high - low)
+
+    parts = []
+    for i in range(5):
+        value, step = low + (high - low) * i / 4, last * i / 4
+        y = at(0, value)[1]
+        parts += [
+            rule(left, width - right, y, "axis"),
+            text(left - 8, y + 4, f"{value:.1f}", text_anchor="end", class_="soft"),
+            text(at(step, low)[0], height - 12, f"{step:,.0f}", text_anchor="middle", class_="soft"),
+        ]
+    taken: list[float] = []
+    if level:
+        taken.append(at(0, level[1])[1])
+        label_ = text(width - right + 8, taken[0] + 4, level[0], class_="soft")
+        parts += [rule(left, width - right, taken[0], "level"), label_]
+    for (name, line), colour in zip(lines.items(), COLOURS, strict=False):
+        if not line:
+            continue
+        places = [at(*p) for p in smooth(line)]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        y = places[-1][1]
+        while any(abs(y - other) < 14 for other in taken):
+            y += 1
+        taken.append(y)
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts.append(text(width - right + 8, y + 4, name, style=f"fill:{colour}"))
+    return figure(width, height, "".join(parts), label)
+
+
+def figure(width: int, height: int, drawing: str, caption: str) -> str:
+    """A drawing with its caption."""
+    name = html.escape(caption)
+    svg = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{name}">{drawing}</svg>'
+    return f"<figure>{svg}<figcaption>{name}</figcaption></figure>"
+
+
+def smooth(line: Line, most: int = 200) -> list[tuple[float, float]]:
+    """At most so many points, each the mean of its neighbours."""
+    group = max(1, len(line) // most)
+    groups = [line[i : i + group] for i in range(0, len(line), group)]
+    return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
+
+
+def heatmap(pieces: Sequence[str], weights: Tensor, label: str) -> str:
+    """One head's weights (queries, keys): a row is a token that looks, a column one that is looked at."""
+    cell, room = 15, 78
+    size = room + cell * len(pieces)
+    parts = []
+    for i, piece in enumerate(pieces):
+        short = piece.strip() or "␣"
+        short = short if len(short) <= 9 else short[:8] + "…"
+        middle = room + cell * (i + 0.75)
+        parts.append(text(room - 4, middle, short, text_anchor="end", class_="small"))
+        parts.append(text(0, 0, short, transform=f"translate({middle:.1f} {room - 4}) rotate(-90)", class_="small"))
+    for i, row in enumerate(weights.tolist()):
+        for j, value in enumerate(row):
+            if value > 0.005:
+                place = f'x="{room + cell * j}" y="{room + cell * i}" width="{cell - 1}" height="{cell - 1}"'
+                tip = html.escape(f"{pieces[i]} → {pieces[j]}: {value:.2f}")
+                opacity = f'fill-opacity="{min(1.0, value):.2f}"'
+                parts.append(f'<rect class="cell" {place} {opacity}><title>{tip}</title></rect>')
+    name = html.escape(label)
+    box = f'viewBox="0 0 {size} {size}" role="img" aria-label="{name}" style="width:100%;max-width:{size}px"'
+    return f"<svg {box}>{''.join(parts)}</svg>"
+
+
+def attention_figure(pieces: Sequence[str], weights: Tensor, caption: str) -> str:
+    """All heads of a stack (layers, heads, queries, keys) side by side."""
+    cells = []
+    for layer in range(weights.shape[0]):
+        for head in range(weights.shape[1]):
+            name = f"layer {layer + 1}, head {head + 1}"
+            cells.append(f"<div><h3>{name}</h3>{heatmap(pieces, weights[layer, head], name)}</div>")
+    return f'<figure><div class="heads">{"".join(cells)}</div><figcaption>{html.escape(caption)}</figcaption></figure>'

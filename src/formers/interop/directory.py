@@ -1,0 +1,223 @@
+"""Loading and saving: a formers directory, a Hugging Face directory or the hub, all by one function.
+
+A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint),
+model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint said beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import config as settings
+from ..config import shown
+from ..errors import Error
+from ..former import Former, empty, label_names
+from ..keymap import Move, Op, Reading
+from ..nn.init import initialise
+from ..registry import member
+from ..text.tokenizer import Tokenizer
+from . import huggingface, safe
+from .unpickle import opened
+
+FORMAT = 1
+FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer"}
+
+
+def load(
+    where: Any,
+    head: str = "auto",
+    device: Any = None,
+    dtype: torch.dtype | None = None,
+    pickle: bool = False,
+    *,
+    family: str | None = None,
+    ignore: Iterable[str] = (),
+    labels: Any = None,
+) -> Former:
+    """Open a model: a formers directory, a Hugging Face directory, or "hub:owner/name@revision".
+
+    `head` is auto (the checkpoint's own) or one of none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
+    choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickled
+    pytorch_model.bin is read only with `pickle=True`. `ignore` names config keys to pass over.
+    """
+    if isinstance(where, str) and where.startswith("hub:"):
+        from .hub import fetch
+
+        where = fetch(where, pickle=pickle)
+    folder = safe.folder(where)
+    wanted = label_names(labels)
+    if safe.exists(folder, "formers.json"):
+        weights = safe.Weights(folder)
+        former, reading = read(folder, weights, head, wanted)
+        fill(former, weights, reading, device, dtype, folder)
+    elif safe.exists(folder, "config.json"):
+        with opened(folder, pickle) as weights:
+            former, reading = huggingface.read(folder, weights, head, family=family, ignore=ignore, labels=wanted)
+            fill(former, weights, reading, device, dtype, folder)
+    else:
+        raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
+    return former
+
+
+def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, Reading]:
+    """Our own directory: a model without values, and the plan to fill them in from the weights."""
+    path, about = where / "formers.json", safe.read_json(where, "formers.json")
+    if about.get("format") != FORMAT:
+        raise Error(
+            f"format {shown(about.get('format'))} is not {FORMAT}",
+            where=path,
+            fix="a newer formers may read it: pip install -U formers",
+        )
+    for key in set(about) - FIELDS:
+        raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest(key, FIELDS))
+    kinds: dict[str, Any] = {
+        "family": str,
+        "head": str,
+        "config": dict,
+        "labels": tuple[str, ...],
+        "special": dict[str, str],
+    }
+    for key, kind in kinds.items():
+        if key not in about:
+            raise Error(f"{key} is missing", where=path, fix="the file is damaged")
+        about[key] = settings.coerce(about[key], kind if key != "special" else dict, key, path)
+    one = member(about["family"])
+    config = settings.build(one.family.config, about["config"], where=path)
+    former = empty(one.name, config, about["head"] if head == "auto" else head, labels or about["labels"])
+    if safe.exists(where, "tokenizer.json"):
+        text = huggingface.decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
+        former.tokenizer = Tokenizer(
+            text, {k: v for k, v in about["special"].items() if isinstance(v, str)}, where=where / "tokenizer.json"
+        )
+        if former.tokenizer.fingerprint != about.get("tokenizer"):
+            raise Error(
+                "this is not the tokenizer that the model was saved with",
+                where=where / "tokenizer.json",
+                fix="restore the original file",
+            )
+    beside = where / "huggingface"
+    if beside.is_dir() and not beside.is_symlink():
+        for name in ("config.json", *huggingface.BESIDE):
+            if safe.exists(beside, name):
+                former.kept[name] = safe.read_bytes(beside, name)
+    return former, plan(former, config, about["head"], weights, where)
+
+
+def plan(former: Former, config: Any, own: str, weights: safe.Weights, where: Path) -> Reading:
+    """Our names are their names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
+    ours = [name for name, _ in former.model.named_parameters()]
+    source = {name: name for name in weights}
+    fresh = set()
+    if former.head != own:
+        hf = member(former.family).family.hf
+        if hf is not None:
+            old = empty(former.family, config, own, former.labels).model.named_parameters()
+            before = {
+                move.theirs: move.ours
+                for move in hf.keys(config, own).moves((n for n, _ in old), "")
+                if ".out." not in move.ours
+            }
+            for move in hf.keys(former.config, former.head).moves(ours, ""):
+                source.setdefault(move.ours, before.get(move.theirs, move.ours))
+        fresh = {name for name in ours if name.startswith("heads.") and source.get(name, "") not in weights}
+    else:
+        fresh = {
+            name
+            for name in ours
+            if name.startswith("heads.")
+            and former.model.parts[name.split(".")[1]].head.optional
+            and name not in weights
+        }
+    lost = [name for name in ours if name not in fresh and source.get(name, "") not in weights]
+    if lost:
+        raise Error(
+            f"tensor {lost[0]!r} is missing",
+            where=where,
+            fix="the file is incomplete, or formers.json belongs to another model",
+        )
+    unknown = [] if former.head != own else sorted(set(weights) - set(ours))
+    if unknown:
+        raise Error(f"unknown tensor {unknown[0]!r}", where=where, fix="formers.json belongs to another model")
+    return Reading([Move((source[name],), name, Op(name)) for name in ours if name not in fresh], sorted(fresh), [])
+
+
+def fill(
+    former: Former, weights: safe.Weights, reading: Reading, device: Any, dtype: torch.dtype | None, where: Path
+) -> None:
+    """Give a model its values, tensor by tensor, so that there is never a second copy of all of them."""
+    device = torch.get_default_device() if device is None else torch.device(device)
+    for copy, source in reading.checks:
+        if not weights.equal(copy, source):
+            raise Error(
+                f"{copy!r} should be a copy of {source!r} and is not",
+                where=where,
+                fix='if both are meant, set "tie_word_embeddings": false in config.json',
+            )
+    untrained = set(reading.fresh)
+    for part, module in former.model.parts.items():
+        own = {f"heads.{part}.{name}" for name, _ in module.named_parameters()}
+        if module.head.optional and own and own <= untrained:  # a bare BERT whose file has no pooler
+            del former.model.heads[part]
+            untrained -= own
+    kinds = [weights.get(move.theirs[0]).dtype for move in reading.moves]
+    kept = dtype
+    if kept is None:
+        kept = torch.float32 if not kinds else kinds[0]
+        for kind in kinds:
+            kept = torch.promote_types(kept, kind)
+    if not kept.is_floating_point:
+        raise Error(
+            f"the weights are {str(kept)[6:]}, not floating-point numbers",
+            where=where,
+            fix="this checkpoint is quantised: load the original",
+        )
+    for move in reading.moves:
+        old = former.model.get_parameter(move.ours)
+        value = move.load(weights.get)
+        if value.shape != old.shape:
+            theirs = " + ".join(move.theirs)
+            raise Error(
+                f"tensor {theirs!r} has shape {tuple(value.shape)}, the config asks for {tuple(old.shape)}",
+                where=where,
+                fix="weights and config do not belong together",
+            )
+        put(former.model, move.ours, torch.empty(old.shape, dtype=kept, device=device).copy_(value))
+    if untrained:
+        for name in untrained:
+            put(former.model, name, torch.empty(former.model.get_parameter(name).shape, dtype=kept, device=device))
+        initialise(former.model, member(former.family).family.init(former.config), seed=0, only=untrained)
+        warnings.warn(f"new, untrained: {', '.join(sorted(untrained))}", stacklevel=3)
+
+
+def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
+    """Replace a parameter."""
+    path, _, last = name.rpartition(".")
+    setattr(model.get_submodule(path), last, nn.Parameter(value))
+
+
+def save(former: Former, path: Any, *, shard: int = 5 * 10**9) -> None:
+    """Write a formers directory; it appears only when it is complete."""
+    state = dict(former.model.named_parameters())
+    about = {
+        "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),
+        "labels": list(former.labels), "special": {} if former.tokenizer is None else dict(former.tokenizer.special),
+        "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint,
+    }  # fmt: skip
+    with safe.staged(path) as folder:
+        safe.write_weights(
+            folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard
+        )
+        safe.write_json(folder / "formers.json", about)
+        if former.tokenizer is not None:
+            former.tokenizer.save(folder / "tokenizer.json")
+        if former.kept:
+            (folder / "huggingface").mkdir()
+            for name, data in former.kept.items():
+                (folder / "huggingface" / name).write_bytes(data)

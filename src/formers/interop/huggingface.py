@@ -1,0 +1,255 @@
+"""Checkpoints of Hugging Face's transformers, read and written: config, labels, tokenizer, weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import config as settings
+from ..config import shown
+from ..errors import Error
+from ..former import Former, empty
+from ..keymap import Reading
+from ..registry import MEMBERS, Member, member
+from ..text import published
+from ..text.tokenizer import Tokenizer
+from . import safe
+
+# Keys of every config that do not change the numbers of these families.
+COMMON = frozenset(
+    """_name_or_path name_or_path architectures model_type transformers_version torch_dtype dtype use_cache return_dict
+    output_hidden_states output_attentions output_scores output_past return_dict_in_generate torchscript use_bfloat16
+    tf_legacy_loss cross_attention_hidden_size is_encoder_decoder is_decoder max_length min_length max_new_tokens
+    do_sample early_stopping num_beams num_beam_groups diversity_penalty temperature top_k top_p typical_p
+    repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
+    num_return_sequences chunk_size_feed_forward forced_bos_token_id forced_eos_token_id remove_invalid_values
+    exponential_decay_length_penalty suppress_tokens begin_suppress_tokens finetuning_task id2label label2id
+    num_labels _num_labels tokenizer_class prefix bos_token_id pad_token_id eos_token_id sep_token_id
+    decoder_start_token_id task_specific_params problem_type gradient_checkpointing _commit_hash
+    _attn_implementation_autoset _attn_implementation attn_implementation tie_last_hidden_states""".split()  # noqa: SIM905
+)
+FIXED = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
+BESIDE = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "generation_config.json",
+)  # fmt: skip
+DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
+
+
+def read(
+    where: Path,
+    weights: safe.Weights,
+    head: str,
+    *,
+    family: str | None = None,
+    ignore: Iterable[str] = (),
+    labels: tuple[str, ...] = (),
+) -> tuple[Former, Reading]:
+    """A model without values, and the plan to fill them in from the weights."""
+    config = safe.read_json(where, "config.json")
+    path = where / "config.json"
+    one, own, architecture = identify(config, path, family)
+    ours = describe(one, config, architecture, weights, path, ignore)
+    former = empty(one.name, ours, own if head == "auto" else head, labels or label_names(config, path))
+    former.kept = {"config.json": safe.read_bytes(where, "config.json")}
+    former.tokenizer = read_tokenizer(where, former.kept)
+    return former, plan(one, former, own, weights, where)
+
+
+def identify(config: dict[str, Any], where: Path, family: str | None) -> tuple[Member, str, str]:
+    """Which member a config describes, with which head, and the class that it names."""
+    names = config.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+        raise Error(f"architectures: {shown(names)} is not a list of names", where=where, fix="correct config.json")
+    kind = family or config.get("model_type")
+    if kind is None:
+        found = [m for m in MEMBERS.values() if m.family.hf and names and names[0] in m.family.hf.architectures]
+        if not found:
+            raise Error("model_type is missing", where=where, fix="say the family: --family bert, or family='bert'")
+        kind = found[0].name
+    if not isinstance(kind, str):
+        raise Error(f"model_type: {shown(kind)} is not a name", where=where, fix="correct config.json")
+    try:
+        one = member(kind)
+    except Error as error:
+        raise Error(f"model_type: {error.what}", where=where, fix=error.fix) from None
+    hf = one.family.hf
+    if hf is None:
+        raise Error(f"{one.name} has no format in transformers", where=where, fix="use a formers directory")
+    if not names:
+        return one, "none", ""
+    if names[0] not in hf.architectures:
+        raise Error(
+            f"architectures: {names[0]!r} is not a class of {one.name}",
+            where=where,
+            fix=settings.suggest(names[0], hf.architectures),
+        )
+    return one, hf.architectures[names[0]], names[0]
+
+
+def describe(
+    one: Member, config: dict[str, Any], architecture: str, weights: Any, where: Path, ignore: Iterable[str]
+) -> Any:
+    """Our config out of theirs."""
+    hf = one.family.hf
+    assert hf is not None
+    for key, allowed in FIXED.items():
+        if config.get(key) is not None and config[key] not in allowed and key not in ignore:
+            raise Error(
+                f"{key}: formers cannot honour {shown(config[key])}",
+                where=where,
+                fix=f"pass --ignore {key} to load it all the same",
+            )
+    ours = hf.config.read(config, where=where, ignore=ignore, common=[*COMMON, *FIXED])
+    if hf.adjust is not None:
+        typed = settings.build(one.family.config, ours, where=where)  # types first: adjusting computes with them
+        ours = hf.adjust({key: getattr(typed, key) for key in ours}, architecture, weights)
+    return settings.build(one.family.config, ours, where=where)
+
+
+def label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
+    """The labels of a config, in the order of their numbers."""
+    table = config.get("id2label")
+    if table is None:
+        number = config.get("num_labels", config.get("_num_labels", 2))
+        if type(number) is not int or not 1 <= number <= 1_000_000:
+            raise Error(
+                f"num_labels: {shown(number)} is not a number of labels", where=where, fix="correct config.json"
+            )
+        return tuple(f"LABEL_{i}" for i in range(number))
+    try:
+        numbered = {int(key): value for key, value in table.items()}
+    except (AttributeError, TypeError, ValueError):
+        numbered = {}
+    if not numbered or sorted(numbered) != list(range(len(numbered))):
+        raise Error(
+            f"id2label: {shown(table)} does not number the labels from 0", where=where, fix="correct config.json"
+        )
+    return tuple(str(numbered[i]) for i in range(len(numbered)))
+
+
+def plan(one: Member, former: Former, own: str, weights: safe.Weights, where: Path) -> Reading:
+    """Which tensors go where. With another head than the file's own, that head starts anew where the file has nothing
+    for it; a tagger does not take over a classifier's last layer just because they share a name."""
+    hf = one.family.hf
+    assert hf is not None
+    ours = [name for name, _ in former.model.named_parameters()]
+    keys = hf.keys(former.config, former.head)
+    parts = former.model.parts
+    optional = {part for part, module in parts.items() if module.head.optional}
+    names: Iterable[str] = weights
+    if former.head != own:
+        optional |= set(parts)
+        theirs = one.family.heads(former.config)[own]
+        foreign = {part for part in parts if part not in theirs and parts[part].head.out != "vocab"}
+        mine = {
+            n
+            for m in keys.moves((o for o in ours if o.split(".")[1] in foreign and ".out." in o), "")
+            for n in m.theirs
+        }
+        taken = [p for p in theirs if p not in parts]
+        claimed = {pattern for part in taken for pattern in keys.heads.get(part, {})}
+        names = [n for n in weights if not (keys.bare(n) in mine and any(matches(p, keys.bare(n)) for p in claimed))]
+    try:
+        return keys.read(
+            names, ours, optional=lambda name: name.startswith("heads.") and name.split(".")[1] in optional
+        )
+    except Error as error:
+        raise Error(error.what, where=where, fix=error.fix) from None
+
+
+def matches(pattern: str, name: str) -> bool:
+    """A name of a head's table stands for this tensor."""
+    from ..keymap import template
+
+    return template(pattern.replace("@", "")).fullmatch(name) is not None
+
+
+def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
+    """The tokenizer of a directory, if there is one in a form that we read; all its files are kept for export."""
+    for name in BESIDE:
+        if safe.exists(where, name):
+            kept[name] = safe.read_bytes(where, name)
+    options: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if name in kept:
+            options |= safe.parse_json(kept[name], where / name)
+    text = {
+        name: decoded(kept[name], where / name) for name in ("vocab.txt", "vocab.json", "merges.txt") if name in kept
+    }
+    if safe.exists(where, "tokenizer.json"):
+        whole = decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
+        return Tokenizer(whole, published.roles(options, published.usual(whole)), where=where / "tokenizer.json")
+    if "vocab.json" in text and "merges.txt" in text:
+        return published.from_merges(text["vocab.json"], text["merges.txt"], options, where / "merges.txt")
+    if "vocab.txt" in text:
+        return published.from_vocab(text["vocab.txt"], options, where / "vocab.txt")
+    return None
+
+
+def decoded(data: bytes, where: Path) -> str:
+    """Bytes of a text file."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
+
+
+def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9) -> None:
+    """A directory that transformers' from_pretrained opens."""
+    one = member(former.family)
+    hf = one.family.hf
+    if hf is None:
+        raise Error(f"{one.name} has no format in transformers", fix="use formers.save")
+    parameters = dict(former.model.named_parameters())
+    keys = hf.keys(former.config, former.head)
+    moves = keys.moves(parameters)
+
+    def tensors() -> Any:
+        for move in moves:
+            tensor = parameters[move.ours].detach()
+            group = move.save(tensor if dtype is None else tensor.to(dtype))
+            yield group | {copy: group[first].clone() for copy, first in keys.second.items() if first in group}
+
+    size = (dtype or former.dtype).itemsize
+    with safe.staged(out) as folder:
+        safe.write_weights(folder, tensors(), [parameters[m.ours].numel() * size for m in moves], shard)
+        safe.write_json(folder / "config.json", their_config(former, dtype or former.dtype))
+        for name, data in former.kept.items():
+            if name in BESIDE:
+                (folder / name).write_bytes(data)
+        if former.tokenizer is not None:
+            former.tokenizer.save(folder / "tokenizer.json")
+            if "tokenizer_config.json" not in former.kept:
+                special = {f"{role}_token": token for role, token in former.tokenizer.special.items()}
+                safe.write_json(
+                    folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special}
+                )
+
+
+def their_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
+    """config.json: what the original said where it still holds, our values for the rest."""
+    hf = member(former.family).family.hf
+    assert hf is not None
+    original = safe.parse_json(former.kept["config.json"], Path("config.json")) if "config.json" in former.kept else {}
+    config = hf.config.write(former.config, original)
+    name = hf.architecture(former.config, former.head) if hf.architecture else None
+    name = name or next(theirs for theirs, ours in hf.architectures.items() if ours == former.head)
+    config |= {"model_type": hf.model_type, "architectures": [name]}
+    config["torch_dtype" if "torch_dtype" in config else "dtype"] = DTYPES[dtype]
+    if former.labels:
+        names = {str(i): label for i, label in enumerate(former.labels)}
+        config |= {"id2label": names, "label2id": {label: i for i, label in enumerate(former.labels)}}
+    return config
+
+
+def size(text: str) -> int:
+    """A size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")
+    return max(1, int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")))

@@ -1,0 +1,305 @@
+"""The only door for untrusted files: JSON and safetensors, by base name, inside one folder.
+
+Nothing is imported, executed or fetched because a file says so, and there is no way from here to a pickle.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..config import shown
+from ..errors import Error
+
+JSON_LIMIT = 256 * 2**20  # the largest tokenizer files have some tens of MB
+HEADER_LIMIT = 32 * 2**20
+TENSOR_LIMIT = 100_000
+WIDTH = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+    "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
+}  # fmt: skip
+
+
+def folder(path: Any) -> Path:
+    """A directory that is there and has something in it."""
+    where = Path(path).expanduser()
+    if not where.exists():
+        raise Error("no such directory", where=where, fix="check the path; a model on the hub is hub:owner/name")
+    if not where.is_dir():
+        raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
+    if not any(where.iterdir()):
+        raise Error(
+            "the directory is empty", where=where, fix="give the directory that holds config.json or formers.json"
+        )
+    return where
+
+
+def member(where: Path, name: str) -> Path:
+    """A file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
+    if not name or name in (".", "..") or name != os.path.basename(name) or "\\" in name or "\0" in name:
+        raise Error(
+            f"{shown(name)} is not the name of a file in this folder",
+            where=where,
+            fix="this checkpoint is malformed: do not use it",
+        )
+    path = where / name
+    if path.is_symlink():
+        target = path.resolve()
+        home = where.resolve()
+        homes = [home]
+        if home.parent.name == "snapshots":  # a hub cache: snapshots/REVISION/file → blobs/HASH
+            homes.append(home.parent.parent / "blobs")
+        if not any(target.is_relative_to(h) for h in homes):
+            raise Error(
+                f"{name} is a link that leads out of the folder",
+                where=where,
+                fix="copy the file itself into the folder",
+            )
+    return path
+
+
+def exists(where: Path, name: str) -> bool:
+    """The folder has a regular file of this name."""
+    return member(where, name).is_file()
+
+
+def read_bytes(where: Path, name: str, limit: int = JSON_LIMIT) -> bytes:
+    """A file of a folder, if it is not larger than it may be."""
+    path = member(where, name)
+    if not path.is_file():
+        raise Error(f"{name} is missing", where=where, fix="is this the right directory, and is the download complete?")
+    if path.stat().st_size > limit:
+        raise Error(
+            f"{name} has {path.stat().st_size:,} bytes, more than {limit:,}",
+            where=where,
+            fix="this is not what it claims to be",
+        )
+    return path.read_bytes()
+
+
+def read_json(where: Path, name: str) -> dict[str, Any]:
+    """A JSON object; anything else is an error that says where."""
+    return parse_json(read_bytes(where, name), where / name)
+
+
+def parse_json(data: bytes, where: Path) -> dict[str, Any]:
+    """A JSON object out of bytes."""
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise Error(
+            f"not valid JSON ({' '.join(str(error).split())[:100]})",
+            where=where,
+            fix="the file is damaged: fetch it again",
+        ) from None
+    if not isinstance(value, dict):
+        raise Error(
+            f"a JSON object is expected, not {shown(value)}", where=where, fix="the file is damaged: fetch it again"
+        )
+    return value
+
+
+class Weights:
+    """Tensors of a folder by name, memory-mapped and read when asked for: one file, or shards with an index."""
+
+    def __init__(self, where: Path, stem: str = "model"):
+        single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
+        self.where = where
+        self.files: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        if exists(where, single):
+            self.open(single, None)
+        elif exists(where, index):
+            listed = shards(where, index)
+            for name, wanted in listed.items():
+                self.open(name, wanted)
+            if lost := set().union(*listed.values()) - set(self.files):
+                raise Error(
+                    f"{len(lost)} tensors of the index are in no shard, {shown(min(lost))} first",
+                    where=where / index,
+                    fix="a shard is incomplete",
+                )
+        else:
+            raise Error(
+                f"no {single} and no {index}",
+                where=where,
+                fix="a pytorch_model.bin is read only if you say so: --pickle, or pickle=True",
+            )
+
+    def open(self, name: str, wanted: set[str] | None) -> None:
+        """Check one file's header and map the file."""
+        path = member(self.where, name)
+        shapes = header(path)
+        try:
+            handle = safe_open(path, framework="pt")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise Error(
+                f"not a valid safetensors file ({' '.join(str(error).split())[:100]})", where=path, fix="fetch it again"
+            ) from None
+        for key, shape in shapes.items():
+            if wanted is not None and key not in wanted:
+                raise Error(
+                    f"tensor {shown(key)} is not in the index", where=path, fix="index and shard do not belong together"
+                )
+            self.files[key], self.shapes[key] = handle, shape
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def get(self, name: str) -> Tensor:
+        """One tensor, mapped from its file."""
+        return self.files[name].get_tensor(name)
+
+    def equal(self, one: str, other: str) -> bool:
+        """Two tensors hold the same values."""
+        return self.shapes[one] == self.shapes[other] and torch.equal(self.get(one), self.get(other))
+
+
+def shards(where: Path, index: str) -> dict[str, set[str]]:
+    """The files that an index names, each with the tensors that it should hold."""
+    listed = read_json(where, index).get("weight_map")
+    if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
+        raise Error(
+            "weight_map is not a table of file names", where=where / index, fix="the index is damaged: fetch it again"
+        )
+    return {file: {key for key, value in listed.items() if value == file} for file in sorted(set(listed.values()))}
+
+
+def header(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a safetensors file, after checking that what it declares is there."""
+    damaged = "the file is damaged or incomplete: fetch it again"
+    if not path.is_file():
+        raise Error("the file is missing", where=path, fix="is the download complete?")
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        start = file.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 2 <= length <= min(HEADER_LIMIT, size - 8):
+            raise Error(
+                f"not a safetensors file: a header of {length:,} bytes in a file of {size:,}", where=path, fix=damaged
+            )
+        table = parse_json(file.read(length), path)
+    table.pop("__metadata__", None)
+    if len(table) >= TENSOR_LIMIT:
+        raise Error(
+            f"{len(table):,} tensors are more than a model of these families has",
+            where=path,
+            fix="this is not what it claims to be",
+        )
+    shapes: dict[str, tuple[int, ...]] = {}
+    spans = []
+    for name, entry in table.items():
+        try:
+            shape, span, width = tuple(entry["shape"]), tuple(entry["data_offsets"]), WIDTH[entry["dtype"]]
+            low, high = span
+            whole = len(shape) <= 8 and all(type(n) is int and n >= 0 for n in (*shape, *span))
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise Error(f"tensor {shown(name)} is described by {shown(entry)}", where=path, fix=damaged)
+        if high - low != math.prod(shape) * width:
+            what = f"tensor {shown(name)} of shape {shape} does not have {high - low} bytes"
+            raise Error(what, where=path, fix=damaged)
+        shapes[name] = shape
+        spans.append((low, high))
+    end = 0
+    for low, high in sorted(spans):
+        if low != end:
+            raise Error(f"the data has a gap or an overlap at byte {low:,}", where=path, fix=damaged)
+        end = high
+    if end != size - 8 - length:
+        raise Error(f"{end:,} bytes of data are declared, {size - 8 - length:,} are there", where=path, fix=damaged)
+    return shapes
+
+
+@contextmanager
+def staged(out: Any) -> Iterator[Path]:
+    """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
+    target = Path(out).expanduser()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Error("exists already", where=target, fix="choose another name, or remove it first")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+    except OSError as error:
+        raise Error(f"cannot write here ({error.strerror})", where=target.parent, fix="choose another place") from None
+    try:
+        os.chmod(temporary, 0o777 & ~_umask())
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            sync(path)
+        if target.exists():
+            target.rmdir()
+        os.rename(temporary, target)
+        sync(target.parent)
+    except OSError as error:
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix="is the disk full?") from None
+    except SafetensorError as error:
+        raise Error(
+            f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def sync(path: Path) -> None:
+    """Make sure that what was written is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_weights(
+    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, stem: str = "model"
+) -> None:
+    """Write tensors in groups (one move of a key map each), one shard after the other, so that no second copy of the
+    model arises. `sizes` are the groups' bytes in the same order."""
+    plan: list[int] = [0]  # how many groups each shard takes
+    filled = 0
+    for size in sizes:
+        if plan[-1] and filled + size > shard:
+            plan.append(0)
+            filled = 0
+        plan[-1] += 1
+        filled += size
+    listed: dict[str, str] = {}
+    total = 0
+    for number, members in enumerate(plan, 1):
+        name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
+        tensors: dict[str, Tensor] = {}
+        for _ in range(members):
+            tensors |= {key: t.detach().contiguous() for key, t in next(groups).items()}
+        save_file(tensors, where / name, metadata={"format": "pt"})
+        listed |= dict.fromkeys(tensors, name)
+        total += sum(t.nbytes for t in tensors.values())
+    if len(plan) > 1:
+        write_json(where / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": listed})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file as people like to read it; Korean stays readable."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,185 @@
+"""Two-way maps between our parameter names and another library's. One table serves both directions.
+
+A row reads `theirs: ours`. In a name, `{i}` is a layer number, `*` stands for weight and bias, and a group
+`(query|key|value)` on their side means that several of their tensors, joined along the first axis, are one of ours.
+Maps know tensors only, no files: what is read is asked for by name, one rule at a time, so that a model may be
+larger than half of memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .errors import Error
+
+Change = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Op:
+    """An invertible change of their tensor (joined, if several) into ours."""
+
+    ours: str
+    load: Change = lambda t: t
+    save: Change = lambda t: t
+
+
+def transposed(name: str) -> Op:
+    """GPT-2 keeps Linear weights as (in, out)."""
+    return Op(name, lambda t: t.T, lambda t: t.T)
+
+
+def interleaved(name: str, heads: int, parts: int = 3) -> Op:
+    """Theirs is [q₁ k₁ v₁ q₂ k₂ v₂ …] by head, ours is [q; k; v]."""
+
+    def load(t: Tensor) -> Tensor:
+        return t.unflatten(0, (heads, parts, -1)).transpose(0, 1).flatten(0, 2)
+
+    def save(t: Tensor) -> Tensor:
+        return t.unflatten(0, (parts, heads, -1)).transpose(0, 1).flatten(0, 2)
+
+    return Op(name, load, save)
+
+
+@dataclass(frozen=True)
+class Move:
+    """One step of reading or writing: these of their tensors are this one of ours."""
+
+    theirs: tuple[str, ...]
+    ours: str
+    op: Op
+
+    def load(self, get: Callable[[str], Tensor]) -> Tensor:
+        """Our tensor, out of theirs."""
+        parts = [get(name) for name in self.theirs]
+        return self.op.load(parts[0] if len(parts) == 1 else torch.cat(parts))
+
+    def save(self, tensor: Tensor) -> dict[str, Tensor]:
+        """Their tensors, out of ours."""
+        parts = self.op.save(tensor).chunk(len(self.theirs))
+        return {name: part.contiguous() for name, part in zip(self.theirs, parts, strict=True)}
+
+
+@dataclass(frozen=True)
+class KeyMap:
+    """A table of names for the body and one for each part of a head, both directions, strict.
+
+    `prefix` stands before the body's names when we write (`@` puts it before a name of a head); on reading, any of
+    `prefixes` may stand there or be missing. `tied` lists their copies of a tensor, `drop` their leftovers (`**`
+    stands for anything), `aliases` the endings that old files spell differently, and `second` names that hold a
+    tensor as well in what they write: read only if the first is missing, and written as a copy.
+    """
+
+    body: Mapping[str, str | Op]
+    heads: Mapping[str, Mapping[str, str | Op]] = field(default_factory=dict)
+    prefix: str = ""
+    prefixes: Sequence[str] = ()
+    tied: Mapping[str, str] = field(default_factory=dict)  # their copy → their original
+    drop: Sequence[str] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)  # old ending → today's
+    second: Mapping[str, str] = field(default_factory=dict)  # their second name → their first
+
+    def moves(self, ours: Iterable[str], prefix: str | None = None) -> list[Move]:
+        """How each of our parameters is made of theirs, by the names that they would write today."""
+        prefix = self.prefix if prefix is None else prefix
+        rules = [rule(prefix + theirs, "body.", op) for theirs, op in self.body.items()]
+        for part, table in self.heads.items():
+            rules += [rule(theirs.replace("@", prefix), f"heads.{part}.", op) for theirs, op in table.items()]
+        moves = []
+        for name in ours:
+            for pattern, theirs, op in rules:
+                if match := pattern.fullmatch(name):
+                    moves.append(Move(tuple(expand(theirs, match.groupdict())), name, op))
+                    break
+            else:
+                raise Error(
+                    f"no rule for our tensor {name!r}", fix="this is a gap in the family's key map: please report it"
+                )
+        return moves
+
+    def read(
+        self, names: Iterable[str], ours: Iterable[str], optional: Callable[[str], bool] = lambda name: False
+    ) -> Reading:
+        """Plan how to fill our parameters from a file that has these names.
+
+        A parameter that the file lacks is an error unless `optional`, a tensor that nobody asked for is an error
+        unless it is tied, a known leftover, or part of another head of the family.
+        """
+        there: dict[str, str] = {}  # bare name as written today → name in the file
+        for name in names:
+            if there.setdefault(self.bare(name), name) != name:
+                raise Error(
+                    f"tensors {there[self.bare(name)]!r} and {name!r} are the same thing twice",
+                    fix="remove one of them",
+                )
+        moves, fresh, used = [], [], set[str]()
+        for move in self.moves(ours, prefix=""):
+            found = {n: next((o for o in (n, *self.copies(n)) if o in there), "") for n in move.theirs}
+            if all(found.values()):
+                used.update(found.values())
+                moves.append(Move(tuple(there[name] for name in found.values()), move.ours, move.op))
+            elif optional(move.ours):
+                fresh.append(move.ours)
+            else:
+                lost = next(name for name, here in found.items() if not here)
+                raise Error(
+                    f"tensor {lost!r} is missing", fix="the file is incomplete, or its config belongs to another model"
+                )
+        spare = [template(name.replace("@", "")) for table in self.heads.values() for name in table]
+        spare += [template(name) for name in (*self.drop, *self.second)]
+        checks = []
+        for name in sorted(set(there) - used):
+            source = self.tied.get(name, "")
+            if source in used:
+                checks.append((there[name], there[source]))
+            elif not source and not any(pattern.fullmatch(name) for pattern in spare):
+                fix = "it belongs to another model, or the config describes a smaller one"
+                raise Error(f"unknown tensor {there[name]!r}", fix=fix)
+        return Reading(moves, fresh, checks)
+
+    def bare(self, name: str) -> str:
+        """A name of a file without prefix and as it would be spelled today."""
+        name = next((name.removeprefix(p) for p in self.prefixes if p and name.startswith(p)), name)
+        old = next((old for old in self.aliases if name.endswith(old)), None)
+        return name if old is None else name[: -len(old)] + self.aliases[old]
+
+    def copies(self, name: str) -> list[str]:
+        """The other names under which files may hold a tensor."""
+        return [copy for copy, source in (*self.tied.items(), *self.second.items()) if source == name]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A plan: moves to make, our parameters that the file lacks, and pairs of tied tensors that must be equal."""
+
+    moves: list[Move]
+    fresh: list[str]
+    checks: list[tuple[str, str]]
+
+
+def rule(theirs: str, scope: str, op: str | Op) -> tuple[re.Pattern[str], str, Op]:
+    """One row of a table, ready to be matched against our full names."""
+    op = op if isinstance(op, Op) else Op(op)
+    return template(scope + op.ours), theirs, op
+
+
+@functools.cache
+def template(name: str) -> re.Pattern[str]:
+    """A name with {i}, *, ** and (a|b) as a pattern."""
+    text = re.escape(name).replace(r"\*\*", ".*").replace(r"\*", "(?P<p>weight|bias)").replace(r"\{i\}", r"(?P<i>\d+)")
+    return re.compile(text.replace(r"\(", "(?:").replace(r"\)", ")").replace(r"\|", "|"))
+
+
+def expand(name: str, fields: Mapping[str, str]) -> Iterator[str]:
+    """A name with its fields filled in, once for each member of its group."""
+    for key, value in fields.items():
+        name = name.replace("*" if key == "p" else f"{{{key}}}", value)
+    group = re.search(r"\(([^)]*)\)", name)
+    for member in group.group(1).split("|") if group else [""]:
+        yield name[: group.start()] + member + name[group.end() :] if group else name

@@ -1,0 +1,1 @@
+"""One file per ancestor: what is new in it, composed of the shared parts."""

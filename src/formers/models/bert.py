@@ -1,0 +1,197 @@
+"""BERT (Devlin et al. 2018, arXiv:1810.04805)
+
+Parent  transformer (its encoder)
+New     1. a token sees both sides: masked language model   2. next sentence prediction (objectives/pairs.py)
+        3. segments A and B, [CLS] whose pooled state stands for the sequence   4. WordPiece of 30k
+Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
+Differs from the reference: nothing known
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..config import ConfigMap, Row, divides, positive, probability
+from ..family import ACT, TOKENS, Family, Format, Head
+from ..keymap import KeyMap
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.cache import Cache
+from ..nn.door import Sight
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward, activation
+from ..nn.masks import causal
+from ..nn.probe import Probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class BERTConfig:
+    """BERT's sizes and rates; the defaults are BERT-base, uncased."""
+
+    vocab: int = 30522
+    context: int = 512
+    segments: int = 2
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    ff: int = 3072
+    act: str = "gelu"
+    eps: float = 1e-12
+    dropout: float = 0.1
+    attention_dropout: float = 0.1
+    head_dropout: float | None = None  # None: dropout
+    offset: int = 0  # the row of the position table that the first token reads
+    causal: bool = False  # read left to right, as a language model
+    init: float = 0.02
+    tied: bool = True
+    pad: int | None = 0
+    bos: int | None = None
+    eos: int | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "context", "segments", "dim", "layers", "heads", "ff")
+        probability(self, "dropout", "attention_dropout", "head_dropout")
+        divides(self)
+        activation(self.act)
+
+
+class BERT(nn.Module):
+    """An encoder: token + position + segment → norm → post-norm blocks."""
+
+    def __init__(self, config: BERTConfig):
+        super().__init__()
+        c, self.mask = config, causal if config.causal else None
+        norm = nn.LayerNorm(c.dim, c.eps)
+        self.embed = Embeddings(
+            c.dim, c.vocab, positions=c.context, segments=c.segments, offset=c.offset, norm=norm, dropout=c.dropout
+        )
+        self.blocks = Stack(
+            Block(
+                Attention(c.dim, c.heads, dropout=c.attention_dropout),
+                FeedForward(c.dim, c.ff, c.act),
+                norm=lambda: nn.LayerNorm(c.dim, c.eps),
+                order="post",
+                dropout=c.dropout,
+            )
+            for _ in range(c.layers)
+        )
+
+    def forward(
+        self, batch: Batch, *, cache: Cache | None = None, heads: Tensor | None = None, probe: Probe | None = None
+    ) -> Tensor:
+        """(N,) → (N, dim)"""
+        layout = batch.layout
+        sight = Sight(layout, mask=self.mask, cache=cache, heads=heads, probe=probe)
+        x = self.blocks(self.embed(batch, layout, sight.past), sight)
+        if cache is not None:
+            cache.advance(layout)
+        return x
+
+
+def heads(c: BERTConfig) -> dict[str, dict[str, Head]]:
+    """BERT's heads; the pooler is tanh(dense(first token)), and masked tokens get a layer of their own."""
+    pooler, dropout = ("dense", "tanh"), c.dropout if c.head_dropout is None else c.head_dropout
+    mlm = Head(inner=("dense", c.act, "norm"), out="vocab")
+    nsp = Head(pool="first", inner=pooler, out=2)
+    return {
+        "none": {"pool": Head(pool="first", inner=pooler, out=None, optional=True)},
+        "mlm": {"mlm": mlm},
+        "lm": {"lm": mlm},
+        "nsp": {"nsp": nsp},
+        "pretraining": {"mlm": mlm, "nsp": nsp},
+        "classify": {"classify": Head(pool="first", inner=(*pooler, "dropout"), dropout=dropout)},
+        "tag": {"tag": Head(inner=("dropout",), dropout=dropout)},
+        "answer": {"answer": Head(out=2)},
+        "choose": {"choose": Head(pool="first", inner=(*pooler, "dropout"), out=1, dropout=dropout)},
+    }
+
+
+def init(c: Any) -> dict[str, float]:
+    """Appendix A.2 and the released code: N(0, 0.02) everywhere."""
+    return {"*": c.init}
+
+
+ROWS: dict[str, str | Row] = {
+    "vocab_size": "vocab", "max_position_embeddings": "context", "type_vocab_size": "segments", "hidden_size": "dim",
+    "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "ff", "hidden_act": ACT,
+    "layer_norm_eps": "eps", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
+    "classifier_dropout": "head_dropout", "is_decoder": "causal", "initializer_range": "init",
+    "tie_word_embeddings": "tied", **TOKENS,
+}  # fmt: skip
+FIXED = {"add_cross_attention": (False,), "position_embedding_type": ("absolute",)}
+HF_CONFIG = ConfigMap(ROWS, fixed=FIXED, irrelevant=frozenset({
+    "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
+    "pooler_type",
+}))  # fmt: skip
+
+BODY = {
+    "embeddings.word_embeddings.weight": "embed.token.weight",
+    "embeddings.position_embeddings.weight": "embed.position.weight",
+    "embeddings.token_type_embeddings.weight": "embed.segment.weight",
+    "embeddings.LayerNorm.*": "embed.norm.*",
+    "encoder.layer.{i}.attention.self.(query|key|value).*": "blocks.{i}.attn.qkv.*",
+    "encoder.layer.{i}.attention.output.dense.*": "blocks.{i}.attn.o.*",
+    "encoder.layer.{i}.attention.output.LayerNorm.*": "blocks.{i}.attn_norm.*",
+    "encoder.layer.{i}.intermediate.dense.*": "blocks.{i}.ff.up.*",
+    "encoder.layer.{i}.output.dense.*": "blocks.{i}.ff.down.*",
+    "encoder.layer.{i}.output.LayerNorm.*": "blocks.{i}.ff_norm.*",
+}
+OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+
+def keys(c: BERTConfig, head: str) -> KeyMap:
+    """The names of BERT's own files; an untied output layer has a weight and a bias of its own."""
+    pooler = {"@pooler.dense.*": "dense.*"}
+    mlm = {
+        "cls.predictions.transform.dense.*": "dense.*",
+        "cls.predictions.transform.LayerNorm.*": "norm.*",
+        "cls.predictions.decoder.weight": "out.weight",
+        "cls.predictions.bias" if c.tied else "cls.predictions.decoder.bias": "out.bias",
+    }
+    tied = {
+        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+    return KeyMap(
+        BODY,
+        heads={
+            "pool": pooler,
+            "mlm": mlm,
+            "lm": mlm,
+            "nsp": {**pooler, "cls.seq_relationship.*": "out.*"},
+            "classify": {**pooler, "classifier.*": "out.*"},
+            "tag": {"classifier.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+            "choose": {**pooler, "classifier.*": "out.*"},
+        },
+        prefix="" if head == "none" else "bert.",
+        prefixes=("bert.",),
+        tied=tied if c.tied else {},
+        second={} if c.tied else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
+        drop=("embeddings.position_ids", "embeddings.token_type_ids"),
+        aliases=OLD,
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bert-base": {},
+    "bert-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
+    "bert-base-cased": {"vocab": 28996},
+    "bert-large-cased": {"vocab": 28996, "dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
+    "bert-base-multilingual-cased": {"vocab": 119547},
+    "bert-mini": {"vocab": 8192, "context": 256, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
+}
+
+FAMILY = Family(
+    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS,
+    tokenizer="wordpiece", objective="masked",
+    hf=Format("bert", {
+        "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",
+        "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",
+        "BertForTokenClassification": "tag", "BertForQuestionAnswering": "answer", "BertForMultipleChoice": "choose",
+    }, HF_CONFIG, keys),
+)  # fmt: skip

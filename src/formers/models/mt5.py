@@ -1,0 +1,48 @@
+"""mT5 (Xue et al. 2020, arXiv:2010.11934)
+
+Parent  t5
+New     1. version 1.1 trained on 101 languages, Korean among them   2. a vocabulary of 250k pieces
+Shapes  as t5
+Differs from the reference: as t5
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigMap
+from ..family import Family, Format
+from . import t5
+
+
+@dataclass(frozen=True, kw_only=True)
+class MT5Config(t5.T5Config):
+    """mT5's sizes and rates; the defaults are mT5-small."""
+
+    vocab: int = 250112
+    layers: int = 8
+    heads: int = 6
+    ff: int = 1024
+    act: str = "gelu_tanh"
+    gated: bool = True
+    tied: bool = False
+    scaled: bool = False
+
+
+def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+    """As T5, but the head never scales."""
+    return t5.adjust(settings, architecture, file) | {"scaled": False}
+
+
+ROWS = {key: row for key, row in t5.HF_CONFIG.rows.items() if key != "scale_decoder_outputs"}
+HF_CONFIG = ConfigMap(
+    ROWS, aliases=t5.HF_CONFIG.aliases, irrelevant=t5.HF_CONFIG.irrelevant | {"scale_decoder_outputs"}
+)
+PRESETS = {f"mt5-{size}": values for size, values in t5.NEXT.items()}
+
+FAMILY = Family(
+    MT5Config, t5.T5, t5.heads, pretraining="lm", counted="lm", init=t5.init, presets=PRESETS,
+    tokenizer="unigram", objective="spans",
+    hf=Format("mt5", t5.classes("MT5"), HF_CONFIG, t5.keys, adjust, t5.architecture("MT5")),
+)  # fmt: skip

@@ -1,0 +1,309 @@
+"""T5 (Raffel et al. 2019, arXiv:1910.10683), versions 1.0 and 1.1
+
+Parent  transformer
+New     1. every task is text to text   2. span corruption (objectives/spans.py)   3. a learned bias for each bucket of
+        relative distance, shared by all layers, instead of positions   4. norms without mean and bias (RMS), before
+        each sub-block   5. no scaling of scores: the initialisation does it   6. version 1.1: gated gelu, untied head
+Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: half precision is not clamped (fp16 overflows; use bf16)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..batch import Batch, Layout
+from ..config import ConfigMap, Row, positive, probability
+from ..errors import Error
+from ..family import ACT, TOKENS, Family, Format, Head
+from ..keymap import KeyMap
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.cache import Cache
+from ..nn.door import Sight
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward, activation
+from ..nn.masks import causal
+from ..nn.positions import BucketBias
+from ..nn.probe import Probe
+
+HeadMasks = Mapping[str, Tensor] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config:
+    """T5's sizes and rates; the defaults are version 1.0, small."""
+
+    vocab: int = 32128
+    dim: int = 512
+    layers: int = 6
+    decoder_layers: int | None = None  # None: as the encoder; 0: an encoder only
+    heads: int = 8
+    head_dim: int = 64
+    ff: int = 2048
+    act: str = "relu"
+    gated: bool = False
+    buckets: int = 32
+    far: int = 128  # the distance from which on all share a bucket
+    eps: float = 1e-6
+    dropout: float = 0.1  # of attention weights as well
+    head_dropout: float = 0.0
+    init: float = 1.0
+    tied: bool = True
+    scaled: bool = True  # the tied head multiplies by dim^-0.5
+    pad: int | None = 0
+    eos: int | tuple[int, ...] | None = 1
+    bos: int | None = None
+    start: int | None = 0  # the decoder's first input
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "dim", "layers", "heads", "head_dim", "ff")
+        probability(self, "dropout", "head_dropout")
+        activation(self.act)
+        if self.buckets < 4 or self.buckets % 2 or self.far <= self.buckets // 2:
+            what = f"{self.buckets} buckets up to distance {self.far} cannot be laid out"
+            raise Error(what, fix="take an even number of at least 4 buckets, and far above half of it")
+
+    @property
+    def depth(self) -> int:
+        """The number of the decoder's layers."""
+        return self.layers if self.decoder_layers is None else self.decoder_layers
+
+
+class T5Stack(nn.Module):
+    """One side: blocks that share one position bias, then a norm."""
+
+    def __init__(self, config: T5Config, layers: int, decoder: bool):
+        super().__init__()
+        c = config
+
+        def attention(cross: bool = False) -> Attention:
+            return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
+
+        self.kind = "decoder" if decoder else "encoder"
+        self.mask = causal if decoder else None
+        self.bias = BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder)
+        self.blocks = Stack(
+            Block(
+                attention(),
+                FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
+                norm=lambda: nn.RMSNorm(c.dim, c.eps),
+                cross=attention(cross=True) if decoder else None,
+                dropout=c.dropout,
+            )
+            for _ in range(layers)
+        )
+        self.norm, self.dropout = nn.RMSNorm(c.dim, c.eps), nn.Dropout(c.dropout)
+
+    def forward(self, x: Tensor, layout: Layout, view: Sight | None = None, **how: Any) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        sight = Sight(layout, mask=self.mask, bias=self.bias, kind=self.kind, **how)
+        return self.dropout(self.norm(self.blocks(x, sight, view)))
+
+
+class T5(nn.Module):
+    """An encoder-decoder; without decoder layers, the encoder alone."""
+
+    def __init__(self, config: T5Config):
+        super().__init__()
+        self.embed = Embeddings(config.dim, config.vocab, dropout=config.dropout)
+        self.encoder = T5Stack(config, config.layers, decoder=False)
+        self.decoder = T5Stack(config, config.depth, decoder=True) if config.depth else None
+
+    def forward(
+        self, batch: Batch, *, cache: Cache | None = None, heads: HeadMasks = None, probe: Probe | None = None
+    ) -> Tensor:
+        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
+        if self.decoder is None:
+            return self.encode(batch, heads=heads, probe=probe)
+        known = None if cache is None else cache.memory
+        if known is None:
+            assert batch.source is not None
+            known = self.encode(batch.source, heads=heads, probe=probe), batch.source.layout
+        return self.decode(batch, *known, cache=cache, heads=heads, probe=probe)
+
+    def encode(self, batch: Batch, *, heads: HeadMasks = None, probe: Probe | None = None) -> Tensor:
+        """Source ids (S,) → memory (S, dim)"""
+        layout = batch.layout
+        return self.encoder(self.embed(batch, layout), layout, heads=(heads or {}).get("encoder"), probe=probe)
+
+    def decode(
+        self,
+        batch: Batch,
+        memory: Tensor,
+        source: Layout,
+        *,
+        cache: Cache | None = None,
+        heads: HeadMasks = None,
+        probe: Probe | None = None,
+    ) -> Tensor:
+        """Target ids (N,) and the encoder's output → (N, dim)"""
+        layout, masks = batch.layout, heads or {}
+        view = Sight(layout, source, memory=memory, cache=cache, heads=masks.get("cross"), probe=probe, kind="cross")
+        x = self.embed(batch, layout)
+        assert self.decoder is not None
+        x = self.decoder(x, layout, view, cache=cache, heads=masks.get("decoder"), probe=probe)
+        if cache is not None:
+            cache.memory = memory, source
+            cache.advance(layout)
+        return x
+
+
+def heads(c: T5Config) -> dict[str, dict[str, Head]]:
+    """T5's heads; a classifier reads the decoder at the source's end mark, a tagger the encoder."""
+    inner = ("dropout", "dense", "tanh", "dropout")
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab", bias=False, scale=c.dim**-0.5 if c.scaled else 1.0)},
+        "classify": {"classify": Head(pool="eos", inner=inner, dropout=c.head_dropout)},
+        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout, decoder=False)},
+        "answer": {"answer": Head(out=2)},
+    }
+
+
+def init(c: T5Config) -> dict[str, Any]:
+    """As released: 1/√fan_in, with the queries smaller by √head_dim in place of the scaling of scores."""
+    narrow, wide = c.init * c.dim**-0.5, c.init * (c.heads * c.head_dim) ** -0.5
+    query = c.init * (c.dim * c.head_dim) ** -0.5
+    return {
+        "*": narrow,
+        "*.embed.token.weight": c.init,
+        "heads.lm.out.weight": c.init,
+        "*.attn.qkv.weight": (query, narrow, narrow),
+        "*.cross.q.weight": query,
+        "*.o.weight": wide,
+        "*.ff.down.weight": c.init * c.ff**-0.5,
+    }
+
+
+def feed(value: str) -> dict[str, Any]:
+    """Their word for the feed-forward: relu, gated-gelu and the like; the published gated-gelu is the tanh form."""
+    gated = value.startswith("gated-")
+    act = value.removeprefix("gated-")
+    return {"gated": gated} | ({"act": "gelu_tanh"} if value == "gated-gelu" else ACT.read(act))
+
+
+def written(c: T5Config) -> str:
+    """The same, back; behind "gated-", the word gelu means its tanh form."""
+    if not c.gated:
+        return ACT.write(c)
+    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, ACT.write(c))
+
+
+HF_CONFIG = ConfigMap(
+    {
+        "vocab_size": "vocab", "d_model": "dim", "d_kv": "head_dim", "d_ff": "ff", "num_heads": "heads",
+        "num_layers": "layers", "num_decoder_layers": "decoder_layers", "feed_forward_proj": Row(feed, written),
+        "relative_attention_num_buckets": "buckets", "relative_attention_max_distance": "far",
+        "dropout_rate": "dropout", "classifier_dropout": "head_dropout", "layer_norm_epsilon": "eps",
+        "initializer_factor": "init", "tie_word_embeddings": "tied", "scale_decoder_outputs": "scaled",
+        "decoder_start_token_id": "start", **TOKENS,
+    },
+    aliases={
+        "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    },
+    irrelevant=frozenset({"n_positions", "is_gated_act", "dense_act_fn", "is_encoder_decoder", "is_decoder"}),
+)  # fmt: skip
+
+
+def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+    """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
+    transformers writes that every T5 is tied, and unties one whose file holds another head)."""
+    head = "lm_head.weight"
+    token = next((name for name in ("shared.weight", "encoder.embed_tokens.weight") if name in file), head)
+    alone = architecture.endswith(("EncoderModel", "ForTokenClassification"))
+    return {
+        "scaled": settings.get("tied", True),
+        **settings,
+        "tied": head not in file or file.equal(head, token),
+        **({"decoder_layers": 0} if alone else {}),
+    }
+
+
+def keys(c: T5Config, head: str) -> KeyMap:
+    """T5's names; classifiers and taggers hold the body under `transformer.`."""
+    body: dict[str, str] = {"shared.weight": "embed.token.weight"}
+    for side, last in (("encoder", 1), ("decoder", 2)):
+        layer, ours = f"{side}.block.{{i}}.layer", f"{side}.blocks.{{i}}"
+        body |= {
+            f"{layer}.0.SelfAttention.(q|k|v).weight": f"{ours}.attn.qkv.weight",
+            f"{layer}.0.SelfAttention.o.weight": f"{ours}.attn.o.weight",
+            f"{layer}.0.layer_norm.weight": f"{ours}.attn_norm.weight",
+            f"{layer}.{last}.DenseReluDense.{'wi_1' if c.gated else 'wi'}.weight": f"{ours}.ff.up.weight",
+            f"{layer}.{last}.DenseReluDense.wi_0.weight": f"{ours}.ff.gate.weight",
+            f"{layer}.{last}.DenseReluDense.wo.weight": f"{ours}.ff.down.weight",
+            f"{layer}.{last}.layer_norm.weight": f"{ours}.ff_norm.weight",
+            f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight": f"{side}.bias.weight",
+            f"{side}.final_layer_norm.weight": f"{side}.norm.weight",
+        }
+    cross, ours = "decoder.block.{i}.layer.1", "decoder.blocks.{i}"
+    body |= {
+        f"{cross}.EncDecAttention.q.weight": f"{ours}.cross.q.weight",
+        f"{cross}.EncDecAttention.(k|v).weight": f"{ours}.cross.kv.weight",
+        f"{cross}.EncDecAttention.o.weight": f"{ours}.cross.o.weight",
+        f"{cross}.layer_norm.weight": f"{ours}.cross_norm.weight",
+    }
+    tied = {"encoder.embed_tokens.weight": "shared.weight", "decoder.embed_tokens.weight": "shared.weight"}
+    return KeyMap(
+        body,
+        heads={
+            "lm": {"lm_head.weight": "out.weight"},
+            "classify": {"classification_head.dense.*": "dense.*", "classification_head.out_proj.*": "out.*"},
+            "tag": {"classifier.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+        },
+        prefix="transformer." if head in ("classify", "tag") else "",
+        prefixes=("transformer.",),
+        tied=tied | ({"lm_head.weight": "shared.weight"} if c.tied else {}),
+        drop=(
+            "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
+            *(() if c.depth else ("decoder.**",)),
+        ),
+    )
+
+
+def architecture(name: str) -> Any:
+    """Without decoder layers, a bare model is written as the encoder class."""
+    return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.depth else None
+
+
+def classes(name: str) -> dict[str, str]:
+    """Their classes and our heads."""
+    heads = {
+        "Model": "none", "EncoderModel": "none", "ForConditionalGeneration": "lm", "WithLMHeadModel": "lm",
+        "ForSequenceClassification": "classify", "ForTokenClassification": "tag", "ForQuestionAnswering": "answer",
+    }  # fmt: skip
+    return {name + ending: head for ending, head in heads.items()}
+
+
+SIZES: dict[str, dict[str, Any]] = {  # of 1.0; the two largest have few, very wide heads and layers
+    "small": {},
+    "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},
+    "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
+    "3b": {"dim": 1024, "layers": 24, "heads": 32, "head_dim": 128, "ff": 16384},
+    "11b": {"dim": 1024, "layers": 24, "heads": 128, "head_dim": 128, "ff": 65536},
+}
+NEXT: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
+    "small": {"layers": 8, "heads": 6, "ff": 1024},
+    "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 2048},
+    "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 2816},
+    "xl": {"dim": 2048, "layers": 24, "heads": 32, "ff": 5120},
+    "xxl": {"dim": 4096, "layers": 24, "heads": 64, "ff": 10240},
+}
+GATED = {"act": "gelu_tanh", "gated": True, "tied": False, "scaled": False}
+PRESETS: dict[str, dict[str, Any]] = {
+    **{f"t5-{size}": values for size, values in SIZES.items()},
+    **{f"t5-v1_1-{size}": GATED | values for size, values in NEXT.items()},
+    "t5-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
+}
+
+FAMILY = Family(
+    T5Config, T5, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    tokenizer="unigram", objective="spans",
+    hf=Format("t5", classes("T5"), HF_CONFIG, keys, adjust, architecture("T5")),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""Multi-head attention: the only one in the library. N tokens (packed), H heads, D head dim."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from .door import Relative, Sight, attend, weights
+
+
+class Attention(nn.Module):
+    """softmax(q·kᵀ·scale + bias)·v in H heads (Vaswani et al. 2017, §3.2).
+
+    Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
+    `relative(q, k, scale) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        bias: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        cross: bool = False,
+        relative: Relative | None = None,
+    ):
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim or dim // heads
+        inner = self.heads * self.head_dim
+        if cross:
+            self.q, self.kv = nn.Linear(dim, inner, bias=bias), nn.Linear(dim, 2 * inner, bias=bias)
+        else:
+            self.qkv = nn.Linear(dim, 3 * inner, bias=bias)
+        self.o = nn.Linear(inner, dim, bias=bias)
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.dropout, self.relative, self.cross = dropout, relative, cross
+
+    def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        q, k, v = self.look(x, sight, layer) if self.cross else self.project(x, sight, layer)
+        dropout = self.dropout if self.training else 0.0
+        y = attend(q, k, v, sight, self.scale, dropout, self.relative)  # (N, H, D)
+        if sight.probe is not None and sight.probe.attention:
+            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, self.relative))
+        if sight.heads is not None:
+            y = y * sight.heads[layer].to(y.dtype)[:, None]
+        return self.o(y.flatten(1))
+
+    def project(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
+        q, k, v = self.split(self.qkv(x), 3)
+        if sight.cache is not None:
+            past = sight.cache[layer].append(k, v, sight.query)
+            k, v = (k, v) if sight.past is None else past
+        return q, k, v
+
+    def look(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (N, H, D), and keys and values of the memory, which a cache keeps as (rows, K, H, D)."""
+        q = self.split(self.q(x), 1)[0]
+        share = None if sight.cache is None else sight.cache[layer]
+        if share is not None and share.source is not None:
+            return q, *share.source
+        assert sight.memory is not None
+        k, v = self.split(self.kv(sight.memory), 2)
+        if share is not None:
+            share.source = sight.key.unpack(k), sight.key.unpack(v)
+        return q, k, v
+
+    def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(N, parts·H·D) → parts × (N, H, D)"""
+        return x.unflatten(-1, (parts, self.heads, self.head_dim)).unbind(1)

@@ -1,0 +1,73 @@
+"""The block in its three orders, and stacks of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, cast
+
+from torch import Tensor, nn
+
+from .attention import Attention
+from .door import Sight
+
+Order = Literal["pre", "post", "parallel"]
+
+
+class Block(nn.Module):
+    """Attention, cross attention (if any) and feed-forward, each with a residual connection.
+
+    pre       x = x + attn(norm(x));  x = x + ff(norm(x))      GPT-2, BLOOM, T5
+    post      x = norm(x + attn(x));  x = norm(x + ff(x))      Transformer, GPT-1, BERT, BART
+    parallel  x = x + attn(norm(x)) + ff(norm′(x))             GPT-NeoX; GPT-J, where norm′ is norm
+    """
+
+    def __init__(
+        self,
+        attn: Attention,
+        ff: nn.Module,
+        norm: Callable[[], nn.Module],
+        *,
+        order: Order = "pre",
+        cross: Attention | None = None,
+        shared_norm: bool = False,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.attn, self.cross, self.ff, self.order = attn, cross, ff, order
+        self.attn_norm = norm()
+        self.cross_norm = None if cross is None else norm()
+        self.ff_norm = self.attn_norm if shared_norm else norm()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, sight: Sight, view: Sight | None = None, layer: int = 0) -> Tensor:
+        """(N, dim) → (N, dim); `view` is the sight of the cross attention."""
+        if self.order == "parallel":
+            attended = self.attn(self.attn_norm(x), sight, layer)
+            return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
+        x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer))
+        if self.cross is not None:
+            cross, norm = self.cross, cast(nn.Module, self.cross_norm)
+            x = self.add(x, norm, lambda n: cross(n, view, layer))
+        return self.add(x, self.ff_norm, self.ff)
+
+    def add(self, x: Tensor, norm: Callable[[Tensor], Tensor], layer: Callable[[Tensor], Tensor]) -> Tensor:
+        """One residual connection, with the norm before the layer or after the sum."""
+        if self.order == "post":
+            return norm(x + self.dropout(layer(x)))
+        return x + self.dropout(layer(norm(x)))
+
+
+class Stack(nn.ModuleList):
+    """Blocks run one after the other; `order` names the block of each layer, so that layers can share one (ALBERT)."""
+
+    def __init__(self, blocks: Iterable[nn.Module], order: Sequence[int] | None = None):
+        super().__init__(blocks)
+        self.order = tuple(range(len(self)) if order is None else order)
+
+    def forward(self, x: Tensor, sight: Sight, view: Sight | None = None) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        for layer, index in enumerate(self.order):
+            if sight.probe is not None:
+                sight.probe.state(sight.kind, x)
+            x = self[index](x, sight, view, layer)
+        return x

@@ -1,0 +1,310 @@
+"""The one door to the attention kernels: packed queries, keys and values in, the best kernel chosen inside.
+
+N tokens (packed), H heads, D head dim, rows = documents, Q and K the longest document on either side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache as remember
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..batch import Layout
+from .cache import Cache
+from .masks import Both, Index, Window, both, causal, documents, evaluate
+from .probe import Probe
+
+Relative = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+class Sight:
+    """One attention of one forward pass: who sees whom, and what goes with it. Shared by all layers of a stack, so that
+    the dense form and the block mask are made once.
+
+    The documents of both sides lie as `query` and `key` say; `mask` and `bias` hold inside a document. Cross attention
+    looks at `memory`. With a cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span`
+    slots altogether. `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
+    """
+
+    def __init__(
+        self,
+        query: Layout,
+        key: Layout | None = None,
+        *,
+        mask: Index | None = None,
+        bias: Index | None = None,
+        memory: Tensor | None = None,
+        cache: Cache | None = None,
+        heads: Tensor | None = None,
+        probe: Probe | None = None,
+        kind: str = "encoder",
+    ):
+        self.query, self.key, self.mask, self.bias = query, key or query, mask, bias
+        self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
+        self.past = cache.begin(query) if cache is not None and key is None else None
+        self.span = self.key.longest if self.past is None or cache is None else cache.used + query.longest
+        self._dense: dict[bool, Tensor | None] = {}
+        self._block: Any = None
+
+    @property
+    def uniform(self) -> bool:
+        """No padding arises when both sides are laid out as grids."""
+        return self.past is None and self.query.uniform and self.key.uniform
+
+    def dense(self, heads: int, *, padded: bool = True) -> Tensor | None:
+        """The mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
+
+        Without `padded`, that of one full-length document, of which any shorter one takes the corner.
+        """
+        if padded not in self._dense:
+            self._dense[padded] = self._make_dense(heads, padded)
+        return self._dense[padded]
+
+    def _make_dense(self, heads: int, padded: bool) -> Tensor | None:
+        device = self.query.starts.device
+        shape = (self.query.rows if padded else 1, heads, self.query.longest, self.span)
+        offset = 0 if self.past is None else self.past.view(-1, 1, 1, 1)
+        mask = self.mask
+        if padded and not self.uniform:
+            # An empty document keeps key 0, which is zero: a row without any key would turn into NaN.
+            ends = (self.key.lengths + (0 if self.past is None else self.past)).clamp(min=1)
+            mask = both(lambda b, h, q, k: k < ends[b], mask)
+        allowed = None if mask is None else evaluate(mask, shape, device, offset)
+        if self.bias is None:
+            return allowed
+        row = getattr(self.bias, "row", None)
+        if row is None or self.past is not None:
+            bias = evaluate(self.bias, shape, device, offset)
+        else:  # distance j - i is entry Q - 1 - i + j of the row, so query i reads the window that starts at Q - 1 - i
+            bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
+        return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+
+    def block(self) -> Any:
+        """FlexAttention's block mask over the packed slots."""
+        if self._block is None:
+            from torch.nn.attention.flex_attention import create_block_mask
+
+            see: Any = both(documents(self.query.document, self.key.document), self.mask)
+            device = self.query.starts.device
+            self._block = create_block_mask(see, None, None, self.query.total, self.key.total, device=device)
+        return self._block
+
+
+_forced: str | None = None
+
+
+@contextlib.contextmanager
+def kernel(name: str | None) -> Iterator[None]:
+    """Take one path for all attention inside: plain, loop, dense, varlen or flex. For tests and comparisons."""
+    global _forced
+    before, _forced = _forced, name
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float = 0.0, relative: Relative | None = None
+) -> Tensor:
+    """(N, H, D) queries over packed or cached keys and values → (N, H, D), by the best kernel there is."""
+    path = _forced or choose(q, k, sight, dropout, relative)
+    if path == "varlen":
+        return _varlen(q, k, v, sight, scale)
+    if path == "flex":
+        return _flex(q, k, v, sight, scale)
+    if path == "loop":
+        return _loop(q, k, v, sight, scale, dropout)
+    q, k, v = _grid(q, sight.query), _grid(k, sight.key), _grid(v, sight.key)  # (rows, H, T, D)
+    bias = None if path == "plain" else sight.dense(q.shape[1])
+    if relative is not None:
+        q, extra = relative(q, k, scale)
+        bias = _add(extra, bias)
+    flag = path == "plain" and sight.mask is not None
+    y = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=_cast(bias, q.dtype), dropout_p=dropout, is_causal=flag, scale=scale
+    )
+    return sight.query.pack(y.transpose(1, 2))
+
+
+def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relative | None) -> str:
+    """Which path serves best: the flash kernel for whole grids, varlen or flex for packed documents on a GPU, a loop
+    over documents on a CPU, and SDPA with a dense mask for everything else."""
+    packed = k.dim() == 3 and sight.past is None
+    simple = sight.bias is None and relative is None and packed
+    if (
+        simple
+        and sight.uniform
+        and (sight.mask is None or (sight.mask is causal and sight.query.longest == sight.span))
+    ):
+        return "plain"
+    if relative is not None or not packed:
+        return "dense"
+    if q.is_cuda:
+        if dropout > 0:
+            _say("attention dropout > 0 has no packed kernel: taking SDPA with a dense mask")
+            return "dense"
+        if sight.bias is None and reach(sight.mask) is not None and _flash_ready(q):
+            return "varlen"
+        if not sight.uniform and _flex_ready(q):
+            return "flex"
+        return "dense"
+    # With hardly any padding, one call is cheaper than many.
+    tight = sight.query.rows * sight.query.longest <= 1.25 * sight.query.total
+    by_row = getattr(sight.mask, "by_row", False)
+    return "dense" if torch.compiler.is_compiling() or by_row or tight else "loop"
+
+
+def reach(mask: Index | None) -> tuple[int, int] | None:
+    """How far back and ahead a mask lets a token see, as flash kernels count it (-1: all), if it is so simple."""
+    parts = mask.parts if isinstance(mask, Both) else () if mask is None else (mask,)
+    left, right = -1, -1
+    for part in parts:
+        if part is causal:
+            right = 0
+        elif isinstance(part, Window):
+            left = part.width - 1
+        else:
+            return None
+    return left, right
+
+
+def weights(q: Tensor, k: Tensor, sight: Sight, scale: float, relative: Relative | None = None) -> Tensor:
+    """The attention weights (rows, H, Q, K), computed beside the kernel; zero where there is no token."""
+    q, k = _grid(q, sight.query), _grid(k, sight.key)
+    bias = sight.dense(q.shape[1])
+    if relative is not None:
+        q, extra = relative(q, k, scale)
+        bias = _add(extra, bias)
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    if bias is not None:
+        scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
+    real = torch.arange(sight.query.longest, device=q.device) < sight.query.lengths[:, None]  # (rows, Q)
+    return scores.softmax(-1) * real[:, None, :, None]
+
+
+def _grid(x: Tensor, layout: Layout) -> Tensor:
+    """Packed (N, H, D), or a cache's (rows, T, H, D) → (rows, H, T, D)."""
+    return (layout.unpack(x) if x.dim() == 3 else x).transpose(1, 2)
+
+
+def _add(bias: Tensor, other: Tensor | None) -> Tensor:
+    """A bias with another bias or a mask on top."""
+    if other is None:
+        return bias
+    return bias.masked_fill(~other, -math.inf) if other.dtype == torch.bool else bias + other
+
+
+def _cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return bias if bias is None or bias.dtype == torch.bool else bias.to(dtype)
+
+
+def _loop(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+    """One document after the other: no padding at all. The best there is on a CPU."""
+    flag = sight.mask is causal and sight.bias is None and sight.query is sight.key
+    bias = None if flag else _cast(sight.dense(q.shape[1], padded=False), q.dtype)
+    ends, stops = sight.query.starts.tolist(), sight.key.starts.tolist()
+    parts = []
+    for i in range(sight.query.rows):
+        one, keys = slice(ends[i], ends[i + 1]), slice(stops[i], stops[i + 1])
+        if one.start == one.stop:
+            continue
+        if keys.start == keys.stop:  # nothing to see
+            parts.append(torch.zeros_like(q[one]))
+            continue
+        here = None if bias is None else bias[..., : one.stop - one.start, : keys.stop - keys.start]
+        x, y, z = (t.transpose(0, 1)[None] for t in (q[one], k[keys], v[keys]))  # (1, H, T, D)
+        out = F.scaled_dot_product_attention(x, y, z, attn_mask=here, dropout_p=dropout, is_causal=flag, scale=scale)
+        parts.append(out[0].transpose(0, 1))
+    return torch.cat(parts) if parts else torch.zeros_like(q)
+
+
+def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+    """Flash attention over packed documents (half precision on a GPU)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    plain = q.shape[-1] ** -0.5
+    q = q if scale == plain else q * (scale / plain)  # the kernel scales by 1/√D
+    kernel: Any = varlen_attn
+    starts, sizes = (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest)
+    return kernel(q, k, v, *starts, *sizes, window_size=reach(sight.mask))
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+    """One fused kernel for any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
+    score, options = None, None
+    if sight.bias is not None:
+        row = getattr(sight.bias, "row", None)
+        if row is None:
+            bias = sight.bias
+
+            def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                return s + bias(b, h, i, j)
+        else:
+            near, far = sight.query.longest, sight.key.longest
+            line = row(1 - near, far, q.device).contiguous()  # (H, Q + K - 1), small and differentiable
+            options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
+
+            def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+                return s + line[h, (j - i + near - 1).clamp(0, near + far - 2)]  # clamped: masked pairs are scored too
+
+    x, y, z = (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
+    out = _flex_kernel()(x, y, z, score_mod=score, block_mask=sight.block(), scale=scale, kernel_options=options)
+    return out[0].transpose(0, 1)
+
+
+def _flex_kernel() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if torch.compiler.is_compiling() or not torch.cuda.is_available():
+        return flex_attention
+    return _compiled_flex()
+
+
+@remember
+def _compiled_flex() -> Any:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention)
+
+
+@remember
+def _capability() -> tuple[int, int]:
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+
+
+def available(q: Tensor) -> set[str]:
+    """The paths that can be taken for queries like these."""
+    if not q.is_cuda:
+        return {"plain", "dense", "loop"}
+    return {"plain", "dense"} | ({"varlen"} if _flash_ready(q) else set()) | ({"flex"} if _flex_ready(q) else set())
+
+
+def _flash_ready(q: Tensor) -> bool:
+    """The varlen kernel takes half precision, head dims in steps of 8, and Ampere or newer."""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _capability() >= (8, 0)
+
+
+def _flex_ready(q: Tensor) -> bool:
+    """FlexAttention needs triton and a power-of-two head dim of at least 16."""
+    return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and _has_triton()
+
+
+@remember
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return bool(has_triton())
+
+
+@remember
+def _say(text: str) -> None:
+    warnings.warn(text, stacklevel=2)

@@ -1,0 +1,31 @@
+"""Random weights, drawn from one seeded generator, the same on every machine."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, rules: Mapping[str, Any], seed: int, only: set[str] | None = None) -> None:
+    """Fill parameters: norms with 1, biases with 0, all else N(0, std) with the std of the last rule that matches.
+
+    A rule is `name pattern: std`; a tuple of them goes to equal parts along the first axis (a fused q, k, v).
+    """
+    for index, (name, parameter) in enumerate(model.named_parameters()):
+        if parameter.is_meta or (only is not None and name not in only):
+            continue
+        if name.endswith("bias") and parameter.dim() == 1:
+            parameter.zero_()
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            std = next(rules[pattern] for pattern in reversed(list(rules)) if fnmatch.fnmatchcase(name, pattern))
+            parts = parameter.chunk(len(std)) if isinstance(std, tuple) else [parameter]
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+            for part, deviation in zip(parts, std if isinstance(std, tuple) else [std], strict=True):
+                part.copy_(torch.empty(part.shape).normal_(0.0, deviation, generator=generator))

@@ -1,0 +1,113 @@
+"""Which keys a query may see, and what is added to its scores.
+
+Everything here is an index function: it takes four index tensors (batch, head, query, key) that broadcast against
+each other and returns a bool (mask) or a float (bias). That is FlexAttention's signature, so the same value serves
+the fused kernel, the dense path and a picture in the docs. Query and key are slots: of the packed batch, or of the
+cache in decoding. Within a document only their difference matters.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Index = Callable[[Any, Any, Any, Any], Any]
+
+
+def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """A token sees itself and what came before it."""
+    return k <= q
+
+
+@dataclass(frozen=True)
+class Window:
+    """A token sees at most `width` tokens back, itself included."""
+
+    width: int
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The value at each place."""
+        return q - k < self.width
+
+
+window = Window
+
+
+@dataclass(frozen=True)
+class Documents:
+    """A query sees the keys of its own document only: the document numbers (N,) of both sides are compared."""
+
+    query: Tensor
+    key: Tensor
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The value at each place."""
+        return self.query[q] == self.key[k]
+
+
+documents = Documents
+
+
+@dataclass(frozen=True)
+class Both:
+    """What every one of these masks allows."""
+
+    parts: tuple[Index, ...]
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The value at each place."""
+        return functools.reduce(torch.logical_and, [part(b, h, q, k) for part in self.parts])
+
+
+def both(*masks: Index | None) -> Index | None:
+    """Masks joined; None is no restriction."""
+    parts: list[Index] = []
+    for mask in masks:
+        parts += mask.parts if isinstance(mask, Both) else [] if mask is None else [mask]
+    return None if not parts else parts[0] if len(parts) == 1 else Both(tuple(parts))
+
+
+@functools.cache
+def slopes(heads: int) -> tuple[float, ...]:
+    """ALiBi's slope of each head (Press et al. 2021, §3); for a count that is no power of two, first those of the
+    lower power of two, then every other slope of the doubled set."""
+    n = 2 ** math.floor(math.log2(heads))
+
+    def powers(count: int) -> list[float]:
+        return [2 ** (-8 / count * i) for i in range(1, count + 1)]
+
+    return tuple(powers(n) + powers(2 * n)[0::2][: heads - n])
+
+
+@dataclass(frozen=True)
+class Alibi:
+    """A penalty linear in the distance, one slope per head (Press et al. 2021)."""
+
+    heads: int
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The value at each place."""
+        return torch.tensor(slopes(self.heads), device=k.device)[h] * (k - q)
+
+    def row(self, low: int, high: int, device: torch.device) -> Tensor:
+        """(heads, high - low) the bias at each distance key - query in [low, high)."""
+        return torch.tensor(slopes(self.heads), device=device)[:, None] * torch.arange(low, high, device=device)
+
+
+alibi = Alibi
+
+
+def evaluate(index: Index, shape: tuple[int, int, int, int], device: torch.device, offset: Tensor | int = 0) -> Tensor:
+    """An index function on a whole (B, H, Q, K) grid; axes that it ignores stay 1 wide. Query i is slot offset + i."""
+    rows, heads, queries, keys = shape
+    b = torch.arange(rows, device=device).view(rows, 1, 1, 1)
+    h = torch.arange(heads, device=device).view(1, heads, 1, 1)
+    q = torch.arange(queries, device=device).view(1, 1, queries, 1) + offset
+    k = torch.arange(keys, device=device).view(1, 1, 1, keys)
+    return index(b, h, q, k)

@@ -1,0 +1,1 @@
+"""What a pretrained model is used for: heads, and (growing) the tasks themselves."""

@@ -1,0 +1,122 @@
+"""Heads are built here, from the values that model files declare. Models + tasks, not models × tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..errors import Error
+from ..family import Family, Head
+from ..nn.feedforward import activation
+
+WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
+
+
+class Output(nn.Module):
+    """The last layer; its weight is handed in when it is tied to the token embedding."""
+
+    def __init__(self, dim: int, width: int, *, bias: bool, tied: bool):
+        super().__init__()
+        self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
+        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+
+    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
+        """(M, dim) → (M, width)"""
+        return F.linear(x, tied if self.weight is None else self.weight, self.bias)
+
+
+class Part(nn.Module):
+    """One part of a head: pool, inner layers, output."""
+
+    def __init__(self, head: Head, config: Any, width: int | None):
+        super().__init__()
+        self.head, self.eos = head, config.eos
+        self.dense = nn.Linear(config.dim, config.dim) if "dense" in head.inner else None
+        self.norm = nn.LayerNorm(config.dim, config.eps) if "norm" in head.inner else None
+        self.dropout = nn.Dropout(head.dropout)
+        self.after = None if head.after is None else activation(head.after)
+        tied = head.out == "vocab" and config.tied
+        self.out = None if width is None else Output(config.dim, width, bias=head.bias, tied=tied)
+
+    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
+        """(M, dim) hidden states, pooled already if this part pools → (M, width)"""
+        for name in self.head.inner:
+            layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
+            x = activation(name)(x) if layer is None else layer(x)
+        x = x if self.head.scale == 1.0 else x * self.head.scale
+        x = x if self.out is None else self.out(x, tied)
+        return x if self.after is None else self.after(x)
+
+
+class Model(nn.Module):
+    """A body and its head. `forward` gives hidden states, `logits` what the head makes of them."""
+
+    def __init__(self, body: nn.Module, parts: Mapping[str, Part]):
+        super().__init__()
+        self.body: Any = body
+        self.heads = nn.ModuleDict(parts)
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts of the head by name."""
+        return cast(dict[str, Part], dict(self.heads.items()))
+
+    def forward(self, batch: Batch, **how: Any) -> Tensor:
+        """(N,) → hidden (N, dim); encoder-decoders: of the decoder."""
+        return self.body(batch, **how)
+
+    def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
+        """What one part of the head answers; parts that pool need the batch that the hidden states belong to."""
+        head = self.parts[part or next(iter(self.heads))]
+        if head.head.pool is not None:
+            assert batch is not None
+            hidden = pool(hidden, batch, head.head.pool, head.eos)
+        return head(hidden, self.body.embed.token.weight)
+
+
+def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
+    """(N, dim) → (D, dim): each document's first or last token, its mean, or its last end mark."""
+    layout = batch.layout
+    if how == "first":
+        return hidden[layout.first()]
+    if how == "last":
+        return hidden[layout.last()]
+    if how == "mean":
+        total = hidden.new_zeros(layout.rows, hidden.shape[-1]).index_add(0, layout.document, hidden)
+        return total / layout.lengths[:, None]
+    ids = (
+        batch.ids if batch.source is None else batch.source.ids
+    )  # slots of both sides agree: the target is the source shifted
+    marks = torch.isin(ids, torch.tensor(eos, device=ids.device))
+    slots = torch.where(marks, torch.arange(ids.shape[0], device=ids.device), -1)
+    last = torch.full((layout.rows,), -1, device=ids.device).scatter_reduce(0, layout.document, slots, "amax")
+    if (last < 0).any():
+        row = int((last < 0).nonzero()[0])
+        raise Error(
+            f"row {row} has no end mark (id {eos}), which this classifier reads",
+            fix="encode the text with special tokens",
+        )
+    return hidden[last]
+
+
+def assemble(family: Family, config: Any, head: str, labels: int | None = None) -> tuple[Model, Any]:
+    """A model with a head, without values (build under a device); also the config it was built with."""
+    parts = family.heads(config).get(head)
+    if parts is None:
+        can = ", ".join(family.heads(config))
+        raise Error(f"{family.body.__name__} has no head {head!r}", fix=f"it can have: {can}")
+    if any(not part.decoder for part in parts.values()):
+        config = dataclasses.replace(config, decoder_layers=0)
+    built = {name: Part(part, config, width(part, config, labels)) for name, part in parts.items()}
+    return Model(family.body(config), built), config
+
+
+def width(head: Head, config: Any, labels: int | None) -> int | None:
+    """How many numbers a part gives."""
+    return config.vocab if head.out == "vocab" else (labels or 2) if head.out == "labels" else head.out

@@ -1,0 +1,84 @@
+"""Padded tensors from a caller: checked, and packed into a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..errors import Error
+
+
+def check_ids(ids: Tensor, config: Any, name: str, past: int = 0) -> None:
+    """Refuse ids that the model has no embedding or no position for."""
+    if ids.dim() < 2 or ids.shape[-1] == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
+        what = f"{name} must be whole numbers of shape (rows, tokens), got {str(ids.dtype)[6:]} {tuple(ids.shape)}"
+        raise Error(what, fix="for one sequence, pass ids[None]")
+    check_range(ids, config.vocab, name, "vocabulary")
+    limit, length = getattr(config, "context", None), past + ids.shape[-1]
+    if limit is not None and length > limit:
+        raise Error(
+            f"{length} tokens are more than the context of {limit}", fix=f"cut the text, or use windows of {limit}"
+        )
+
+
+def check_range(values: Tensor, size: int, name: str, what: str) -> None:
+    """Refuse indices outside 0 … size - 1, naming the first."""
+    wrong = (values < 0) | (values >= size)
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        at = ", ".join(map(str, place))
+        what = f"{name}[{at}] is {int(values[tuple(place)])}, outside the {what} of {size}"
+        raise Error(what, fix=f"use 0 to {size - 1}; is this the tokenizer of this model?")
+
+
+def pack(config: Any, ids: Tensor, keep: Tensor | None, segments: Tensor | None, past: int = 0) -> Batch:
+    """Rows of ids (…, T) as a batch; every row must have a token."""
+    check_ids(ids, config, "ids", past)
+    if segments is not None:
+        size = getattr(config, "segments", None)
+        check_range(segments, config.vocab if size is None else size, "segments", "segments")
+    for name, other in (("keep", keep), ("segments", segments)):
+        if other is not None and other.shape != ids.shape:
+            what = f"{name} {tuple(other.shape)} does not fit ids {tuple(ids.shape)}"
+            raise Error(what, fix=f"give {name} the shape of ids")
+    keep, segments = (t if t is None else t.flatten(0, -2) for t in (keep, segments))
+    batch = Batch.of(ids.flatten(0, -2), keep, segments)
+    empty = batch.starts[1:] == batch.starts[:-1]
+    if empty.any():
+        raise Error(f"row {int(empty.nonzero()[0])} of ids has no token at all", fix="leave empty rows out")
+    return batch
+
+
+def target_batch(config: Any, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]) -> Batch:
+    """The decoder's side of a pair."""
+    check_ids(target, config, "target")
+    if target.shape[:-1] != rows:
+        what = f"target {tuple(target.shape)} has other rows than ids {rows}"
+        raise Error(what, fix="give one target row per source row")
+    return Batch.of(target.flatten(0, -2), None if keep is None else keep.flatten(0, -2), source=source)
+
+
+def shifted(config: Any, source: Batch) -> Batch:
+    """The source once more as the decoder's input, one to the right, as T5's classifiers take it."""
+    first = torch.zeros_like(source.ids, dtype=torch.bool)
+    first[source.layout.first()] = True
+    start = config.pad if config.start is None else config.start
+    return source.replace(ids=torch.where(first, start, source.ids.roll(1)), source=source)
+
+
+def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
+    """Masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
+    if isinstance(heads, dict) != pair:
+        what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"
+        raise Error(f"heads must be {what} for this model", fix="see the docstring of logits")
+    depth = getattr(config, "depth", 0)
+    sizes = {"encoder": config.layers, "decoder": depth, "cross": depth}
+    masks = {k: torch.as_tensor(m, device=device) for k, m in (heads.items() if pair else [("encoder", heads)])}
+    for key, mask in masks.items():
+        if key not in sizes or tuple(mask.shape) != (sizes[key], config.heads):
+            what = f"the {key} mask of heads has shape {tuple(mask.shape)}"
+            raise Error(what, fix=f"give (layers, heads) = ({sizes.get(key, '?')}, {config.heads})")
+    return masks if pair else masks["encoder"]

@@ -1,0 +1,1 @@
+"""Text and tokenizers. Nothing in this room imports torch."""

@@ -1,0 +1,94 @@
+"""Published tokenizer files that are not a tokenizer.json: vocab.txt, and vocab.json with merges.txt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as Rust
+
+from ..errors import Error
+from .tokenizer import SPECIAL, Tokenizer, guarded
+
+WORDPIECE = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+ROBERTA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>"}
+GPT2 = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"}
+T5 = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+
+
+def from_vocab(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+    """BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
+    pieces = [line.rstrip("\r\n") for line in text.split("\n")]
+    pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    special = roles(options, WORDPIECE)
+    lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]
+    if lost:
+        raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
+    lower = bool(options.get("do_lower_case", True))
+    rust = Rust(models.WordPiece(vocab=vocab, unk_token=special["unk"]))
+    rust.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=bool(options.get("tokenize_chinese_chars", True)),
+        strip_accents=options.get("strip_accents"), lowercase=lower,
+    )  # fmt: skip
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rust.decoder = decoders.WordPiece(prefix="##")
+    marks = [(special[role], vocab[special[role]]) for role in ("cls", "sep")]
+    (cls, _), (sep, _) = marks
+    single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
+    rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
+    return finished(rust, special, where)
+
+
+def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+    """Byte-level BPE as GPT-2 and RoBERTa publish it: vocab.json and merges.txt."""
+    pieces = guarded(lambda: {str(k): int(v) for k, v in json.loads(vocab).items()}, where)
+    lines = [line for line in merges.split("\n") if line.strip() and not line.startswith("#version")]
+    pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
+    usual = ROBERTA if "<mask>" in pieces and "<s>" in pieces else GPT2
+    special = {role: token for role, token in roles(options, usual).items() if token in pieces}
+    space = bool(options.get("add_prefix_space", False))
+    rust = guarded(lambda: Rust(models.BPE(vocab=pieces, merges=pairs)), where)
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    rust.decoder = decoders.ByteLevel()
+    if "cls" in special and "sep" in special:
+        (sep, cls) = [(special[r], pieces[special[r]]) for r in ("sep", "cls")]
+        rust.post_processor = guarded(lambda: processors.RobertaProcessing(sep, cls, True, space), where)
+    else:
+        rust.post_processor = processors.ByteLevel(trim_offsets=False)
+    return finished(rust, special, where)
+
+
+def finished(rust: Rust, special: Mapping[str, str], where: object) -> Tokenizer:
+    """The tokenizer with its special tokens marked as such."""
+    known = rust.get_vocab()
+    tokens = [
+        AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>")
+        for t in dict.fromkeys(special.values())
+        if t in known
+    ]
+    rust.add_special_tokens(tokens)
+    return Tokenizer(rust.to_str(pretty=True), special, where=where)
+
+
+def roles(options: Mapping[str, Any], usual: Mapping[str, str]) -> dict[str, str]:
+    """The special tokens by role: those of tokenizer_config.json or special_tokens_map.json, else the usual ones."""
+    found = dict(usual)
+    for role in SPECIAL:
+        token = options.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            found[role] = token
+    return found
+
+
+def usual(text: str) -> Mapping[str, str]:
+    """What the special tokens of a tokenizer.json are likely to be, by the names it has marked as special."""
+    try:
+        added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
+        added = set()
+    tables = sorted((WORDPIECE, ROBERTA, GPT2, T5), key=lambda table: -len(added & set(table.values())))
+    return {role: token for role, token in tables[0].items() if token in added}
