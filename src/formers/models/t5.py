@@ -215,7 +215,8 @@ def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, 
     """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
     transformers writes that every T5 is tied, and unties one whose file holds another head)."""
     head = "lm_head.weight"
-    token = next((name for name in ("shared.weight", "encoder.embed_tokens.weight") if name in file), head)
+    table = ("shared.weight", "encoder.embed_tokens.weight")
+    token = next((name for name in file if name.removeprefix("transformer.") in table), head)
     alone = architecture.endswith(("EncoderModel", "ForTokenClassification"))
     return {
         "scaled": settings.get("tied", True),

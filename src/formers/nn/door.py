@@ -71,11 +71,7 @@ class Sight:
         device = self.query.starts.device
         shape = (self.query.rows if padded else 1, heads, self.query.longest, self.span)
         offset = 0 if self.past is None else self.past.view(-1, 1, 1, 1)
-        mask = self.mask
-        if padded and not self.uniform:
-            # An empty document keeps key 0, which is zero: a row without any key would turn into NaN.
-            ends = (self.key.lengths + (0 if self.past is None else self.past)).clamp(min=1)
-            mask = both(lambda b, h, q, k: k < ends[b], mask)
+        mask = self.padded(offset) if padded and not self.uniform else self.mask
         allowed = None if mask is None else evaluate(mask, shape, device, offset)
         if self.bias is None:
             return allowed
@@ -85,6 +81,19 @@ class Sight:
         else:  # distance j - i is entry Q - 1 - i + j of the row, so query i reads the window that starts at Q - 1 - i
             bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
         return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
+
+    def padded(self, offset: Tensor | int) -> Index:
+        """The mask with the ends of the documents. A place without a token sees key 0, and an empty document has one
+        (it is zero): a row without any key would turn into NaN."""
+        ends = (self.key.lengths + (0 if self.past is None else self.past)).clamp(min=1)
+        mask, lengths = self.mask, self.query.lengths
+        if mask is None:
+            return lambda b, h, q, k: k < ends[b]
+
+        def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+            return ((k < ends[b]) & mask(b, h, q, k)) | ((q - offset >= lengths[b]) & (k == 0))
+
+        return see
 
     def block(self) -> Any:
         """FlexAttention's block mask over the packed slots."""

@@ -1,0 +1,50 @@
+# Every target does its own set-up: a virtual environment, the pinned install, the run.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint format bench gpu faults mutation golden clean
+
+demo: $(VENV)/core ## train two small models and look at them
+	$(BIN)/formers demo $(ARGS)
+
+test: $(VENV)/dev ## the whole suite, under ten minutes on two cores
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+lint: $(VENV)/dev ## what CI and pre-commit check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev ## put the code into form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev ## formers and its peers side by side on this machine's CPU
+	$(BIN)/python -m benchmarks.cpu $(ARGS)
+
+gpu: ## on a machine with a CUDA device and its own Python packages: kernel tests, then the training benchmark
+	PYTHONPATH=src:.carry/site python3 -m pytest -p no:cacheprovider -m gpu tests/gpu
+	PYTHONPATH=src:.carry/site python3 -m benchmarks.gpu $(ARGS)
+
+faults: $(VENV)/dev ## the fault tests with their full counts
+	$(BIN)/python -m pytest -n 2 -m "full or not full" --full -s tests/faults $(ARGS)
+
+mutation: $(VENV)/dev ## does a test notice when nn/ is broken? prints the score
+	$(BIN)/python -m tests.mutation $(ARGS)
+
+golden: $(VENV)/dev ## make the golden files of the parity tests anew
+	$(BIN)/python -m tests.parity.make_golden
+
+clean: ## remove the virtual environment and caches
+	rm -rf $(VENV) .ruff_cache .mypy_cache .hypothesis
+
+$(VENV)/core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(PIP) -e ".[dev]"
+	@touch $@

@@ -1,0 +1,334 @@
+"""Every path through the door gives the same output and gradient, and that of the formula."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+
+from formers.batch import Layout
+from formers.nn import door
+from formers.nn.door import Sight, attend, choose, kernel, reach, weights
+from formers.nn.masks import alibi, both, causal, window
+from formers.nn.positions import BucketBias
+from tests.nn import reference
+
+H, D = 3, 5
+SHAPES = {"ragged": [4, 1, 7, 3], "uniform": [5, 5, 5], "one": [6], "empty inside": [3, 0, 4], "tight": [5, 5, 4]}
+
+
+class Plain:
+    """A bias without a row: an index function pure and simple."""
+
+    def __call__(self, b, h, q, k):
+        return torch.sin((k - q).double()) * (h + 1)
+
+
+def table_bias(heads=H):
+    bias = BucketBias(heads, buckets=8, far=6).double()
+    torch.nn.init.normal_(bias.weight)
+    return bias
+
+
+KINDS = {
+    "nothing": (None, None, lambda h, i, j: True, lambda h, i, j: 0.0),
+    "causal": (causal, None, lambda h, i, j: j <= i, lambda h, i, j: 0.0),
+    "window": (both(causal, window(2)), None, lambda h, i, j: j <= i and i - j < 2, lambda h, i, j: 0.0),
+    "alibi": (causal, alibi(H), lambda h, i, j: j <= i, lambda h, i, j: reference.alibi_slopes(H)[h] * (j - i)),
+    "function": (None, Plain(), lambda h, i, j: True, lambda h, i, j: math.sin(j - i) * (h + 1)),
+    "buckets": (None, "table", lambda h, i, j: True, None),
+    "buckets causal": (causal, "table", lambda h, i, j: j <= i, None),
+}  # fmt: skip
+
+
+def layout(lengths):
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    return Layout(starts, max(lengths), sum(lengths))
+
+
+def draw(n, m=None):
+    q = torch.randn(n, H, D, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(m or n, H, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    return q, k, v
+
+
+def paths(sight, q, k):
+    """Those of the CPU that apply."""
+    simple = sight.uniform and sight.bias is None and sight.mask in (None, causal)
+    return ["dense", "loop", *(["plain"] if simple else [])]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_paths_agree_with_the_formula(shape, kind):
+    mask, bias, see, add = KINDS[kind]
+    here = layout(SHAPES[shape])
+    if bias == "table":
+        bias = table_bias()
+        add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
+    q, k, v = draw(here.total)
+    starts = here.starts.tolist()
+    expected, shares = reference.attention(q, k, v, starts, starts, 0.3, see, add)
+    leaves = [q, k, v, *([bias.weight] if isinstance(bias, BucketBias) else [])]
+    pull = torch.randn_like(expected)
+    grads = torch.autograd.grad(expected, leaves, pull)
+    for name in paths(Sight(here, mask=mask, bias=bias), q, k):
+        sight = Sight(here, mask=mask, bias=bias)
+        with kernel(name):
+            out = attend(q, k, v, sight, 0.3)
+        torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6, msg=f"{name} forward")
+        for got, want in zip(torch.autograd.grad(out, leaves, pull), grads, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6, msg=f"{name} backward")
+    table = weights(q, k, Sight(here, mask=mask, bias=bias), 0.3)
+    assert table.shape == (here.rows, H, here.longest, here.longest)
+    slot = 0
+    for d, length in enumerate(SHAPES[shape]):
+        for i in range(length):
+            torch.testing.assert_close(table[d, :, i, :length].double(), shares[slot], atol=1e-6, rtol=0)
+            assert not table[d, :, i, length:].any()
+            slot += 1
+        assert not table[d, :, length:].any()
+
+
+@pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [4, 4]), ([2, 0, 3], [3, 2, 1])])
+def test_cross_attention(queries, keys):
+    mine, theirs = layout(queries), layout(keys)
+    q, k, v = draw(mine.total, theirs.total)
+    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
+    for name in ("dense", "loop"):
+        with kernel(name):
+            torch.testing.assert_close(attend(q, k, v, Sight(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(attend(q, k, v, Sight(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
+    mine, theirs = layout([2, 3]), layout([0, 4])
+    q, k, v = draw(5, 4)
+    with kernel("loop"):
+        out = attend(q, k, v, Sight(mine, theirs), 0.3)
+    assert not out[:2].any()
+    with kernel("dense"):
+        other = attend(q, k, v, Sight(mine, theirs), 0.3)
+    assert not other[:2].any()
+    torch.testing.assert_close(out, other, atol=1e-9, rtol=0)
+    grads = torch.autograd.grad(other.sum(), [q, k, v])
+    assert all(g.isfinite().all() for g in grads)
+
+
+def test_no_document_at_all():
+    empty = Layout(torch.tensor([0, 0], dtype=torch.int32), 0, 0)
+    q = torch.zeros(0, H, D)
+    with kernel("loop"):
+        assert attend(q, q, q, Sight(empty), 1.0).shape == (0, H, D)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "causal", "alibi", "buckets"])
+def test_gradcheck(kind):
+    mask, bias, _, _ = KINDS[kind]
+    bias = table_bias(2) if bias == "table" else alibi(2) if bias is not None else None
+    here = layout([3, 2])
+    leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    extra = [bias.weight] if isinstance(bias, BucketBias) else []
+    for name in ("dense", "loop"):
+
+        def run(q, k, v, *_, name=name):
+            with kernel(name):
+                return attend(q, k, v, Sight(here, mask=mask, bias=bias), 0.7)
+
+        assert torch.autograd.gradcheck(run, (*leaves, *extra), atol=1e-6)
+
+
+def test_gradcheck_of_the_relative_hook():
+    """Transformer-XL's shape: a score that depends on the query, added to the mask of documents and the future."""
+    here = layout([3, 2])
+    r = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)  # (H, distances -2 … 2, D)
+    u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+
+    def relative(q, k, scale):
+        size = q.shape[2]
+        by_distance = torch.einsum("bhqd,hjd->bhqj", q, r)
+        index = torch.arange(size)[None] - torch.arange(size)[:, None] + 2
+        return q + u[:, None], by_distance.gather(-1, index.expand(*q.shape[:3], size)) * scale
+
+    def run(q, k, v, *_):
+        return attend(q, k, v, Sight(here, mask=causal), 0.7, 0.0, relative)
+
+    leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradcheck(run, (*leaves, r, u), atol=1e-6)
+    q, k, v = leaves
+
+    rows = []
+    for start, stop in ((0, 3), (3, 5)):
+        for i in range(stop - start):
+            for h in range(2):
+                query = q[start + i, h]
+                scores = torch.stack(
+                    [((query + u[h]) @ k[start + j, h] + query @ r[h, j - i + 2]) * 0.7 for j in range(i + 1)]
+                )
+                rows.append(scores.softmax(0) @ v[start : start + i + 1, h])
+    torch.testing.assert_close(run(q, k, v).flatten(0, 1), torch.stack(rows))
+    table = weights(q, k, Sight(here, mask=causal), 0.7, relative)
+    torch.testing.assert_close(table.sum(-1)[0].double(), torch.ones(2, 3, dtype=torch.float64))
+    assert not table.triu(1).any()
+
+
+def test_no_gradient_reaches_the_past_of_a_future_token():
+    here = layout([4, 3])
+    for name in ("dense", "loop"):
+        q, k, v = draw(7)
+        with kernel(name):
+            out = attend(q, k, v, Sight(here, mask=causal), 0.3)
+        for slot, (first, last) in enumerate([(0, 4)] * 4 + [(4, 7)] * 3):
+            grads = torch.autograd.grad(out[slot].sum(), [k, v], retain_graph=True)
+            for grad in grads:
+                reached = grad.abs().sum((1, 2)) > 0
+                assert reached[first : slot + 1].all() or grad is grads[0]
+                assert not reached[slot + 1 :].any(), "from the future"
+                assert not reached[:first].any(), "from another document"
+                assert last <= 7
+
+
+def test_choice_of_path():
+    cpu = torch.zeros(15, H, D)
+    assert choose(cpu, cpu, Sight(layout([5, 5, 5])), 0.0, None) == "plain"
+    assert choose(cpu, cpu, Sight(layout([5, 5, 5]), mask=causal), 0.0, None) == "plain"
+    assert choose(cpu, cpu, Sight(layout([5, 5, 5]), mask=window(2)), 0.0, None) == "dense"
+    assert choose(cpu, cpu, Sight(layout([5, 5, 5]), bias=alibi(H)), 0.0, None) == "dense"
+    assert choose(cpu, cpu, Sight(layout([1, 13, 1])), 0.0, None) == "loop"
+    assert choose(cpu, cpu, Sight(layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
+    assert choose(cpu, cpu, Sight(layout([5, 5, 5])), 0.0, lambda q, k, s: (q, q)) == "dense"
+    assert choose(cpu, cpu[None], Sight(layout([15])), 0.0, None) == "dense"
+    assert choose(cpu, cpu, Sight(layout([5, 5, 5]), layout([4, 4, 4]), mask=causal), 0.0, None) == "dense"
+
+    class ByRow:
+        by_row = True
+
+        def __call__(self, b, h, q, k):
+            return k >= b
+
+    assert choose(cpu, cpu, Sight(layout([1, 13, 1]), mask=ByRow()), 0.0, None) == "dense"
+
+
+class Cuda:
+    """Stands for a tensor on a GPU, as far as the choice of a path looks at it."""
+
+    is_cuda = True
+
+    def __init__(self, dtype=torch.bfloat16, width=64):
+        self.dtype, self.shape = dtype, (15, H, width)
+
+    def dim(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("q", "sight", "dropout", "expected"),
+    [
+        (Cuda(), Sight(layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(), Sight(layout([1, 13, 1]), mask=both(causal, window(4))), 0.0, "varlen"),
+        (Cuda(), Sight(layout([5, 5, 5]), mask=causal), 0.0, "plain"),
+        (Cuda(), Sight(layout([1, 13, 1]), mask=causal, bias=alibi(H)), 0.0, "flex"),
+        (Cuda(), Sight(layout([5, 5, 5]), bias=table_bias()), 0.0, "dense"),
+        (Cuda(torch.float32), Sight(layout([1, 13, 1])), 0.0, "flex"),
+        (Cuda(width=60), Sight(layout([1, 13, 1])), 0.0, "dense"),
+        (Cuda(), Sight(layout([1, 13, 1])), 0.1, "dense"),
+    ],
+)
+def test_choice_of_path_on_a_gpu(q, sight, dropout, expected, monkeypatch):
+    monkeypatch.setattr(door, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(door, "_has_triton", lambda: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert choose(q, q, sight, dropout, None) == expected
+
+
+def test_an_older_gpu_takes_the_dense_path(monkeypatch):
+    monkeypatch.setattr(door, "_capability", lambda: (7, 5))
+    monkeypatch.setattr(door, "_has_triton", lambda: False)
+    q = Cuda(torch.float16)
+    assert choose(q, q, Sight(layout([1, 13, 1])), 0.0, None) == "dense"
+    assert door.available(q) == {"plain", "dense"}
+    monkeypatch.setattr(door, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(door, "_has_triton", lambda: True)
+    assert door.available(q) == {"plain", "dense", "varlen", "flex"}
+    assert door.available(torch.zeros(1, 1, 8)) == {"plain", "dense", "loop"}
+    assert not door._flash_ready(Cuda(width=264))
+    assert not door._flex_ready(Cuda(width=8))
+    assert door._flash_ready(Cuda(width=256))
+    assert door._flex_ready(Cuda(width=16))
+
+
+def test_dropout_is_said_once(monkeypatch):
+    monkeypatch.setattr(door, "_capability", lambda: (9, 0))
+    door._say.cache_clear()
+    with pytest.warns(UserWarning, match="attention dropout"):
+        choose(Cuda(), Cuda(), Sight(layout([1, 13, 1])), 0.1, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose(Cuda(), Cuda(), Sight(layout([1, 13, 1])), 0.1, None)
+
+
+def test_reach():
+    assert reach(None) == (-1, -1)
+    assert reach(causal) == (-1, 0)
+    assert reach(window(4)) == (3, -1)
+    assert reach(both(causal, window(256))) == (255, 0)
+    assert reach(alibi(2)) is None
+    assert reach(both(causal, lambda b, h, q, k: k > 2)) is None
+
+
+def test_kernel_is_forced_only_inside():
+    with contextlib.suppress(ZeroDivisionError), kernel("loop"):
+        assert door._forced == "loop"
+        raise ZeroDivisionError
+    assert door._forced is None
+    with kernel("dense"):
+        with kernel("loop"):
+            pass
+        assert door._forced == "dense"
+
+
+def test_the_dense_form_is_made_once():
+    calls = []
+
+    def mask(b, h, q, k):
+        calls.append(1)
+        return k <= q
+
+    sight = Sight(layout([3, 2]), mask=mask)
+    assert sight.dense(H) is sight.dense(H)
+    assert sight.dense(H, padded=False).shape == (1, 1, 3, 3)
+    assert len(calls) == 2
+
+
+def test_dropout_acts_in_training_only():
+    from formers.nn.attention import Attention
+
+    attention = Attention(12, 3, dropout=0.5)
+    x, sight = torch.randn(9, 12), Sight(layout([4, 5]))
+    for name in ("loop", "dense"):
+        with kernel(name):
+            attention.train()
+            assert not torch.equal(attention(x, sight), attention(x, sight))
+            attention.eval()
+            assert torch.equal(attention(x, sight), attention(x, sight))
+
+
+def test_flex_forward_on_the_cpu():
+    """The fused kernel's reference form runs on a CPU; its compiled form is tested by make gpu."""
+    here = layout([4, 1, 7, 4])
+    q, k, v = (torch.randn(16, 2, 16) for _ in range(3))
+    bias = BucketBias(2, 8, 6)
+    torch.nn.init.normal_(bias.weight)
+    for mask, add in ((None, None), (causal, alibi(2)), (causal, bias), (None, Plain())):
+        with torch.no_grad():
+            with kernel("dense"):
+                expected = attend(q, k, v, Sight(here, mask=mask, bias=add), 0.25)
+            with kernel("flex"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                got = attend(q, k, v, Sight(here, mask=mask, bias=add), 0.25)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,185 @@
+"""Tiny random models of odd shapes, every head class that transformers has for these families.
+
+Nothing here imports transformers at the top: the golden tests run without it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+VOCAB = 61
+COMMON = ("Model", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+HEADS = {
+    "GPT2": (*COMMON, "LMHeadModel", "DoubleHeadsModel"),
+    "Bert": (*COMMON, "ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForNextSentencePrediction", "ForMultipleChoice"),
+    "Roberta": (*COMMON, "ForMaskedLM", "ForCausalLM", "ForMultipleChoice"),
+    "T5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
+    "MT5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    family: str
+    ending: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}{self.ending}-{self.seed}"
+
+    @property
+    def pair(self) -> bool:
+        """Encoder and decoder both run."""
+        return self.family in ("T5", "MT5") and self.ending not in ("EncoderModel", "ForTokenClassification")
+
+    @property
+    def shifts(self) -> bool:
+        """The decoder's input is the source, shifted."""
+        return self.pair and self.ending in ("ForSequenceClassification", "ForQuestionAnswering")
+
+    @property
+    def choices(self) -> bool:
+        return self.ending in ("ForMultipleChoice", "DoubleHeadsModel")
+
+
+CASES = [Case(family, ending, seed) for family, endings in HEADS.items() for ending in endings for seed in (0, 1)]
+
+
+def config(case: Case) -> dict[str, Any]:
+    """Odd shapes: head counts that are no power of two, other eps and activations, tied and untied, plain and gated."""
+    r = random.Random(f"{case.family}-{case.seed}")
+    heads, width = r.choice([1, 3, 5]), r.choice([4, 6, 7])
+    layers, ff, eps = r.choice([1, 2, 3]), r.choice([13, 30, 41]), r.choice([1e-3, 1e-5, 1e-12])
+    tied = case.seed % 2 == 0
+    labels = 2 if case.ending == "ForQuestionAnswering" else 5
+    if case.family == "GPT2":
+        return {
+            "vocab_size": VOCAB, "n_positions": 24, "n_embd": heads * width, "n_layer": layers, "n_head": heads,
+            "n_inner": r.choice([None, ff]), "activation_function": r.choice(["gelu_new", "relu", "silu", "gelu"]),
+            "layer_norm_epsilon": eps, "scale_attn_by_inverse_layer_idx": not tied,
+            "scale_attn_weights": r.choice([True, False]),
+            "tie_word_embeddings": tied, "pad_token_id": 0, "bos_token_id": 3, "eos_token_id": 4, "num_labels": labels,
+            "summary_type": r.choice(["cls_index", "first", "mean"]), "summary_activation": r.choice([None, "tanh"]),
+            "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "summary_first_dropout": 0.0,
+            "classifier_dropout": 0.0,
+        }  # fmt: skip
+    if case.family in ("Bert", "Roberta"):
+        return {
+            "vocab_size": VOCAB, "max_position_embeddings": 27, "type_vocab_size": 3, "hidden_size": heads * width,
+            "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": ff,
+            "hidden_act": r.choice(["gelu", "gelu_new", "relu", "quick_gelu"]), "layer_norm_eps": eps,
+            "is_decoder": case.ending in ("LMHeadModel", "ForCausalLM"), "tie_word_embeddings": tied,
+            "pad_token_id": 0 if case.family == "Bert" else r.choice([0, 1, 2]), "num_labels": labels,
+            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0,
+        }  # fmt: skip
+    return {
+        "vocab_size": VOCAB, "d_model": r.choice([12, 20]), "d_kv": width, "num_heads": heads, "d_ff": ff,
+        "num_layers": layers, "num_decoder_layers": r.choice([1, 2]), "layer_norm_epsilon": eps,
+        "feed_forward_proj": "relu" if tied else r.choice(["gated-gelu", "gated-silu", "gated-gelu"]),
+        "tie_word_embeddings": tied, "relative_attention_num_buckets": r.choice([8, 12]),
+        "relative_attention_max_distance": r.choice([9, 20]), "decoder_start_token_id": 0, "pad_token_id": 0,
+        "eos_token_id": 1, "num_labels": labels, "dropout_rate": 0.0, "classifier_dropout": 0.0,
+    }  # fmt: skip
+
+
+def reference(case: Case) -> Any:
+    """Their model, with weights that are nowhere zero."""
+    import transformers
+
+    made = getattr(transformers, f"{case.family}Config")(**config(case))
+    model = getattr(transformers, case.family + case.ending)(made)
+    if case.ending == "ForConditionalGeneration" and case.seed % 2:  # a fresh v1.1 is tied by mistake
+        model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, made.d_model))
+    generator = torch.Generator().manual_seed(case.seed + 100)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            centre = 1.0 if parameter.dim() == 1 and parameter.mean() > 0.5 else 0.0
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + centre)
+    return model
+
+
+def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
+    """Padded rows of different lengths."""
+    g = torch.Generator().manual_seed(case.seed + 7)
+    shape = (2, 3, 11) if case.choices else (3, 11)
+    ids = torch.randint(5, VOCAB, shape, generator=g)
+    keep = torch.ones(shape, dtype=torch.bool)
+    keep[-1, ..., 7:] = False
+    keep[0, ..., 9:] = False
+    if case.ending == "DoubleHeadsModel" and config(case)["summary_type"] == "mean":
+        keep[:] = True  # transformers averages over the padding as well
+    if case.shifts:
+        ids[..., 6] = 1  # one end mark in each row, before the padding
+        ids[0, 8] = 12
+    if side == "left":
+        keep, ids = keep.flip(-1), ids
+        if case.shifts:
+            ids[ids == 1] = 13
+            ids[..., -1] = 1
+    given = {"ids": ids, "keep": keep}
+    if case.family in ("GPT2", "Bert", "Roberta"):
+        given["segments"] = torch.randint(0, 3, shape, generator=g)
+    if case.pair and not case.shifts:
+        given["target"] = torch.randint(5, VOCAB, (3, 8), generator=g)
+        given["target_keep"] = torch.ones(3, 8, dtype=torch.bool)
+        given["target_keep"][1, 5:] = False
+        if side == "left":
+            given["target_keep"] = given["target_keep"].flip(-1)
+    return given
+
+
+def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Their outputs by our names, zero where there is padding."""
+    keep = given["keep"]
+    pad = model.config.pad_token_id
+    call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
+    if "segments" in given:
+        call["token_type_ids"] = given["segments"]
+    if case.family in ("GPT2", "Bert", "Roberta"):
+        first = keep.long().argmax(-1, keepdim=True)
+        positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
+        call["position_ids"] = positions + (pad + 1 if case.family == "Roberta" else 0)
+    if "target" in given:
+        call |= {
+            "decoder_input_ids": torch.where(given["target_keep"], given["target"], pad),
+            "decoder_attention_mask": given["target_keep"].long(),
+        }
+    if case.shifts:  # their shift runs over the padding; ours over each row's own tokens
+        shifted = torch.where(keep, given["ids"], pad).roll(1, -1)
+        shifted[torch.arange(len(shifted)), keep.long().argmax(-1)] = 0
+        call |= {"decoder_input_ids": shifted, "decoder_attention_mask": keep.long()}
+    if case.ending == "DoubleHeadsModel" and model.config.summary_type == "cls_index":
+        places = torch.arange(keep.shape[-1])
+        call["mc_token_ids"] = torch.where(keep, places, -1).amax(-1)
+    if case.family == "GPT2" and case.choices:
+        call = {k: v.flatten(0, -2) if k not in ("mc_token_ids",) else v.flatten() for k, v in call.items()}
+    out = model(**call)
+    real = given.get("target_keep", keep)[..., None]
+    if case.ending in ("Model", "EncoderModel"):
+        return {"hidden": out.last_hidden_state * real}
+    if case.ending == "ForQuestionAnswering":
+        return {"answer": torch.stack((out.start_logits, out.end_logits), -1) * real}
+    if case.ending == "ForPreTraining":
+        return {"mlm": out.prediction_logits * real, "nsp": out.seq_relationship_logits}
+    if case.ending == "DoubleHeadsModel":
+        return {"lm": out.logits.view(*keep.shape, -1) * real, "choose": out.mc_logits.view(keep.shape[:-1])}
+    return {"logits": out.logits * real if out.logits.shape[:-1] == keep.shape or "target" in given else out.logits}
+
+
+def ours(former: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Our outputs by the same names."""
+    if former.head == "none":
+        return {"hidden": former.hidden(**given)}
+    got = former.logits(**given)
+    return got if isinstance(got, dict) else {"answer" if former.head == "answer" else "logits": got}
+
+
+def pulled(outputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    """One number that depends on every output."""
+    g = torch.Generator().manual_seed(11)
+    return sum((o * torch.randn(o.shape, generator=g, dtype=o.dtype)).sum() for _, o in sorted(outputs.items()))

@@ -1,0 +1,56 @@
+"""Make the golden files: what transformers computes for some tiny models, so that parity is tested without it.
+
+    python -m tests.parity.make_golden
+
+For each case a Hugging Face directory as transformers wrote it, the inputs, its outputs and its gradients.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from tests.parity.cases import Case, inputs, pulled, reference, theirs
+
+GOLDEN = Path(__file__).parent / "golden"
+CASES = [
+    Case("GPT2", "LMHeadModel", 0),
+    Case("GPT2", "DoubleHeadsModel", 0),
+    Case("GPT2", "ForSequenceClassification", 1),
+    Case("Bert", "ForPreTraining", 0),
+    Case("Bert", "ForMaskedLM", 1),
+    Case("Bert", "ForMultipleChoice", 1),
+    Case("Roberta", "ForMaskedLM", 0),
+    Case("Roberta", "ForSequenceClassification", 1),
+    Case("T5", "ForConditionalGeneration", 0),
+    Case("T5", "ForConditionalGeneration", 1),
+    Case("T5", "ForSequenceClassification", 0),
+    Case("MT5", "ForQuestionAnswering", 1),
+]
+
+
+def main() -> None:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for case in CASES:
+        folder = GOLDEN / case.name
+        shutil.rmtree(folder, ignore_errors=True)
+        model = reference(case).eval()
+        model.save_pretrained(folder)
+        given = inputs(case)
+        outputs = theirs(case, model, given)
+        pulled(outputs).backward()
+        kept = {f"input.{name}": value for name, value in given.items()}
+        kept |= {f"output.{name}": value.detach().contiguous() for name, value in outputs.items()}
+        kept |= {f"gradient.{n}": p.grad.contiguous() for n, p in model.named_parameters() if p.grad is not None}
+        save_file(kept, folder / "expected.safetensors", metadata={"transformers": transformers.__version__})
+        print(f"{case.name}: {sum(f.stat().st_size for f in folder.iterdir()):,} bytes, torch {torch.__version__}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The golden files: what transformers computed, met without transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+import formers
+from formers.registry import member
+from tests.parity.cases import ours, pulled
+
+FOLDERS = sorted((Path(__file__).parent / "golden").glob("*/expected.safetensors"))
+
+
+def test_there_are_golden_files():
+    assert len(FOLDERS) >= 12
+
+
+@pytest.mark.parametrize("path", FOLDERS, ids=lambda p: p.parent.name)
+def test_golden(path):
+    expected = load_file(path)
+    former = formers.load(path.parent)
+    given = {name.removeprefix("input."): t for name, t in expected.items() if name.startswith("input.")}
+    got = ours(former, given)
+    for name, value in got.items():
+        assert (value - expected[f"output.{name}"]).abs().max() <= 1e-5, name
+    pulled(got).backward()
+    parameters = dict(former.model.named_parameters())
+    gradients = {name.removeprefix("gradient."): t for name, t in expected.items() if name.startswith("gradient.")}
+    compared = set()
+    for move in member(former.family).family.hf.keys(former.config, former.head).moves(parameters):
+        for name, grad in move.save(parameters[move.ours].grad).items():
+            scale = max(1.0, float(gradients[name].abs().max()))
+            assert (grad - gradients[name]).abs().max() / scale <= 1e-5, name
+            compared.add(name)
+    assert compared == set(gradients)

@@ -1,0 +1,177 @@
+"""Equal to transformers: outputs and gradients, every head class, odd shapes, padding on both sides, both ways."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import formers
+from formers.registry import member
+from tests.parity.cases import CASES, Case, inputs, ours, pulled, reference, theirs
+
+transformers = pytest.importorskip("transformers")
+transformers.logging.set_verbosity_error()
+transformers.logging.disable_progress_bar()
+UNUSED = ("cls.predictions.bias", "lm_head.bias")  # of an untied BERT: a second name that their forward never reads
+
+
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
+def pair(request, tmp_path_factory):
+    case: Case = request.param
+    model = reference(case)
+    path = tmp_path_factory.mktemp(case.name) / "hf"
+    model.save_pretrained(path)
+    return case, model, formers.load(path), path
+
+
+def sides(case: Case) -> list[str]:
+    """Padding on the left as well, except where transformers pools the first or the last column, padded or not."""
+    pooled = ("ForPreTraining", "ForNextSentencePrediction", "ForMultipleChoice", "DoubleHeadsModel")
+    first = case.ending in pooled or (case.family != "T5" and case.ending == "ForSequenceClassification")
+    return ["right"] if first else ["right", "left"]
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+def test_outputs_and_gradients(pair, training):
+    case, model, former, _ = pair
+    model.train(training)
+    former.model.train(training)
+    for side in sides(case):
+        given = inputs(case, side)
+        model.zero_grad()
+        former.model.zero_grad()
+        want, got = theirs(case, model, given), ours(former, given)
+        assert want.keys() == got.keys()
+        for name in want:
+            assert want[name].shape == got[name].shape
+            assert want[name].abs().max() > 0.05, "a comparison of nothing"
+            assert (want[name] - got[name]).abs().max() <= 1e-5, (side, name)
+        pulled(want).backward()
+        pulled(got).backward()
+        compare_gradients(model, former)
+
+
+def compare_gradients(model, former):
+    keys = member(former.family).family.hf.keys(former.config, former.head)
+    parameters = dict(former.model.named_parameters())
+    seen = 0
+    for move in keys.moves(parameters):
+        if parameters[move.ours].grad is None:
+            continue
+        for name, grad in move.save(parameters[move.ours].grad).items():
+            expected = model.get_parameter(name).grad
+            scale = max(1.0, float(expected.abs().max()))
+            assert (grad - expected).abs().max() / scale <= 1e-5, name
+            seen += 1
+    assert seen >= len([p for p in model.parameters() if p.grad is not None and p.grad.any()])
+
+
+def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
+    case, model, former, _ = pair
+    formers.export(former, tmp_path / "out")
+    again, info = type(model).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    state = again.state_dict()
+    for name, value in model.state_dict().items():
+        if name not in UNUSED or model.config.tie_word_embeddings:
+            assert torch.equal(value, state[name]), name
+    model.eval()
+    again.eval()
+    given = inputs(case)
+    with torch.no_grad():
+        first, second = theirs(case, model, given), theirs(case, again, given)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for key, value in model.config.to_dict().items():
+        if key not in ("transformers_version", "_name_or_path", "dtype", "tie_word_embeddings", "num_decoder_layers"):
+            assert again.config.to_dict().get(key) == value, key
+
+
+def test_round_trips_are_bit_exact(pair, tmp_path):
+    _, _, former, path = pair
+    formers.export(former, tmp_path / "hf")
+    back = formers.load(tmp_path / "hf")
+    formers.save(former, tmp_path / "own")
+    own = formers.load(tmp_path / "own")
+    for other in (back, own):
+        assert (other.family, other.head, other.config, other.labels) == (
+            former.family,
+            former.head,
+            former.config,
+            former.labels,
+        )
+        for (name, value), (same, again) in zip(
+            former.model.state_dict().items(), other.model.state_dict().items(), strict=True
+        ):
+            assert name == same
+            assert torch.equal(value, again)
+    first, second = (load_file(p / "model.safetensors") for p in (path, tmp_path / "hf"))
+    for name, value in second.items():
+        if name not in UNUSED or former.config.tied:
+            assert torch.equal(first[name], value), name
+
+
+def test_hidden_states_of_every_layer(pair):
+    case, model, former, _ = pair
+    if case.choices or case.shifts:
+        pytest.skip("covered by the other heads")
+    given = inputs(case)
+    keep = given.get("target_keep", given["keep"])
+    model.eval()
+    former.model.eval()
+    call = {"input_ids": given["ids"], "attention_mask": given["keep"].long(), "output_hidden_states": True}
+    if "segments" in given:
+        call["token_type_ids"] = given["segments"]
+    if case.family == "Roberta":
+        call["position_ids"] = torch.arange(11)[None] + model.config.pad_token_id + 1
+    if "target" in given:
+        call |= {"decoder_input_ids": given["target"], "decoder_attention_mask": keep.long()}
+    with torch.no_grad():
+        out = model(**call)
+        states = out.decoder_hidden_states if case.pair else out.hidden_states
+        got = former.hidden(**given, layer=None)
+        assert len(states) == len(got)
+        for layer, (want, have) in enumerate(zip(states, got, strict=True)):
+            assert (want * keep[..., None] - have).abs().max() <= 1e-5, layer
+            assert torch.equal(former.hidden(**given, layer=layer), have)
+        assert torch.equal(former.hidden(**given), got[-1])
+
+
+def test_attention_weights(pair):
+    case, model, former, _ = pair
+    if case.choices or case.shifts:
+        pytest.skip("covered by the other heads")
+    from formers.nn.probe import Probe
+
+    given = inputs(case)
+    if case.family == "Roberta":
+        given["keep"] = torch.ones_like(given["keep"])
+        given["ids"][given["ids"] <= 2] = 9
+    model.eval().set_attn_implementation("eager")
+    former.model.eval()
+    call = {"input_ids": given["ids"], "attention_mask": given["keep"].long(), "output_attentions": True}
+    if "segments" in given:
+        call["token_type_ids"] = given["segments"]
+    if "target" in given:
+        call |= {"decoder_input_ids": given["target"], "decoder_attention_mask": given["target_keep"].long()}
+    with torch.no_grad():
+        out, probe = model(**call), Probe(attention=True)
+        former.model(former.batch(**given)[0], probe=probe)
+    model.set_attn_implementation("sdpa")
+    kinds = {"encoder": ("encoder_attentions", given["keep"], given["keep"])} if case.pair else {}
+    if case.pair:
+        kinds |= {
+            "decoder": ("decoder_attentions", given["target_keep"], given["target_keep"]),
+            "cross": ("cross_attentions", given["target_keep"], given["keep"]),
+        }
+    else:
+        kinds = {next(iter(probe.weights)): ("attentions", given["keep"], given["keep"])}
+    for kind, (name, queries, keys) in kinds.items():
+        assert len(probe.weights[kind]) == len(getattr(out, name))
+        for got, want in zip(probe.weights[kind], getattr(out, name), strict=True):
+            real = queries[:, None, :, None] & keys[:, None, None, :]
+            padded = torch.zeros_like(want)
+            padded[..., : got.shape[-2], : got.shape[-1]] = got
+            assert ((want - padded) * real).abs().max() <= 1e-5
