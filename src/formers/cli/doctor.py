@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -56,10 +57,19 @@ def machine() -> list[tuple[str, str]]:
         ("python", f"{platform.python_version()} at {sys.executable}"),
         ("system", f"{platform.system()} {platform.machine()}"),
         ("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {capability}{memory}"),
+        ("cpu bf16", bf16()),
         ("gpu", gpu()),
         ("C++ compiler", compiler or "none: torch.compile does not work without one; everything runs uncompiled"),
         ("disk", f"{free:.0f} GB free here"),
     ]  # fmt: skip
+
+
+def bf16() -> str:
+    """Half precision on the CPU, tried in a process of its own: some virtual machines announce AMX and crash on it."""
+    code = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+    if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0:
+        return "works"
+    return "crashes here: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, or stay with fp32"
 
 
 def gpu() -> str:

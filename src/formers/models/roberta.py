@@ -26,10 +26,18 @@ class RoBERTaConfig(bert.BERTConfig):
     vocab: int = 50265
     segments: int = 1
     eps: float = 1e-5
-    offset: int = 2
+    offset: int = 0  # always pad + 1
     pad: int | None = 1
     bos: int | None = 0
     eos: int | tuple[int, ...] | None = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pad is None:
+            raise Error("pad is missing, and positions start behind it", fix="set pad (1 in RoBERTa)")
+        if self.offset not in (0, self.pad + 1):
+            raise Error(f"offset must be pad + 1, got {self.offset}", fix="leave offset out")
+        object.__setattr__(self, "offset", self.pad + 1)  # the way to set a field of a frozen dataclass
 
 
 def heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
@@ -44,14 +52,8 @@ def heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
 
 
 def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
-    """The position table counts its unused first rows, up to and including that of the pad id."""
-    if settings.get("pad") is None:
-        raise Error(
-            "pad_token_id is missing, and positions start behind it",
-            fix="add pad_token_id (1 in RoBERTa) to config.json",
-        )
-    offset = settings["pad"] + 1
-    return settings | {"offset": offset, "context": settings["context"] - offset}
+    """Their position table counts its unused first rows as well, up to and including that of the pad id."""
+    return settings | {"context": settings["context"] - settings["pad"] - 1}
 
 
 HF_CONFIG = ConfigMap(

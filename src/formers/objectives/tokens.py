@@ -23,24 +23,22 @@ def places(batch: Batch, chosen: np.ndarray, usual: int) -> Batch:
 
 
 def token_logits(model: Model, batch: Batch, part: str) -> Tensor:
-    """Logits (M, vocab) at the chosen places only."""
-    return model.logits(model(batch).index_select(0, batch.chosen), part=part)
+    """Logits (M, vocab) at the chosen places only, in at least single precision."""
+    logits = model.logits(model(batch).index_select(0, batch.chosen), part=part)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def token_loss(model: Model, batch: Batch, part: str) -> tuple[Tensor, Tensor]:
     """Summed cross-entropy at the chosen places, and their number; labels of -100 do not count."""
-    loss = F.cross_entropy(
-        token_logits(model, batch, part).float(), batch.labels, reduction="sum", ignore_index=IGNORED
-    )
+    logits = token_logits(model, batch, part)
+    loss = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORED)
     return loss, (batch.labels != IGNORED).sum()
 
 
+@torch.no_grad()
 def token_hits(model: Model, batch: Batch, part: str) -> tuple[float, int, int]:
     """Summed cross-entropy, the number of right guesses, and the number of places."""
-    logits = token_logits(model, batch, part).float()
+    logits = token_logits(model, batch, part)
     loss = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORED)
-    return (
-        float(loss),
-        int((logits.argmax(-1) == batch.labels).sum()),
-        int(torch.count_nonzero(batch.labels != IGNORED)),
-    )
+    hits = (logits.argmax(-1) == batch.labels).sum()
+    return float(loss), int(hits), int((batch.labels != IGNORED).sum())

@@ -28,10 +28,13 @@ def train(
     *,
     least: int = 2,
     lower: bool = False,
-    alphabet: int = 1000,
+    alphabet: int | None = None,
     score: Literal["gain", "ratio"] = "gain",
 ) -> Tokenizer:
-    """Learn `size` pieces: the most frequent characters (at most `alphabet`), then the best pair again and again.
+    """Learn `size` pieces: the most frequent characters, then the best pair again and again.
+
+    At most `alphabet` characters are kept, by default a third of the size: each is needed twice, at the beginning of
+    a word and inside, and Korean alone has thousands of syllables. A word with any other character is unknown.
 
     `score="ratio"` is count(ab)/(count(a)·count(b)), found in tutorials: it prefers the rarest pairs. For teaching.
     """
@@ -43,7 +46,9 @@ def train(
     for word, count in counts.items():
         for letter in word:
             letters[letter] += count
-    kept = {letter for letter, _ in sorted(letters.items(), key=lambda item: (-item[1], item[0]))[:alphabet]}
+    kept = {
+        letter for letter, _ in sorted(letters.items(), key=lambda item: (-item[1], item[0]))[: alphabet or size // 3]
+    }
     words = Words({w: c for w, c in counts.items() if set(w) <= kept}, lambda w: [w[0], *(JOIN + c for c in w[1:])])
     vocab = dict.fromkeys([*SPECIAL.values(), *words.names])  # a dict keeps the order and knows its members
     if len(vocab) > size:

@@ -76,8 +76,11 @@ def pretrain(
         if family not in RECIPES:
             raise Error(f"there is no quick recipe for {family}", fix=suggest(family, RECIPES))
         recipe = RECIPES[family]
-    say("tokenizer", 0, 1, f"{declared.tokenizer}, {recipe.pieces:,} pieces")
-    tokenizer = train_tokenizer(declared.tokenizer, (line for d in documents for line in d.split("\n")), recipe.pieces)
+    # Pieces made of characters must hold the script as well: two for each character (text/wordpiece.py).
+    letters = 0 if declared.tokenizer == "bpe" else len(set().union(*documents))
+    pieces = max(recipe.pieces, 2 * letters)
+    say("tokenizer", 0, 1, f"{declared.tokenizer}, {pieces:,} pieces")
+    tokenizer = train_tokenizer(declared.tokenizer, (line for d in documents for line in d.split("\n")), pieces)
     store, aside = Store.of(documents, tokenizer), Store.of(held, tokenizer)
     say("tokenizer", 1, 1, f"{len(tokenizer):,} pieces, {len(store.tokens):,} tokens")
     goal = objective(declared.objective, tokenizer, recipe.length)

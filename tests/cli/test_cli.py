@@ -1,0 +1,192 @@
+"""The command line: what it prints, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import formers
+from formers.cli import demo as demo_module
+from formers.cli.main import main
+from formers.interop.huggingface import size
+
+GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
+
+
+def run(capsys, *words):
+    try:
+        code = main(list(words)) or 0
+    except SystemExit as end:
+        code = end.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_help_and_version(capsys):
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for verb in ("demo", "tree", "import", "export", "doctor"):
+        assert verb in out
+    assert run(capsys, "--version")[1].strip() == f"formers {formers.__version__}"
+    for verb in ("demo", "tree", "import", "export", "doctor"):
+        out = run(capsys, verb, "--help")[1]
+        assert f"formers {verb}" in out.split("Usage", 1)[1].split("\n", 1)[1], "an example in the help"
+
+
+def test_tree(capsys):
+    code, out, _ = run(capsys, "tree")
+    assert code == 0
+    assert "109,482,240 without a head" in out
+    rows = json.loads(run(capsys, "tree", "--as-json")[1])
+    assert {row["name"] for row in rows} >= {"gpt2", "bert", "t5"}
+
+
+def test_doctor(capsys):
+    code, out, _ = run(capsys, "doctor")
+    assert code == 0
+    for word in ("versions", "torch threads", "C++ compiler", "disk", "varlen", "dense", "hub"):
+        assert word in out
+
+
+def test_import_and_export(capsys, tmp_path):
+    own, back = tmp_path / "own", tmp_path / "hf"
+    code, out, _ = run(capsys, "import", str(GOLDEN / "GPT2LMHeadModel-0"), str(own))
+    assert code == 0
+    assert "gpt2, head lm" in out
+    assert "without a tokenizer" in out
+    code, _, _ = run(capsys, "export", str(own), str(back), "--dtype", "bfloat16", "--shard", "20kB")
+    assert code == 0
+    assert len(list(back.glob("model-*.safetensors"))) > 1
+    assert formers.load(back).dtype == torch.bfloat16
+    ids = torch.tensor([[5, 6, 7]])
+    assert torch.equal(formers.load(own).logits(ids), formers.load(GOLDEN / "GPT2LMHeadModel-0").logits(ids))
+
+
+def test_notes_go_to_the_terminal(capsys, tmp_path):
+    code, _, err = run(capsys, "import", str(GOLDEN / "BertForPreTraining-0"), str(tmp_path / "x"), "--head", "tag")
+    assert code == 0
+    assert "note: new, untrained: heads.tag.out" in err
+
+
+def broken(tmp_path, name="m", **changes):
+    folder = tmp_path / name
+    shutil.copytree(GOLDEN / "GPT2LMHeadModel-0", folder)
+    if changes:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda t: t / "nowhere", "no such directory"),
+        (lambda t: (t / "empty").mkdir() or t / "empty", "the directory is empty"),
+        (lambda t: broken(t, strange=1), "unknown key 'strange'"),
+        (lambda t: broken(t, n_layer="two"), "setting 'layers' must be int, not 'two'"),
+        (lambda t: broken(t, n_head=7), "7 heads do not divide"),
+    ],
+    ids=["path", "empty", "unknown key", "wrong type", "head split"],
+)
+def test_errors_are_one_line_and_code_2(capsys, tmp_path, make, message):
+    source = make(tmp_path)
+    code, out, err = run(capsys, "import", str(source), str(tmp_path / "out"))
+    assert code == 2
+    assert not out
+    assert err.count("\n") == 1
+    assert message in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "out").exists()
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")], "nothing half-written is left"
+
+
+def test_a_truncated_file(capsys, tmp_path):
+    folder = broken(tmp_path)
+    data = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(data[: len(data) // 2])
+    code, _, err = run(capsys, "export", str(folder), str(tmp_path / "out"))
+    assert code == 2
+    assert "bytes of data are declared" in err
+    assert err.count("\n") == 1
+
+
+def test_words_that_make_no_sense(capsys):
+    for words in (["imprt"], ["import"], ["export", "a", "b", "--dtype", "int3"], ["tree", "--colour"]):
+        code, _, err = run(capsys, *words)
+        assert code == 2, words
+        assert err.startswith("formers:")
+        assert err.count("\n") == 1
+    code, _, err = run(capsys, "export", "a", "b", "--shard", "big")
+    assert code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500MB", 5e8), ("5GB", 5e9), ("1.5 GiB", 1.5 * 2**30), ("17", 17), ("2k", 2000)]
+)
+def test_sizes(text, expected):
+    assert size(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1GB", "0", "5 bananas"])
+def test_sizes_that_are_none(text):
+    with pytest.raises(formers.Error, match="is not a size"):
+        size(text)
+
+
+def test_demo_in_small(capsys, tmp_path, monkeypatch):
+    """The demo's own path with a tenth of the steps; make demo runs it whole."""
+    import dataclasses
+
+    from formers.training import pretrain
+
+    quick = {name: dataclasses.replace(r, steps=30) for name, r in pretrain.RECIPES.items()}
+    monkeypatch.setattr(pretrain, "RECIPES", quick)
+    for language in ("ko", "en"):
+        out = tmp_path / language
+        code, text, _ = run(capsys, "demo", "--language", language, "--out", str(out))
+        assert code == 0
+        assert "unigram" in text
+        assert "BERT fills" in text
+        assert "�" not in text
+        assert "�" not in (out / "report.html").read_text(encoding="utf-8")
+        assert formers.load(out / "gpt2").tokenizer is not None
+        assert formers.load(out / "bert").head == "mlm"
+
+
+def test_demo_leaves_strangers_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(formers.Error, match="not an earlier demo's"):
+        demo_module.room(tmp_path / "mine")
+    earlier = tmp_path / "earlier"
+    (earlier / "gpt2").mkdir(parents=True)
+    (earlier / "report.html").write_text("x")
+    (earlier / "gpt2" / "formers.json").write_text("{}")
+    assert not any(demo_module.room(earlier).iterdir())
+
+
+def test_ctrl_c(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "formers.cli.main", "demo", "--out", str(tmp_path / "d")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert not list((tmp_path / "d").glob("*/formers.json"))

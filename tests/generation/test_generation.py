@@ -1,0 +1,133 @@
+"""Continuing and filling: with a cache as without, the same in any batch, and nothing broken shown."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.generation.fill import fill
+from formers.generation.sample import Sampling, continue_ids, continue_text
+from formers.text import bpe, wordpiece
+
+
+def decoder(**more):
+    sizes = {"vocab": 40, "context": 16, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "eos": None, "bos": None}
+    return formers.build("gpt2", seed=2, **{**sizes, **more})
+
+
+def slowly(f, prompt, tokens):
+    """Greedy without a cache: read everything again for each token."""
+    ids = list(prompt)
+    for _ in range(tokens):
+        with torch.inference_mode():
+            ids.append(int(f.logits(torch.tensor([ids]))[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+def test_greedy_with_a_cache_as_without():
+    f = decoder()
+    prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5]]
+    got = continue_ids(f, prompts, 8, Sampling(temperature=0))
+    assert got == [slowly(f, p, 8) for p in prompts]
+
+
+def test_sampling_is_the_same_in_any_batch():
+    f = decoder()
+    how = Sampling(temperature=1.3, top_k=10, seed=4)
+    prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [1, 2, 3]]
+    together = continue_ids(f, prompts, 6, how)
+    assert together == [continue_ids(f, [p], 6, how)[0] for p in prompts]
+    assert together[0] == together[3]
+    assert continue_ids(f, prompts, 6, Sampling(1.3, 10, 5)) != together
+
+
+def test_sampling_follows_the_distribution():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    counts = np.zeros(4)
+    for seed in range(4000):
+        counts[int(Sampling(temperature=0.5, seed=seed).pick(logits, 0))] += 1
+    expected = (logits / 0.5).softmax(-1)[0].numpy() * 4000
+    assert ((counts - expected) ** 2 / expected).sum() < 16.3, "chi-square, 3 degrees of freedom, p = 0.001"
+    top = {int(Sampling(top_k=2, seed=s).pick(logits, 0)) for s in range(200)}
+    assert top == {0, 1}
+    assert int(Sampling(temperature=0).pick(logits, 0)) == 0
+    assert {int(Sampling(seed=1).pick(logits, step)) for step in range(50)} >= {0, 1}
+
+
+def test_a_full_context_goes_on_with_its_last_half():
+    f = decoder(context=8)
+    out = continue_ids(f, [[1, 2, 3, 4, 5, 6]], 20, Sampling(temperature=0))[0]
+    assert len(out) == 20
+    assert out[:3] == slowly(f, [1, 2, 3, 4, 5, 6], 2) + out[2:3]
+    long = continue_ids(f, [list(range(30))], 3, Sampling(temperature=0))[0]
+    assert long[0] == slowly(f, list(range(22, 30)), 0 + 1)[0]
+
+
+def test_the_end_mark_ends_a_row():
+    f = decoder()
+    first = slowly(f, [1, 2, 3], 6)
+    ended = decoder(eos=first[2])
+    ended.model.load_state_dict(f.model.state_dict())
+    stop = first.index(first[2])
+    got = continue_ids(ended, [[1, 2, 3], [7]], 6, Sampling(temperature=0))
+    assert got[0] == first[:stop]
+    assert len(got[1]) <= 6
+
+
+def test_text():
+    f = decoder(vocab=300)
+    f.tokenizer = bpe.train(["안녕하세요 여러분 안녕하세요"] * 4, 300)
+    text = continue_text(f, "안녕", 12, Sampling(seed=1))
+    assert text.startswith("안녕")
+    assert "�" not in text
+    for call, message in (
+        (lambda: continue_text(f, "", 3), "the prompt is empty"),
+        (lambda: continue_text(decoder(), "x", 3), "no tokenizer"),
+        (lambda: continue_ids(f, [[]], 3), "a prompt is empty"),
+        (lambda: continue_ids(f, [[999]], 3), "outside the vocabulary"),
+        (lambda: continue_ids(f, [[1]], 0), "tokens must be at least 1"),
+        (lambda: Sampling(temperature=-1), "temperature must be at least 0"),
+        (lambda: Sampling(top_k=0), "top_k must be at least 1"),
+        (
+            lambda: continue_ids(formers.build("bert", vocab=9, dim=8, heads=2, ff=8, layers=1), [[1]], 2),
+            "does not continue",
+        ),
+    ):
+        with pytest.raises(Error, match=message):
+            call()
+
+
+def encoder(head="mlm"):
+    f = formers.build("bert", head=head, vocab=80, context=16, dim=16, layers=1, heads=2, ff=20, init=0.3)
+    f.tokenizer = wordpiece.train(["the cat sat on the mat", "the dog sat on the log"] * 3, 80)
+    return f
+
+
+@pytest.mark.parametrize("head", ["mlm", "pretraining"])
+def test_fill(head):
+    f = encoder(head)
+    guesses = fill(f, "the ___ sat", top=3)
+    assert len(guesses) == 3
+    assert guesses[0].probability >= guesses[1].probability >= guesses[2].probability > 0
+    ids = f.tokenizer.encode("the [MASK] sat")
+    logits = f.logits(torch.tensor([ids]))
+    logits = logits if head == "mlm" else logits["mlm"]
+    best = logits[0, ids.index(f.tokenizer.id("mask"))].softmax(-1)
+    assert guesses[0].token == f.tokenizer.token(int(best.argmax()))
+    assert guesses[0].probability == pytest.approx(best.max().item())
+    assert fill(f, "the [MASK] sat", top=3) == guesses
+    assert len(fill(f, "the ___ sat", top=1000)) == 80
+
+
+def test_fill_says_what_is_wrong():
+    f = encoder()
+    for text, n in (("no blank", 0), ("___ and ___", 2)):
+        with pytest.raises(Error, match=f"the text has {n} blanks"):
+            fill(f, text)
+    with pytest.raises(Error, match="does not fill blanks"):
+        fill(encoder("none"), "the ___")
+    with pytest.raises(Error, match="no mask token"):
+        fill(decoder(), "the ___")

@@ -1,0 +1,221 @@
+"""What holds for every member: a new one is tested by being registered."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+import formers
+from formers.batch import Batch
+from formers.nn.cache import Cache
+from formers.registry import MEMBERS
+
+# A size of each kind of setting that all tests can share; what a config does not have is left out.
+SIZES = {
+    "vocab": 47, "context": 20, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 18, "buckets": 8, "far": 10,
+    "segments": 2, "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0, "summary_dropout": 0.0,
+    "head_dropout": 0.0, "bos": 1, "eos": 1, "pad": 0,
+}  # fmt: skip
+
+
+def heads_of(name):
+    family = MEMBERS[name].family
+    return list(family.heads(family.config()))
+
+
+ALL = [(name, head) for name in MEMBERS for head in heads_of(name)]
+every_head = pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
+every_member = pytest.mark.parametrize("name", MEMBERS)
+
+
+def make(name, head="auto", seed=0, **more):
+    known = {field.name for field in dataclasses.fields(MEMBERS[name].family.config)}
+    sizes = {key: value for key, value in SIZES.items() if key in known}
+    f = formers.build(name, head=head, seed=seed, **{**sizes, **more})
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in f.model.parameters():  # larger than at the start of training, so that nothing is lost in the noise
+        with torch.no_grad():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    return f
+
+
+def rows(f, lengths=(7, 4, 6), seed=5):
+    g = torch.Generator().manual_seed(seed)
+    ids = torch.randint(2, 47, (len(lengths), max(lengths)), generator=g)
+    keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = 1  # every row ends with the end mark
+    given = {"ids": ids, "keep": keep}
+    if f.pair and f.head in ("lm", "none"):
+        given |= {"target": ids.flip(0)[:, :5].contiguous(), "target_keep": keep.flip(0)[:, :5].contiguous()}
+    return given
+
+
+def answers(f, given):
+    if f.head == "none":
+        return [f.hidden(**given)]
+    out = f.logits(**given)
+    return list(out.values()) if isinstance(out, dict) else [out]
+
+
+@every_head
+def test_packed_equals_padded_equals_one_by_one(name, head):
+    f = make(name, head)
+    given = rows(f)
+    together = answers(f, given)
+    for row in range(3):
+        single = {}
+        for key, value in given.items():
+            keep = given["target_keep" if key.startswith("target") else "keep"][row]
+            single[key] = value[row][keep][None]
+        for whole, one in zip(together, answers(f, single), strict=True):
+            part = whole[row]
+            if part.dim() == one[0].dim() and part.shape != one[0].shape:
+                assert not part[one.shape[1] :].any()
+                part = part[: one.shape[1]]
+            torch.testing.assert_close(part, one[0], atol=1e-5, rtol=1e-5)
+
+
+@every_head
+def test_a_gradient_reaches_every_parameter(name, head):
+    f = make(name, head)
+    given = rows(f)
+    out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given))
+    if f.head == "none" and f.model.heads:  # the pooler of a bare BERT
+        batch, _ = f.batch(**given)
+        out = out + f.model.logits(f.model(batch), batch).sum()
+    out.backward()
+    for parameter_name, parameter in f.model.named_parameters():
+        assert parameter.grad is not None, parameter_name
+        assert parameter.grad.any(), parameter_name
+
+
+@every_head
+def test_save_load_export_import(name, head, tmp_path):
+    f = make(name, head)
+    formers.save(f, tmp_path / "own")
+    again = formers.load(tmp_path / "own")
+    given = rows(f)
+    assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(again, given), strict=True))
+    if MEMBERS[name].family.hf is not None:
+        formers.export(f, tmp_path / "hf")
+        back = formers.load(tmp_path / "hf")
+        assert back.family == name
+        assert back.head == head
+        assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(back, given), strict=True))
+
+
+@every_member
+def test_determined_by_the_seed(name):
+    first, second = make(name, seed=3), make(name, seed=3)
+    given = rows(first)
+    assert all(torch.equal(a, b) for a, b in zip(answers(first, given), answers(second, given), strict=True))
+    assert not torch.equal(answers(first, given)[0], answers(make(name, seed=4), given)[0])
+
+
+@every_member
+def test_bf16_is_finite_and_near(name):
+    f = make(name)
+    given = rows(f)
+    exact = answers(f, given)
+    f.to(dtype=torch.bfloat16)
+    for got, want in zip(answers(f, given), exact, strict=True):
+        assert got.isfinite().all()
+        assert (got.float() - want).norm() / want.norm() < 0.05
+
+
+@every_member
+@pytest.mark.parametrize("shape", ["ragged", "uniform"])
+def test_compiles_without_a_break(name, shape):
+    torch._dynamo.reset()
+    f = make(name)
+    given = rows(f) if shape == "ragged" else rows(f, (6, 6, 6))
+    batch, _ = f.batch(**given)
+
+    def run(model, batch):
+        hidden = model(batch)
+        return sum((model.logits(hidden, batch, part) ** 2).sum() for part in model.parts)
+
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    expected = run(f.model, batch)
+    expected.backward()
+    gradients = [p.grad.clone() for p in f.model.parameters()]
+    f.model.zero_grad()
+    got = compiled(f.model, batch)
+    got.backward()
+    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-5)
+    for p, gradient in zip(f.model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, gradient, atol=1e-4, rtol=1e-4)
+
+
+def decoders():
+    return [name for name in MEMBERS if "lm" in heads_of(name)]
+
+
+@pytest.mark.parametrize("name", decoders())
+def test_no_gradient_from_the_future(name):
+    more = {"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}
+    f = make(name, "lm", **more)
+    table = f.model.body.embed.token
+    ids = torch.arange(10, 18)[None]
+    given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.pair else {"ids": ids}
+    for t in range(8):
+        table.weight.grad = None
+        seen = []
+
+        def keep(module, args, out, seen=seen):
+            seen.append(out)
+            out.retain_grad()
+
+        hook = table.register_forward_hook(keep)
+        f.logits(**given)[0, t].sum().backward()
+        hook.remove()
+        reached = seen[-1].grad.abs().sum(-1) > 0
+        assert reached[: t + 1].all()
+        assert not reached[t + 1 :].any()
+
+
+@pytest.mark.parametrize("name", decoders())
+def test_with_a_cache_as_without(name):
+    more = {"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}
+    f = make(name, "lm", **more)
+    ids = rows(f, (6, 6))["ids"]
+    source = {"ids": torch.tensor([[2, 3, 1], [4, 5, 1]])}
+    with torch.no_grad():
+        whole = f.logits(**source, target=ids) if f.pair else f.logits(ids)
+        cache, parts = Cache(2, 6), []
+        for piece in ids.split([1, 3, 2], 1):
+            parts.append(f.logits(**source, target=piece, memory=cache) if f.pair else f.logits(piece, memory=cache))
+    torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+@every_member
+def test_train_mode_draws_dropout(name):
+    f = make(name, dropout=0.4)
+    given = rows(f)
+    f.model.train()
+    assert not torch.equal(answers(f, given)[0], answers(f, given)[0])
+    f.model.eval()
+    assert torch.equal(answers(f, given)[0], answers(f, given)[0])
+
+
+@every_member
+def test_dummy_documents_change_nothing(name):
+    """Training batches are filled up with documents of their own, and starts with empty ones."""
+    f = make(name)
+    if f.pair:
+        pytest.skip("the decoder's side is covered by the ragged tests")
+    ids = torch.randint(2, 47, (9,))
+    plain = Batch(ids, torch.tensor([0, 4, 9], dtype=torch.int32), 5)
+    filled = Batch(
+        torch.cat((ids, torch.zeros(3, dtype=torch.long))), torch.tensor([0, 4, 9, 12, 12, 12], dtype=torch.int32), 5
+    )
+    torch.testing.assert_close(f.model(filled)[:9], f.model(plain), atol=1e-6, rtol=1e-5)
+
+
+@every_member
+def test_presets_build(name):
+    for preset in MEMBERS[name].family.presets:
+        with torch.device("meta"):
+            assert formers.build(name, preset=preset).family == name

@@ -1,0 +1,263 @@
+"""The public API: what goes in, what comes out, and what is said when it cannot work."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.registry import MEMBERS
+
+SMALL = {
+    "gpt2": {"vocab": 50, "context": 12, "dim": 12, "layers": 2, "heads": 3},
+    "bert": {"vocab": 50, "context": 12, "dim": 12, "layers": 2, "heads": 3, "ff": 20},
+    "roberta": {"vocab": 50, "context": 12, "dim": 12, "layers": 2, "heads": 3, "ff": 20},
+    "t5": {"vocab": 50, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 20, "buckets": 8, "far": 10},
+    "mt5": {"vocab": 50, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 20, "buckets": 8, "far": 10},
+}
+IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 1, 0]])
+KEEP = torch.tensor([[True] * 4, [True, True, True, False]])
+
+
+def small(family, head="auto", **more):
+    return formers.build(family, head=head, **{**SMALL[family], **more})
+
+
+def test_build_is_a_function_of_the_seed():
+    one, same, other = small("gpt2", seed=1), small("gpt2", seed=1), small("gpt2", seed=2)
+    assert all(torch.equal(a, b) for a, b in zip(one.model.parameters(), same.model.parameters(), strict=True))
+    assert not torch.equal(one.model.body.embed.token.weight, other.model.body.embed.token.weight)
+
+
+@pytest.mark.parametrize(
+    ("family", "head"), [("gpt2", "lm"), ("bert", "pretraining"), ("roberta", "mlm"), ("t5", "lm")]
+)
+def test_auto_is_the_pretraining_head(family, head):
+    assert small(family).head == head
+
+
+def test_on_the_meta_device():
+    with torch.device("meta"):
+        f = formers.build("t5", preset="t5-11b")
+    assert f.device.type == "meta"
+    assert sum(p.numel() for p in f.model.parameters()) == 11_307_321_344
+
+
+def test_a_variants_preset_leads_to_the_variant():
+    with torch.device("meta"):
+        assert formers.build("t5", preset="mt5-small").family == "mt5"
+        assert formers.build("bert", preset="roberta-base").family == "roberta"
+
+
+COUNTS = [
+    ("gpt2", "gpt2", "lm", 124_439_808), ("gpt2", "gpt2-xl", "lm", 1_557_611_200),
+    ("bert", "bert-base", "none", 109_482_240), ("bert", "bert-base", "pretraining", 110_106_428),
+    ("bert", "bert-large", "none", 335_141_888), ("t5", "t5-small", "lm", 60_506_624),
+    ("t5", "t5-base", "lm", 222_903_552), ("t5", "t5-v1_1-small", "lm", 76_961_152),
+    ("t5", "t5-v1_1-base", "lm", 247_577_856), ("mt5", "mt5-small", "lm", 300_176_768),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("family", "preset", "head", "parameters"), COUNTS)
+def test_published_sizes(family, preset, head, parameters):
+    with torch.device("meta"):
+        model = formers.build(family, head=head, preset=preset).model
+    assert sum(p.numel() for p in model.parameters()) == parameters
+
+
+def test_tree():
+    rows = {row["name"]: row for row in formers.tree()}
+    assert set(rows) == set(MEMBERS)
+    assert rows["bert"]["year"] == 2018
+    assert rows["roberta"]["parent"] == "bert"
+    assert "masked language model" in rows["bert"]["new"]
+    assert rows["bert"]["presets"]["bert-base"] == {"parameters": 109_482_240, "head": "none"}
+    assert rows["gpt2"]["presets"]["gpt2"] == {"parameters": 124_439_808, "head": "lm"}
+
+
+def test_shapes():
+    assert small("gpt2").logits(IDS, KEEP).shape == (2, 4, 50)
+    both = small("bert").logits(IDS, KEEP)
+    assert both["mlm"].shape == (2, 4, 50)
+    assert both["nsp"].shape == (2, 2)
+    assert small("bert", "answer").logits(IDS).shape == (2, 4, 2)
+    assert small("bert", "tag", labels=5).logits(IDS).shape == (2, 4, 5)
+    assert small("bert", "classify", labels=["a", "b", "c"]).logits(IDS).shape == (2, 3)
+    choose = small("bert", "choose")
+    assert choose.logits(IDS[None].expand(3, 2, 4)).shape == (3, 2)
+    assert choose.logits(IDS).shape == (2,)
+    double = small("gpt2", "double").logits(IDS[None])
+    assert double["lm"].shape == (1, 2, 4, 50)
+    assert double["choose"].shape == (1, 2)
+    assert small("t5").logits(IDS, KEEP, target=IDS[:, :3]).shape == (2, 3, 50)
+    assert small("t5", "classify", labels=3).logits(torch.tensor([[5, 1], [6, 1]])).shape == (2, 3)
+    assert small("t5", "tag").logits(IDS).shape == (2, 4, 2)
+
+
+def test_padding_is_zero_and_means_nothing():
+    f = small("gpt2", init=0.3)
+    logits = f.logits(IDS, KEEP)
+    assert not logits[1, 3].any()
+    other = IDS.clone()
+    other[1, 3] = 44
+    assert torch.equal(f.logits(other, KEEP), logits)
+    torch.testing.assert_close(f.logits(IDS[1:, :3]), logits[1:, :3], atol=1e-6, rtol=0)
+    left = f.logits(IDS.flip(1).roll(1, 1)[1:, :], KEEP.flip(1)[1:])
+    assert left.shape == (1, 4, 50)
+    assert not left[0, 0].any()
+
+
+def test_hidden():
+    f = small("bert")
+    every = f.hidden(IDS, KEEP, layer=None)
+    assert every.shape == (3, 2, 4, 12)
+    assert torch.equal(f.hidden(IDS, KEEP), every[-1])
+    assert torch.equal(f.hidden(IDS, KEEP, layer=0), every[0])
+    assert torch.equal(f.hidden(IDS, KEEP, layer=-2), every[-2])
+    assert not every[:, 1, 3].any()
+    with pytest.raises(Error, match="there is no layer 3. Choose 0 to 2"):
+        f.hidden(IDS, layer=3)
+    t5 = small("t5")
+    assert t5.hidden(IDS, KEEP).shape == (2, 4, 12)
+    assert t5.hidden(IDS, KEEP, target=IDS[:, :2], layer=None).shape == (3, 2, 2, 12)
+
+
+def test_head_masks():
+    f = small("gpt2", init=0.3)
+    ones = torch.ones(2, 3)
+    torch.testing.assert_close(f.logits(IDS, heads=ones), f.logits(IDS))
+    off = ones.clone()
+    off[1, 2] = 0
+    masked = f.logits(IDS, heads=off)
+    assert not torch.allclose(masked, f.logits(IDS))
+    with torch.no_grad():  # the same as a head whose output projection is zero
+        f.model.body.blocks[1].attn.o.weight[:, 8:] = 0
+    torch.testing.assert_close(f.logits(IDS), masked)
+    t5 = small("t5")
+    plain = t5.logits(IDS, target=IDS)
+    for key in ("encoder", "decoder", "cross"):
+        assert not torch.allclose(t5.logits(IDS, target=IDS, heads={key: torch.zeros(2, 3)}), plain)
+    for heads, message in (
+        (torch.ones(2, 2), "the encoder mask of heads has shape (2, 2)"),
+        ({"encoder": ones}, "heads must be one mask"),
+    ):
+        with pytest.raises(Error) as caught:
+            f.logits(IDS, heads=heads)
+        assert message in str(caught.value)
+    with pytest.raises(Error, match="heads must be a dict"):
+        t5.logits(IDS, target=IDS, heads=ones)
+    with pytest.raises(Error, match="the sideways mask"):
+        t5.logits(IDS, target=IDS, heads={"sideways": ones})
+
+
+def test_gradients_flow():
+    f = small("bert")
+    sum(x.sum() for x in f.logits(IDS, KEEP).values()).backward()
+    assert all(p.grad is not None for p in f.model.parameters())
+
+
+def test_to():
+    f = small("gpt2")
+    assert f.to(dtype=torch.bfloat16) is f
+    assert f.dtype == torch.bfloat16
+    assert f.logits(IDS).dtype == torch.bfloat16
+    assert f.to("cpu").device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: small("gpt2").logits(torch.tensor([[3, 50]])), "ids[0, 1] is 50, outside the vocabulary of 50"),
+        (lambda: small("gpt2").logits(torch.tensor([[3, -1]])), "ids[0, 1] is -1"),
+        (
+            lambda: small("gpt2").logits(torch.ones(1, 13, dtype=torch.long)),
+            "13 tokens are more than the context of 12",
+        ),
+        (lambda: small("gpt2").logits(torch.tensor([3, 4])), "ids must be whole numbers of shape (rows, tokens)"),
+        (lambda: small("gpt2").logits(torch.zeros(1, 0, dtype=torch.long)), "ids must be whole numbers"),
+        (lambda: small("gpt2").logits(torch.rand(2, 3)), "got float32 (2, 3)"),
+        (lambda: small("gpt2").logits(IDS, torch.zeros(2, 4, dtype=torch.bool)), "row 0 of ids has no token at all"),
+        (lambda: small("gpt2").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 4)"),
+        (lambda: small("gpt2").logits(IDS, target=IDS), "gpt2 with head 'lm' has no decoder"),
+        (lambda: small("bert").logits(IDS, segments=IDS), "segments[0, 0] is 5, outside the segments of 2"),
+        (lambda: small("bert", "none").logits(IDS), "a bare bert has no logits. Load it with a head"),
+        (lambda: small("t5").logits(IDS), "t5 needs target"),
+        (lambda: small("t5").logits(IDS, target=IDS[:1]), "target (1, 4) has other rows than ids (2,)"),
+        (lambda: small("t5", "classify").logits(torch.tensor([[5, 6]])), "row 0 has no end mark (id 1)"),
+        (lambda: formers.build("brt"), "unknown family 'brt'. Did you mean 'bert'?"),
+        (lambda: formers.build("bert", head="lmm"), "BERT has no head 'lmm'. It can have: none, mlm"),
+        (lambda: formers.build("bert", preset="bert-tiny"), "bert has no preset 'bert-tiny'"),
+        (lambda: formers.build("bert", layer=2), "bert: unknown setting 'layer'. Did you mean 'layers'?"),
+        (lambda: formers.build("bert", dim=50, heads=7), "7 heads do not divide dim 50"),
+        (lambda: formers.build("t5", buckets=7), "7 buckets up to distance 128 cannot be laid out"),
+        (lambda: formers.build("t5", far=4), "32 buckets up to distance 4"),
+        (lambda: formers.build("gpt2", act="gleu"), "unknown activation 'gleu'"),
+        (lambda: formers.load("/nowhere/at/all"), "/nowhere/at/all: no such directory"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_the_culprit(call, message):
+    with pytest.raises(Error) as caught:
+        call()
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_directories(tmp_path):
+    with pytest.raises(Error, match="the directory is empty"):
+        formers.load(tmp_path)
+    (tmp_path / "note.txt").write_text("x")
+    with pytest.raises(Error, match="neither formers.json nor config.json"):
+        formers.load(tmp_path)
+    with pytest.raises(Error, match="not a directory"):
+        formers.load(tmp_path / "note.txt")
+
+
+def test_our_directory(tmp_path):
+    f = small("bert", "classify", labels=["나쁨", "좋음"], seed=3)
+    formers.save(f, tmp_path / "m")
+    about = json.loads((tmp_path / "m" / "formers.json").read_text())
+    assert about["format"] == 1
+    assert about["labels"] == ["나쁨", "좋음"]
+    again = formers.load(tmp_path / "m")
+    assert again.config == f.config
+    assert again.labels == ("나쁨", "좋음")
+    assert again.tokenizer is None
+    assert torch.equal(again.logits(IDS), f.logits(IDS))
+    with pytest.raises(Error, match="exists already"):
+        formers.save(f, tmp_path / "m")
+    for change, message in (
+        ({"format": 2}, "format 2 is not 1"),
+        ({"family": "brt"}, "unknown family 'brt'"),
+        ({"head": 5}, "setting 'head' must be str"),
+        ({"config": {"layers": "two"}}, "setting 'layers' must be int"),
+        ({"config": {"layers": 3, **{k: v for k, v in about["config"].items() if k != "layers"}}}, "is missing"),
+        ({"surprise": 1}, "unknown key 'surprise'"),
+    ):
+        (tmp_path / "m" / "formers.json").write_text(json.dumps({**about, **change}))
+        with pytest.raises(Error, match=message):
+            formers.load(tmp_path / "m")
+    (tmp_path / "m" / "formers.json").write_text("{")
+    with pytest.raises(Error, match="not valid JSON"):
+        formers.load(tmp_path / "m")
+    (tmp_path / "m" / "formers.json").write_text(json.dumps(about))
+    data = (tmp_path / "m" / "model.safetensors").read_bytes()
+    (tmp_path / "m" / "model.safetensors").write_bytes(data[:-10])
+    with pytest.raises(Error, match="bytes of data are declared"):
+        formers.load(tmp_path / "m")
+
+
+def test_a_tokenizer_belongs_to_its_model(tmp_path):
+    from formers.text import bpe
+
+    f = small("gpt2", vocab=300)
+    f.tokenizer = bpe.train(["안녕하세요 안녕히 가세요"] * 3, 270)
+    formers.save(f, tmp_path / "m")
+    again = formers.load(tmp_path / "m")
+    assert again.tokenizer.encode("안녕") == f.tokenizer.encode("안녕")
+    assert again.tokenizer.special == f.tokenizer.special
+    bpe.train(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
+    with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
+        formers.load(tmp_path / "m")
