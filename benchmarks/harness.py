@@ -1,0 +1,92 @@
+"""Peers side by side in one process run: each work is timed for formers and for the peer, and the ratio printed.
+
+Times of different runs on a shared machine do not compare; ratios inside one run do. On a CPU the candidates of one
+work take turns, so that a noisy neighbour disturbs all of them alike.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+
+def machine() -> dict[str, Any]:
+    """What the figures belong to."""
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        commit = "?"
+    device = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{platform.machine()} CPU, {torch.get_num_threads()} threads"
+    )
+    return {"commit": commit, "torch": torch.__version__, "device": device}
+
+
+@dataclass
+class Timing:
+    """Seconds of one candidate: the median of its repetitions."""
+
+    name: str
+    seconds: float
+    rate: float
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
+def sync() -> None:
+    """Wait for the GPU, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def median(step: Callable[[], Any], warm: int, repeat: int) -> float:
+    """The median time of a step after some warm-up."""
+    for _ in range(warm):
+        step()
+    sync()
+    times = []
+    for _ in range(repeat):
+        began = time.perf_counter()
+        step()
+        sync()
+        times.append(time.perf_counter() - began)
+    return sorted(times)[len(times) // 2]
+
+
+def in_turns(work: str, units: int, candidates: dict[str, Callable[[], Any]], rounds: int = 5) -> list[Timing]:
+    """Time candidates in turns; the best of the rounds counts, since noise only ever adds."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for step in candidates.values():
+        step()
+    for _ in range(rounds):
+        for name, step in candidates.items():
+            began = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - began)
+    timings = [Timing(name, min(t), units / min(t)) for name, t in times.items()]
+    say(work, timings)
+    return timings
+
+
+def say(work: str, timings: list[Timing]) -> None:
+    """One JSON line per candidate, with its ratio to the first."""
+    for timing in timings:
+        line = {
+            "work": work,
+            "candidate": timing.name,
+            "per_second": round(timing.rate, 1),
+            "ms": round(timing.seconds * 1e3, 2),
+        }
+        if timing is not timings[0]:
+            line["ratio"] = round(timing.rate / timings[0].rate, 3)
+        print(json.dumps(line | timing.detail), flush=True)

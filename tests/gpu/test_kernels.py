@@ -1,0 +1,127 @@
+"""On a GPU: every kernel path gives the same output and gradient as the dense path in double precision."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+
+import pytest
+import torch
+
+import formers
+from formers.batch import Batch, Layout
+from formers.nn import door
+from formers.nn.door import Sight, attend, choose, kernel
+from formers.nn.masks import alibi, both, causal, window
+from formers.nn.positions import BucketBias
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+H, D = 4, 64
+SHAPES = {"ragged": [100, 1, 257, 40, 0, 130], "uniform": [128, 128, 128], "short": [3, 5, 2]}
+KINDS = ["nothing", "causal", "window", "alibi", "buckets", "buckets causal"]
+
+
+def layout(lengths):
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device="cuda")
+    return Layout(starts, max(lengths), sum(lengths))
+
+
+def kind_of(name, dtype):
+    mask = {"causal": causal, "window": both(causal, window(17)), "alibi": causal, "buckets causal": causal}.get(name)
+    if "buckets" not in name:
+        return mask, alibi(H) if name == "alibi" else None
+    bias = BucketBias(H, bidirectional="causal" not in name).cuda()
+    torch.manual_seed(3)
+    torch.nn.init.normal_(bias.weight)
+    return mask, bias.to(dtype)
+
+
+def run(path, shape, kind, dtype, tensors, pull):
+    here = layout(SHAPES[shape])
+    mask, bias = kind_of(kind, dtype)
+    q, k, v = (t.to(dtype).detach().requires_grad_() for t in tensors)
+    with kernel(path):
+        out = attend(q, k, v, Sight(here, mask=mask, bias=bias), 0.125)
+    leaves = [q, k, v, *([bias.weight] if isinstance(bias, BucketBias) else [])]
+    return [out.detach(), *torch.autograd.grad(out, leaves, pull.to(dtype))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_path_agrees(kind, shape, dtype):
+    n = sum(SHAPES[shape])
+    tensors = [torch.randn(n, H, D, device="cuda") for _ in range(3)]
+    pull = torch.randn(n, H, D, device="cuda")
+    want = run("dense", shape, kind, torch.float64, tensors, pull)
+    paths = ["dense", "loop", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
+    if kind in ("nothing", "causal", "window") and dtype == torch.bfloat16:
+        paths.append("varlen")
+    if kind in ("nothing", "causal") and shape == "uniform":
+        paths.append("plain")
+    limit = 2e-2 if dtype == torch.bfloat16 else 2e-3
+    for path in paths:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            got = run(path, shape, kind, dtype, tensors, pull)
+        for part, (a, b) in enumerate(zip(got, want, strict=True)):
+            assert a.isfinite().all(), (path, part)
+            error = (a.double() - b).norm() / b.norm()
+            assert error < limit, (path, part, float(error))
+
+
+def test_the_door_chooses_packed_kernels():
+    q = torch.zeros(sum(SHAPES["ragged"]), H, D, device="cuda", dtype=torch.bfloat16)
+    assert choose(q, q, Sight(layout(SHAPES["ragged"])), 0.0, None) == "varlen"
+    assert choose(q, q, Sight(layout(SHAPES["ragged"]), bias=alibi(H)), 0.0, None) == "flex"
+    assert door.available(q) == {"plain", "dense", "varlen", "flex"}
+
+
+SIZES = {
+    "gpt2": {"vocab": 128, "context": 64, "dim": 64, "layers": 2, "heads": 4, "embed_dropout": 0.0},
+    "bert": {"vocab": 128, "context": 64, "dim": 64, "layers": 2, "heads": 4, "ff": 96, "head": "mlm"},
+    "t5": {"vocab": 128, "dim": 64, "layers": 2, "heads": 4, "head_dim": 16, "ff": 96},
+}
+
+
+@pytest.mark.parametrize("shape", ["ragged", "uniform"])
+@pytest.mark.parametrize("family", SIZES)
+def test_compiled_training_step_equals_eager(family, shape):
+    """inductor, bf16 autocast, forward and backward; against eager fp32 on the CPU."""
+    torch._dynamo.reset()
+    quiet = {"dropout": 0.0} | ({} if family == "t5" else {"attention_dropout": 0.0})
+    f = formers.build(family, seed=1, **SIZES[family], **quiet)
+    lengths = torch.tensor([50, 9, 31] if shape == "ragged" else [32, 32, 32])
+    columns = int(lengths.max())
+    ids = torch.randint(2, 128, (3, columns))
+    keep = torch.arange(columns) < lengths[:, None]
+    batch = Batch.of(ids, keep) if shape == "ragged" else Batch.of(ids)
+    if family == "t5":
+        batch = batch.replace(source=batch)
+
+    def loss(model, batch):
+        return (model.logits(model(batch)).float() ** 2).mean()
+
+    f.model.train()
+    want = loss(f.model, batch)
+    want.backward()
+    gradients = [p.grad.clone() for p in f.model.parameters()]
+    f.model.zero_grad()
+    f.to("cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        got = torch.compile(loss, fullgraph=True)(f.model, batch.to("cuda"))
+    got.backward()
+    assert float((got.cpu() - want).abs() / want) < 2e-2
+    for p, gradient in zip(f.model.parameters(), gradients, strict=True):
+        assert float((p.grad.cpu() - gradient).norm() / gradient.norm().clamp(min=1e-8)) < 8e-2
+
+
+def test_cache_on_the_gpu():
+    from formers.nn.cache import Cache
+
+    f = formers.build("gpt2", seed=1, **SIZES["gpt2"]).to("cuda")
+    ids = torch.randint(2, 128, (3, 12))
+    with torch.inference_mode():
+        whole, cache = f.logits(ids), Cache(3, 12)
+        parts = [f.logits(piece, memory=cache) for piece in ids.split(4, 1)]
+    assert (torch.cat(parts, 1) - whole).abs().max() < 1e-4
