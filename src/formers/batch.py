@@ -72,7 +72,7 @@ class Batch:
     tasks: Any = None  # (N,)
     order: Any = None  # (N,) the factorisation order of a permutation language model
     source: Batch | None = None  # the encoder's side; this batch is then the decoder's
-    chosen: Any = None  # (M,) slots at which there is a loss
+    chosen: Any = None  # (M,) slots at which there is a loss; None: at all of them
     labels: Any = None  # (M,)
     sample: Any = None  # (D,) the global number of each example
     keep: Any = None  # (B, T) bool: the padded grid this batch was packed from

@@ -239,7 +239,7 @@ class Cuda:
     ],
 )
 def test_choice_of_path_on_a_gpu(q, sight, dropout, expected, monkeypatch):
-    monkeypatch.setattr(door, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(door, "_modern", lambda: True)
     monkeypatch.setattr(door, "_has_triton", lambda: True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -247,12 +247,12 @@ def test_choice_of_path_on_a_gpu(q, sight, dropout, expected, monkeypatch):
 
 
 def test_an_older_gpu_takes_the_dense_path(monkeypatch):
-    monkeypatch.setattr(door, "_capability", lambda: (7, 5))
+    monkeypatch.setattr(door, "_modern", lambda: False)
     monkeypatch.setattr(door, "_has_triton", lambda: False)
     q = Cuda(torch.float16)
     assert choose(q, q, Sight(layout([1, 13, 1])), 0.0, None) == "dense"
     assert door.available(q) == {"plain", "dense"}
-    monkeypatch.setattr(door, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(door, "_modern", lambda: True)
     monkeypatch.setattr(door, "_has_triton", lambda: True)
     assert door.available(q) == {"plain", "dense", "varlen", "flex"}
     assert door.available(torch.zeros(1, 1, 8)) == {"plain", "dense", "loop"}
@@ -263,7 +263,7 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
 
 
 def test_dropout_is_said_once(monkeypatch):
-    monkeypatch.setattr(door, "_capability", lambda: (9, 0))
+    monkeypatch.setattr(door, "_modern", lambda: True)
     door._say.cache_clear()
     with pytest.warns(UserWarning, match="attention dropout"):
         choose(Cuda(), Cuda(), Sight(layout([1, 13, 1])), 0.1, None)

@@ -25,6 +25,7 @@ from ..nn.door import Sight
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import causal
+from ..nn.norms import LayerNorm
 from ..nn.probe import Probe
 
 
@@ -54,6 +55,7 @@ class BERTConfig:
 
     def __post_init__(self) -> None:
         positive(self, "vocab", "context", "segments", "dim", "layers", "heads", "ff")
+        positive(self, "offset", "init", least=0)
         probability(self, "dropout", "attention_dropout", "head_dropout")
         divides(self)
         activation(self.act)
@@ -65,7 +67,7 @@ class BERT(nn.Module):
     def __init__(self, config: BERTConfig):
         super().__init__()
         c, self.mask = config, causal if config.causal else None
-        norm = nn.LayerNorm(c.dim, c.eps)
+        norm = LayerNorm(c.dim, c.eps)
         self.embed = Embeddings(
             c.dim, c.vocab, positions=c.context, segments=c.segments, offset=c.offset, norm=norm, dropout=c.dropout
         )
@@ -73,7 +75,7 @@ class BERT(nn.Module):
             Block(
                 Attention(c.dim, c.heads, dropout=c.attention_dropout),
                 FeedForward(c.dim, c.ff, c.act),
-                norm=lambda: nn.LayerNorm(c.dim, c.eps),
+                norm=lambda: LayerNorm(c.dim, c.eps),
                 order="post",
                 dropout=c.dropout,
             )

@@ -26,6 +26,7 @@ from ..nn.door import Sight
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import causal
+from ..nn.norms import LayerNorm
 from ..nn.probe import Probe
 
 
@@ -58,6 +59,7 @@ class GPT2Config:
 
     def __post_init__(self) -> None:
         positive(self, "vocab", "context", "dim", "layers", "heads", "ff")
+        positive(self, "init", least=0)
         probability(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout", "summary_dropout")
         divides(self)
         activation(self.act)
@@ -77,12 +79,12 @@ class GPT2(nn.Module):
                     c.dim, c.heads, scale=scale / (i + 1) if c.scale_by_layer else scale, dropout=c.attention_dropout
                 ),
                 FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
-                norm=lambda: nn.LayerNorm(c.dim, c.eps),
+                norm=lambda: LayerNorm(c.dim, c.eps),
                 dropout=c.dropout,
             )
             for i in range(c.layers)
         )
-        self.norm = nn.LayerNorm(c.dim, c.eps)
+        self.norm = LayerNorm(c.dim, c.eps)
 
     def forward(
         self, batch: Batch, *, cache: Cache | None = None, heads: Tensor | None = None, probe: Probe | None = None

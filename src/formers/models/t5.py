@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
-from ..config import ConfigMap, Row, positive, probability
+from ..config import LARGEST, ConfigMap, Row, positive, probability
 from ..errors import Error
 from ..family import ACT, TOKENS, Family, Format, Head
 from ..keymap import KeyMap
@@ -28,6 +28,7 @@ from ..nn.door import Sight
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import causal
+from ..nn.norms import RMSNorm
 from ..nn.positions import BucketBias
 from ..nn.probe import Probe
 
@@ -61,12 +62,15 @@ class T5Config:
     start: int | None = 0  # the decoder's first input
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "dim", "layers", "heads", "head_dim", "ff")
+        positive(self, "vocab", "dim", "layers", "heads", "head_dim", "ff", "buckets", "far")
+        positive(self, "decoder_layers", "init", least=0)
         probability(self, "dropout", "head_dropout")
         activation(self.act)
         if self.buckets < 4 or self.buckets % 2 or self.far <= self.buckets // 2:
             what = f"{self.buckets} buckets up to distance {self.far} cannot be laid out"
             raise Error(what, fix="take an even number of at least 4 buckets, and far above half of it")
+        if self.heads * self.head_dim > LARGEST:
+            raise Error(f"{self.heads} heads of {self.head_dim} are too many", fix="take fewer or smaller heads")
 
     @property
     def depth(self) -> int:
@@ -91,13 +95,13 @@ class T5Stack(nn.Module):
             Block(
                 attention(),
                 FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
-                norm=lambda: nn.RMSNorm(c.dim, c.eps),
+                norm=lambda: RMSNorm(c.dim, c.eps),
                 cross=attention(cross=True) if decoder else None,
                 dropout=c.dropout,
             )
             for _ in range(layers)
         )
-        self.norm, self.dropout = nn.RMSNorm(c.dim, c.eps), nn.Dropout(c.dropout)
+        self.norm, self.dropout = RMSNorm(c.dim, c.eps), nn.Dropout(c.dropout)
 
     def forward(self, x: Tensor, layout: Layout, view: Sight | None = None, **how: Any) -> Tensor:
         """(N, dim) → (N, dim)"""

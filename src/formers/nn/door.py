@@ -158,7 +158,8 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
         return "dense"
     if q.is_cuda:
         if dropout > 0:
-            _say("attention dropout > 0 has no packed kernel: taking SDPA with a dense mask")
+            if not torch.compiler.is_compiling():
+                _say("attention dropout > 0 has no packed kernel: taking SDPA with a dense mask")
             return "dense"
         if sight.bias is None and reach(sight.mask) is not None and _flash_ready(q):
             return "varlen"
@@ -284,9 +285,9 @@ def _compiled_flex() -> Any:
     return torch.compile(flex_attention)
 
 
-@remember
-def _capability() -> tuple[int, int]:
-    return torch.cuda.get_device_capability() if torch.cuda.is_available() else (0, 0)
+@torch.compiler.assume_constant_result
+def _modern() -> bool:
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
 
 
 def available(q: Tensor) -> set[str]:
@@ -299,7 +300,7 @@ def available(q: Tensor) -> set[str]:
 def _flash_ready(q: Tensor) -> bool:
     """The varlen kernel takes half precision, head dims in steps of 8, and Ampere or newer."""
     half = q.dtype in (torch.float16, torch.bfloat16)
-    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _capability() >= (8, 0)
+    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _modern()
 
 
 def _flex_ready(q: Tensor) -> bool:
@@ -307,7 +308,7 @@ def _flex_ready(q: Tensor) -> bool:
     return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and _has_triton()
 
 
-@remember
+@torch.compiler.assume_constant_result
 def _has_triton() -> bool:
     from torch.utils._triton import has_triton
 

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
+
+
+def working(x: Tensor) -> Tensor:
+    """Activations in the type that autocast works in, from the first to the last layer: half the memory traffic of a
+    residual stream in fp32. Half precision of the fp16 kind would overflow; it stays in fp32."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+        return x.to(torch.bfloat16)
+    return x
 
 
 class Embeddings(nn.Module):
@@ -40,7 +50,15 @@ class Embeddings(nn.Module):
         elif batch.segments is not None:  # GPT-2's way: segment ids are tokens
             x = x + self.token(batch.segments)
         if self.position is not None:
-            at = layout.position if batch.positions is None else batch.positions
-            x = x + self.position((at if past is None else at + past[layout.document]) + self.offset)
-        x = self.dropout(x if self.norm is None else self.norm(x))
+            x = self.place(x, batch.positions, layout, past)
+        x = self.dropout(working(x if self.norm is None else self.norm(x)))
         return x if self.up is None else self.up(x)
+
+    def place(self, x: Tensor, positions: Tensor | None, layout: Layout, past: Tensor | None) -> Tensor:
+        """Add the positions. Rows of one length share the table's first rows, whose gradient is then a plain sum."""
+        assert self.position is not None
+        if positions is None and past is None and layout.uniform:
+            table = self.position.weight[self.offset : self.offset + layout.longest]
+            return (x.unflatten(0, (layout.rows, layout.longest)) + table).flatten(0, 1)
+        at = layout.position if positions is None else positions
+        return x + self.position((at if past is None else at + past[layout.document]) + self.offset)

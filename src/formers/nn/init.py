@@ -28,4 +28,5 @@ def initialise(model: nn.Module, rules: Mapping[str, Any], seed: int, only: set[
             parts = parameter.chunk(len(std)) if isinstance(std, tuple) else [parameter]
             generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
             for part, deviation in zip(parts, std if isinstance(std, tuple) else [std], strict=True):
-                part.copy_(torch.empty(part.shape).normal_(0.0, deviation, generator=generator))
+                drawn = torch.empty(part.shape, device="cpu").normal_(0.0, deviation, generator=generator)
+                part.copy_(drawn)

@@ -12,7 +12,7 @@ from ..data.loader import Plan, windows
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .tokens import places, token_loss
+from .tokens import IGNORED, token_loss
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,7 @@ class CausalLM:
         real = np.repeat(batch.sample >= 0, np.diff(batch.starts))
         ends = np.zeros(len(batch.ids), bool)
         ends[batch.starts[1:][np.diff(batch.starts) > 0] - 1] = True
-        chosen = np.flatnonzero(real & ~ends)
-        successors = batch.replace(ids=np.roll(batch.ids, -1))
-        return places(successors, chosen, len(batch.ids)).replace(ids=batch.ids)
+        return batch.replace(labels=np.where(real & ~ends, np.roll(batch.ids, -1), IGNORED))
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy and how many tokens it is over."""

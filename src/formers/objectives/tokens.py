@@ -23,8 +23,9 @@ def places(batch: Batch, chosen: np.ndarray, usual: int) -> Batch:
 
 
 def token_logits(model: Model, batch: Batch, part: str) -> Tensor:
-    """Logits (M, vocab) at the chosen places only, in at least single precision."""
-    logits = model.logits(model(batch).index_select(0, batch.chosen), part=part)
+    """Logits (M, vocab) at the chosen places only (None: at all), in at least single precision."""
+    hidden = model(batch)
+    logits = model.logits(hidden if batch.chosen is None else hidden.index_select(0, batch.chosen), part=part)
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

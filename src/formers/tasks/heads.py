@@ -14,6 +14,7 @@ from ..batch import Batch
 from ..errors import Error
 from ..family import Family, Head
 from ..nn.feedforward import activation
+from ..nn.norms import LayerNorm
 
 WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
 
@@ -38,7 +39,7 @@ class Part(nn.Module):
         super().__init__()
         self.head, self.eos = head, config.eos
         self.dense = nn.Linear(config.dim, config.dim) if "dense" in head.inner else None
-        self.norm = nn.LayerNorm(config.dim, config.eps) if "norm" in head.inner else None
+        self.norm = LayerNorm(config.dim, config.eps) if "norm" in head.inner else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
         tied = head.out == "vocab" and config.tied
