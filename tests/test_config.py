@@ -74,7 +74,7 @@ def test_build_refuses(values, message):
 def test_error_is_one_line():
     error = Error("it\n broke", where="here", fix="mend it")
     assert str(error) == "here: it broke. Mend it"
-    assert (error.what, error.where, error.fix) == ("it\n broke", "here", "mend it")
+    assert (error.what, error.where, error.fix) == ("it broke", "here", "mend it")
     assert str(Error("alone")) == "alone"
 
 

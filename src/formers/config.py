@@ -8,30 +8,44 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
+import functools
+import json
+import re
+import sys
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from .errors import Error
 
+LARGEST = 2**24  # of any size in a configuration, and
+DEEPEST = 1000  # of the number of layers: a file that asks for more is not honest
+NESTED = 32  # levels of JSON
+
 
 def build(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
     """Make a configuration of class `cls`; an unknown key or a value of the wrong type is an Error naming it."""
-    hints = typing.get_type_hints(cls)
-    known = {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+    known = schema(cls)
     for key in values:
         if key not in known:
             raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, known))
     return cls(**{key: coerce(value, known[key], key, where) for key, value in values.items()})
 
 
+@functools.cache
+def schema(cls: type) -> dict[str, Any]:
+    """The settings of a configuration and their types."""
+    hints = typing.get_type_hints(cls)
+    return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
+
+
 def suggest(key: str, known: Iterable[str]) -> str:
     """The end of an error about an unknown name: the nearest known one, or all of them."""
     names = list(known)
-    near = difflib.get_close_matches(key, names, n=1)
+    near = difflib.get_close_matches(key[:100], names, n=1)
     return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(sorted(names))
 
 
@@ -57,13 +71,16 @@ def coerce(value: Any, kind: Any, key: str, where: object = None) -> Any:
         if value is None:
             return None
     elif kind is float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
             return float(value)
     elif dataclasses.is_dataclass(kind):
         if isinstance(value, typing.cast(type, kind)):
             return value
         if isinstance(value, Mapping):
             return build(typing.cast(type, kind), value, where=f"{where}: {key}" if where else key)
+    elif kind is int:
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+            return value
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     name = getattr(kind, "__name__", None) if origin is None else None
@@ -76,13 +93,42 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def positive(config: Any, *names: str) -> None:
-    """Refuse a configuration in which one of these sizes is not at least 1."""
+def table(text: str, where: object = None) -> dict[str, Any]:
+    """A JSON object out of a text that nobody vouches for: no key twice, no half characters, not absurdly deep."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+            raise ValueError(f"key {shown(twice)} is there twice")
+        return found
+
+    try:
+        value = json.loads(text, object_pairs_hook=unique)
+        if re.search(r"\\u[dD][89a-fA-F]", text):
+            json.dumps(value, ensure_ascii=False).encode()
+        level, depth = [value], 0
+        while level and depth <= NESTED:
+            level = [x for v in level if isinstance(v, dict | list) for x in (v.values() if isinstance(v, dict) else v)]
+            depth += 1
+        if level:
+            raise ValueError(f"more than {NESTED} levels")
+    except (ValueError, RecursionError) as error:
+        what = f"not valid JSON ({' '.join(str(error).split())[:100]})"
+        raise Error(what, where=where, fix="the file is damaged: fetch it again") from None
+    if not isinstance(value, dict):
+        what = f"a JSON object is expected, not {shown(value)}"
+        raise Error(what, where=where, fix="the file is damaged: fetch it again")
+    return value
+
+
+def positive(config: Any, *names: str, least: int = 1) -> None:
+    """Refuse a configuration in which one of these sizes is not at least 1, or beyond all reason."""
     for name in names:
-        if getattr(config, name) is not None and getattr(config, name) < 1:
-            raise Error(
-                f"{name} must be at least 1, got {getattr(config, name)}", fix=f"set {name} to a positive number"
-            )
+        value, most = getattr(config, name), DEEPEST if name.endswith("layers") else LARGEST
+        if value is not None and not least <= value <= most:
+            bound = f"at least {least}" if value < least else f"at most {most:,}"
+            raise Error(f"{name} must be {bound}, got {value}", fix=f"set {name} to a number from {least} to {most:,}")
 
 
 def probability(config: Any, *names: str) -> None:
@@ -97,8 +143,9 @@ def divides(config: Any, heads: str = "heads", dim: str = "dim") -> int:
     """The width of one attention head; an Error if the heads do not divide the width."""
     n, width = getattr(config, heads), getattr(config, dim)
     if width % n:
-        near = [h for h in range(1, width + 1) if width % h == 0]
-        choice = min(near, key=lambda h: abs(h - n))
+        start = min(n, width)
+        near = (h for step in range(width) for h in (start - step, start + step))
+        choice = next(h for h in near if 0 < h <= width and width % h == 0)
         raise Error(
             f"{n} {heads} do not divide {dim} {width}", fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}"
         )
@@ -207,7 +254,7 @@ class ConfigMap:
             if key in theirs:
                 try:
                     same = all(getattr(config, name) == value for name, value in row.read(theirs[key]).items())
-                except Error:
+                except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
                     same = False
                 if same:
                     continue

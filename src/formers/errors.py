@@ -1,14 +1,22 @@
 """The one family of errors: what went wrong, where, and what to do about it."""
 
+LONGEST = 500  # characters of what and of fix
+
 
 class Error(Exception):
     """What formers raises on bad input; the command line prints it as one line and exits with code 2."""
 
     def __init__(self, what: str, *, where: object = None, fix: str | None = None):
-        self.what, self.where, self.fix = what, None if where is None else str(where), fix
-        super().__init__(what)
+        self.what, self.fix = plain(what[:LONGEST]), None if fix is None else plain(fix[:LONGEST])
+        self.where = None if where is None else plain(str(where))
+        super().__init__(self.what)
 
     def __str__(self) -> str:
         text = self.what if self.where is None else f"{self.where}: {self.what}"
-        text = text if self.fix is None else f"{text}. {self.fix[:1].upper()}{self.fix[1:]}"
-        return " ".join(text.split())
+        return text if self.fix is None else f"{text}. {self.fix[:1].upper()}{self.fix[1:]}"
+
+
+def plain(text: str) -> str:
+    """One line that any terminal can show: words out of a hostile file may hold control or broken characters."""
+    text = " ".join(text.split())
+    return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

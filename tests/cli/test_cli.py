@@ -187,6 +187,6 @@ def test_ctrl_c(tmp_path):
         _, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130
-    assert "Traceback" not in err
+    assert process.returncode in (130, -signal.SIGINT)  # a shell shows both as 130; within an import Python takes -2
+    assert err == "formers: interrupted\n"
     assert not list((tmp_path / "d").glob("*/formers.json"))

@@ -21,6 +21,7 @@ app = App(
     help="The whole family of pretrained language models in one house. Begin with: formers demo",
     version=f"formers {__version__}",
     help_format="plaintext",
+    suppress_keyboard_interrupt=False,
 )
 app.command(demo)
 app.command(tree)

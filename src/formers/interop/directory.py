@@ -7,6 +7,7 @@ model.safetensors or shards with an index, tokenizer.json, and in huggingface/ w
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -90,6 +91,7 @@ def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...])
         about[key] = settings.coerce(about[key], kind if key != "special" else dict, key, path)
     one = member(about["family"])
     config = settings.build(one.family.config, about["config"], where=path)
+    huggingface.enough(config, weights, path)
     former = empty(one.name, config, about["head"] if head == "auto" else head, labels or about["labels"])
     if safe.exists(where, "tokenizer.json"):
         text = huggingface.decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
@@ -166,25 +168,26 @@ def fill(
         if module.head.optional and own and own <= untrained:  # a bare BERT whose file has no pooler
             del former.model.heads[part]
             untrained -= own
-    kinds = [weights.get(move.theirs[0]).dtype for move in reading.moves]
+    kinds = {name: weights.get(name).dtype for move in reading.moves for name in move.theirs}
     kept = dtype
+    for name, kind in kinds.items():
+        if not kind.is_floating_point:
+            raise Error(
+                f"tensor {shown(name)} is {str(kind)[6:]}, not floating-point numbers",
+                where=where,
+                fix="this checkpoint is quantised: load the original",
+            )
     if kept is None:
-        kept = torch.float32 if not kinds else kinds[0]
-        for kind in kinds:
-            kept = torch.promote_types(kept, kind)
-    if not kept.is_floating_point:
-        raise Error(
-            f"the weights are {str(kept)[6:]}, not floating-point numbers",
-            where=where,
-            fix="this checkpoint is quantised: load the original",
-        )
+        kept = functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32
     for move in reading.moves:
         old = former.model.get_parameter(move.ours)
-        value = move.load(weights.get)
-        if value.shape != old.shape:
-            theirs = " + ".join(move.theirs)
+        shapes = [weights.shapes[name] for name in move.theirs]
+        alike = all(len(s) == old.dim() and s[1:] == shapes[0][1:] for s in shapes)  # so that they can be joined
+        value = move.load(weights.get) if alike else None
+        if value is None or value.shape != old.shape:
+            theirs, has = " + ".join(move.theirs), shown(shapes) if value is None else tuple(value.shape)
             raise Error(
-                f"tensor {theirs!r} has shape {tuple(value.shape)}, the config asks for {tuple(old.shape)}",
+                f"tensor {theirs!r} has shape {has}, the config asks for {tuple(old.shape)}",
                 where=where,
                 fix="weights and config do not belong together",
             )

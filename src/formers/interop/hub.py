@@ -1,83 +1,96 @@
 """hub:owner/name@revision: a checkpoint from the Hugging Face hub, by its own client (extra `hub`).
 
-The client keeps its cache (HF_HOME), continues broken downloads, and works offline on what it has (HF_HUB_OFFLINE=1).
-Only the files that a model needs are fetched.
+The client keeps its cache (HF_HOME) and takes up a connection that breaks; when the hub cannot be reached, or with
+HF_HUB_OFFLINE=1, what is in the cache still loads. Only the files that a model needs are fetched.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import glob
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import Error
+from . import safe
 from .huggingface import BESIDE
 
-NAME = re.compile(r"hub:(?P<repo>[\w.-]+/[\w.-]+|[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
-ABOUT = ("config.json", "formers.json", "tokenizer.json", "huggingface/*", *BESIDE)
-SAFE = ("model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors")
-PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
+NAME = re.compile(r"hub:(?P<repo>(?:[A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+)(?:@(?P<revision>\w[\w.+/-]*))?")
+ABOUT = (
+    "formers.json", "config.json", "tokenizer.json", *BESIDE,
+    *(f"huggingface/{name}" for name in ("config.json", *BESIDE)),
+)  # fmt: skip
+SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
 
 
 def fetch(where: str, *, pickle: bool = False) -> Path:
-    """The local folder of a model on the hub, downloaded as far as it is not there yet."""
+    """The local folder of a model on the hub, downloaded as far as it is not there yet.
+
+    Pickles are fetched only if asked for, and only if there are no safetensors.
+    """
     match = NAME.fullmatch(where)
     if match is None or ".." in where:
-        raise Error(f"{where!r} is not the name of a model", fix="write hub:owner/name or hub:owner/name@revision")
+        raise misnamed(where)
+    repo, revision = match["repo"], match["revision"]
+    for single in (SAFE, PICKLED) if pickle else (SAFE,):
+        index = f"{single}.index.json"
+        folder = take(repo, revision, [*ABOUT, single, index])
+        if not folder.is_dir():
+            raise Error(f"{repo} holds no model", fix="formers reads config.json or formers.json, with their weights")
+        revision = folder.name  # the commit: a branch may move meanwhile
+        if safe.exists(folder, single):
+            break
+        if safe.exists(folder, index):
+            missing = [name for name in safe.shards(folder, index) if not safe.exists(folder, name)]
+            if missing:
+                take(repo, revision, missing)
+            break
+    return folder
+
+
+def take(repo: str, revision: str | None, files: Iterable[str]) -> Path:
+    """Have the client fetch those of the files that the repository holds and the cache lacks."""
     try:
         import huggingface_hub as hub
-        from huggingface_hub import errors
     except ImportError:
         raise Error("the hub needs its client", fix="pip install 'formers[hub]'") from None
-    repo, revision = match["repo"], match["revision"]
-    offline = (
-        hub.constants.is_offline_mode() if hasattr(hub.constants, "is_offline_mode") else hub.constants.HF_HUB_OFFLINE
-    )
     try:
-        if offline:
-            return Path(hub.snapshot_download(repo, revision=revision, local_files_only=True))
-        files = hub.HfApi().list_repo_files(repo, revision=revision)
-        return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=needed(files, pickle)))
-    except errors.LocalEntryNotFoundError:
-        fix = (
-            "connect once to download it"
-            if offline
-            else "check the connection; what is cached works with HF_HUB_OFFLINE=1"
-        )
-        raise Error(f"{repo} is not in the cache and the hub cannot be reached", fix=fix) from None
-    except errors.GatedRepoError:
-        raise Error(
+        return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=[glob.escape(f) for f in files]))
+    except Exception as error:  # the client's own, its transport's, the disk's
+        raise explained(error, repo, revision) from None
+
+
+def explained(error: Exception, repo: str, revision: str | None) -> Error:
+    """Our error for one of the client's."""
+    from huggingface_hub import constants, errors
+
+    name = repo if revision is None else f"{repo}@{revision}"
+    if isinstance(error, errors.HFValidationError):
+        return misnamed(f"hub:{name}")
+    if isinstance(error, errors.GatedRepoError):
+        return Error(
             f"{repo} asks for an agreement first", fix="accept its terms on the hub, then log in with: hf auth login"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise Error(f"{repo} has no revision {revision!r}", fix="check the branch, tag or commit") from None
-    except errors.RepositoryNotFoundError:
-        raise Error(
+        )
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return Error(
             f"there is no {repo} on the hub", fix="check the name; for a private model, log in with: hf auth login"
-        ) from None
-    except (errors.HfHubHTTPError, OSError) as error:
-        raise Error(
-            f"fetching {repo} failed ({' '.join(str(error).split())[:150]})",
-            fix="try again: a broken download continues",
-        ) from None
-    except Exception as error:  # the client's transport raises errors of its own
-        raise Error(
-            f"fetching {repo} failed ({type(error).__name__}: {' '.join(str(error).split())[:120]})",
-            fix="try again: a broken download continues",
-        ) from None
+        )
+    if isinstance(error, errors.RevisionNotFoundError):
+        return Error(f"{repo} has no revision {revision or 'main'!r}", fix="check the branch, tag or commit")
+    absent = isinstance(error, errors.LocalEntryNotFoundError)  # neither there nor here: why not there is its cause
+    cause = (error.__cause__ if absent else None) or error
+    said = f"{type(cause).__name__}: {' '.join(str(cause).split())}"[:150]
+    if getattr(getattr(cause, "response", None), "status_code", None) in (401, 403):
+        return Error(f"the hub refuses {name} ({said})", fix="log in with: hf auth login")
+    if absent:
+        state = "only in part in the cache" if hasattr(error, "snapshot_path") else "not in the cache"
+        if constants.HF_HUB_OFFLINE:
+            return Error(f"{name} is {state}, and HF_HUB_OFFLINE is set", fix="unset it once to download")
+        fix = "check the connection, and HF_ENDPOINT if it is set"
+        return Error(f"{name} is {state}, and the hub cannot be reached ({said})", fix=fix)
+    return Error(f"fetching {name} failed ({said})", fix="try again: files that are complete are kept")
 
 
-def needed(files: Iterable[str], pickle: bool) -> list[str]:
-    """The files of a repository that a model needs; pickles only if asked for, and only if there is nothing else."""
-    there = list(files)
-    safe = matching(there, SAFE)
-    weights = safe or (matching(there, PICKLED) if pickle else [])
-    if "model.safetensors" in weights:
-        weights = ["model.safetensors"]  # some repositories hold the same weights in shards as well
-    return [*matching(there, ABOUT), *weights]
-
-
-def matching(files: Iterable[str], patterns: Iterable[str]) -> list[str]:
-    """The names that match one of the patterns."""
-    return [name for name in files if any(fnmatch.fnmatchcase(name, p) for p in patterns)]
+def misnamed(where: str) -> Error:
+    """The error for what cannot be a name on the hub."""
+    return Error(f"{where!r} is not the name of a model", fix="write hub:owner/name or hub:owner/name@revision")

@@ -37,6 +37,7 @@ BESIDE = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
     "spiece.model", "sentencepiece.bpe.model", "generation_config.json",
 )  # fmt: skip
+LABELS = 100_000  # the most that a config may have
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 
 
@@ -54,6 +55,7 @@ def read(
     path = where / "config.json"
     one, own, architecture = identify(config, path, family)
     ours = describe(one, config, architecture, weights, path, ignore)
+    enough(ours, weights, path)
     former = empty(one.name, ours, own if head == "auto" else head, labels or label_names(config, path))
     former.kept = {"config.json": safe.read_bytes(where, "config.json")}
     former.tokenizer = read_tokenizer(where, former.kept)
@@ -111,12 +113,20 @@ def describe(
     return settings.build(one.family.config, ours, where=where)
 
 
+def enough(config: Any, weights: safe.Weights, where: Path) -> None:
+    """Refuse a config that asks for more layers than the file can fill, before they are built."""
+    layers = config.layers + (getattr(config, "decoder_layers", None) or 0)
+    if layers > len(weights):
+        what = f"the config asks for {layers:,} layers, and there are {len(weights):,} tensors"
+        raise Error(what, where=where, fix="weights and config do not belong together")
+
+
 def label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
     """The labels of a config, in the order of their numbers."""
     table = config.get("id2label")
     if table is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
-        if type(number) is not int or not 1 <= number <= 1_000_000:
+        if type(number) is not int or not 1 <= number <= LABELS:
             raise Error(
                 f"num_labels: {shown(number)} is not a number of labels", where=where, fix="correct config.json"
             )
@@ -125,7 +135,8 @@ def label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
         numbered = {int(key): value for key, value in table.items()}
     except (AttributeError, TypeError, ValueError):
         numbered = {}
-    if not numbered or sorted(numbered) != list(range(len(numbered))):
+    plain = len(numbered) <= LABELS and all(isinstance(v, str | int | float) for v in numbered.values())
+    if not numbered or not plain or sorted(numbered) != list(range(len(numbered))):
         raise Error(
             f"id2label: {shown(table)} does not number the labels from 0", where=where, fix="correct config.json"
         )

@@ -11,8 +11,8 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,47 +21,59 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..config import shown
+from ..config import shown, table
 from ..errors import Error
 
-JSON_LIMIT = 256 * 2**20  # the largest tokenizer files have some tens of MB
-HEADER_LIMIT = 32 * 2**20
+FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
+JSON_LIMIT = HEADER_LIMIT = 16 * 2**20  # an index or a header of 100,000 tensors
 TENSOR_LIMIT = 100_000
-WIDTH = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
-    "U16": 2, "U32": 4, "U64": 8, "F8_E4M3": 1, "F8_E5M2": 1,
-}  # fmt: skip
+WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
 def folder(path: Any) -> Path:
     """A directory that is there and has something in it."""
-    where = Path(path).expanduser()
-    if not where.exists():
-        raise Error("no such directory", where=where, fix="check the path; a model on the hub is hub:owner/name")
-    if not where.is_dir():
-        raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
-    if not any(where.iterdir()):
-        raise Error(
-            "the directory is empty", where=where, fix="give the directory that holds config.json or formers.json"
-        )
+    try:
+        where = Path(path).expanduser()
+        if not where.exists():
+            raise Error("no such directory", where=where, fix="check the path; a model on the hub is hub:owner/name")
+        if not where.is_dir():
+            raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
+        if not any(where.iterdir()):
+            raise Error(
+                "the directory is empty", where=where, fix="give the directory that holds config.json or formers.json"
+            )
+    except (OSError, RuntimeError) as error:
+        raise unreadable(path, error) from None
     return where
+
+
+def unreadable(where: object, error: Exception) -> Error:
+    """The system's refusal as our error."""
+    reason = getattr(error, "strerror", None) or error
+    return Error(f"cannot be read ({reason})", where=where, fix="check the path and its permissions")
 
 
 def member(where: Path, name: str) -> Path:
     """A file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
-    if not name or name in (".", "..") or name != os.path.basename(name) or "\\" in name or "\0" in name:
+    base = name == os.path.basename(name) and len(name) <= 255
+    if not base or name in ("", ".", "..") or "\\" in name or "\0" in name:
         raise Error(
             f"{shown(name)} is not the name of a file in this folder",
             where=where,
             fix="this checkpoint is malformed: do not use it",
         )
     path = where / name
-    if path.is_symlink():
-        target = path.resolve()
+    try:
+        target = path.resolve() if path.is_symlink() else None
+    except (OSError, RuntimeError) as error:  # a name too long, a link that leads to itself
+        raise unreadable(path, error) from None
+    if target is not None:
         home = where.resolve()
         homes = [home]
-        if home.parent.name == "snapshots":  # a hub cache: snapshots/REVISION/file → blobs/HASH
-            homes.append(home.parent.parent / "blobs")
+        for commit in (home, home.parent):  # a hub cache: models--NAME/snapshots/COMMIT/[huggingface/]file
+            repo = commit.parent.parent
+            if commit.parent.name == "snapshots" and repo.name.startswith("models--"):
+                homes += [repo / "blobs", repo.parent / "blobs"]  # the model's own, and those that all models share
         if not any(target.is_relative_to(h) for h in homes):
             raise Error(
                 f"{name} is a link that leads out of the folder",
@@ -76,7 +88,7 @@ def exists(where: Path, name: str) -> bool:
     return member(where, name).is_file()
 
 
-def read_bytes(where: Path, name: str, limit: int = JSON_LIMIT) -> bytes:
+def read_bytes(where: Path, name: str, limit: int = FILE_LIMIT) -> bytes:
     """A file of a folder, if it is not larger than it may be."""
     path = member(where, name)
     if not path.is_file():
@@ -87,29 +99,24 @@ def read_bytes(where: Path, name: str, limit: int = JSON_LIMIT) -> bytes:
             where=where,
             fix="this is not what it claims to be",
         )
-    return path.read_bytes()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def read_json(where: Path, name: str) -> dict[str, Any]:
     """A JSON object; anything else is an error that says where."""
-    return parse_json(read_bytes(where, name), where / name)
+    return parse_json(read_bytes(where, name, JSON_LIMIT), where / name)
 
 
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:
     """A JSON object out of bytes."""
     try:
-        value = json.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise Error(
-            f"not valid JSON ({' '.join(str(error).split())[:100]})",
-            where=where,
-            fix="the file is damaged: fetch it again",
-        ) from None
-    if not isinstance(value, dict):
-        raise Error(
-            f"a JSON object is expected, not {shown(value)}", where=where, fix="the file is damaged: fetch it again"
-        )
-    return value
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
+    return table(text, where)
 
 
 class Weights:
@@ -155,6 +162,10 @@ class Weights:
                     f"tensor {shown(key)} is not in the index", where=path, fix="index and shard do not belong together"
                 )
             self.files[key], self.shapes[key] = handle, shape
+        few(len(self.files), path)
+
+    def __len__(self) -> int:
+        return len(self.files)
 
     def __contains__(self, name: str) -> bool:
         return name in self.files
@@ -174,11 +185,25 @@ class Weights:
 def shards(where: Path, index: str) -> dict[str, set[str]]:
     """The files that an index names, each with the tensors that it should hold."""
     listed = read_json(where, index).get("weight_map")
-    if not isinstance(listed, dict) or not all(isinstance(v, str) for v in listed.values()):
+    if not isinstance(listed, dict) or not listed or not all(isinstance(v, str) for v in listed.values()):
         raise Error(
             "weight_map is not a table of file names", where=where / index, fix="the index is damaged: fetch it again"
         )
-    return {file: {key for key, value in listed.items() if value == file} for file in sorted(set(listed.values()))}
+    few(len(listed), where / index)
+    files: dict[str, set[str]] = {file: set() for file in sorted(set(listed.values()))}
+    for key, file in listed.items():
+        files[file].add(key)
+    return files
+
+
+def few(tensors: int, where: Path) -> None:
+    """Refuse more tensors than any model has."""
+    if tensors >= TENSOR_LIMIT:
+        raise Error(
+            f"{tensors:,} tensors are more than a model of these families has",
+            where=where,
+            fix="this is not what it claims to be",
+        )
 
 
 def header(path: Path) -> dict[str, tuple[int, ...]]:
@@ -186,33 +211,34 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
     damaged = "the file is damaged or incomplete: fetch it again"
     if not path.is_file():
         raise Error("the file is missing", where=path, fix="is the download complete?")
-    size = path.stat().st_size
-    with open(path, "rb") as file:
-        start = file.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 2 <= length <= min(HEADER_LIMIT, size - 8):
-            raise Error(
-                f"not a safetensors file: a header of {length:,} bytes in a file of {size:,}", where=path, fix=damaged
-            )
-        table = parse_json(file.read(length), path)
-    table.pop("__metadata__", None)
-    if len(table) >= TENSOR_LIMIT:
-        raise Error(
-            f"{len(table):,} tensors are more than a model of these families has",
-            where=path,
-            fix="this is not what it claims to be",
-        )
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if not 2 <= length <= min(HEADER_LIMIT, size - 8):
+                what = f"not a safetensors file: a header of {length:,} bytes in a file of {size:,}"
+                raise Error(what, where=path, fix=damaged)
+            entries = parse_json(file.read(length), path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    entries.pop("__metadata__", None)
+    few(len(entries), path)
     shapes: dict[str, tuple[int, ...]] = {}
     spans = []
-    for name, entry in table.items():
+    for name, entry in entries.items():
         try:
-            shape, span, width = tuple(entry["shape"]), tuple(entry["data_offsets"]), WIDTH[entry["dtype"]]
+            shape, span, kind = tuple(entry["shape"]), tuple(entry["data_offsets"]), entry["dtype"]
             low, high = span
-            whole = len(shape) <= 8 and all(type(n) is int and n >= 0 for n in (*shape, *span))
+            whole = len(shape) <= 8 and all(type(n) is int and 0 <= n < 2**63 for n in (*shape, *span))
+            width = WIDTH.get(kind)
         except (KeyError, TypeError, ValueError):
             whole = False
         if not whole:
             raise Error(f"tensor {shown(name)} is described by {shown(entry)}", where=path, fix=damaged)
+        if width is None:
+            what = f"tensor {shown(name)} is of type {shown(kind)}, which formers does not read"
+            raise Error(what, where=path, fix="this checkpoint is quantised: load the original")
         if high - low != math.prod(shape) * width:
             what = f"tensor {shown(name)} of shape {shape} does not have {high - low} bytes"
             raise Error(what, where=path, fix=damaged)
@@ -231,14 +257,18 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
 @contextmanager
 def staged(out: Any) -> Iterator[Path]:
     """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
-    target = Path(out).expanduser()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise Error("exists already", where=target, fix="choose another name, or remove it first")
+    new: list[Path] = []
     try:
+        target = Path(out).expanduser()
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise Error("exists already", where=target, fix="choose another name, or remove it first")
+        new = [parent for parent in target.parents if not parent.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    except OSError as error:
-        raise Error(f"cannot write here ({error.strerror})", where=target.parent, fix="choose another place") from None
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    except (OSError, RuntimeError) as error:
+        remove(new)
+        reason = getattr(error, "strerror", None) or error
+        raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None
     try:
         os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
@@ -256,6 +286,14 @@ def staged(out: Any) -> Iterator[Path]:
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        remove(new)
+
+
+def remove(folders: Iterable[Path]) -> None:
+    """Take away folders, innermost first, as far as they are empty."""
+    for path in folders:
+        with suppress(OSError):
+            path.rmdir()
 
 
 def _umask() -> int:

@@ -29,7 +29,7 @@ def opened(where: Path, pickle: bool) -> Iterator[safe.Weights]:
     if ready or not pickle or not (single or sharded):
         yield safe.Weights(where)
         return
-    shards = safe.shards(where, INDEX) if sharded else {SINGLE: None}
+    shards = {SINGLE: None} if single else safe.shards(where, INDEX)
     with tempfile.TemporaryDirectory(prefix="formers-") as temporary:
         folder, table = Path(temporary), dict[str, str]()
         for number, name in enumerate(shards):

@@ -9,6 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Rust
 
+from ..config import table
 from ..errors import Error
 from .tokenizer import SPECIAL, Tokenizer, guarded
 
@@ -20,6 +21,11 @@ T5 = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 
 def from_vocab(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
     """BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
+    return guarded(lambda: wordpiece(text, options, where), where)
+
+
+def wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+    """The same; what the Rust library does not like is still its own error."""
     pieces = [line.rstrip("\r\n") for line in text.split("\n")]
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
     vocab = {piece: i for i, piece in enumerate(pieces)}
@@ -44,18 +50,25 @@ def from_vocab(text: str, options: Mapping[str, Any], where: object = None) -> T
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
     """Byte-level BPE as GPT-2 and RoBERTa publish it: vocab.json and merges.txt."""
-    pieces = guarded(lambda: {str(k): int(v) for k, v in json.loads(vocab).items()}, where)
+    return guarded(lambda: bpe(vocab, merges, options, where), where)
+
+
+def bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+    """The same; what the Rust library does not like is still its own error."""
+    pieces = {k: int(v) for k, v in table(vocab, where).items()}
+    if max(pieces.values(), default=0) >= len(pieces) + 1000:  # the Rust library would list all that are missing
+        raise Error("the ids of the vocabulary have large gaps", where=where, fix="is this the vocab.json of a GPT-2?")
     lines = [line for line in merges.split("\n") if line.strip() and not line.startswith("#version")]
     pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
     usual = ROBERTA if "<mask>" in pieces and "<s>" in pieces else GPT2
     special = {role: token for role, token in roles(options, usual).items() if token in pieces}
     space = bool(options.get("add_prefix_space", False))
-    rust = guarded(lambda: Rust(models.BPE(vocab=pieces, merges=pairs)), where)
+    rust = Rust(models.BPE(vocab=pieces, merges=pairs))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     rust.decoder = decoders.ByteLevel()
     if "cls" in special and "sep" in special:
         (sep, cls) = [(special[r], pieces[special[r]]) for r in ("sep", "cls")]
-        rust.post_processor = guarded(lambda: processors.RobertaProcessing(sep, cls, True, space), where)
+        rust.post_processor = processors.RobertaProcessing(sep, cls, True, space)
     else:
         rust.post_processor = processors.ByteLevel(trim_offsets=False)
     return finished(rust, special, where)
