@@ -26,7 +26,8 @@ class Layout:
         self.starts, self.longest, self.total = starts, longest, total
         self.rows = starts.shape[0] - 1
         slots = torch.arange(total, device=starts.device)
-        self.document = torch.searchsorted(starts[1:].contiguous(), slots, right=True)  # (N,)
+        # (N,); not over starts[1:]: for a GPU, torch < 2.13 compiles a search in a slice as one in the whole
+        self.document = torch.searchsorted(starts, slots, right=True) - 1
         self.position = slots - starts[self.document]  # (N,) counted from the document's first token
         self.lengths = starts[1:] - starts[:-1]  # (D,)
 

@@ -32,7 +32,11 @@ def build(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
     for key in values:
         if key not in known:
             raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, known))
-    return cls(**{key: coerce(value, known[key], key, where) for key, value in values.items()})
+    typed = {key: coerce(value, known[key], key, where) for key, value in values.items()}
+    try:
+        return cls(**typed)
+    except Error as error:  # a class that checks its values does not know where they come from
+        raise Error(error.what, where=where if error.where is None else error.where, fix=error.fix) from None
 
 
 @functools.cache

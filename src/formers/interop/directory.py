@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,6 +29,7 @@ from . import huggingface, safe
 from .unpickle import opened
 
 FORMAT = 1
+SMALL = 2**24  # numbers of a new head that nobody minds
 FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer"}
 
 
@@ -179,6 +181,14 @@ def fill(
             )
     if kept is None:
         kept = functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32
+    new = sum(former.model.get_parameter(name).numel() for name in untrained)
+    there = sum(map(math.prod, weights.shapes.values()))
+    if new > max(there, SMALL):  # a width that costs the file little may cost a head its square
+        raise Error(
+            f"the new parts would have {new:,} numbers, the whole file has {there:,}",
+            where=where,
+            fix="weights and config do not belong together",
+        )
     for move in reading.moves:
         old = former.model.get_parameter(move.ours)
         shapes = [weights.shapes[name] for name in move.theirs]
@@ -191,12 +201,25 @@ def fill(
                 where=where,
                 fix="weights and config do not belong together",
             )
-        put(former.model, move.ours, torch.empty(old.shape, dtype=kept, device=device).copy_(value))
+        put(former.model, move.ours, room(old.shape, kept, device, where).copy_(value))
     if untrained:
         for name in untrained:
-            put(former.model, name, torch.empty(former.model.get_parameter(name).shape, dtype=kept, device=device))
+            put(former.model, name, room(former.model.get_parameter(name).shape, kept, device, where))
         initialise(former.model, member(former.family).family.init(former.config), seed=0, only=untrained)
         warnings.warn(f"new, untrained: {', '.join(sorted(untrained))}", stacklevel=3)
+
+
+def room(shape: torch.Size, dtype: torch.dtype, device: torch.device, where: Path) -> torch.Tensor:
+    """An empty tensor; where memory ends, an Error."""
+    try:
+        return torch.empty(shape, dtype=dtype, device=device)
+    except (MemoryError, RuntimeError):  # torch has no error of its own for the CPU
+        size = shape.numel() * dtype.itemsize
+        raise Error(
+            f"there is no memory for {size:,} more bytes on {device}",
+            where=where,
+            fix="load it with dtype=torch.bfloat16, or where there is more memory",
+        ) from None
 
 
 def put(model: nn.Module, name: str, value: torch.Tensor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,9 @@ import tokenizers
 
 from ..config import table
 from ..errors import Error
+from . import bounds
 from .normalise import normalise
 
-LONGEST = 1000  # characters of a piece
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
@@ -24,8 +23,7 @@ class Tokenizer:
     def __init__(self, text: str, special: Mapping[str, str] | None = None, *, where: object = None):
         self.text = text  # the file as it was, so that saving changes nothing
         about = table(text, where)
-        check_normalizer(about.get("normalizer"), where)
-        check_pieces(about, where)
+        bounds.check(about, where)
         self.rust = guarded(lambda: tokenizers.Tokenizer.from_str(text), where)
         self.rust.no_truncation()  # a published file may cut texts in silence
         self.rust.no_padding()
@@ -93,30 +91,6 @@ def guarded(call: Any, where: object = None) -> Any:
         raise Error(
             f"the tokenizer failed: {what}", where=where, fix="is this a tokenizer.json of the tokenizers library?"
         ) from None
-
-
-def check_pieces(about: Mapping[str, Any], where: object) -> None:
-    """Refuse pieces without measure: the Rust library keeps them in a tree as deep as they are long, and overflows the
-    stack when it lets go of it."""
-    model, added = about.get("model"), about.get("added_tokens")
-    vocab = model.get("vocab") if isinstance(model, dict) else None
-    pieces = [t.get("content") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
-    if isinstance(vocab, dict | list):
-        pieces += (p[0] if isinstance(p, list) and p else p for p in vocab)
-    if any(len(p) > LONGEST for p in pieces if isinstance(p, str)):
-        raise Error(f"a piece has more than {LONGEST:,} characters", where=where, fix="this is not a real tokenizer")
-
-
-def check_normalizer(normalizer: Any, where: object) -> None:
-    """Refuse a table of characters that claims to be larger than it is: the Rust library would reserve memory for it,
-    and end the process if there is not enough."""
-    if isinstance(normalizer, dict) and "precompiled_charsmap" in normalizer:
-        data = guarded(lambda: base64.b64decode(normalizer["precompiled_charsmap"]), where)
-        if int.from_bytes(data[:4], "little") > len(data) - 4:
-            raise Error("precompiled_charsmap is broken", where=where, fix="the file is damaged: fetch it again")
-    if isinstance(normalizer, dict | list):
-        for part in normalizer.values() if isinstance(normalizer, dict) else normalizer:
-            check_normalizer(part, where)
 
 
 def alphabet() -> dict[str, int]:
