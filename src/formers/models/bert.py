@@ -12,21 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from ..batch import Batch
 from ..config import ConfigMap, Row, divides, positive, probability
 from ..family import ACT, TOKENS, Family, Format, Head
 from ..keymap import KeyMap
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
-from ..nn.cache import Cache
-from ..nn.door import Sight
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import causal
 from ..nn.norms import LayerNorm
-from ..nn.probe import Probe
+from ..nn.trunk import Trunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,37 +56,34 @@ class BERTConfig:
         activation(self.act)
 
 
-class BERT(nn.Module):
+class BERT(Trunk):
     """An encoder: token + position + segment → norm → post-norm blocks."""
 
     def __init__(self, config: BERTConfig):
-        super().__init__()
-        c, self.mask = config, causal if config.causal else None
-        norm = LayerNorm(c.dim, c.eps)
-        self.embed = Embeddings(
-            c.dim, c.vocab, positions=c.context, segments=c.segments, offset=c.offset, norm=norm, dropout=c.dropout
-        )
-        self.blocks = Stack(
-            Block(
-                Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                FeedForward(c.dim, c.ff, c.act),
-                norm=lambda: LayerNorm(c.dim, c.eps),
-                order="post",
+        c = config
+        super().__init__(
+            Embeddings(
+                c.dim,
+                c.vocab,
+                positions=c.context,
+                segments=c.segments,
+                offset=c.offset,
+                norm=LayerNorm(c.dim, c.eps),
                 dropout=c.dropout,
-            )
-            for _ in range(c.layers)
+            ),
+            Stack(
+                Block(
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
+                    FeedForward(c.dim, c.ff, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    order="post",
+                    dropout=c.dropout,
+                )
+                for _ in range(c.layers)
+            ),
+            masks=[causal if c.causal else None],
+            kind="encoder",
         )
-
-    def forward(
-        self, batch: Batch, *, cache: Cache | None = None, heads: Tensor | None = None, probe: Probe | None = None
-    ) -> Tensor:
-        """(N,) → (N, dim)"""
-        layout = batch.layout
-        sight = Sight(layout, mask=self.mask, cache=cache, heads=heads, probe=probe)
-        x = self.blocks(self.embed(batch, layout, sight.past), sight)
-        if cache is not None:
-            cache.advance(layout)
-        return x
 
 
 def heads(c: BERTConfig) -> dict[str, dict[str, Head]]:

@@ -13,21 +13,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from ..batch import Batch
 from ..config import ConfigMap, divides, positive, probability, renamed
 from ..family import ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, transposed
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
-from ..nn.cache import Cache
-from ..nn.door import Sight
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import causal
 from ..nn.norms import LayerNorm
-from ..nn.probe import Probe
+from ..nn.trunk import Trunk
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,37 +60,31 @@ class GPT2Config:
         activation(self.act)
 
 
-class GPT2(nn.Module):
+class GPT2(Trunk):
     """A decoder: token + position → pre-norm blocks → norm."""
 
     def __init__(self, config: GPT2Config):
-        super().__init__()
         c = config
-        self.embed = Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout)
         scale = (c.dim // c.heads) ** -0.5 if c.scale else 1.0
-        self.blocks = Stack(
-            Block(
-                Attention(
-                    c.dim, c.heads, scale=scale / (i + 1) if c.scale_by_layer else scale, dropout=c.attention_dropout
-                ),
-                FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
-                norm=lambda: LayerNorm(c.dim, c.eps),
-                dropout=c.dropout,
-            )
-            for i in range(c.layers)
+        super().__init__(
+            Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
+            Stack(
+                Block(
+                    Attention(
+                        c.dim,
+                        c.heads,
+                        scale=scale / (i + 1) if c.scale_by_layer else scale,
+                        dropout=c.attention_dropout,
+                    ),
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    dropout=c.dropout,
+                )
+                for i in range(c.layers)
+            ),
+            LayerNorm(c.dim, c.eps),
+            masks=[causal],
         )
-        self.norm = LayerNorm(c.dim, c.eps)
-
-    def forward(
-        self, batch: Batch, *, cache: Cache | None = None, heads: Tensor | None = None, probe: Probe | None = None
-    ) -> Tensor:
-        """(N,) → (N, dim)"""
-        layout = batch.layout
-        sight = Sight(layout, mask=causal, cache=cache, heads=heads, probe=probe, kind="decoder")
-        x = self.norm(self.blocks(self.embed(batch, layout, sight.past), sight))
-        if cache is not None:
-            cache.advance(layout)
-        return x
 
 
 def heads(c: GPT2Config) -> dict[str, dict[str, Head]]:

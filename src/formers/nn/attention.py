@@ -5,12 +5,14 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from .door import Relative, Sight, attend, weights
+from .positions import Rotary
 
 
 class Attention(nn.Module):
     """softmax(q·kᵀ·scale + bias)·v in H heads (Vaswani et al. 2017, §3.2).
 
     Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
+    `out_bias` is that of the output if it differs from the others'; `rotary` turns queries and keys by their position;
     `relative(q, k, scale) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
     """
 
@@ -21,9 +23,11 @@ class Attention(nn.Module):
         *,
         head_dim: int | None = None,
         bias: bool = True,
+        out_bias: bool | None = None,
         scale: float | None = None,
         dropout: float = 0.0,
         cross: bool = False,
+        rotary: Rotary | None = None,
         relative: Relative | None = None,
     ):
         super().__init__()
@@ -33,9 +37,9 @@ class Attention(nn.Module):
             self.q, self.kv = nn.Linear(dim, inner, bias=bias), nn.Linear(dim, 2 * inner, bias=bias)
         else:
             self.qkv = nn.Linear(dim, 3 * inner, bias=bias)
-        self.o = nn.Linear(inner, dim, bias=bias)
+        self.o = nn.Linear(inner, dim, bias=bias if out_bias is None else out_bias)
         self.scale = self.head_dim**-0.5 if scale is None else scale
-        self.dropout, self.relative, self.cross = dropout, relative, cross
+        self.dropout, self.relative, self.rotary, self.cross = dropout, relative, rotary, cross
 
     def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
         """(N, dim) → (N, dim)"""
@@ -51,6 +55,9 @@ class Attention(nn.Module):
     def project(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
         q, k, v = self.split(self.qkv(x), 3)
+        if self.rotary is not None:
+            angles = sight.angles(self.rotary)
+            q, k = self.rotary.turn(q, angles), self.rotary.turn(k, angles)
         if sight.cache is not None:
             past = sight.cache[layer].append(k, v, sight.query)
             k, v = (k, v) if sight.past is None else past

@@ -64,9 +64,10 @@ class Stack(nn.ModuleList):
         super().__init__(blocks)
         self.order = tuple(range(len(self)) if order is None else order)
 
-    def forward(self, x: Tensor, sight: Sight, view: Sight | None = None) -> Tensor:
-        """(N, dim) → (N, dim)"""
+    def forward(self, x: Tensor, sights: Sight | Sequence[Sight], view: Sight | None = None) -> Tensor:
+        """(N, dim) → (N, dim); one sight for all layers, or one for each."""
         for layer, index in enumerate(self.order):
+            sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
                 sight.probe.state(sight.kind, x)
             x = self[index](x, sight, view, layer)

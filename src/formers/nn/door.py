@@ -19,6 +19,7 @@ from torch import Tensor
 from ..batch import Layout
 from .cache import Cache
 from .masks import Both, Index, Window, both, causal, documents, evaluate
+from .positions import Rotary
 from .probe import Probe
 
 Relative = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
@@ -29,8 +30,9 @@ class Sight:
     the dense form and the block mask are made once.
 
     The documents of both sides lie as `query` and `key` say; `mask` and `bias` hold inside a document. Cross attention
-    looks at `memory`. With a cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span`
-    slots altogether. `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
+    looks at `memory`. `positions` (N,) are those of the queries where they do not count from a document's start. With a
+    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. `heads`
+    (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Sight:
         *,
         mask: Index | None = None,
         bias: Index | None = None,
+        positions: Tensor | None = None,
         memory: Tensor | None = None,
         cache: Cache | None = None,
         heads: Tensor | None = None,
@@ -48,10 +51,21 @@ class Sight:
     ):
         self.query, self.key, self.mask, self.bias = query, key or query, mask, bias
         self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
+        self.positions = positions
         self.past = cache.begin(query) if cache is not None and key is None else None
         self.span = self.key.longest if self.past is None or cache is None else cache.used + query.longest
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
+        self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
+
+    def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
+        """By how much a token of each slot is turned."""
+        if rotary not in self._angles:
+            places = self.query.position if self.positions is None else self.positions
+            self._angles[rotary] = rotary.angles(
+                places if self.past is None else places + self.past[self.query.document]
+            )
+        return self._angles[rotary]
 
     @property
     def uniform(self) -> bool:
@@ -111,7 +125,7 @@ _forced: str | None = None
 
 @contextlib.contextmanager
 def kernel(name: str | None) -> Iterator[None]:
-    """Take one path for all attention inside: plain, loop, dense, varlen or flex. For tests and comparisons."""
+    """Take one path for all attention inside: plain, loop, band, dense, varlen or flex. For tests and comparisons."""
     global _forced
     before, _forced = _forced, name
     try:
@@ -129,6 +143,8 @@ def attend(
         return _varlen(q, k, v, sight, scale)
     if path == "flex":
         return _flex(q, k, v, sight, scale)
+    if path == "band":
+        return _band(q, k, v, sight, scale, dropout)
     if path == "loop":
         return _loop(q, k, v, sight, scale, dropout)
     q, k, v = _grid(q, sight.query), _grid(k, sight.key), _grid(v, sight.key)  # (rows, H, T, D)
@@ -156,6 +172,9 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
         return "plain"
     if relative is not None or not packed:
         return "dense"
+    band = sight.bias is None and sight.query is sight.key and _width(sight.mask)
+    if band and not (q.is_cuda and dropout == 0 and _flash_ready(q)) and sight.query.longest > 2 * band:
+        return "band"
     if q.is_cuda:
         if dropout > 0:
             if not torch.compiler.is_compiling():
@@ -170,6 +189,12 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
     tight = sight.query.rows * sight.query.longest <= 1.25 * sight.query.total
     by_row = getattr(sight.mask, "by_row", False)
     return "dense" if torch.compiler.is_compiling() or by_row or tight else "loop"
+
+
+def _width(mask: Index | None) -> int:
+    """How many tokens a causal window shows; 0 if the mask is no such thing."""
+    left, right = reach(mask) or (-1, -1)
+    return left + 1 if right == 0 and left >= 0 else 0
 
 
 def reach(mask: Index | None) -> tuple[int, int] | None:
@@ -234,6 +259,25 @@ def _loop(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: 
         out = F.scaled_dot_product_attention(x, y, z, attn_mask=here, dropout_p=dropout, is_causal=flag, scale=scale)
         parts.append(out[0].transpose(0, 1))
     return torch.cat(parts) if parts else torch.zeros_like(q)
+
+
+def _band(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+    """A causal window of w tokens: blocks of w queries over their own and the block before, so the work grows with
+    n · w and not with n². Keys behind a document's end come after its queries: no mask of lengths is needed."""
+    layout, w = sight.query, _width(sight.mask)
+    count = -(-layout.longest // w)
+    grid = [F.pad(layout.unpack(t), (0, 0, 0, 0, 0, count * w - layout.longest)) for t in (q, k, v)]
+    x, y, z = (t.unflatten(1, (count, w)).transpose(2, 3) for t in grid)  # (rows, blocks, H, w, D)
+    y, z = (torch.cat((F.pad(t, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1], t), 3) for t in (y, z))  # (rows, blocks, H, 2w, D)
+    here = torch.arange(w, device=q.device)[:, None]
+    there = torch.arange(2 * w, device=q.device) - w  # counted from the block's first token
+    mask = (there <= here) & (here - there < w)
+    first = torch.arange(count, device=q.device)[:, None, None, None] > 0
+    mask = mask & (first | (there >= 0))  # (blocks, 1, w, 2w): there is nothing before the first block
+    x, y, z, mask = x.flatten(0, 1), y.flatten(0, 1), z.flatten(0, 1), mask.repeat(layout.rows, 1, 1, 1)
+    out = F.scaled_dot_product_attention(x, y, z, attn_mask=mask, dropout_p=dropout, scale=scale)
+    out = out.transpose(1, 2).reshape(layout.rows, count * w, *q.shape[1:])  # (rows, T, H, D)
+    return layout.pack(out[:, : layout.longest])
 
 
 def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,6 +71,12 @@ def both(*masks: Index | None) -> Index | None:
     for mask in masks:
         parts += mask.parts if isinstance(mask, Both) else [] if mask is None else [mask]
     return None if not parts else parts[0] if len(parts) == 1 else Both(tuple(parts))
+
+
+def layered(pattern: Sequence[str], width: int, layers: int) -> list[Index | None]:
+    """The mask of each layer: "global" is causal, "local" a causal window; the pattern repeats."""
+    kinds = {"global": causal, "local": both(causal, window(width))}
+    return [kinds[pattern[i % len(pattern)]] for i in range(layers)]
 
 
 @functools.cache

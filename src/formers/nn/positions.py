@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """Rotary positions (Su et al. 2021, arXiv:2104.09864): pairs of a head's first `width` numbers are turned by an
+    angle that grows with the position, so that a score depends on the distance alone.
+
+    A pair is two neighbours (`pairs`, GPT-J) or the same place in both halves (GPT-NeoX).
+    """
+
+    width: int
+    pairs: bool = False
+    base: float = 10000.0
+
+    def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """(N,) → cos and sin, (N, 1, width / 2)"""
+        power = torch.arange(0, self.width, 2, device=positions.device).float() / self.width
+        angle = positions[:, None, None] * self.base**-power
+        return angle.cos(), angle.sin()
+
+    def turn(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+        """(N, H, D) → (N, H, D)"""
+        cos, sin = (t.to(x.dtype) for t in angles)
+        first, rest = x[..., : self.width], x[..., self.width :]
+        a, b = first.unflatten(-1, (-1, 2)).unbind(-1) if self.pairs else first.chunk(2, -1)  # (N, H, width / 2)
+        turned = (a * cos - b * sin, b * cos + a * sin)
+        both = torch.stack(turned, -1).flatten(-2) if self.pairs else torch.cat(turned, -1)
+        return torch.cat((both, rest), -1)
 
 
 class BucketBias(nn.Module):
