@@ -206,7 +206,8 @@ class ConfigMap:
 
     Every key of theirs must be in `rows` (mapped), in `fixed` (formers can honour these values only), or
     `irrelevant` to the numbers; any other key is an error that names it. `aliases` are other names of a mapped key,
-    `defaults` is what their class takes for an absent key where that differs from ours.
+    `defaults` is what their class takes for an absent key where that differs from ours, `older` reads keys that they
+    no longer write.
     """
 
     rows: Mapping[str, str | Row]
@@ -214,10 +215,11 @@ class ConfigMap:
     irrelevant: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    older: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
     def row(self, key: str) -> Row:
         """The rule of a mapped key."""
-        row = self.rows[key]
+        row = Row(self.older[key], lambda config: None) if key in self.older else self.rows[key]
         return renamed(row) if isinstance(row, str) else row
 
     def read(
@@ -231,7 +233,7 @@ class ConfigMap:
             if alias in theirs and named.setdefault(key, theirs[alias]) != theirs[alias]:
                 raise Error(f"{alias} and {key} contradict each other", where=where, fix="remove one of them")
         for key, value in {**self.defaults, **named}.items():
-            if key in self.rows:
+            if key in self.rows or key in self.older:
                 try:
                     ours.update(self.row(key).read(value))
                 except Error as error:
@@ -253,14 +255,17 @@ class ConfigMap:
     def write(self, config: Any, original: Mapping[str, Any]) -> dict[str, Any]:
         """Their config: the original's own words wherever they still say the same, ours everywhere else."""
         theirs = {self.aliases.get(key, key): value for key, value in original.items()}
-        for key in self.rows:
-            row = self.row(key)
-            if key in theirs:
-                try:
-                    same = all(getattr(config, name) == value for name, value in row.read(theirs[key]).items())
-                except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
-                    same = False
-                if same:
-                    continue
-            theirs[key] = row.write(config)
+        for key in (*self.rows, *self.older):
+            if key in theirs and self.still(key, theirs[key], config):
+                continue
+            theirs.pop(key, None)
+            if key in self.rows:
+                theirs[key] = self.row(key).write(config)
         return theirs
+
+    def still(self, key: str, value: Any, config: Any) -> bool:
+        """Their word for a key says what the config says."""
+        try:
+            return all(getattr(config, name) == ours for name, ours in self.row(key).read(value).items())
+        except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
+            return False

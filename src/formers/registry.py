@@ -57,7 +57,13 @@ MEMBERS = {
     for member in (
         Member("bert", "an encoder: masked tokens and next sentence"),
         Member("roberta", "BERT without next sentence, byte-level BPE", variant=True),
+        Member("gpt", "a decoder: learned positions, post-norm, fine-tuned by task", aliases=("openai-gpt",)),
         Member("gpt2", "a decoder: pre-norm, byte-level BPE"),
+        Member("gpt3", "GPT-2 with dense and banded attention in turn"),
+        Member("gpt_neo", "GPT-2 with dense and local attention in turn, unscaled"),
+        Member("gptj", "a decoder: rotary positions, parallel blocks"),
+        Member("gpt_neox", "GPT-J with two norms and rotary halves"),
+        Member("bloom", "a decoder: ALiBi, 59 languages"),
         Member("t5", "an encoder-decoder: text to text, span corruption"),
         Member("mt5", "T5 1.1 in 101 languages", variant=True),
     )

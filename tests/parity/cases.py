@@ -17,6 +17,11 @@ HEADS = {
     "GPT2": (*COMMON, "LMHeadModel", "DoubleHeadsModel"),
     "Bert": (*COMMON, "ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForNextSentencePrediction", "ForMultipleChoice"),
     "Roberta": (*COMMON, "ForMaskedLM", "ForCausalLM", "ForMultipleChoice"),
+    "OpenAIGPT": ("Model", "LMHeadModel", "DoubleHeadsModel", "ForSequenceClassification"),
+    "GPTNeo": (*COMMON, "ForCausalLM"),
+    "GPTJ": ("Model", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM"),
+    "GPTNeoX": (*COMMON, "ForCausalLM"),
+    "Bloom": (*COMMON, "ForCausalLM"),
     "T5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
     "MT5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
 }
@@ -57,6 +62,43 @@ def config(case: Case) -> dict[str, Any]:
     layers, ff, eps = r.choice([1, 2, 3]), r.choice([13, 30, 41]), r.choice([1e-3, 1e-5, 1e-12])
     tied = case.seed % 2 == 0
     labels = 2 if case.ending == "ForQuestionAnswering" else 5
+    tokens = {"pad_token_id": 0, "bos_token_id": 3, "eos_token_id": 4}
+    if case.family == "OpenAIGPT":
+        return {
+            "vocab_size": VOCAB, "n_positions": 24, "n_embd": heads * width, "n_layer": layers, "n_head": heads,
+            "afn": r.choice(["gelu", "relu", "silu"]), "layer_norm_epsilon": eps, "num_labels": labels,
+            "summary_type": r.choice(["cls_index", "first"]), "summary_activation": r.choice([None, "tanh"]),
+            "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "summary_first_dropout": 0.0, **tokens,
+        }  # fmt: skip
+    if case.family == "GPTNeo":
+        return {
+            "vocab_size": VOCAB, "max_position_embeddings": 24, "hidden_size": heads * width, "num_layers": 3,
+            "num_heads": heads, "attention_types": [[["global", "local"], 1], [["local"], 1]], "window_size": 4,
+            "intermediate_size": r.choice([None, ff]), "activation_function": r.choice(["gelu_new", "relu"]),
+            "layer_norm_epsilon": eps, "tie_word_embeddings": tied, "num_labels": labels, "classifier_dropout": 0.0,
+            **tokens,
+        }  # fmt: skip
+    if case.family == "GPTJ":
+        width = 6 if tied else 8
+        return {
+            "vocab_size": VOCAB, "n_positions": 24, "n_embd": heads * width, "n_layer": layers, "n_head": heads,
+            "rotary_dim": 4 if tied else 8, "n_inner": r.choice([None, ff]), "layer_norm_epsilon": eps,
+            "activation_function": r.choice(["gelu_new", "relu"]), "num_labels": labels, **tokens,
+        }  # fmt: skip
+    if case.family == "GPTNeoX":
+        return {
+            "vocab_size": VOCAB, "max_position_embeddings": 24, "hidden_size": heads * 8, "num_hidden_layers": layers,
+            "num_attention_heads": heads, "intermediate_size": ff,
+            "hidden_act": r.choice(["gelu", "gelu_fast", "relu"]),
+            "layer_norm_eps": eps, "use_parallel_residual": tied, "attention_bias": r.choice([True, False]),
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
+            "tie_word_embeddings": not tied, "num_labels": labels, "classifier_dropout": 0.0, **tokens,
+        }  # fmt: skip
+    if case.family == "Bloom":
+        return {
+            "vocab_size": VOCAB, "hidden_size": heads * width, "n_layer": layers, "n_head": heads,
+            "layer_norm_epsilon": eps, "tie_word_embeddings": tied, "num_labels": labels, **tokens,
+        }  # fmt: skip
     if case.family == "GPT2":
         return {
             "vocab_size": VOCAB, "n_positions": 24, "n_embd": heads * width, "n_layer": layers, "n_head": heads,
@@ -122,7 +164,7 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
             ids[ids == 1] = 13
             ids[..., -1] = 1
     given = {"ids": ids, "keep": keep}
-    if case.family in ("GPT2", "Bert", "Roberta"):
+    if case.family in ("GPT2", "Bert", "Roberta", "OpenAIGPT"):
         given["segments"] = torch.randint(0, 3, shape, generator=g)
     if case.pair and not case.shifts:
         given["target"] = torch.randint(5, VOCAB, (3, 8), generator=g)
@@ -140,7 +182,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
     if "segments" in given:
         call["token_type_ids"] = given["segments"]
-    if case.family in ("GPT2", "Bert", "Roberta"):
+    if not case.pair and case.family not in ("T5", "MT5", "Bloom"):
         first = keep.long().argmax(-1, keepdim=True)
         positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
         call["position_ids"] = positions + (pad + 1 if case.family == "Roberta" else 0)
@@ -156,7 +198,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     if case.ending == "DoubleHeadsModel" and model.config.summary_type == "cls_index":
         places = torch.arange(keep.shape[-1])
         call["mc_token_ids"] = torch.where(keep, places, -1).amax(-1)
-    if case.family == "GPT2" and case.choices:
+    if case.ending == "DoubleHeadsModel":
         call = {k: v.flatten(0, -2) if k not in ("mc_token_ids",) else v.flatten() for k, v in call.items()}
     out = model(**call)
     real = given.get("target_keep", keep)[..., None]

@@ -13,51 +13,36 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, divides, positive, probability, renamed
-from ..family import ACT, TOKENS, Family, Format, Head, Pool
-from ..keymap import KeyMap, transposed
+from ..config import ConfigMap, positive, probability
+from ..family import ACT, Family, Format, Head
+from ..keymap import KeyMap
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
+from ..nn.feedforward import FeedForward
 from ..nn.masks import causal
 from ..nn.norms import LayerNorm
 from ..nn.trunk import Trunk
+from . import gpt
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPT2Config:
+class GPT2Config(gpt.GPTConfig):
     """GPT-2's sizes and rates; the defaults are the smallest published model."""
 
     vocab: int = 50257
     context: int = 1024
-    dim: int = 768
-    layers: int = 12
-    heads: int = 12
     ff: int | None = None  # None: 4 · dim
-    act: str = "gelu_tanh"
-    eps: float = 1e-5
-    dropout: float = 0.1
-    embed_dropout: float = 0.1
-    attention_dropout: float = 0.1
     head_dropout: float = 0.1
-    summary: Pool = "last"  # which token the second of the double heads reads
-    summary_act: str | None = None
-    summary_dropout: float = 0.1
     scale: bool = True  # scores by 1/√head_dim,
     scale_by_layer: bool = False  # and by 1/(layer + 1) as well
-    init: float = 0.02
-    tied: bool = True
-    pad: int | None = None
     bos: int | None = 50256
     eos: int | tuple[int, ...] | None = 50256
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "context", "dim", "layers", "heads", "ff")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout", "summary_dropout")
-        divides(self)
-        activation(self.act)
+        super().__post_init__()
+        positive(self, "ff")
+        probability(self, "head_dropout")
 
 
 class GPT2(Trunk):
@@ -88,14 +73,8 @@ class GPT2(Trunk):
 
 
 def heads(c: GPT2Config) -> dict[str, dict[str, Head]]:
-    """GPT-2's heads; a classifier reads the last token, the only one that has seen all others."""
-    lm = Head(out="vocab", bias=False)
-    choose = Head(pool=c.summary, inner=("dropout",), out=1, after=c.summary_act, dropout=c.summary_dropout)
-    return {
-        "none": {},
-        "lm": {"lm": lm},
-        "double": {"lm": lm, "choose": choose},
-        "classify": {"classify": Head(pool="last", bias=False)},
+    """GPT's heads and two more."""
+    return gpt.heads(c) | {
         "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout)},
         "answer": {"answer": Head(out=2)},
     }
@@ -108,55 +87,29 @@ def init(c: GPT2Config) -> dict[str, float]:
 
 
 HF_CONFIG = ConfigMap(
-    {
-        "vocab_size": "vocab", "n_positions": "context", "n_embd": "dim", "n_layer": "layers", "n_head": "heads",
-        "n_inner": "ff", "activation_function": ACT, "layer_norm_epsilon": "eps", "resid_pdrop": "dropout",
-        "embd_pdrop": "embed_dropout", "attn_pdrop": "attention_dropout", "classifier_dropout": "head_dropout",
-        "summary_type": renamed("summary", {"cls_index": "last", "last": "last", "first": "first", "mean": "mean"}),
-        "summary_activation": "summary_act", "summary_first_dropout": "summary_dropout", "scale_attn_weights": "scale",
-        "scale_attn_by_inverse_layer_idx": "scale_by_layer", "initializer_range": "init",
-        "tie_word_embeddings": "tied", **TOKENS,
+    gpt.ROWS
+    | {
+        "n_inner": "ff",
+        "activation_function": ACT,
+        "classifier_dropout": "head_dropout",
+        "scale_attn_weights": "scale",
+        "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     },
-    aliases={
-        "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
-        "num_hidden_layers": "n_layer",
-    },
-    fixed={"add_cross_attention": (False,), "summary_use_proj": (True,), "summary_proj_to_labels": (True,)},
-    irrelevant=frozenset({
-        "n_ctx", "n_special", "predict_special_tokens", "reorder_and_upcast_attn", "summary_last_dropout",
-    }),
-)  # fmt: skip
+    aliases=gpt.ALIASES,
+    fixed=gpt.FIXED,
+    irrelevant=gpt.IRRELEVANT | {"reorder_and_upcast_attn"},
+)
 
 
 def keys(c: GPT2Config, head: str) -> KeyMap:
-    """GPT-2 stores Linear weights transposed (as a 1×1 convolution)."""
+    """The names of GPT-2's files."""
     return KeyMap(
-        {
-            "wte.weight": "embed.token.weight",
-            "wpe.weight": "embed.position.weight",
-            "h.{i}.ln_1.*": "blocks.{i}.attn_norm.*",
-            "h.{i}.attn.c_attn.weight": transposed("blocks.{i}.attn.qkv.weight"),
-            "h.{i}.attn.c_attn.bias": "blocks.{i}.attn.qkv.bias",
-            "h.{i}.attn.c_proj.weight": transposed("blocks.{i}.attn.o.weight"),
-            "h.{i}.attn.c_proj.bias": "blocks.{i}.attn.o.bias",
-            "h.{i}.ln_2.*": "blocks.{i}.ff_norm.*",
-            "h.{i}.mlp.c_fc.weight": transposed("blocks.{i}.ff.up.weight"),
-            "h.{i}.mlp.c_fc.bias": "blocks.{i}.ff.up.bias",
-            "h.{i}.mlp.c_proj.weight": transposed("blocks.{i}.ff.down.weight"),
-            "h.{i}.mlp.c_proj.bias": "blocks.{i}.ff.down.bias",
-            "ln_f.*": "norm.*",
-        },
-        heads={
-            "lm": {"lm_head.weight": "out.weight"},
-            "choose": {"multiple_choice_head.summary.*": "out.*"},
-            "classify": {"score.weight": "out.weight"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-        },
+        {"wte.weight": "embed.token.weight", "wpe.weight": "embed.position.weight", **gpt.BLOCK, "ln_f.*": "norm.*"},
+        heads=gpt.HEADS | {"tag": {"classifier.*": "out.*"}, "answer": {"qa_outputs.*": "out.*"}},
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},
-        drop=("h.{i}.attn.bias", "h.{i}.attn.masked_bias"),
+        drop=gpt.DROP,
     )
 
 

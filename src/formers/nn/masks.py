@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import Error
+
 Index = Callable[[Any, Any, Any, Any], Any]
 
 
@@ -76,10 +78,11 @@ def both(*masks: Index | None) -> Index | None:
 def layered(pattern: Sequence[str], width: int, layers: int) -> list[Index | None]:
     """The mask of each layer: "global" is causal, "local" a causal window; the pattern repeats."""
     kinds = {"global": causal, "local": both(causal, window(width))}
+    if not pattern or set(pattern) - set(kinds):
+        raise Error(f"a pattern of layers is made of global and local, got {list(pattern)}", fix="for example local")
     return [kinds[pattern[i % len(pattern)]] for i in range(layers)]
 
 
-@functools.cache
 def slopes(heads: int) -> tuple[float, ...]:
     """ALiBi's slope of each head (Press et al. 2021, §3); for a count that is no power of two, first those of the
     lower power of two, then every other slope of the doubled set."""
@@ -95,18 +98,20 @@ def slopes(heads: int) -> tuple[float, ...]:
 class Alibi:
     """A penalty linear in the distance, one slope per head (Press et al. 2021)."""
 
-    heads: int
+    slopes: tuple[float, ...]
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""
-        return torch.tensor(slopes(self.heads), device=k.device)[h] * (k - q)
+        return torch.tensor(self.slopes, device=k.device)[h] * (k - q)
 
     def row(self, low: int, high: int, device: torch.device) -> Tensor:
         """(heads, high - low) the bias at each distance key - query in [low, high)."""
-        return torch.tensor(slopes(self.heads), device=device)[:, None] * torch.arange(low, high, device=device)
+        return torch.tensor(self.slopes, device=device)[:, None] * torch.arange(low, high, device=device)
 
 
-alibi = Alibi
+def alibi(heads: int) -> Alibi:
+    """The penalties of so many heads."""
+    return Alibi(slopes(heads))
 
 
 def evaluate(index: Index, shape: tuple[int, int, int, int], device: torch.device, offset: Tensor | int = 0) -> Tensor:

@@ -1,0 +1,148 @@
+"""BLOOM (BigScience Workshop 2022, arXiv:2211.05100)
+
+Parent  gpt2
+New     1. ALiBi: a penalty linear in the distance instead of positions   2. a norm right after the embeddings
+        3. 46 natural and 13 programming languages in a byte-level BPE of 250k
+Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: distances inside a document; the reference adds the key's position, which is the same number
+        for all keys of a row and cancels in the softmax
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigMap, divides, positive, probability
+from ..family import TOKENS, Family, Format, Head
+from ..keymap import KeyMap, interleaved
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward
+from ..nn.masks import alibi, causal
+from ..nn.norms import LayerNorm
+from ..nn.trunk import Trunk
+from . import gpt2
+
+
+@dataclass(frozen=True, kw_only=True)
+class BLOOMConfig:
+    """BLOOM's sizes and rates; the defaults are the 560m model."""
+
+    vocab: int = 250880
+    dim: int = 1024
+    layers: int = 24
+    heads: int = 16
+    eps: float = 1e-5
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    init: float = 0.02
+    tied: bool = True
+    pad: int | None = 3
+    bos: int | None = 1
+    eos: int | tuple[int, ...] | None = 2
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "dim", "layers", "heads")
+        positive(self, "init", least=0)
+        probability(self, "dropout", "attention_dropout")
+        divides(self)
+
+
+class BLOOM(Trunk):
+    """A decoder: token → norm → pre-norm blocks that see near tokens best → norm."""
+
+    def __init__(self, config: BLOOMConfig):
+        c = config
+        super().__init__(
+            Embeddings(c.dim, c.vocab, norm=LayerNorm(c.dim, c.eps)),
+            Stack(
+                Block(
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
+                    FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
+                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    dropout=c.dropout,
+                )
+                for _ in range(c.layers)
+            ),
+            LayerNorm(c.dim, c.eps),
+            masks=[causal],
+            bias=alibi(c.heads),
+        )
+
+
+def heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:
+    """BLOOM's heads; a classifier reads the last token."""
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab", bias=False)},
+        "classify": {"classify": Head(pool="last", bias=False)},
+        "tag": {"tag": Head(inner=("dropout",), dropout=c.dropout)},
+        "answer": {"answer": Head(out=2)},
+    }
+
+
+HF_CONFIG = ConfigMap(
+    {
+        "vocab_size": "vocab", "hidden_size": "dim", "n_layer": "layers", "n_head": "heads",
+        "layer_norm_epsilon": "eps", "hidden_dropout": "dropout", "attention_dropout": "attention_dropout",
+        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+    },
+    aliases={
+        "n_embed": "hidden_size", "n_embd": "hidden_size", "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head", "n_heads": "n_head", "n_layers": "n_layer",
+    },
+    fixed={"apply_residual_connection_post_layernorm": (False,)},
+    irrelevant=frozenset({
+        "pretraining_tp", "slow_but_exact", "masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi",
+        "seq_length", "skip_bias_add", "skip_bias_add_qkv", "attention_softmax_in_fp32", "pretraining_pp",
+        "unk_token_id", "n_inner",
+    }),
+    defaults={"hidden_size": 64, "n_layer": 2, "n_head": 8, "pad_token_id": None},
+)  # fmt: skip
+
+
+def keys(c: BLOOMConfig, head: str) -> KeyMap:
+    """BLOOM's names; queries, keys and values are interleaved by head."""
+    return KeyMap(
+        {
+            "word_embeddings.weight": "embed.token.weight",
+            "word_embeddings_layernorm.*": "embed.norm.*",
+            "h.{i}.input_layernorm.*": "blocks.{i}.attn_norm.*",
+            "h.{i}.self_attention.query_key_value.*": interleaved("blocks.{i}.attn.qkv.*", c.heads),
+            "h.{i}.self_attention.dense.*": "blocks.{i}.attn.o.*",
+            "h.{i}.post_attention_layernorm.*": "blocks.{i}.ff_norm.*",
+            "h.{i}.mlp.dense_h_to_4h.*": "blocks.{i}.ff.up.*",
+            "h.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
+            "ln_f.*": "norm.*",
+        },
+        heads={
+            "lm": {"lm_head.weight": "out.weight"},
+            "classify": {"score.weight": "out.weight"},
+            "tag": {"classifier.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+        },
+        prefix="" if head == "none" else "transformer.",
+        prefixes=("transformer.",),
+        tied={"lm_head.weight": "word_embeddings.weight"} if c.tied else {},
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bloom-560m": {},
+    "bloom-1b1": {"dim": 1536},
+    "bloom-1b7": {"dim": 2048},
+    "bloom-3b": {"dim": 2560, "layers": 30, "heads": 32},
+    "bloom-7b1": {"dim": 4096, "layers": 30, "heads": 32},
+    "bloom": {"dim": 14336, "layers": 70, "heads": 112},
+}
+
+FAMILY = Family(
+    BLOOMConfig, BLOOM, heads, pretraining="lm", counted="lm", init=gpt2.init, presets=PRESETS,
+    tokenizer="bpe", objective="causal",
+    hf=Format("bloom", {
+        "BloomModel": "none", "BloomForCausalLM": "lm", "BloomForSequenceClassification": "classify",
+        "BloomForTokenClassification": "tag", "BloomForQuestionAnswering": "answer",
+    }, HF_CONFIG, keys),
+)  # fmt: skip

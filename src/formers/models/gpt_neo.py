@@ -1,0 +1,157 @@
+"""GPT-Neo (Black et al. 2021, doi:10.5281/zenodo.5297715)
+
+Parent  gpt2 (after gpt3)
+New     1. dense and local attention alternate, a local layer sees 256 tokens, the token itself included
+        2. scores are not scaled by 1/√head_dim   3. queries, keys and values have no bias
+Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: positions count from a document's first real token, also with padding on the left
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigMap, Row, divides, positive, probability
+from ..errors import Error
+from ..family import ACT, TOKENS, Family, Format, Head
+from ..keymap import KeyMap
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward, activation
+from ..nn.masks import layered
+from ..nn.norms import LayerNorm
+from ..nn.trunk import Trunk
+from . import bert
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTNeoConfig:
+    """GPT-Neo's sizes and rates; the defaults are the 1.3B model."""
+
+    vocab: int = 50257
+    context: int = 2048
+    dim: int = 2048
+    layers: int = 24
+    heads: int = 16
+    ff: int | None = None  # None: 4 · dim
+    pattern: tuple[str, ...] = ("global", "local")  # of the layers, repeated
+    window: int = 256
+    act: str = "gelu_tanh"
+    eps: float = 1e-5
+    dropout: float = 0.0
+    embed_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    head_dropout: float = 0.1
+    init: float = 0.02
+    tied: bool = True
+    pad: int | None = None
+    bos: int | None = 50256
+    eos: int | tuple[int, ...] | None = 50256
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "context", "dim", "layers", "heads", "ff", "window")
+        positive(self, "init", least=0)
+        probability(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout")
+        divides(self)
+        activation(self.act)
+        layered(self.pattern, self.window, self.layers)
+
+
+class GPTNeo(Trunk):
+    """A decoder: token + position → pre-norm blocks, every other one local → norm."""
+
+    def __init__(self, config: GPTNeoConfig):
+        c = config
+        super().__init__(
+            Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
+            Stack(
+                Block(
+                    Attention(c.dim, c.heads, bias=False, out_bias=True, scale=1.0, dropout=c.attention_dropout),
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    dropout=c.dropout,
+                )
+                for _ in range(c.layers)
+            ),
+            LayerNorm(c.dim, c.eps),
+            masks=layered(c.pattern, c.window, c.layers),
+        )
+
+
+def heads(c: GPTNeoConfig) -> dict[str, dict[str, Head]]:
+    """GPT-Neo's heads; a classifier reads the last token."""
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab", bias=False)},
+        "classify": {"classify": Head(pool="last", bias=False)},
+        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout)},
+        "answer": {"answer": Head(out=2)},
+    }
+
+
+def expanded(types: Any) -> dict[str, Any]:
+    """Their [[["global", "local"], 12]]: a pattern and how often it is repeated."""
+    pattern = [kind for kinds, times in types for _ in range(min(times, 1000)) for kind in kinds]
+    if not pattern or len(pattern) > 1000:
+        raise Error("attention_types names no layers, or too many", fix='write for example [[["global", "local"], 12]]')
+    return {"pattern": tuple(pattern)}
+
+
+HF_CONFIG = ConfigMap(
+    {
+        "vocab_size": "vocab", "max_position_embeddings": "context", "hidden_size": "dim", "num_layers": "layers",
+        "num_heads": "heads", "intermediate_size": "ff", "window_size": "window",
+        "attention_types": Row(expanded, lambda c: [[[c.pattern[i % len(c.pattern)] for i in range(c.layers)], 1]]),
+        "activation_function": ACT, "layer_norm_epsilon": "eps", "resid_dropout": "dropout",
+        "embed_dropout": "embed_dropout", "attention_dropout": "attention_dropout",
+        "classifier_dropout": "head_dropout", "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+    },
+    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
+    irrelevant=frozenset({"attention_layers", "summary_type", "summary_use_proj", "summary_activation",
+                          "summary_proj_to_labels", "summary_first_dropout"}),
+)  # fmt: skip
+
+
+def keys(c: GPTNeoConfig, head: str) -> KeyMap:
+    """GPT-Neo's names; Linear weights are not transposed."""
+    return KeyMap(
+        {
+            "wte.weight": "embed.token.weight",
+            "wpe.weight": "embed.position.weight",
+            "h.{i}.ln_1.*": "blocks.{i}.attn_norm.*",
+            "h.{i}.attn.attention.(q_proj|k_proj|v_proj).weight": "blocks.{i}.attn.qkv.weight",
+            "h.{i}.attn.attention.out_proj.*": "blocks.{i}.attn.o.*",
+            "h.{i}.ln_2.*": "blocks.{i}.ff_norm.*",
+            "h.{i}.mlp.c_fc.*": "blocks.{i}.ff.up.*",
+            "h.{i}.mlp.c_proj.*": "blocks.{i}.ff.down.*",
+            "ln_f.*": "norm.*",
+        },
+        heads={
+            "lm": {"lm_head.weight": "out.weight"},
+            "classify": {"score.weight": "out.weight"},
+            "tag": {"classifier.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+        },
+        prefix="" if head == "none" else "transformer.",
+        prefixes=("transformer.",),
+        tied={"lm_head.weight": "wte.weight"} if c.tied else {},
+        drop=("h.{i}.attn.attention.bias", "h.{i}.attn.attention.masked_bias"),
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "gpt-neo-125m": {"dim": 768, "layers": 12, "heads": 12},
+    "gpt-neo-1.3b": {},
+    "gpt-neo-2.7b": {"dim": 2560, "layers": 32, "heads": 20},
+}
+
+FAMILY = Family(
+    GPTNeoConfig, GPTNeo, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    tokenizer="bpe", objective="causal",
+    hf=Format("gpt_neo", {
+        "GPTNeoModel": "none", "GPTNeoForCausalLM": "lm", "GPTNeoForSequenceClassification": "classify",
+        "GPTNeoForTokenClassification": "tag", "GPTNeoForQuestionAnswering": "answer",
+    }, HF_CONFIG, keys),
+)  # fmt: skip

@@ -1,0 +1,189 @@
+"""GPT-NeoX (Black et al. 2022, arXiv:2204.06745)
+
+Parent  gptj
+New     1. rotary positions on a quarter of each head, whose halves are turned   2. two norms, one for
+        attention and one for the feed-forward, still side by side   3. an output layer of its own, without bias
+Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: positions count from a document's first real token, also with padding on the left
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigMap, Row, divides, positive, probability, shown
+from ..errors import Error
+from ..family import ACT, TOKENS, Family, Format, Head
+from ..keymap import KeyMap, interleaved
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward, activation
+from ..nn.masks import causal
+from ..nn.norms import LayerNorm
+from ..nn.positions import Rotary
+from ..nn.trunk import Trunk
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTNeoXConfig:
+    """GPT-NeoX's sizes and rates; the defaults are the 20B model."""
+
+    vocab: int = 50432
+    context: int = 2048
+    dim: int = 6144
+    layers: int = 44
+    heads: int = 64
+    ff: int = 24576
+    rotary_fraction: float = 0.25  # share of each head that is turned
+    base: float = 10000.0
+    parallel: bool = True
+    bias: bool = True  # of the attention's layers
+    act: str = "gelu_tanh"
+    eps: float = 1e-5
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    head_dropout: float = 0.1
+    init: float = 0.02
+    tied: bool = False
+    pad: int | None = None
+    bos: int | None = 0
+    eos: int | tuple[int, ...] | None = 0
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "context", "dim", "layers", "heads", "ff")
+        positive(self, "init", least=0)
+        probability(self, "dropout", "attention_dropout", "head_dropout", "rotary_fraction")
+        divides(self)
+        if self.turned % 2 or not self.turned:
+            what = f"rotary width must be even and not zero, got {self.turned}"
+            raise Error(what, fix="choose rotary_fraction so that head_dim × fraction is even")
+        if self.base <= 0:
+            raise Error(f"base must be above 0, got {self.base}", fix="take 10000")
+        activation(self.act)
+
+    @property
+    def turned(self) -> int:
+        """How many numbers of each head are turned."""
+        return int(self.dim // self.heads * self.rotary_fraction)
+
+
+class GPTNeoX(Trunk):
+    """A decoder: token → parallel blocks with two norms each → norm."""
+
+    def __init__(self, config: GPTNeoXConfig):
+        c = config
+        rotary = Rotary(c.turned, base=c.base)
+        super().__init__(
+            Embeddings(c.dim, c.vocab, dropout=c.dropout),
+            Stack(
+                Block(
+                    Attention(c.dim, c.heads, bias=c.bias, dropout=c.attention_dropout, rotary=rotary),
+                    FeedForward(c.dim, c.ff, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    order="parallel" if c.parallel else "pre",
+                    dropout=c.dropout,
+                )
+                for _ in range(c.layers)
+            ),
+            LayerNorm(c.dim, c.eps),
+            masks=[causal],
+        )
+
+
+def heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:
+    """GPT-NeoX's heads; a classifier reads the last token."""
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab", bias=False)},
+        "classify": {"classify": Head(pool="last", bias=False)},
+        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout)},
+        "answer": {"answer": Head(out=2)},
+    }
+
+
+def init(c: GPTNeoXConfig) -> dict[str, float]:
+    """§2.1: residual outputs start at 2/(layers·√dim), all else at √(2/(5·dim)) (the "small init")."""
+    residual = 2 / (c.layers * math.sqrt(c.dim))
+    small = math.sqrt(2 / (5 * c.dim))
+    return {"*": small, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
+
+
+def rope(value: Any) -> dict[str, Any]:
+    """Their table of rotary settings; only the plain kind is the paper's."""
+    if value is None:
+        return {}
+    kind = value.get("rope_type", value.get("type", "default"))
+    other = set(value) - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
+    if kind != "default" or other:
+        raise Error(f"formers cannot honour {shown(value)}, only the plain rotary positions", fix="remove it")
+    names = {"rope_theta": "base", "partial_rotary_factor": "rotary_fraction"}
+    return {ours: value[theirs] for theirs, ours in names.items() if theirs in value}
+
+
+HF_CONFIG = ConfigMap(
+    {
+        "vocab_size": "vocab", "max_position_embeddings": "context", "hidden_size": "dim",
+        "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "ff",
+        "rope_parameters": Row(rope, lambda c: {
+            "rope_type": "default", "rope_theta": c.base, "partial_rotary_factor": c.rotary_fraction,
+        }),
+        "use_parallel_residual": "parallel", "attention_bias": "bias", "hidden_act": ACT, "layer_norm_eps": "eps",
+        "hidden_dropout": "dropout", "attention_dropout": "attention_dropout", "classifier_dropout": "head_dropout",
+        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+    },
+    older={
+        "rotary_pct": lambda v: {"rotary_fraction": v}, "rotary_emb_base": lambda v: {"base": v}, "rope_scaling": rope,
+    },
+    defaults={"hidden_act": "gelu", "eos_token_id": 2},
+)  # fmt: skip
+
+
+def keys(c: GPTNeoXConfig, head: str) -> KeyMap:
+    """GPT-NeoX's names; queries, keys and values are interleaved by head."""
+    return KeyMap(
+        {
+            "embed_in.weight": "embed.token.weight",
+            "layers.{i}.input_layernorm.*": "blocks.{i}.attn_norm.*",
+            "layers.{i}.attention.query_key_value.*": interleaved("blocks.{i}.attn.qkv.*", c.heads),
+            "layers.{i}.attention.dense.*": "blocks.{i}.attn.o.*",
+            "layers.{i}.post_attention_layernorm.*": "blocks.{i}.ff_norm.*",
+            "layers.{i}.mlp.dense_h_to_4h.*": "blocks.{i}.ff.up.*",
+            "layers.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
+            "final_layer_norm.*": "norm.*",
+        },
+        heads={
+            "lm": {"embed_out.weight": "out.weight"},
+            "classify": {"score.weight": "out.weight"},
+            "tag": {"classifier.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+        },
+        prefix="" if head == "none" else "gpt_neox.",
+        prefixes=("gpt_neox.",),
+        tied={"embed_out.weight": "embed_in.weight"} if c.tied else {},
+        drop=(
+            "layers.{i}.attention.bias", "layers.{i}.attention.masked_bias",
+            "layers.{i}.attention.rotary_emb.inv_freq", "rotary_emb.inv_freq",
+        ),
+        aliases={"lm_head.weight": "embed_out.weight"},
+    )  # fmt: skip
+
+
+PYTHIA = {"vocab": 50304, "act": "gelu", "bos": 0, "eos": 0}
+PRESETS: dict[str, dict[str, Any]] = {
+    "gpt-neox-20b": {},
+    "pythia-70m": PYTHIA | {"dim": 512, "layers": 6, "heads": 8, "ff": 2048},
+    "pythia-160m": PYTHIA | {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},
+    "pythia-410m": PYTHIA | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
+}
+
+FAMILY = Family(
+    GPTNeoXConfig, GPTNeoX, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    tokenizer="bpe", objective="causal",
+    hf=Format("gpt_neox", {
+        "GPTNeoXModel": "none", "GPTNeoXForCausalLM": "lm", "GPTNeoXForSequenceClassification": "classify",
+        "GPTNeoXForTokenClassification": "tag", "GPTNeoXForQuestionAnswering": "answer",
+    }, HF_CONFIG, keys),
+)  # fmt: skip

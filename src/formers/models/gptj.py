@@ -1,0 +1,153 @@
+"""GPT-J (Wang and Komatsuzaki 2021, github.com/kingoflolz/mesh-transformer-jax)
+
+Parent  gpt2
+New     1. rotary positions: neighbouring numbers of a head's first 64 are turned in pairs
+        2. attention and feed-forward side by side on one shared norm   3. no biases in attention
+        4. an output layer of its own, with a bias
+Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: positions count from a document's first real token, also with padding on the left
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigMap, divides, positive, probability
+from ..errors import Error
+from ..family import ACT, TOKENS, Family, Format, Head
+from ..keymap import KeyMap
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward, activation
+from ..nn.masks import causal
+from ..nn.norms import LayerNorm
+from ..nn.positions import Rotary
+from ..nn.trunk import Trunk
+from . import bert
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPTJConfig:
+    """GPT-J's sizes and rates; the defaults are the 6B model."""
+
+    vocab: int = 50400
+    context: int = 2048
+    dim: int = 4096
+    layers: int = 28
+    heads: int = 16
+    rotary: int | None = 64  # numbers of each head that are turned; None: all
+    ff: int | None = None  # None: 4 · dim
+    act: str = "gelu_tanh"
+    eps: float = 1e-5
+    dropout: float = 0.0
+    embed_dropout: float = 0.0
+    attention_dropout: float = 0.0
+    init: float = 0.02
+    tied: bool = False
+    pad: int | None = None
+    bos: int | None = 50256
+    eos: int | tuple[int, ...] | None = 50256
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "context", "dim", "layers", "heads", "ff", "rotary")
+        positive(self, "init", least=0)
+        probability(self, "dropout", "embed_dropout", "attention_dropout")
+        width = divides(self)
+        if self.turned % 2 or self.turned > width:
+            what = f"{self.turned} of a head's {width} numbers cannot be turned in pairs"
+            raise Error(what, fix=f"set rotary to an even number up to {width}")
+        activation(self.act)
+
+    @property
+    def turned(self) -> int:
+        """How many numbers of each head are turned."""
+        return self.dim // self.heads if self.rotary is None else self.rotary
+
+
+class GPTJ(Trunk):
+    """A decoder: token → parallel blocks with one norm each → norm."""
+
+    def __init__(self, config: GPTJConfig):
+        c = config
+        rotary = Rotary(c.turned, pairs=True)
+        super().__init__(
+            Embeddings(c.dim, c.vocab, dropout=c.embed_dropout),
+            Stack(
+                Block(
+                    Attention(c.dim, c.heads, bias=False, dropout=c.attention_dropout, rotary=rotary),
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    order="parallel",
+                    shared_norm=True,
+                    dropout=c.dropout,
+                )
+                for _ in range(c.layers)
+            ),
+            LayerNorm(c.dim, c.eps),
+            masks=[causal],
+        )
+
+
+def heads(c: GPTJConfig) -> dict[str, dict[str, Head]]:
+    """GPT-J's heads; a classifier reads the last token."""
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab")},
+        "classify": {"classify": Head(pool="last", bias=False)},
+        "answer": {"answer": Head(out=2)},
+    }
+
+
+HF_CONFIG = ConfigMap(
+    {
+        "vocab_size": "vocab", "n_positions": "context", "n_embd": "dim", "n_layer": "layers", "n_head": "heads",
+        "rotary_dim": "rotary", "n_inner": "ff", "activation_function": ACT, "layer_norm_epsilon": "eps",
+        "resid_pdrop": "dropout", "embd_pdrop": "embed_dropout", "attn_pdrop": "attention_dropout",
+        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+    },
+    aliases={
+        "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    fixed={"rotary": (True,), "scale_attn_weights": (True,)},
+    irrelevant=frozenset({"n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+                          "summary_first_dropout"}),
+)  # fmt: skip
+
+
+def keys(c: GPTJConfig, head: str) -> KeyMap:
+    """GPT-J's names."""
+    return KeyMap(
+        {
+            "wte.weight": "embed.token.weight",
+            "h.{i}.ln_1.*": "blocks.{i}.attn_norm.*",
+            "h.{i}.attn.(q_proj|k_proj|v_proj).weight": "blocks.{i}.attn.qkv.weight",
+            "h.{i}.attn.out_proj.weight": "blocks.{i}.attn.o.weight",
+            "h.{i}.mlp.fc_in.*": "blocks.{i}.ff.up.*",
+            "h.{i}.mlp.fc_out.*": "blocks.{i}.ff.down.*",
+            "ln_f.*": "norm.*",
+        },
+        heads={
+            "lm": {"lm_head.*": "out.*"},
+            "classify": {"score.weight": "out.weight"},
+            "answer": {"qa_outputs.*": "out.*"},
+        },
+        prefix="" if head == "none" else "transformer.",
+        prefixes=("transformer.",),
+        tied={"lm_head.weight": "wte.weight"} if c.tied else {},
+        drop=("h.{i}.attn.bias", "h.{i}.attn.masked_bias", "h.{i}.attn.embed_positions"),
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
+
+FAMILY = Family(
+    GPTJConfig, GPTJ, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    tokenizer="bpe", objective="causal",
+    hf=Format("gptj", {
+        "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",
+        "GPTJForQuestionAnswering": "answer",
+    }, HF_CONFIG, keys),
+)  # fmt: skip
