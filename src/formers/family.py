@@ -25,6 +25,7 @@ class Head:
     out: int | Literal["labels", "vocab"] | None = "labels"
     bias: bool = True
     after: str | None = None  # an activation of the output
+    inner_dim: int | None = None  # the width of the inner layers, if it is not the model's (ALBERT)
     scale: float = 1.0  # of the hidden state before the output layer (T5)
     dropout: float = 0.0
     decoder: bool = True  # False: this head of an encoder-decoder reads the encoder, and there is no decoder

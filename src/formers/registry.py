@@ -57,6 +57,8 @@ MEMBERS = {
     for member in (
         Member("bert", "an encoder: masked tokens and next sentence"),
         Member("roberta", "BERT without next sentence, byte-level BPE", variant=True),
+        Member("albert", "BERT with one shared block and narrow embeddings"),
+        Member("ernie", "BERT that hides phrases and entities; task types"),
         Member("gpt", "a decoder: learned positions, post-norm, fine-tuned by task", aliases=("openai-gpt",)),
         Member("gpt2", "a decoder: pre-norm, byte-level BPE"),
         Member("gpt3", "GPT-2 with dense and banded attention in turn"),

@@ -17,6 +17,10 @@ HEADS = {
     "GPT2": (*COMMON, "LMHeadModel", "DoubleHeadsModel"),
     "Bert": (*COMMON, "ForPreTraining", "ForMaskedLM", "LMHeadModel", "ForNextSentencePrediction", "ForMultipleChoice"),
     "Roberta": (*COMMON, "ForMaskedLM", "ForCausalLM", "ForMultipleChoice"),
+    "Albert": (*COMMON, "ForPreTraining", "ForMaskedLM", "ForMultipleChoice"),
+    "Ernie": (
+        *COMMON, "ForPreTraining", "ForMaskedLM", "ForCausalLM", "ForNextSentencePrediction", "ForMultipleChoice",
+    ),
     "OpenAIGPT": ("Model", "LMHeadModel", "DoubleHeadsModel", "ForSequenceClassification"),
     "GPTNeo": (*COMMON, "ForCausalLM"),
     "GPTJ": ("Model", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM"),
@@ -24,7 +28,7 @@ HEADS = {
     "Bloom": (*COMMON, "ForCausalLM"),
     "T5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
     "MT5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -110,14 +114,22 @@ def config(case: Case) -> dict[str, Any]:
             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "summary_first_dropout": 0.0,
             "classifier_dropout": 0.0,
         }  # fmt: skip
-    if case.family in ("Bert", "Roberta"):
+    if case.family in ("Bert", "Roberta", "Albert", "Ernie"):
+        more = {}
+        if case.family == "Albert":
+            more = {"embedding_size": 5, "num_hidden_groups": 1 if tied else 2, "inner_group_num": 1 if tied else 2,
+                    "num_hidden_layers": 3, "classifier_dropout_prob": 0.0, "num_labels": labels}  # fmt: skip
+            more |= {"num_labels": 2} if case.ending == "ForPreTraining" else {}
+        if case.family == "Ernie":
+            more = {"task_type_vocab_size": 4, "use_task_id": not tied}
         return {
             "vocab_size": VOCAB, "max_position_embeddings": 27, "type_vocab_size": 3, "hidden_size": heads * width,
             "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": ff,
             "hidden_act": r.choice(["gelu", "gelu_new", "relu", "quick_gelu"]), "layer_norm_eps": eps,
             "is_decoder": case.ending in ("LMHeadModel", "ForCausalLM"), "tie_word_embeddings": tied,
-            "pad_token_id": 0 if case.family == "Bert" else r.choice([0, 1, 2]), "num_labels": labels,
-            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "classifier_dropout": 0.0,
+            "pad_token_id": r.choice([0, 1, 2]) if case.family == "Roberta" else 0, "num_labels": labels,
+            "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+            **({} if case.family == "Albert" else {"classifier_dropout": 0.0}), **more,
         }  # fmt: skip
     return {
         "vocab_size": VOCAB, "d_model": r.choice([12, 20]), "d_kv": width, "num_heads": heads, "d_ff": ff,
@@ -164,7 +176,7 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
             ids[ids == 1] = 13
             ids[..., -1] = 1
     given = {"ids": ids, "keep": keep}
-    if case.family in ("GPT2", "Bert", "Roberta", "OpenAIGPT"):
+    if case.family in ("GPT2", "Bert", "Roberta", "Albert", "Ernie", "OpenAIGPT"):
         given["segments"] = torch.randint(0, 3, shape, generator=g)
     if case.pair and not case.shifts:
         given["target"] = torch.randint(5, VOCAB, (3, 8), generator=g)
@@ -207,6 +219,8 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     if case.ending == "ForQuestionAnswering":
         return {"answer": torch.stack((out.start_logits, out.end_logits), -1) * real}
     if case.ending == "ForPreTraining":
+        if case.family == "Albert":
+            return {"mlm": out.prediction_logits * real, "sop": out.sop_logits}
         return {"mlm": out.prediction_logits * real, "nsp": out.seq_relationship_logits}
     if case.ending == "DoubleHeadsModel":
         return {"lm": out.logits.view(*keep.shape, -1) * real, "choose": out.mc_logits.view(keep.shape[:-1])}

@@ -9,12 +9,13 @@ Differs from the reference: nothing known
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, Row, divides, positive, probability
 from ..family import ACT, TOKENS, Family, Format, Head
-from ..keymap import KeyMap
+from ..keymap import KeyMap, Op
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
 from ..nn.embeddings import Embeddings
@@ -122,7 +123,7 @@ HF_CONFIG = ConfigMap(ROWS, fixed=FIXED, irrelevant=frozenset({
     "pooler_type",
 }))  # fmt: skip
 
-BODY = {
+BODY: dict[str, str | Op] = {
     "embeddings.word_embeddings.weight": "embed.token.weight",
     "embeddings.position_embeddings.weight": "embed.position.weight",
     "embeddings.token_type_embeddings.weight": "embed.segment.weight",
@@ -137,7 +138,7 @@ BODY = {
 OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def keys(c: BERTConfig, head: str) -> KeyMap:
+def keys(c: BERTConfig, head: str, base: str = "bert", body: Mapping[str, str | Op] = BODY) -> KeyMap:
     """The names of BERT's own files; an untied output layer has a weight and a bias of its own."""
     pooler = {"@pooler.dense.*": "dense.*"}
     mlm = {
@@ -151,7 +152,7 @@ def keys(c: BERTConfig, head: str) -> KeyMap:
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     }
     return KeyMap(
-        BODY,
+        body,
         heads={
             "pool": pooler,
             "mlm": mlm,
@@ -162,8 +163,8 @@ def keys(c: BERTConfig, head: str) -> KeyMap:
             "answer": {"qa_outputs.*": "out.*"},
             "choose": {**pooler, "classifier.*": "out.*"},
         },
-        prefix="" if head == "none" else "bert.",
-        prefixes=("bert.",),
+        prefix="" if head == "none" else f"{base}.",
+        prefixes=(f"{base}.",),
         tied=tied if c.tied else {},
         second={} if c.tied else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
         drop=("embeddings.position_ids", "embeddings.token_type_ids"),

@@ -18,9 +18,9 @@ def working(x: Tensor) -> Tensor:
 
 
 class Embeddings(nn.Module):
-    """token + position + segment, then a norm, dropout and (ALBERT) a projection up to the model's width.
+    """token + position + segment (+ task), then a norm, dropout and (ALBERT) a projection up to the model's width.
 
-    `tables` sizes the learned tables by name; the first row that positions use is `offset` (RoBERTa, BART: 2).
+    The first row that positions use is `offset` (RoBERTa, BART: 2).
     """
 
     def __init__(
@@ -39,6 +39,7 @@ class Embeddings(nn.Module):
         self.token = nn.Embedding(vocab, width)
         self.position = nn.Embedding(positions + offset, width) if positions else None
         self.segment = nn.Embedding(segments, width) if segments else None
+        self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it
         self.norm, self.dropout, self.offset = norm, nn.Dropout(dropout), offset
         self.up = nn.Linear(width, up) if up else None
 
@@ -49,6 +50,8 @@ class Embeddings(nn.Module):
             x = x + (self.segment.weight[0] if batch.segments is None else self.segment(batch.segments))
         elif batch.segments is not None:  # GPT-2's way: segment ids are tokens
             x = x + self.token(batch.segments)
+        if self.task is not None:
+            x = x + (self.task.weight[0] if batch.tasks is None else self.task(batch.tasks))
         if self.position is not None:
             x = self.place(x, batch.positions, layout, past)
         x = self.dropout(working(x if self.norm is None else self.norm(x)))

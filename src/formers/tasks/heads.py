@@ -38,12 +38,13 @@ class Part(nn.Module):
     def __init__(self, head: Head, config: Any, width: int | None):
         super().__init__()
         self.head, self.eos = head, config.eos
-        self.dense = nn.Linear(config.dim, config.dim) if "dense" in head.inner else None
-        self.norm = LayerNorm(config.dim, config.eps) if "norm" in head.inner else None
+        dim = head.inner_dim or config.dim
+        self.dense = nn.Linear(config.dim, dim) if "dense" in head.inner else None
+        self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
         tied = head.out == "vocab" and config.tied
-        self.out = None if width is None else Output(config.dim, width, bias=head.bias, tied=tied)
+        self.out = None if width is None else Output(dim, width, bias=head.bias, tied=tied)
 
     def forward(self, x: Tensor, tied: Tensor) -> Tensor:
         """(M, dim) hidden states, pooled already if this part pools → (M, width)"""

@@ -1,0 +1,173 @@
+"""ALBERT (Lan et al. 2019, arXiv:1909.11942)
+
+Parent  bert
+New     1. embeddings of width E < dim, projected up   2. all layers share one block (or a few groups do)
+        3. sentence order prediction instead of next sentence (objectives/pairs.py)
+Shapes  ids (N,), segments (N,) → embed (N, E) → hidden (N, dim) → mlm logits (M, vocab), sop logits (D, 2)
+Differs from the reference: nothing known
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import ConfigMap, positive
+from ..errors import Error
+from ..family import Family, Format, Head
+from ..keymap import KeyMap, Op
+from ..nn.attention import Attention
+from ..nn.block import Block, Stack
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward
+from ..nn.masks import causal
+from ..nn.norms import LayerNorm
+from ..nn.trunk import Trunk
+from . import bert
+
+
+@dataclass(frozen=True, kw_only=True)
+class ALBERTConfig(bert.BERTConfig):
+    """ALBERT's sizes and rates; the defaults are ALBERT-base, version 2."""
+
+    vocab: int = 30000
+    embed: int = 128  # the width of the embeddings
+    groups: int = 1  # of neighbouring layers, which share their blocks
+    inner: int = 1  # blocks that a layer runs one after the other
+    act: str = "gelu_tanh"
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    head_dropout: float | None = 0.1
+    bos: int | None = 2
+    eos: int | tuple[int, ...] | None = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "embed", "groups", "inner")
+        if self.groups > self.layers or self.layers * self.inner > 1000:
+            what = f"{self.layers} layers of {self.inner} blocks cannot form {self.groups} groups"
+            raise Error(what, fix="take fewer groups than layers, and 1,000 blocks at most")
+
+    @property
+    def order(self) -> list[int]:
+        """The block of each step: the layers of a group run the group's blocks."""
+        firsts = [int(i / (self.layers / self.groups)) * self.inner for i in range(self.layers)]
+        return [first + j for first in firsts for j in range(self.inner)]
+
+
+class ALBERT(Trunk):
+    """An encoder: narrow embeddings → norm → up → the same post-norm block again and again."""
+
+    def __init__(self, config: ALBERTConfig):
+        c = config
+        super().__init__(
+            Embeddings(
+                c.embed,
+                c.vocab,
+                positions=c.context,
+                segments=c.segments,
+                norm=LayerNorm(c.embed, c.eps),
+                dropout=c.dropout,
+                up=c.dim,
+            ),
+            Stack(
+                (
+                    Block(
+                        Attention(c.dim, c.heads, dropout=c.attention_dropout),
+                        FeedForward(c.dim, c.ff, c.act),
+                        norm=lambda: LayerNorm(c.dim, c.eps),
+                        order="post",
+                        dropout=c.dropout,
+                    )
+                    for _ in range(c.groups * c.inner)
+                ),
+                order=c.order,
+            ),
+            masks=[causal if c.causal else None],
+            kind="encoder",
+        )
+
+
+def heads(c: ALBERTConfig) -> dict[str, dict[str, Head]]:
+    """BERT's heads; masked tokens are predicted at the width of the embeddings, and sop stands in for nsp."""
+    mine = {name: parts for name, parts in bert.heads(c).items() if name not in ("nsp", "lm")}
+    mlm = replace(mine["mlm"]["mlm"], inner_dim=c.embed)
+    sop = replace(mine["classify"]["classify"], out=2)
+    return mine | {"mlm": {"mlm": mlm}, "pretraining": {"mlm": mlm, "sop": sop}}
+
+
+HF_CONFIG = ConfigMap(
+    {key: row for key, row in bert.ROWS.items() if key not in ("classifier_dropout", "is_decoder")}
+    | {
+        "embedding_size": "embed", "num_hidden_groups": "groups", "inner_group_num": "inner",
+        "classifier_dropout_prob": "head_dropout",
+    },
+    fixed={**bert.FIXED, "is_decoder": (False,)},
+    irrelevant=frozenset({"net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"}),
+    defaults={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
+)  # fmt: skip
+
+
+def keys(c: ALBERTConfig, head: str) -> KeyMap:
+    """ALBERT's names; the blocks are numbered by group and inside it."""
+    body: dict[str, str | Op] = {name: ours for name, ours in bert.BODY.items() if name.startswith("embeddings")}
+    body["encoder.embedding_hidden_mapping_in.*"] = "embed.up.*"
+    for number in range(c.groups * c.inner):
+        group, inner = divmod(number, c.inner)
+        theirs, ours = f"encoder.albert_layer_groups.{group}.albert_layers.{inner}", f"blocks.{number}"
+        body |= {
+            f"{theirs}.attention.(query|key|value).*": f"{ours}.attn.qkv.*",
+            f"{theirs}.attention.dense.*": f"{ours}.attn.o.*",
+            f"{theirs}.attention.LayerNorm.*": f"{ours}.attn_norm.*",
+            f"{theirs}.ffn.*": f"{ours}.ff.up.*",
+            f"{theirs}.ffn_output.*": f"{ours}.ff.down.*",
+            f"{theirs}.full_layer_layer_norm.*": f"{ours}.ff_norm.*",
+        }
+    pooler = {"@pooler.*": "dense.*"}
+    classify = {**pooler, "classifier.*": "out.*"}
+    mlm = {
+        "predictions.dense.*": "dense.*",
+        "predictions.LayerNorm.*": "norm.*",
+        "predictions.decoder.weight": "out.weight",
+        "predictions.bias" if c.tied else "predictions.decoder.bias": "out.bias",
+    }
+    tied = {
+        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    }
+    return KeyMap(
+        body,
+        heads={
+            "pool": pooler,
+            "mlm": mlm,
+            "sop": {**pooler, "sop_classifier.classifier.*": "out.*"},
+            "classify": classify,
+            "tag": {"classifier.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+            "choose": classify,
+        },
+        prefix="" if head == "none" else "albert.",
+        prefixes=("albert.",),
+        tied=tied if c.tied else {},
+        second={} if c.tied else {"predictions.bias": "predictions.decoder.bias"},
+        drop=("embeddings.position_ids", "embeddings.token_type_ids"),
+        aliases=bert.OLD,
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "albert-base": {},
+    "albert-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
+    "albert-xlarge": {"dim": 2048, "layers": 24, "heads": 16, "ff": 8192},
+    "albert-xxlarge": {"dim": 4096, "layers": 12, "heads": 64, "ff": 16384},
+}
+
+FAMILY = Family(
+    ALBERTConfig, ALBERT, heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
+    tokenizer="unigram", objective="masked",
+    hf=Format("albert", {
+        "AlbertModel": "none", "AlbertForPreTraining": "pretraining", "AlbertForMaskedLM": "mlm",
+        "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",
+        "AlbertForQuestionAnswering": "answer", "AlbertForMultipleChoice": "choose",
+    }, HF_CONFIG, keys),
+)  # fmt: skip
