@@ -24,6 +24,7 @@ class Head:
     inner: tuple[str, ...] = ()
     out: int | Literal["labels", "vocab"] | None = "labels"
     bias: bool = True
+    frozen: bool = False  # the bias is not trained, and may be missing in a file (BART)
     after: str | None = None  # an activation of the output
     inner_dim: int | None = None  # the width of the inner layers, if it is not the model's (ALBERT)
     scale: float = 1.0  # of the hidden state before the output layer (T5)

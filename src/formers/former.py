@@ -45,7 +45,7 @@ class Former:
     @property
     def pair(self) -> bool:
         """There is an encoder and a decoder."""
-        return getattr(self.model.body, "decoder", None) is not None
+        return all(getattr(self.model.body, side, None) is not None for side in ("encoder", "decoder"))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
@@ -180,8 +180,8 @@ def label_names(labels: Any) -> tuple[str, ...]:
 
 
 def count(model: nn.Module) -> int:
-    """The number of parameters."""
-    return sum(p.numel() for p in model.parameters())
+    """The number of parameters that are trained."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 def tree() -> list[dict[str, Any]]:

@@ -32,7 +32,7 @@ class Op:
 
 def transposed(name: str) -> Op:
     """GPT-2 keeps Linear weights as (in, out)."""
-    return Op(name, lambda t: t.T, lambda t: t.T)
+    return Op(name, lambda t: t.transpose(0, 1), lambda t: t.transpose(0, 1))
 
 
 def interleaved(name: str, heads: int, parts: int = 3) -> Op:

@@ -66,6 +66,8 @@ MEMBERS = {
         Member("gptj", "a decoder: rotary positions, parallel blocks"),
         Member("gpt_neox", "GPT-J with two norms and rotary halves"),
         Member("bloom", "a decoder: ALiBi, 59 languages"),
+        Member("bart", "an encoder-decoder: BERT's encoder, GPT's decoder, noise undone"),
+        Member("mbart", "BART in 25 and more languages, pre-norm", variant=True),
         Member("t5", "an encoder-decoder: text to text, span corruption"),
         Member("mt5", "T5 1.1 in 101 languages", variant=True),
     )

@@ -26,6 +26,12 @@ HEADS = {
     "GPTJ": ("Model", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM"),
     "GPTNeoX": (*COMMON, "ForCausalLM"),
     "Bloom": (*COMMON, "ForCausalLM"),
+    "Bart": (
+        "Model", "ForConditionalGeneration", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM",
+    ),
+    "MBart": (
+        "Model", "ForConditionalGeneration", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM",
+    ),
     "T5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
     "MT5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
 }  # fmt: skip
@@ -44,7 +50,8 @@ class Case:
     @property
     def pair(self) -> bool:
         """Encoder and decoder both run."""
-        return self.family in ("T5", "MT5") and self.ending not in ("EncoderModel", "ForTokenClassification")
+        alone = ("EncoderModel", "ForTokenClassification", "ForCausalLM")
+        return self.family in ("T5", "MT5", "Bart", "MBart") and self.ending not in alone
 
     @property
     def shifts(self) -> bool:
@@ -98,6 +105,14 @@ def config(case: Case) -> dict[str, Any]:
             "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
             "tie_word_embeddings": not tied, "num_labels": labels, "classifier_dropout": 0.0, **tokens,
         }  # fmt: skip
+    if case.family in ("Bart", "MBart"):
+        return {
+            "vocab_size": VOCAB, "max_position_embeddings": 24, "d_model": 15, "encoder_layers": layers,
+            "decoder_layers": r.choice([1, 2]), "encoder_attention_heads": 3, "decoder_attention_heads": 5,
+            "encoder_ffn_dim": ff, "decoder_ffn_dim": 17, "activation_function": r.choice(["gelu", "relu", "silu"]),
+            "scale_embedding": not tied, "tie_word_embeddings": tied, "num_labels": labels, "dropout": 0.0,
+            "pad_token_id": 2, "bos_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 1,
+        }  # fmt: skip
     if case.family == "Bloom":
         return {
             "vocab_size": VOCAB, "hidden_size": heads * width, "n_layer": layers, "n_head": heads,
@@ -147,7 +162,9 @@ def reference(case: Case) -> Any:
 
     made = getattr(transformers, f"{case.family}Config")(**config(case))
     model = getattr(transformers, case.family + case.ending)(made)
-    if case.ending == "ForConditionalGeneration" and case.seed % 2:  # a fresh v1.1 is tied by mistake
+    if (
+        case.family in ("T5", "MT5") and case.ending == "ForConditionalGeneration" and case.seed % 2
+    ):  # a fresh v1.1 is tied by mistake
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, made.d_model))
     generator = torch.Generator().manual_seed(case.seed + 100)
     with torch.no_grad():
@@ -194,7 +211,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
     if "segments" in given:
         call["token_type_ids"] = given["segments"]
-    if not case.pair and case.family not in ("T5", "MT5", "Bloom"):
+    if not case.pair and case.family not in ("T5", "MT5", "Bloom", "Bart", "MBart"):
         first = keep.long().argmax(-1, keepdim=True)
         positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
         call["position_ids"] = positions + (pad + 1 if case.family == "Roberta" else 0)
@@ -205,7 +222,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
         }
     if case.shifts:  # their shift runs over the padding; ours over each row's own tokens
         shifted = torch.where(keep, given["ids"], pad).roll(1, -1)
-        shifted[torch.arange(len(shifted)), keep.long().argmax(-1)] = 0
+        shifted[torch.arange(len(shifted)), keep.long().argmax(-1)] = model.config.decoder_start_token_id
         call |= {"decoder_input_ids": shifted, "decoder_attention_mask": keep.long()}
     if case.ending == "DoubleHeadsModel" and model.config.summary_type == "cls_index":
         places = torch.arange(keep.shape[-1])

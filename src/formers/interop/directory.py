@@ -192,8 +192,10 @@ def fill(
     for move in reading.moves:
         old = former.model.get_parameter(move.ours)
         shapes = [weights.shapes[name] for name in move.theirs]
-        alike = all(len(s) == old.dim() and s[1:] == shapes[0][1:] for s in shapes)  # so that they can be joined
-        value = move.load(weights.get) if alike else None
+        try:
+            value = move.load(weights.get)
+        except (RuntimeError, IndexError, ValueError):  # they cannot be joined or turned
+            value = None
         if value is None or value.shape != old.shape:
             theirs, has = " + ".join(move.theirs), shown(shapes) if value is None else tuple(value.shape)
             raise Error(
@@ -206,6 +208,8 @@ def fill(
         for name in untrained:
             put(former.model, name, room(former.model.get_parameter(name).shape, kept, device, where))
         initialise(former.model, member(former.family).family.init(former.config), seed=0, only=untrained)
+        untrained = {name for name in untrained if former.model.get_parameter(name).requires_grad}
+    if untrained:
         warnings.warn(f"new, untrained: {', '.join(sorted(untrained))}", stacklevel=3)
 
 
@@ -225,7 +229,8 @@ def room(shape: torch.Size, dtype: torch.dtype, device: torch.device, where: Pat
 def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
     """Replace a parameter."""
     path, _, last = name.rpartition(".")
-    setattr(model.get_submodule(path), last, nn.Parameter(value))
+    trained = model.get_parameter(name).requires_grad
+    setattr(model.get_submodule(path), last, nn.Parameter(value, requires_grad=trained))
 
 
 def save(former: Former, path: Any, *, shard: int = 5 * 10**9) -> None:

@@ -165,10 +165,13 @@ def plan(one: Member, former: Former, own: str, weights: safe.Weights, where: Pa
         taken = [p for p in theirs if p not in parts]
         claimed = {pattern for part in taken for pattern in keys.heads.get(part, {})}
         names = [n for n in weights if not (keys.bare(n) in mine and any(matches(p, keys.bare(n)) for p in claimed))]
+
+    def may_lack(name: str) -> bool:
+        frozen = not former.model.get_parameter(name).requires_grad
+        return name.startswith("heads.") and (frozen or name.split(".")[1] in optional)
+
     try:
-        return keys.read(
-            names, ours, optional=lambda name: name.startswith("heads.") and name.split(".")[1] in optional
-        )
+        return keys.read(names, ours, optional=may_lack)
     except Error as error:
         raise Error(error.what, where=where, fix=error.fix) from None
 
@@ -224,7 +227,8 @@ def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: 
         for move in moves:
             tensor = parameters[move.ours].detach()
             group = move.save(tensor if dtype is None else tensor.to(dtype))
-            yield group | {copy: group[first].clone() for copy, first in keys.second.items() if first in group}
+            again = [(p + copy, p + first) for copy, first in keys.second.items() for p in {"", keys.prefix}]
+            yield group | {copy: group[first].clone() for copy, first in again if first in group}
 
     size = (dtype or former.dtype).itemsize
     with safe.staged(out) as folder:

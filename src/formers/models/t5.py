@@ -10,29 +10,20 @@ Differs from the reference: half precision is not clamped (fp16 overflows; use b
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, nn
-
-from ..batch import Batch, Layout
 from ..config import LARGEST, ConfigMap, Row, positive, probability
 from ..errors import Error
 from ..family import ACT, TOKENS, Family, Format, Head
 from ..keymap import KeyMap
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
-from ..nn.cache import Cache
-from ..nn.door import Sight
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import causal
 from ..nn.norms import RMSNorm
+from ..nn.pair import Pair, Side
 from ..nn.positions import BucketBias
-from ..nn.probe import Probe
-
-HeadMasks = Mapping[str, Tensor] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,20 +69,14 @@ class T5Config:
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
-class T5Stack(nn.Module):
-    """One side: blocks that share one position bias, then a norm."""
+def side(c: T5Config, layers: int, decoder: bool) -> Side:
+    """Blocks that share one position bias, then a norm."""
 
-    def __init__(self, config: T5Config, layers: int, decoder: bool):
-        super().__init__()
-        c = config
+    def attention(cross: bool = False) -> Attention:
+        return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
 
-        def attention(cross: bool = False) -> Attention:
-            return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
-
-        self.kind = "decoder" if decoder else "encoder"
-        self.mask = causal if decoder else None
-        self.bias = BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder)
-        self.blocks = Stack(
+    return Side(
+        Stack(
             Block(
                 attention(),
                 FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
@@ -100,61 +85,24 @@ class T5Stack(nn.Module):
                 dropout=c.dropout,
             )
             for _ in range(layers)
-        )
-        self.norm, self.dropout = RMSNorm(c.dim, c.eps), nn.Dropout(c.dropout)
+        ),
+        RMSNorm(c.dim, c.eps),
+        decoder=decoder,
+        bias=BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder),
+        dropout=c.dropout,
+    )
 
-    def forward(self, x: Tensor, layout: Layout, view: Sight | None = None, **how: Any) -> Tensor:
-        """(N, dim) → (N, dim)"""
-        sight = Sight(layout, mask=self.mask, bias=self.bias, kind=self.kind, **how)
-        return self.dropout(self.norm(self.blocks(x, sight, view)))
 
-
-class T5(nn.Module):
+class T5(Pair):
     """An encoder-decoder; without decoder layers, the encoder alone."""
 
     def __init__(self, config: T5Config):
-        super().__init__()
-        self.embed = Embeddings(config.dim, config.vocab, dropout=config.dropout)
-        self.encoder = T5Stack(config, config.layers, decoder=False)
-        self.decoder = T5Stack(config, config.depth, decoder=True) if config.depth else None
-
-    def forward(
-        self, batch: Batch, *, cache: Cache | None = None, heads: HeadMasks = None, probe: Probe | None = None
-    ) -> Tensor:
-        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
-        if self.decoder is None:
-            return self.encode(batch, heads=heads, probe=probe)
-        known = None if cache is None else cache.memory
-        if known is None:
-            assert batch.source is not None
-            known = self.encode(batch.source, heads=heads, probe=probe), batch.source.layout
-        return self.decode(batch, *known, cache=cache, heads=heads, probe=probe)
-
-    def encode(self, batch: Batch, *, heads: HeadMasks = None, probe: Probe | None = None) -> Tensor:
-        """Source ids (S,) → memory (S, dim)"""
-        layout = batch.layout
-        return self.encoder(self.embed(batch, layout), layout, heads=(heads or {}).get("encoder"), probe=probe)
-
-    def decode(
-        self,
-        batch: Batch,
-        memory: Tensor,
-        source: Layout,
-        *,
-        cache: Cache | None = None,
-        heads: HeadMasks = None,
-        probe: Probe | None = None,
-    ) -> Tensor:
-        """Target ids (N,) and the encoder's output → (N, dim)"""
-        layout, masks = batch.layout, heads or {}
-        view = Sight(layout, source, memory=memory, cache=cache, heads=masks.get("cross"), probe=probe, kind="cross")
-        x = self.embed(batch, layout)
-        assert self.decoder is not None
-        x = self.decoder(x, layout, view, cache=cache, heads=masks.get("decoder"), probe=probe)
-        if cache is not None:
-            cache.memory = memory, source
-            cache.advance(layout)
-        return x
+        c = config
+        super().__init__(
+            Embeddings(c.dim, c.vocab, dropout=c.dropout),
+            side(c, c.layers, decoder=False),
+            side(c, c.depth, decoder=True) if c.depth else None,
+        )
 
 
 def heads(c: T5Config) -> dict[str, dict[str, Head]]:

@@ -45,7 +45,7 @@ class Block(nn.Module):
             attended = self.attn(self.attn_norm(x), sight, layer)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
         x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer))
-        if self.cross is not None:
+        if self.cross is not None and view is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
             x = self.add(x, norm, lambda n: cross(n, view, layer))
         return self.add(x, self.ff_norm, self.ff)

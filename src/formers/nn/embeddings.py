@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
+from .positions import Sinusoids
 
 
 def working(x: Tensor) -> Tensor:
@@ -20,7 +21,8 @@ def working(x: Tensor) -> Tensor:
 class Embeddings(nn.Module):
     """token + position + segment (+ task), then a norm, dropout and (ALBERT) a projection up to the model's width.
 
-    The first row that positions use is `offset` (RoBERTa, BART: 2).
+    `scale` multiplies the tokens, `token` is a table shared with another side, `sinusoids` stand in for a learned table
+    of positions. The first row that positions use is `offset` (RoBERTa, BART: 2).
     """
 
     def __init__(
@@ -31,34 +33,42 @@ class Embeddings(nn.Module):
         positions: int = 0,
         segments: int = 0,
         offset: int = 0,
+        sinusoids: Sinusoids | None = None,
+        scale: float = 1.0,
+        token: nn.Embedding | None = None,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
         up: int | None = None,
     ):
         super().__init__()
-        self.token = nn.Embedding(vocab, width)
+        self.token = nn.Embedding(vocab, width) if token is None else token
         self.position = nn.Embedding(positions + offset, width) if positions else None
         self.segment = nn.Embedding(segments, width) if segments else None
         self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it
+        self.sinusoids, self.scale = sinusoids, scale
         self.norm, self.dropout, self.offset = norm, nn.Dropout(dropout), offset
         self.up = nn.Linear(width, up) if up else None
 
     def forward(self, batch: Batch, layout: Layout, past: Tensor | None = None) -> Tensor:
         """(N,) → (N, width or up); `past` (D,) tokens of each document came before these."""
         x = self.token(batch.ids)
+        x = x if self.scale == 1.0 else x * self.scale
         if self.segment is not None:
             x = x + (self.segment.weight[0] if batch.segments is None else self.segment(batch.segments))
         elif batch.segments is not None:  # GPT-2's way: segment ids are tokens
             x = x + self.token(batch.segments)
         if self.task is not None:
             x = x + (self.task.weight[0] if batch.tasks is None else self.task(batch.tasks))
-        if self.position is not None:
+        if self.position is not None or self.sinusoids is not None:
             x = self.place(x, batch.positions, layout, past)
         x = self.dropout(working(x if self.norm is None else self.norm(x)))
         return x if self.up is None else self.up(x)
 
     def place(self, x: Tensor, positions: Tensor | None, layout: Layout, past: Tensor | None) -> Tensor:
         """Add the positions. Rows of one length share the table's first rows, whose gradient is then a plain sum."""
+        if self.sinusoids is not None:
+            at = layout.position if positions is None else positions
+            return x + self.sinusoids(at if past is None else at + past[layout.document]).to(x.dtype)
         assert self.position is not None
         if positions is None and past is None and layout.uniform:
             table = self.position.weight[self.offset : self.offset + layout.longest]

@@ -37,6 +37,25 @@ class Rotary:
         return torch.cat((both, rest), -1)
 
 
+@dataclass(frozen=True)
+class Sinusoids:
+    """Fixed positions (Vaswani et al. 2017, §3.5): sin and cos of position / 10000^(2i/dim), alternating as in the
+    paper or, with `halves`, all sines before all cosines as in its released code and in Marian."""
+
+    dim: int
+    halves: bool = False
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """(N,) → (N, dim)"""
+        half = (self.dim + 1) // 2
+        power = torch.arange(half, device=positions.device, dtype=torch.float64) * (2 / self.dim)
+        angle = positions[:, None] / 10000**power  # (N, half); in double precision: far positions turn often
+        parts = angle.sin(), angle.cos()[:, : self.dim // 2]
+        if self.halves:
+            return torch.cat(parts, -1).float()
+        return torch.stack((parts[0], angle.cos()), -1).flatten(1)[:, : self.dim].float()
+
+
 class BucketBias(nn.Module):
     """T5's relative position bias: one learned number for each (log-spaced distance bucket, head).
 

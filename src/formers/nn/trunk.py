@@ -35,6 +35,11 @@ class Trunk(nn.Module):
         self.embed, self.blocks, self.norm = embed, blocks, norm
         self.masks, self.bias, self.kind = tuple(masks), bias, kind
 
+    @property
+    def table(self) -> Tensor:
+        """The token embeddings that an output layer may be tied to."""
+        return self.embed.token.weight
+
     def forward(
         self, batch: Batch, *, cache: Cache | None = None, heads: Tensor | None = None, probe: Probe | None = None
     ) -> Tensor:

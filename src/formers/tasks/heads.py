@@ -22,10 +22,10 @@ WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs i
 class Output(nn.Module):
     """The last layer; its weight is handed in when it is tied to the token embedding."""
 
-    def __init__(self, dim: int, width: int, *, bias: bool, tied: bool):
+    def __init__(self, dim: int, width: int, *, bias: bool, tied: bool, frozen: bool = False):
         super().__init__()
         self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
-        self.bias = nn.Parameter(torch.empty(width)) if bias else None
+        self.bias = nn.Parameter(torch.empty(width), requires_grad=not frozen) if bias else None
 
     def forward(self, x: Tensor, tied: Tensor) -> Tensor:
         """(M, dim) → (M, width)"""
@@ -44,7 +44,7 @@ class Part(nn.Module):
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
         tied = head.out == "vocab" and config.tied
-        self.out = None if width is None else Output(dim, width, bias=head.bias, tied=tied)
+        self.out = None if width is None else Output(dim, width, bias=head.bias, tied=tied, frozen=head.frozen)
 
     def forward(self, x: Tensor, tied: Tensor) -> Tensor:
         """(M, dim) hidden states, pooled already if this part pools → (M, width)"""
@@ -79,7 +79,7 @@ class Model(nn.Module):
         if head.head.pool is not None:
             assert batch is not None
             hidden = pool(hidden, batch, head.head.pool, head.eos)
-        return head(hidden, self.body.embed.token.weight)
+        return head(hidden, self.body.table)
 
 
 def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
@@ -121,4 +121,6 @@ def assemble(family: Family, config: Any, head: str, labels: int | None = None) 
 
 def width(head: Head, config: Any, labels: int | None) -> int | None:
     """How many numbers a part gives."""
-    return config.vocab if head.out == "vocab" else (labels or 2) if head.out == "labels" else head.out
+    if head.out == "vocab":
+        return getattr(config, "target_vocab", None) or config.vocab
+    return (labels or 2) if head.out == "labels" else head.out

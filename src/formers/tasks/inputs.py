@@ -16,7 +16,8 @@ def check_ids(ids: Tensor, config: Any, name: str, past: int = 0) -> None:
     if ids.dim() < 2 or ids.shape[-1] == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
         what = f"{name} must be whole numbers of shape (rows, tokens), got {str(ids.dtype)[6:]} {tuple(ids.shape)}"
         raise Error(what, fix="for one sequence, pass ids[None]")
-    check_range(ids, config.vocab, name, "vocabulary")
+    other = getattr(config, "target_vocab", None) if name == "target" else None
+    check_range(ids, other or config.vocab, name, "vocabulary")
     limit, length = getattr(config, "context", None), past + ids.shape[-1]
     if limit is not None and length > limit:
         raise Error(
@@ -75,10 +76,17 @@ def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
         what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"
         raise Error(f"heads must be {what} for this model", fix="see the docstring of logits")
     depth = getattr(config, "depth", 0)
-    sizes = {"encoder": config.layers, "decoder": depth, "cross": depth}
+    inner = getattr(config, "decoder_heads", None) or config.heads
+    sizes = {
+        "encoder": (config.layers, config.heads),
+        "decoder": (depth, inner),
+        "cross": (depth, inner),
+    }
     masks = {k: torch.as_tensor(m, device=device) for k, m in (heads.items() if pair else [("encoder", heads)])}
     for key, mask in masks.items():
-        if key not in sizes or tuple(mask.shape) != (sizes[key], config.heads):
+        if key not in sizes:
+            raise Error(f"there is no {key!r} with heads to mask", fix="known: " + ", ".join(sizes))
+        if tuple(mask.shape) != sizes[key]:
             what = f"the {key} mask of heads has shape {tuple(mask.shape)}"
-            raise Error(what, fix=f"give (layers, heads) = ({sizes.get(key, '?')}, {config.heads})")
+            raise Error(what, fix=f"give (layers, heads) = {sizes[key]}")
     return masks if pair else masks["encoder"]

@@ -1,0 +1,234 @@
+"""BART (Lewis et al. 2019, arXiv:1910.13461)
+
+Parent  transformer
+New     1. BERT's encoder and GPT's decoder in one   2. trained to undo noise: masked, deleted and infilled text,
+        permuted sentences, rotated documents (objectives/denoise.py)   3. learned positions, from row 2 of their table
+        4. a norm after the embeddings of both sides
+Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: no layers are dropped in training (layerdrop is refused unless it is 0)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import ConfigMap, Row, divides, positive, probability
+from ..family import ACT, TOKENS, Family, Format, Head
+from ..keymap import KeyMap, Op
+from ..nn.attention import Attention
+from ..nn.block import Block, Order, Stack
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward, activation
+from ..nn.norms import LayerNorm
+from ..nn.pair import Pair, Side
+from . import bert
+
+OFFSET = 2  # the first row of the position tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class BARTConfig:
+    """BART's sizes and rates; the defaults are BART-large."""
+
+    vocab: int = 50265
+    context: int = 1024
+    dim: int = 1024
+    layers: int = 12
+    decoder_layers: int | None = None  # None: as the encoder
+    heads: int = 16
+    decoder_heads: int | None = None
+    ff: int = 4096
+    decoder_ff: int | None = None
+    order: Order = "post"  # pre, with a last norm on both sides, is mBART's
+    act: str = "gelu"
+    eps: float = 1e-5
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    act_dropout: float = 0.0
+    head_dropout: float = 0.0
+    scaled: bool = False  # embeddings by √dim
+    shared: bool = True  # both sides have the same token embeddings
+    encoder: bool = True  # False: the decoder alone, as a language model
+    init: float = 0.02
+    tied: bool = True
+    pad: int | None = 1
+    bos: int | None = 0
+    eos: int | tuple[int, ...] | None = 2
+    start: int | None = 2  # the decoder's first input
+
+    def __post_init__(self) -> None:
+        positive(
+            self, "vocab", "context", "dim", "layers", "decoder_layers", "heads", "decoder_heads", "ff", "decoder_ff"
+        )
+        positive(self, "init", least=0)
+        probability(self, "dropout", "attention_dropout", "act_dropout", "head_dropout")
+        divides(self)
+        if self.decoder_heads is not None:
+            divides(self, "decoder_heads")
+        activation(self.act)
+
+    @property
+    def depth(self) -> int:
+        """The number of the decoder's layers."""
+        return self.layers if self.decoder_layers is None else self.decoder_layers
+
+
+def side(c: Any, decoder: bool) -> Side:
+    """Blocks with learned norms; pre-norm sides end with one more."""
+    heads, ff = (c.decoder_heads or c.heads, c.decoder_ff or c.ff) if decoder else (c.heads, c.ff)
+
+    def norm() -> LayerNorm:
+        return LayerNorm(c.dim, c.eps)
+
+    return Side(
+        Stack(
+            Block(
+                Attention(c.dim, heads, dropout=c.attention_dropout),
+                FeedForward(c.dim, ff, c.act, dropout=c.act_dropout),
+                norm=norm,
+                order=c.order,
+                cross=Attention(c.dim, heads, dropout=c.attention_dropout, cross=True) if decoder else None,
+                dropout=c.dropout,
+            )
+            for _ in range(c.depth if decoder else c.layers)
+        ),
+        norm() if c.order == "pre" else None,
+        decoder=decoder,
+    )
+
+
+class BART(Pair):
+    """An encoder-decoder whose sides share the token embeddings and have positions of their own."""
+
+    def __init__(self, config: BARTConfig):
+        c = config
+
+        def embed(token: Any = None) -> Embeddings:
+            norm, scale = LayerNorm(c.dim, c.eps), c.dim**0.5 if c.scaled else 1.0
+            more = {"norm": norm, "dropout": c.dropout, "scale": scale, "token": token}
+            return Embeddings(c.dim, c.vocab, positions=c.context, offset=OFFSET, **more)
+
+        source = embed()
+        target = embed(source.token if c.shared else None) if c.encoder else None
+        super().__init__(source, side(c, decoder=False) if c.encoder else None, side(c, decoder=True), target)
+
+
+def heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
+    """BART's heads; a classifier reads the decoder at the source's end mark."""
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab", bias=c.encoder, frozen=True)},
+        "classify": {
+            "classify": Head(pool="eos", inner=("dropout", "dense", "tanh", "dropout"), dropout=c.head_dropout)
+        },
+        "answer": {"answer": Head(out=2)},
+    }
+
+
+ROWS: dict[str, str | Row] = {
+    "vocab_size": "vocab", "max_position_embeddings": "context", "d_model": "dim", "encoder_layers": "layers",
+    "decoder_layers": "decoder_layers", "encoder_attention_heads": "heads", "decoder_attention_heads": "decoder_heads",
+    "encoder_ffn_dim": "ff", "decoder_ffn_dim": "decoder_ff", "activation_function": ACT, "dropout": "dropout",
+    "attention_dropout": "attention_dropout", "activation_dropout": "act_dropout",
+    "classifier_dropout": "head_dropout", "scale_embedding": "scaled", "init_std": "init",
+    "tie_word_embeddings": "tied", "decoder_start_token_id": "start", **TOKENS,
+}  # fmt: skip
+ALIASES = {
+    "num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model", "num_hidden_layers": "encoder_layers",
+    "classif_dropout": "classifier_dropout",
+}  # fmt: skip
+NO = (0, 0.0)
+FIXED = {
+    "encoder_layerdrop": NO, "decoder_layerdrop": NO, "add_bias_logits": (False,), "normalize_embedding": (True,),
+    "static_position_embeddings": (False,),
+}  # fmt: skip
+IRRELEVANT = frozenset({"is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated"})
+HF_CONFIG = ConfigMap(
+    ROWS,
+    aliases=ALIASES,
+    fixed=FIXED | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
+    irrelevant=IRRELEVANT,
+)
+
+
+def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+    """Their class says whether there is an encoder, the tensors whether the sides share their embeddings."""
+    alone = architecture.endswith("ForCausalLM")
+    tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
+    return settings | {"encoder": not alone, "shared": alone or len(tables) < 2 or file.equal(*tables)}
+
+
+def body(decoder_only: bool = False) -> dict[str, str | Op]:
+    """The names of both sides."""
+    table: dict[str, str | Op] = {}
+    for one, embed in (("decoder", "embed"),) if decoder_only else (("encoder", "embed"), ("decoder", "target")):
+        layer, ours = f"{one}.layers.{{i}}", f"{one}.blocks.{{i}}"
+        table |= {
+            f"{one}.embed_positions.weight": f"{embed}.position.weight",
+            f"{one}.layernorm_embedding.*": f"{embed}.norm.*",
+            f"{one}.layer_norm.*": f"{one}.norm.*",
+            f"{layer}.self_attn.(q_proj|k_proj|v_proj).*": f"{ours}.attn.qkv.*",
+            f"{layer}.self_attn.out_proj.*": f"{ours}.attn.o.*",
+            f"{layer}.self_attn_layer_norm.*": f"{ours}.attn_norm.*",
+            f"{layer}.encoder_attn.q_proj.*": f"{ours}.cross.q.*",
+            f"{layer}.encoder_attn.(k_proj|v_proj).*": f"{ours}.cross.kv.*",
+            f"{layer}.encoder_attn.out_proj.*": f"{ours}.cross.o.*",
+            f"{layer}.encoder_attn_layer_norm.*": f"{ours}.cross_norm.*",
+            f"{layer}.fc1.*": f"{ours}.ff.up.*",
+            f"{layer}.fc2.*": f"{ours}.ff.down.*",
+            f"{layer}.final_layer_norm.*": f"{ours}.ff_norm.*",
+        }
+    return table
+
+
+def keys(c: BARTConfig, head: str) -> KeyMap:
+    """The names of fairseq's BART as transformers keeps them."""
+    names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    first = names[0 if c.shared else 1] if c.encoder else names[2]
+    tables = {first: "embed.token.weight"} | ({} if c.shared else {names[2]: "target.token.weight"})
+    copies = [name for name in names if name not in tables] if c.shared else []
+    if c.tied:
+        copies.append("lm_head.weight")
+    return KeyMap(
+        {**tables, **body(not c.encoder)},
+        heads={
+            "lm": {
+                "lm_head.weight": "out.weight",
+                "final_logits_bias": Op("out.bias", lambda t: t.flatten(), lambda t: t[None]),
+            },
+            "classify": {"classification_head.dense.*": "dense.*", "classification_head.out_proj.*": "out.*"},
+            "answer": {"qa_outputs.*": "out.*"},
+        },
+        prefix="" if head == "none" else "model.",
+        prefixes=("model.",),
+        tied=dict.fromkeys(copies, first),
+        second={} if c.shared else {names[0]: first},
+        drop=("encoder.version", "decoder.version", *(() if c.encoder else ("encoder.**",))),
+    )
+
+
+def classes(name: str) -> dict[str, str]:
+    """Their classes and our heads."""
+    heads = {
+        "Model": "none", "ForConditionalGeneration": "lm", "ForCausalLM": "lm", "ForSequenceClassification": "classify",
+        "ForQuestionAnswering": "answer",
+    }  # fmt: skip
+    return {name + ending: head for ending, head in heads.items()}
+
+
+def architecture(name: str) -> Any:
+    """A language model without an encoder is a class of its own."""
+    return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072},
+    "bart-large": {},
+}
+
+FAMILY = Family(
+    BARTConfig, BART, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    tokenizer="bpe", objective="denoise",
+    hf=Format("bart", classes("Bart"), HF_CONFIG, keys, adjust, architecture("Bart")),
+)  # fmt: skip

@@ -1,0 +1,97 @@
+"""Encoder-decoders: two sides, joined by cross attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..batch import Batch, Layout
+from .block import Stack
+from .cache import Cache
+from .door import Sight
+from .embeddings import Embeddings
+from .masks import Index, causal
+from .probe import Probe
+
+HeadMasks = Mapping[str, Tensor] | None
+
+
+class Side(nn.Module):
+    """One side: blocks, which may share a position bias, then a norm (if any)."""
+
+    def __init__(
+        self,
+        blocks: Stack,
+        norm: nn.Module | None = None,
+        *,
+        decoder: bool = False,
+        bias: Index | None = None,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.blocks, self.norm, self.bias, self.dropout = blocks, norm, bias, nn.Dropout(dropout)
+        self.kind, self.mask = "decoder" if decoder else "encoder", causal if decoder else None
+
+    def forward(self, batch: Batch, layout: Layout, embed: Embeddings, view: Sight | None = None, **how: Any) -> Tensor:
+        """(N,) → (N, dim); `view` is the sight of the cross attention."""
+        sight = Sight(layout, mask=self.mask, bias=self.bias, kind=self.kind, positions=batch.positions, **how)
+        x = self.blocks(embed(batch, layout, sight.past), sight, view)
+        return self.dropout(x if self.norm is None else self.norm(x))
+
+
+class Pair(nn.Module):
+    """An encoder and a decoder; either may be missing. `target` embeds the decoder's tokens, if `embed` does not."""
+
+    def __init__(self, embed: Embeddings, encoder: Side | None, decoder: Side | None, target: Embeddings | None = None):
+        super().__init__()
+        self.embed, self.target, self.encoder, self.decoder = embed, target, encoder, decoder
+
+    @property
+    def table(self) -> Tensor:
+        """The token embeddings that an output layer may be tied to."""
+        return (self.target or self.embed).token.weight
+
+    def forward(
+        self, batch: Batch, *, cache: Cache | None = None, heads: HeadMasks = None, probe: Probe | None = None
+    ) -> Tensor:
+        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
+        if self.decoder is None:
+            return self.encode(batch, heads=heads, probe=probe)
+        if self.encoder is None:
+            return self.decode(batch, cache=cache, heads=heads, probe=probe)
+        known = None if cache is None else cache.memory
+        if known is None:
+            assert batch.source is not None
+            known = self.encode(batch.source, heads=heads, probe=probe), batch.source.layout
+        return self.decode(batch, *known, cache=cache, heads=heads, probe=probe)
+
+    def encode(self, batch: Batch, *, heads: HeadMasks = None, probe: Probe | None = None) -> Tensor:
+        """Source ids (S,) → memory (S, dim)"""
+        assert self.encoder is not None
+        return self.encoder(batch, batch.layout, self.embed, heads=(heads or {}).get("encoder"), probe=probe)
+
+    def decode(
+        self,
+        batch: Batch,
+        memory: Tensor | None = None,
+        source: Layout | None = None,
+        *,
+        cache: Cache | None = None,
+        heads: HeadMasks = None,
+        probe: Probe | None = None,
+    ) -> Tensor:
+        """Target ids (N,) and the encoder's output → (N, dim)"""
+        layout, masks, view = batch.layout, heads or {}, None
+        if memory is not None:
+            crossed = masks.get("cross")
+            view = Sight(layout, source, memory=memory, cache=cache, heads=crossed, probe=probe, kind="cross")
+        assert self.decoder is not None
+        embed = self.target or self.embed
+        x = self.decoder(batch, layout, embed, view, cache=cache, heads=masks.get("decoder"), probe=probe)
+        if cache is not None:
+            if memory is not None and source is not None:
+                cache.memory = memory, source
+            cache.advance(layout)
+        return x
