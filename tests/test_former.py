@@ -149,7 +149,7 @@ def test_head_masks():
         assert message in str(caught.value)
     with pytest.raises(Error, match="heads must be a dict"):
         t5.logits(IDS, target=IDS, heads=ones)
-    with pytest.raises(Error, match="the sideways mask"):
+    with pytest.raises(Error, match="sideways"):
         t5.logits(IDS, target=IDS, heads={"sideways": ones})
 
 
