@@ -29,7 +29,7 @@ gpu: ## on a machine with a CUDA device and its own Python packages: kernel test
 	PYTHONPATH=src:.carry/site python3 -m benchmarks.gpu $(ARGS)
 
 faults: $(VENV)/dev ## the fault tests with their full counts
-	$(BIN)/python -m pytest -n 2 -m "full or not full" --full -s tests/faults $(ARGS)
+	$(BIN)/python -m pytest --full -s tests/faults $(ARGS)
 
 mutation: $(VENV)/dev ## does a test notice when nn/ is broken? prints the score
 	$(BIN)/python -m tests.mutation $(ARGS)

@@ -21,6 +21,7 @@ from typing import Any
 
 from .errors import Error
 
+Tell = Callable[[str, int, int, str], None]  # how progress is told: what, done, of how many, detail
 LARGEST = 2**24  # of any size in a configuration, and
 DEEPEST = 1000  # of the number of layers: a file that asks for more is not honest
 NESTED = 32  # levels of JSON

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from .progress import progress
+
 Dtype = Literal["float32", "float16", "bfloat16"]
 
 
@@ -49,8 +51,10 @@ def import_(
     """
     from ..interop.directory import save
 
-    former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore)
-    save(former, out, shard=size(shard))
+    limit = size(shard)
+    with progress(Console(stderr=True), "import", quiet=2) as tell:
+        former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
+        save(former, out, shard=limit, tell=tell)
     report(former, out)
 
 
@@ -85,8 +89,10 @@ def export(
     """
     from ..interop.huggingface import write
 
-    former = opened(source, head=head, dtype=None, pickle=pickle)
-    write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=size(shard))
+    limit = size(shard)
+    with progress(Console(stderr=True), "export", quiet=2) as tell:
+        former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
+        write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
     report(former, out)
 
 

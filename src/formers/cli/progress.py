@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-Tell = Callable[[str, int, int, str], None]
+from ..config import Tell
 
 
 @contextmanager
-def progress(console: Console, title: str) -> Iterator[Tell]:
-    """A function to report (what, done, of how many, detail)."""
+def progress(console: Console, title: str, quiet: float = 0.0) -> Iterator[Tell]:
+    """A function to report (what, done, of how many, detail). What takes less than `quiet` seconds leaves no trace."""
     if not console.is_terminal:
-        yield lines(console, title)
+        yield lines(console, title, quiet)
         return
     columns = (
         TextColumn("{task.description:<22}"),
@@ -25,7 +25,7 @@ def progress(console: Console, title: str) -> Iterator[Tell]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[detail]}"),
     )
-    with Progress(*columns, console=console) as bar:
+    with Progress(*columns, console=console, transient=quiet > 0) as bar:
         tasks: dict[str, int] = {}
 
         def tell(what: str, done: int, of: int, detail: str) -> None:
@@ -36,12 +36,15 @@ def progress(console: Console, title: str) -> Iterator[Tell]:
         yield tell
 
 
-def lines(console: Console, title: str, every: float = 10.0) -> Tell:
+def lines(console: Console, title: str, quiet: float = 0.0, every: float = 10.0) -> Tell:
     """A line at the beginning and end of each stage, and every ten seconds in between."""
     last: dict[str, float] = {}
+    began = time.monotonic()
 
     def tell(what: str, done: int, of: int, detail: str) -> None:
         now = time.monotonic()
+        if now - began < quiet:
+            return
         if what not in last or done == of or now - last[what] >= every:
             last[what] = now
             console.print(f"{title}: {what} {done:,}/{of:,}, {detail}", highlight=False)

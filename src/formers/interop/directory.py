@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from .. import config as settings
-from ..config import shown
+from ..config import Tell, shown
 from ..errors import Error
 from ..former import Former, empty, label_names
 from ..keymap import Move, Op, Reading
@@ -43,12 +43,14 @@ def load(
     family: str | None = None,
     ignore: Iterable[str] = (),
     labels: Any = None,
+    tell: Tell | None = None,
 ) -> Former:
     """Open a model: a formers directory, a Hugging Face directory, or "hub:owner/name@revision".
 
     `head` is auto (the checkpoint's own) or one of none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
     choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickled
-    pytorch_model.bin is read only with `pickle=True`. `ignore` names config keys to pass over.
+    pytorch_model.bin is read only with `pickle=True`. `ignore` names config keys to pass over; `tell` hears of
+    the progress.
     """
     if isinstance(where, str) and where.startswith("hub:"):
         from .hub import fetch
@@ -59,11 +61,11 @@ def load(
     if safe.exists(folder, "formers.json"):
         weights = safe.Weights(folder)
         former, reading = read(folder, weights, head, wanted)
-        fill(former, weights, reading, device, dtype, folder)
+        fill(former, weights, reading, device, dtype, folder, tell)
     elif safe.exists(folder, "config.json"):
         with opened(folder, pickle) as weights:
             former, reading = huggingface.read(folder, weights, head, family=family, ignore=ignore, labels=wanted)
-            fill(former, weights, reading, device, dtype, folder)
+            fill(former, weights, reading, device, dtype, folder, tell)
     else:
         raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
     return former
@@ -153,7 +155,13 @@ def plan(former: Former, config: Any, own: str, weights: safe.Weights, where: Pa
 
 
 def fill(
-    former: Former, weights: safe.Weights, reading: Reading, device: Any, dtype: torch.dtype | None, where: Path
+    former: Former,
+    weights: safe.Weights,
+    reading: Reading,
+    device: Any,
+    dtype: torch.dtype | None,
+    where: Path,
+    tell: Tell | None = None,
 ) -> None:
     """Give a model its values, tensor by tensor, so that there is never a second copy of all of them."""
     device = torch.get_default_device() if device is None else torch.device(device)
@@ -189,7 +197,7 @@ def fill(
             where=where,
             fix="weights and config do not belong together",
         )
-    for move in reading.moves:
+    for number, move in enumerate(reading.moves, 1):
         old = former.model.get_parameter(move.ours)
         shapes = [weights.shapes[name] for name in move.theirs]
         try:
@@ -204,6 +212,8 @@ def fill(
                 fix="weights and config do not belong together",
             )
         put(former.model, move.ours, room(old.shape, kept, device, where).copy_(value))
+        if tell is not None:
+            tell("reading", number, len(reading.moves), move.ours)
     if untrained:
         for name in untrained:
             put(former.model, name, room(former.model.get_parameter(name).shape, kept, device, where))
@@ -233,7 +243,7 @@ def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
     setattr(model.get_submodule(path), last, nn.Parameter(value, requires_grad=trained))
 
 
-def save(former: Former, path: Any, *, shard: int = 5 * 10**9) -> None:
+def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None = None) -> None:
     """Write a formers directory; it appears only when it is complete."""
     state = dict(former.model.named_parameters())
     about = {
@@ -243,7 +253,7 @@ def save(former: Former, path: Any, *, shard: int = 5 * 10**9) -> None:
     }  # fmt: skip
     with safe.staged(path) as folder:
         safe.write_weights(
-            folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard
+            folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard, tell
         )
         safe.write_json(folder / "formers.json", about)
         if former.tokenizer is not None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import config as settings
-from ..config import shown
+from ..config import Tell, shown
 from ..errors import Error
 from ..former import Former, empty
 from ..keymap import Reading
@@ -213,7 +213,9 @@ def decoded(data: bytes, where: Path) -> str:
         raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
 
 
-def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9) -> None:
+def write(
+    former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, tell: Tell | None = None
+) -> None:
     """A directory that transformers' from_pretrained opens."""
     one = member(former.family)
     hf = one.family.hf
@@ -232,7 +234,7 @@ def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: 
 
     size = (dtype or former.dtype).itemsize
     with safe.staged(out) as folder:
-        safe.write_weights(folder, tensors(), [parameters[m.ours].numel() * size for m in moves], shard)
+        safe.write_weights(folder, tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
         safe.write_json(folder / "config.json", their_config(former, dtype or former.dtype))
         for name, data in former.kept.items():
             if name in BESIDE:

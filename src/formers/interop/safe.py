@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..config import shown, table
+from ..config import Tell, shown, table
 from ..errors import Error
 
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -312,7 +312,7 @@ def sync(path: Path) -> None:
 
 
 def write_weights(
-    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, stem: str = "model"
+    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, tell: Tell | None = None
 ) -> None:
     """Write tensors in groups (one move of a key map each), one shard after the other, so that no second copy of the
     model arises. `sizes` are the groups' bytes in the same order."""
@@ -325,7 +325,7 @@ def write_weights(
         plan[-1] += 1
         filled += size
     listed: dict[str, str] = {}
-    total = 0
+    total, stem = 0, "model"
     for number, members in enumerate(plan, 1):
         name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
         tensors: dict[str, Tensor] = {}
@@ -334,6 +334,8 @@ def write_weights(
         save_file(tensors, where / name, metadata={"format": "pt"})
         listed |= dict.fromkeys(tensors, name)
         total += sum(t.nbytes for t in tensors.values())
+        if tell is not None:
+            tell("writing", number, len(plan), name)
     if len(plan) > 1:
         write_json(where / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": listed})
 

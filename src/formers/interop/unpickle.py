@@ -155,9 +155,10 @@ def confine(source: str, folder: Path, memory: int, output: int, seconds: int) -
     with suppress(ImportError):  # Windows has no such limits; the audit hook stands
         import resource
 
-        with suppress(OSError):  # what is mapped now, where the system says so
-            memory += int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        wanted = {"AS": memory, "FSIZE": output, "CPU": seconds, "CORE": 0}
+        wanted = {"FSIZE": output, "CPU": seconds, "CORE": 0}
+        with suppress(OSError):  # where the system says what is mapped now
+            mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            wanted["AS"] = mapped + memory
         for name, value in wanted.items():
             limit = getattr(resource, f"RLIMIT_{name}")
             _, most = resource.getrlimit(limit)

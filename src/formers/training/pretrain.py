@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import suggest
+from ..config import Tell, suggest
 from ..data.loader import batches
 from ..data.store import Store
 from ..errors import Error
@@ -19,8 +19,6 @@ from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
 from .evaluate import Score, evaluate, unigram
 from .loop import History, train
-
-Tell = Callable[[str, int, int, str], None]  # what, done, of how many, detail
 
 
 @dataclass(frozen=True)
