@@ -26,6 +26,7 @@ HEADS = {
     "GPTJ": ("Model", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM"),
     "GPTNeoX": (*COMMON, "ForCausalLM"),
     "Bloom": (*COMMON, "ForCausalLM"),
+    "Marian": ("Model", "MTModel", "ForCausalLM"),
     "Bart": (
         "Model", "ForConditionalGeneration", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM",
     ),
@@ -51,7 +52,7 @@ class Case:
     def pair(self) -> bool:
         """Encoder and decoder both run."""
         alone = ("EncoderModel", "ForTokenClassification", "ForCausalLM")
-        return self.family in ("T5", "MT5", "Bart", "MBart") and self.ending not in alone
+        return self.family in ("T5", "MT5", "Bart", "MBart", "Marian") and self.ending not in alone
 
     @property
     def shifts(self) -> bool:
@@ -105,8 +106,10 @@ def config(case: Case) -> dict[str, Any]:
             "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
             "tie_word_embeddings": not tied, "num_labels": labels, "classifier_dropout": 0.0, **tokens,
         }  # fmt: skip
-    if case.family in ("Bart", "MBart"):
+    if case.family in ("Bart", "MBart", "Marian"):
+        own = {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": VOCAB if tied else VOCAB - 4}
         return {
+            **(own if case.family == "Marian" and case.ending != "ForCausalLM" else {}),
             "vocab_size": VOCAB, "max_position_embeddings": 24, "d_model": 15, "encoder_layers": layers,
             "decoder_layers": r.choice([1, 2]), "encoder_attention_heads": 3, "decoder_attention_heads": 5,
             "encoder_ffn_dim": ff, "decoder_ffn_dim": 17, "activation_function": r.choice(["gelu", "relu", "silu"]),
@@ -168,7 +171,7 @@ def reference(case: Case) -> Any:
         model.lm_head.weight = torch.nn.Parameter(torch.empty(VOCAB, made.d_model))
     generator = torch.Generator().manual_seed(case.seed + 100)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in (p for p in model.parameters() if p.requires_grad):  # not Marian's sinusoids
             centre = 1.0 if parameter.dim() == 1 and parameter.mean() > 0.5 else 0.0
             parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.2 + centre)
     return model
@@ -196,7 +199,7 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     if case.family in ("GPT2", "Bert", "Roberta", "Albert", "Ernie", "OpenAIGPT"):
         given["segments"] = torch.randint(0, 3, shape, generator=g)
     if case.pair and not case.shifts:
-        given["target"] = torch.randint(5, VOCAB, (3, 8), generator=g)
+        given["target"] = torch.randint(5, VOCAB - 4, (3, 8), generator=g)
         given["target_keep"] = torch.ones(3, 8, dtype=torch.bool)
         given["target_keep"][1, 5:] = False
         if side == "left":
@@ -211,7 +214,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
     if "segments" in given:
         call["token_type_ids"] = given["segments"]
-    if not case.pair and case.family not in ("T5", "MT5", "Bloom", "Bart", "MBart"):
+    if not case.pair and case.family not in ("T5", "MT5", "Bloom", "Bart", "MBart", "Marian"):
         first = keep.long().argmax(-1, keepdim=True)
         positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
         call["position_ids"] = positions + (pad + 1 if case.family == "Roberta" else 0)

@@ -32,7 +32,7 @@ def sides(case: Case) -> list[str]:
     where it counts the padding and cannot be handed positions (BART)."""
     pooled = ("ForPreTraining", "ForNextSentencePrediction", "ForMultipleChoice", "DoubleHeadsModel")
     first = case.ending in pooled or (case.family != "T5" and case.ending == "ForSequenceClassification")
-    return ["right"] if first or case.family in ("Bart", "MBart") else ["right", "left"]
+    return ["right"] if first or case.family in ("Bart", "MBart", "Marian") else ["right", "left"]
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -74,7 +74,7 @@ def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
     case, model, former, _ = pair
     formers.export(former, tmp_path / "out")
     again, info = type(model).from_pretrained(tmp_path / "out", output_loading_info=True)
-    assert not info["missing_keys"]
+    assert not {name for name in info["missing_keys"] if case.family != "Marian" or "embed_positions" not in name}
     assert not info["unexpected_keys"]
     assert not info["mismatched_keys"]
     state = again.state_dict()

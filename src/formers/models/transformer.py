@@ -1,0 +1,136 @@
+"""Transformer (Vaswani et al. 2017, arXiv:1706.03762)
+
+Parent  attention (Bahdanau et al. 2015)
+New     1. no recurrence: attention alone, in several heads   2. positions as sinusoids   3. an encoder and a decoder of
+        residual blocks with a norm after each   4. embeddings × √dim, shared by both sides and the output
+        5. label smoothing, and a learning rate that warms up (training/optim.py)
+Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
+Differs from the reference: the paper alternates sines and cosines; Marian's files have all sines first (`halves`)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..config import ConfigMap, positive
+from ..errors import Error
+from ..family import Family, Format, Head
+from ..keymap import KeyMap
+from ..nn.embeddings import Embeddings
+from ..nn.pair import Pair
+from ..nn.positions import Sinusoids
+from . import bart
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig(bart.BARTConfig):
+    """The Transformer's sizes and rates; the defaults are the paper's base model."""
+
+    vocab: int = 37000
+    target_vocab: int | None = None  # None: as the source's
+    dim: int = 512
+    layers: int = 6
+    heads: int = 8
+    ff: int = 2048
+    act: str = "relu"
+    scaled: bool = True
+    halves: bool = False  # of the sinusoids
+    pad: int | None = 0
+    bos: int | None = None
+    eos: int | tuple[int, ...] | None = 1
+    start: int | None = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "target_vocab")
+        if self.shared and self.target_vocab not in (None, self.vocab):
+            what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
+            raise Error(what, fix="set shared to false")
+
+
+class Transformer(Pair):
+    """An encoder-decoder: token · √dim + sinusoids → post-norm blocks on both sides."""
+
+    def __init__(self, config: TransformerConfig):
+        c = config
+
+        def embed(vocab: int, token: nn.Embedding | None = None) -> Embeddings:
+            scale, waves = c.dim**0.5 if c.scaled else 1.0, Sinusoids(c.dim, c.halves)
+            return Embeddings(c.dim, vocab, sinusoids=waves, scale=scale, token=token, dropout=c.dropout)
+
+        far = c.target_vocab or c.vocab
+        source = embed(c.vocab if c.encoder else far)
+        target = None if c.shared or not c.encoder else embed(far)
+        super().__init__(source, bart.side(c, decoder=False) if c.encoder else None, bart.side(c, decoder=True), target)
+
+
+def heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
+    """The output layer; in Marian's files it has a bias."""
+    return {name: parts for name, parts in bart.heads(c).items() if name in ("none", "lm")}
+
+
+def init(c: TransformerConfig) -> dict[str, float]:
+    """As in the released code: by fan-in and fan-out, embeddings so that × √dim gives them unit variance."""
+    wide = math.sqrt(2 / (c.dim + c.ff))
+    return {"*": c.dim**-0.5, "*.ff.up.weight": wide, "*.ff.down.weight": wide}
+
+
+HF_CONFIG = ConfigMap(
+    {key: row for key, row in bart.ROWS.items() if key != "classifier_dropout"}
+    | {"decoder_vocab_size": "target_vocab", "share_encoder_decoder_embeddings": "shared"},
+    aliases={key: name for key, name in bart.ALIASES.items() if name in bart.ROWS and key != "classif_dropout"},
+    fixed={key: values for key, values in bart.FIXED.items() if key.endswith("layerdrop")}
+    | {
+        "normalize_before": (False,), "add_final_layer_norm": (False,), "add_bias_logits": (False,),
+        "normalize_embedding": (False,), "static_position_embeddings": (True,),
+    },
+    irrelevant=bart.IRRELEVANT | {"classifier_dropout", "classif_dropout"},
+    defaults={"vocab_size": 58101, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_ffn_dim": 4096,
+              "decoder_ffn_dim": 4096, "encoder_attention_heads": 16, "decoder_attention_heads": 16,
+              "activation_function": "gelu", "scale_embedding": False, "pad_token_id": 58100, "eos_token_id": 0,
+              "decoder_start_token_id": 58100},
+)  # fmt: skip
+
+
+def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+    """As BART; all of Marian's sines come before its cosines."""
+    found = bart.adjust(settings, architecture, file)
+    return found | {"shared": found["shared"] and settings.get("shared", True), "halves": True}
+
+
+def keys(c: TransformerConfig, head: str) -> KeyMap:
+    """Marian's names are BART's; its position tables are fixed, and not kept."""
+    theirs, far = bart.keys(c, head), "decoder.embed_tokens.weight"
+    return KeyMap(
+        theirs.body,
+        heads=theirs.heads,
+        prefix=theirs.prefix,
+        prefixes=theirs.prefixes,
+        tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
+        drop=(*theirs.drop, "encoder.embed_positions.weight", "decoder.embed_positions.weight"),
+    )
+
+
+def architecture(c: TransformerConfig, head: str) -> str | None:
+    """A language model without an encoder is a class of its own."""
+    return "MarianForCausalLM" if head == "lm" and not c.encoder else None
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "transformer-base": {},
+    "transformer-big": {"dim": 1024, "heads": 16, "ff": 4096, "dropout": 0.3},
+    "opus-mt": {
+        "vocab": 58101, "context": 512, "act": "silu", "halves": True, "pad": 58100, "eos": 0, "start": 58100,
+    },
+}  # fmt: skip
+
+FAMILY = Family(
+    TransformerConfig, Transformer, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    tokenizer="bpe", objective="seq2seq",
+    hf=Format("marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, keys,
+              adjust, architecture),
+)  # fmt: skip
