@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, positive
+from ..config import ConfigMap, Row, positive
 from ..errors import Error
 from ..family import Family, Format, Head
 from ..keymap import KeyMap
@@ -79,14 +79,31 @@ def init(c: TransformerConfig) -> dict[str, float]:
     return {"*": c.dim**-0.5, "*.ff.up.weight": wide, "*.ff.down.weight": wide}
 
 
+def fixed(value: Any) -> dict[str, Any]:
+    """Marian's positions are fixed, with all sines before the cosines."""
+    if value is not True:
+        raise Error(f"value {value!r} is not supported", fix="Marian's positions are static")
+    return {"halves": True}
+
+
+def written(c: TransformerConfig) -> bool:
+    """The same, back: other sinusoids have no place in Marian's files."""
+    if not c.halves:
+        raise Error("Marian's format has no alternating sinusoids", fix="train with halves=True to export it later")
+    return True
+
+
 HF_CONFIG = ConfigMap(
     {key: row for key, row in bart.ROWS.items() if key != "classifier_dropout"}
-    | {"decoder_vocab_size": "target_vocab", "share_encoder_decoder_embeddings": "shared"},
+    | {
+        "decoder_vocab_size": "target_vocab", "share_encoder_decoder_embeddings": "shared",
+        "static_position_embeddings": Row(fixed, written),
+    },
     aliases={key: name for key, name in bart.ALIASES.items() if name in bart.ROWS and key != "classif_dropout"},
     fixed={key: values for key, values in bart.FIXED.items() if key.endswith("layerdrop")}
     | {
         "normalize_before": (False,), "add_final_layer_norm": (False,), "add_bias_logits": (False,),
-        "normalize_embedding": (False,), "static_position_embeddings": (True,),
+        "normalize_embedding": (False,),
     },
     irrelevant=bart.IRRELEVANT | {"classifier_dropout", "classif_dropout"},
     defaults={"vocab_size": 58101, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_ffn_dim": 4096,
