@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import tomllib
@@ -80,6 +81,13 @@ def test_links(page):
         assert link.startswith("https://") or (page.parent / link).exists(), link
 
 
+def test_the_family_page_is_up_to_date():
+    spec = importlib.util.spec_from_file_location("make_family", ROOT / "scripts" / "make_family.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python scripts/make_family.py"
+
+
 def test_every_page_is_there_in_korean():
-    english = {p.name for p in (ROOT / "docs" / "en").glob("*.md")} - {"design.md"}  # for those who build it
+    english = {p.name for p in (ROOT / "docs" / "en").glob("*.md")} - {"design.md", "family.md"}
     assert english <= {p.name for p in (ROOT / "docs" / "ko").glob("*.md")}

@@ -184,8 +184,11 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+CARD = ("title", "year", "paper", "parent", "new", "shapes", "differs")
+
+
 def tree() -> list[dict[str, Any]]:
-    """The family: name, title, year, paper, parent, what is new, and the presets with their exact sizes.
+    """The family: name, what each file's docstring says, and the presets with their exact sizes.
 
     A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
     """
@@ -196,6 +199,6 @@ def tree() -> list[dict[str, Any]]:
         for name, values in family.presets.items():
             model = empty(one.name, settings.build(family.config, values), family.counted).model
             sizes[name] = {"parameters": count(model), "head": family.counted}
-        about = {key: getattr(card, key) for key in ("title", "year", "paper", "parent", "new")}
+        about = {key: getattr(card, key) for key in CARD}
         rows.append({"name": one.name, **about, "presets": sizes})
     return rows
