@@ -101,7 +101,7 @@ class Former:
         probe = Probe(hidden=layer != -1)
         run = self.model.body.encode if alone else self.model
         last = run(batch, probe=probe, **self.how(None if alone else memory, heads))
-        inner = list(probe.states.values())[-1] if layer != -1 else []
+        inner = list(probe.states.values())[-1] if probe.states else []  # word vectors have the last only
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
         if layer is None:
             return torch.stack(states)

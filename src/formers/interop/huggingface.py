@@ -115,7 +115,7 @@ def describe(
 
 def enough(config: Any, weights: safe.Weights, where: Path) -> None:
     """Refuse a config that asks for more layers than the file can fill, before they are built."""
-    layers = config.layers + (getattr(config, "decoder_layers", None) or 0)
+    layers = getattr(config, "layers", 0) + (getattr(config, "decoder_layers", None) or 0)
     if layers > len(weights):
         what = f"the config asks for {layers:,} layers, and there are {len(weights):,} tensors"
         raise Error(what, where=where, fix="weights and config do not belong together")

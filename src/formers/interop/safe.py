@@ -5,16 +5,19 @@ Nothing is imported, executed or fetched because a file says so, and there is no
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import math
 import os
 import shutil
 import struct
 import tempfile
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,6 +30,7 @@ from ..errors import Error
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
 JSON_LIMIT = HEADER_LIMIT = 16 * 2**20  # an index or a header of 100,000 tensors
 TENSOR_LIMIT = 100_000
+GROWTH = 100  # times that a packed file may grow; vectors written as text grow about threefold
 WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
@@ -117,6 +121,74 @@ def parse_json(data: bytes, where: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
     return table(text, where)
+
+
+class Unpacked(io.RawIOBase):
+    """A .gz as a stream that ends in an Error where the file is damaged or grows beyond reason."""
+
+    def __init__(self, path: Path, limit: int):
+        self.path, self.left, self.file = path, limit, gzip.GzipFile(path, "rb")
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as there is something."""
+        try:
+            data = self.file.read(len(buffer))
+        except (OSError, EOFError, zlib.error) as error:
+            what = f"not a whole .gz ({' '.join(str(error).split())[:100]})"
+            raise Error(what, where=self.path, fix="fetch it again") from None
+        self.left -= len(data)
+        if self.left < 0:
+            what = f"the packed file grows more than {GROWTH} times"
+            raise Error(what, where=self.path, fix="this is not what it claims to be")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.file.close()
+        super().close()
+
+
+@contextmanager
+def stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
+    """A single file to read from start to end, unpacked if it is a .gz, and the most bytes that it can hold."""
+    where = Path(path).expanduser()
+    if not where.is_file():
+        raise Error("no such file", where=where, fix="check the path")
+    try:
+        size = where.stat().st_size
+        packed = where.suffix == ".gz"
+        raw = Unpacked(where, size * GROWTH) if packed else io.FileIO(where)
+        with io.BufferedReader(raw, 2**20) as file:
+            yield file, size * GROWTH if packed else size
+    except OSError as error:
+        raise unreadable(where, error) from None
+
+
+@contextmanager
+def written(path: Any) -> Iterator[BinaryIO]:
+    """A single file to write, packed if it is a .gz; it appears under its name only when all is written."""
+    target = Path(path).expanduser()
+    if target.exists():
+        raise Error("exists already", where=target, fix="choose another name, or remove it first")
+    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}")
+    try:
+        with open(temporary, "xb") as file:
+            if target.suffix == ".gz":
+                with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as pack:
+                    yield pack  # type: ignore[misc]
+            else:
+                yield file
+        sync(temporary)
+        os.rename(temporary, target)
+    except OSError as error:
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix="is the disk full?") from None
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class Weights:

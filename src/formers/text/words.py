@@ -1,0 +1,66 @@
+"""Words: text split at spaces and punctuation, numbered, and cut into character n-grams."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from .normalise import normalise
+from .tokenizer import Tokenizer
+
+# Written out, so that Python and the Rust library mean the same by it.
+SPACE = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
+MARKS = (
+    "!-/:-@\\[-`{-~\xa1-\xbf\u2010-\u2027\u2030-\u205e\u3001-\u3003\u3008-\u3020\u30fb"
+    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
+)
+LETTERS = f"[^{SPACE}{MARKS}]+"
+PATTERN = f"{LETTERS}(?:['\u2019-]{LETTERS})*|[{MARKS}]"  # don't and long-term are one word
+WORD = re.compile(PATTERN)
+UNKNOWN = "[UNK]"
+
+
+def split(text: str, lower: bool = True) -> list[str]:
+    """The words and punctuation marks of a text, composed (NFC) and in lower case unless told otherwise."""
+    text = normalise(text)
+    # A final capital sigma has a rule of its own in Python and none in the Rust library.
+    return WORD.findall(text.replace("Σ", "σ").lower() if lower else text)
+
+
+def read(texts: Iterable[str | Sequence[str]], lower: bool = True) -> Iterator[Sequence[str]]:
+    """The words of each text; a text may be split already (by a morphological analyser, say)."""
+    for text in texts:
+        yield split(text, lower) if isinstance(text, str) else text
+
+
+def tokenizer(words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN) -> Tokenizer:
+    """A tokenizer that splits as `split` does and numbers the words in their order; `unknown` is one of them."""
+    first = {"type": "NFC"}
+    about: dict[str, Any] = {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": {"type": "Sequence", "normalizers": [first, {"type": "Lowercase"}]} if lower else first,
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Removed", "invert": True},
+        "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": unknown},
+    }  # fmt: skip
+    return Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
+
+
+def grams(word: str, least: int, most: int, buckets: int) -> list[int]:
+    """The buckets of a word's character n-grams (Bojanowski et al. 2016, §3.2), with < and > around the word.
+
+    Numbered as fastText does it, so that its files can be used: a hash of the UTF-8 bytes, and single letters yes,
+    a single < or > no.
+    """
+    marked = [tuple(b | 0xFFFFFF00 if b > 127 else b for b in c.encode()) for c in f"<{word}>"]  # bytes have a sign
+    last, found = len(marked) - 1, []
+    for start in range(last + 1):
+        h = 2166136261  # FNV-1a goes on from n characters to n + 1
+        for n, character in enumerate(marked[start : start + most], 1):
+            for byte in character:
+                h = (h ^ byte) * 16777619 & 0xFFFFFFFF
+            if n >= least and (n > 1 or 0 < start < last):
+                found.append(h % buckets)
+    return found

@@ -1,0 +1,90 @@
+"""GloVe (Pennington et al. 2014): counts of words that occur together, and vectors that explain them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.draws import shuffled
+from ..errors import Error
+from ..models.vectors import VectorsConfig
+from ..objectives import static
+
+if TYPE_CHECKING:
+    from .vectors import Corpus
+
+STEP = 8192  # counts of one step,
+JOB = 64  # steps that a thread takes at a time, and
+BUFFER = 2**24  # pairs that are gathered before they are summed up
+
+
+def counted(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Pairs i ≤ j of words that occur within a window, and their counts: words that are d apart count 1/d (§4.2)."""
+    ids, words = corpus.ids.astype(np.int64), len(corpus.words)
+    keys, sums = np.zeros(0, np.int64), np.zeros(0)
+    waiting: list[tuple[np.ndarray, np.ndarray]] = []
+
+    def add_up() -> tuple[np.ndarray, np.ndarray]:
+        found = np.concatenate([keys, *(k for k, _ in waiting)])
+        weights = np.concatenate([sums, *(w for _, w in waiting)])
+        waiting.clear()
+        order = np.argsort(found, kind="stable")
+        found = found[order]
+        heads = np.flatnonzero(np.diff(found, prepend=-1))
+        return found[heads], np.add.reduceat(weights[order], heads) if len(heads) else sums
+
+    piece = max(1, BUFFER // window)
+    for begin in range(0, len(ids), piece):
+        for apart in range(1, window + 1):
+            end = min(begin + piece, len(ids) - apart)
+            one, other = slice(begin, end), slice(begin + apart, end + apart)
+            same = corpus.document[one] == corpus.document[other]
+            i, j = ids[one][same], ids[other][same]
+            waiting.append((np.minimum(i, j) * words + np.maximum(i, j), np.full(len(i), 1 / apart)))
+        keys, sums = add_up()
+    return keys // words, keys % words, sums
+
+
+def vectors(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run: Callable[[Any], None]) -> Tensor:
+    """Train on all counts, both ways round; the result is the sum of a word's two vectors (§4.2)."""
+    low, high, sums = counted(corpus, c.window)
+    if not len(sums):
+        raise Error("no two words occur together", fix="give longer texts")
+    apart = low != high
+    i, j, counts = (
+        torch.from_numpy(np.concatenate(both))
+        for both in ((low, high[apart]), (high, low[apart]), (sums * (2 - apart), sums[apart]))
+    )
+    words, n, counts = len(corpus.words), len(i), counts.float()
+    g = torch.Generator().manual_seed(seed)
+    tables = [torch.rand(words, c.dim, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
+    biases = [torch.rand(words, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
+    squares = [torch.ones_like(t) for t in (*tables, *biases)]
+
+    order = lru_cache(2)(lambda epoch: torch.from_numpy(shuffled(n, seed, epoch)))
+
+    def job(epoch: int, begin: int) -> Callable[[], float]:
+        def work() -> float:
+            total, places = 0.0, order(epoch)[begin : begin + STEP * JOB]
+            for part in places.split(STEP):
+                a, b = i[part], j[part]
+                w, v = tables[0].index_select(0, a), tables[1].index_select(0, b)
+                pulls = static.glove(w, v, biases[0][a] + biases[1][b], counts[part], c.x_max, c.alpha)
+                values = (*tables, *biases)
+                for at, value, square, pull in zip((a, b, a, b), values, squares, (*pulls[:3], pulls[2]), strict=True):
+                    # AdaGrad; the squares come first, since one step holds many counts of a frequent word
+                    square.index_add_(0, at, pull * pull)
+                    value.index_add_(0, at, (pull * -lr).div_(square.index_select(0, at).sqrt_()))
+                total += float(pulls[3].sum())
+            return total / len(places)
+
+        return work
+
+    steps = range(0, n, STEP * JOB)
+    run([(min(n, begin + STEP * JOB) - begin, job(epoch, begin)) for epoch in range(epochs) for begin in steps])
+    return tables[0] + tables[1]

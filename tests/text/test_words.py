@@ -1,0 +1,62 @@
+"""Splitting into words: the same in Python and in the Rust library; fastText's own numbers of n-grams."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formers.text.words import grams, split, tokenizer
+
+HASHES = {
+    "<a>": 1087600, "<wh": 167652, "where": 969176, "<한국": 1124397, "국>": 1787587, "café>": 761685, "é>": 1996781,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't stop: the long-term plan, i.e. 3%!", "don't stop : the long-term plan , i . e . 3 % !"),
+        ("이 영화 정말 재미있어요!! ㅋㅋㅋ", "이 영화 정말 재미있어요 ! ! ㅋㅋㅋ"),
+        ("“최고”의 영화…『기생충』、좋다。", "“ 최고 ” 의 영화 … 『 기생충 』 、 좋다 。"),
+        ("a\u00a0b\u3000c\td\r\ne", "a b c d e"),
+        ("'quoted' - dash -", "' quoted ' - dash -"),
+        ("", ""),
+    ],
+)
+def test_split(text, words):
+    assert split(text) == words.split()
+    assert split(unicodedata.normalize("NFD", text)) == words.split()
+
+
+def test_case():
+    assert split("Seoul ΟΔΟΣ", lower=False) == ["Seoul", "ΟΔΟΣ"]
+    assert split("Seoul ΟΔΟΣ") == ["seoul", "οδοσ"]
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cn", "Co")), max_size=40))
+def test_rust_splits_alike(text):
+    words = split(text)
+    known = [*dict.fromkeys(words), "[UNK]"]
+    ids = tokenizer(known).encode(text)
+    assert [known[i] for i in ids] == words
+
+
+def test_a_tokenizer_of_words():
+    made = tokenizer(["a", "b", "[UNK]"], lower=False)
+    assert made.encode("a b A x") == [0, 1, 2, 2]
+    assert made.decode([0, 1]) == "a b"
+    assert made.id("unk") == 2
+
+
+def test_grams():
+    """fastText's numbers with 2,000,000 buckets, noted from gensim, which reads its files."""
+    assert len(grams("where", 3, 6, 100)) == 5 + 4 + 3 + 2
+    assert len(grams("한국", 1, 2, 100)) == 2 + 3  # no lone < and >
+    assert grams("", 3, 6, 100) == []
+    assert grams("a", 3, 3, 2_000_000) == [HASHES["<a>"]]
+    for piece, number in HASHES.items():
+        word = piece.strip("<>")
+        assert number in grams(word, 1, 6, 2_000_000), piece
