@@ -76,7 +76,7 @@ def test_words_with_spaces_in_glove(tmp_path):
 def subword():
     buckets = 30
     table = torch.randn(4 + buckets, 5, generator=torch.Generator().manual_seed(1))
-    return named(["cat", "cats", "고양이", "dog"], table, kind="fasttext", buckets=buckets, min_n=2, max_n=4)
+    return named(["cat", "</s>", "고양이", "dog"], table, kind="fasttext", buckets=buckets, min_n=2, max_n=4)
 
 
 def test_fasttext_there_and_back(tmp_path):
@@ -99,6 +99,7 @@ def test_a_word_of_a_fasttext_file_is_the_mean_of_its_rows(tmp_path):
     parts = [2, *(4 + g for g in grams("고양이", 2, 4, 30))]
     got = look_up(f, ["고양이", "강아지"])[0].numpy()
     np.testing.assert_allclose(got[0], raw[parts].mean(0), atol=1e-5)
+    np.testing.assert_allclose(look_up(f, ["</s>"])[0][0], raw[1])  # the end of a line has no n-grams
     np.testing.assert_allclose(got[1], raw[[4 + g for g in grams("강아지", 2, 4, 30)]].mean(0), atol=1e-5)
 
 
@@ -128,7 +129,7 @@ HOSTILE = [
     (BINARY.replace(b"2 3", b"9 3", 1), "do not fit into"),
     (b"2 3\n" + b"\x01" * 9000, "line 2: word 1 of 2 is cut off"),
     (struct.pack("<i", vectors.MAGIC), "the file ends too early"),
-    (struct.pack("<ii", vectors.MAGIC, 11) + bytes(99), "not a fastText file of version 12"),
+    (struct.pack("<ii", vectors.MAGIC, 10) + bytes(99), "not a fastText file of version 11 or 12"),
 ]
 
 

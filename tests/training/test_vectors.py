@@ -34,9 +34,8 @@ def language(seed=0, sentences=3000):
 @pytest.mark.parametrize("kind", KINDS)
 def test_words_of_the_same_company_lie_together(kind):
     f = train(language(), kind, epochs=10 if kind != "glove" else 40, threads=1, **SMALL)
-    # The n-grams of short words need long training to say what company says at once.
-    near = {name for name, _ in neighbours(f, "cat", 5)} & {"dog", "cow", "purrs", "barks", "moos"}
-    assert len(near) >= 4
+    assert {name for name, _ in neighbours(f, "cat", 2)} == {"dog", "cow"}
+    assert {name for name, _ in neighbours(f, "chops", 2)} == {"cuts", "grinds"}
     assert cosine(f, "cat", "dog") > cosine(f, "cat", "axe") + 0.2
 
 
@@ -182,7 +181,7 @@ def test_glove_counts():
     i, j, sums = glove.counted(corpus, 2)
     got = np.zeros((3, 3))
     got[i, j] = sums
-    np.testing.assert_allclose(got + got.T, expected)
+    np.testing.assert_allclose(got, expected)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(glove, "BUFFER", 4)
         again = glove.counted(corpus, 2)
@@ -206,15 +205,27 @@ def test_unseen_words_have_vectors_in_fasttext_only():
 
 
 def test_fasttext_keeps_finished_vectors():
-    f = train(language(sentences=50), "fasttext", epochs=1, threads=1, **SMALL)
+    """The mean of a word's own row and its n-grams; a rate of almost nothing leaves the rows as they were drawn."""
+    f = train(language(sentences=50), "fasttext", epochs=1, lr=1e-12, threads=1, seed=3, **SMALL)
+    words = f.config.vocab - 1
+    drawn = torch.empty(words + 500, 16).uniform_(-1 / 16, 1 / 16, generator=torch.Generator().manual_seed(3))
+    table = f.model.body.table.detach()
+    assert f.config.rows == len(table) == f.config.vocab + 500
+    torch.testing.assert_close(table[words + 1 :], drawn[words:])
+    for i in range(words):
+        parts = [i, *(words + g for g in grams(f.tokenizer.token(i), 3, 6, 500))]
+        torch.testing.assert_close(table[i], drawn[parts].mean(0))
+
+
+def test_rows_of_some_words():
     bag = Bags(torch.zeros(1, 1), torch.ones(1), torch.tensor([3, 4, 5, 6, 7]), torch.tensor([0, 2, 2, 5]))
     rows, sizes = bag.rows(torch.tensor([2, 0, 1]))
     assert rows.tolist() == [5, 6, 7, 3, 4]
     assert sizes.tolist() == [3, 2, 0]
-    assert f.config.rows == f.model.body.table.shape[0] == f.config.vocab + 500
 
 
-def test_saved_and_loaded(tmp_path):
+def test_saved_and_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("formers.interop.safe.FILE_LIMIT", 10)  # a vocabulary may be larger than a tokenizer
     f = train(language(sentences=100), "fasttext", epochs=1, **SMALL)
     formers.save(f, tmp_path / "v")
     again = formers.load(tmp_path / "v")

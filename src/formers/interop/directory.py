@@ -98,7 +98,8 @@ def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...])
     huggingface.enough(config, weights, path)
     former = empty(one.name, config, about["head"] if head == "auto" else head, labels or about["labels"])
     if safe.exists(where, "tokenizer.json"):
-        text = huggingface.decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
+        limit = safe.WORDS_LIMIT if one.name == "vectors" else safe.FILE_LIMIT
+        text = huggingface.decoded(safe.read_bytes(where, "tokenizer.json", limit), where / "tokenizer.json")
         former.tokenizer = Tokenizer(
             text, {k: v for k, v in about["special"].items() if isinstance(v, str)}, where=where / "tokenizer.json"
         )

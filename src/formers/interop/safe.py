@@ -28,6 +28,7 @@ from ..config import Tell, shown, table
 from ..errors import Error
 
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
+WORDS_LIMIT = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
 JSON_LIMIT = HEADER_LIMIT = 16 * 2**20  # an index or a header of 100,000 tensors
 TENSOR_LIMIT = 100_000
 GROWTH = 100  # times that a packed file may grow; vectors written as text grow about threefold

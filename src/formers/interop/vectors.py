@@ -28,7 +28,7 @@ from . import safe
 Format = Literal["auto", "text", "glove", "binary", "fasttext"]
 LINE = 2**20  # bytes of a row of text
 BLOCK = 1024  # rows that are read at a time
-MAGIC, VERSION = 793712314, 12  # of fastText's .bin
+MAGIC, VERSIONS = 793712314, (11, 12)  # of fastText's .bin; the two differ for classifiers only
 DAMAGED = "the file is damaged, or no file of word vectors: fetch it again"
 UNKNOWNS = (UNKNOWN, "<unk>")  # words that files have for all others
 
@@ -233,7 +233,7 @@ MODELS = {1: "cbow", 2: "skipgram"}
 
 
 def read_fasttext(file: BinaryIO, size: int, path: Any, tell: Tell | None) -> Former:
-    """fastText's .bin of version 12, neither quantised nor pruned, made without labels."""
+    """fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
 
     def take(form: str) -> tuple[Any, ...]:
         data = file.read(struct.calcsize(form))
@@ -242,10 +242,10 @@ def read_fasttext(file: BinaryIO, size: int, path: Any, tell: Tell | None) -> Fo
         return struct.unpack(form, data)
 
     def refuse(what: str) -> Error:
-        return Error(what, where=path, fix="formers reads unlabelled, unquantised models of version 12")
+        return Error(what, where=path, fix="formers reads unlabelled, unquantised models of versions 11 and 12")
 
-    if take("<ii") != (MAGIC, VERSION):
-        raise refuse("not a fastText file of version 12")
+    if take("<ii") not in [(MAGIC, version) for version in VERSIONS]:
+        raise refuse("not a fastText file of version 11 or 12")
     args = dict(zip(ARGS, take("<12i"), strict=True))
     take("<d")
     entries, words, labels, _, pruned = take("<iiiqq")
@@ -289,11 +289,16 @@ def read_fasttext(file: BinaryIO, size: int, path: Any, tell: Tell | None) -> Fo
     return named(list(names.words), table, lower, kind="fasttext", **about)
 
 
+def pieces(word: str, c: VectorsConfig) -> list[int]:
+    """The n-grams of a word; fastText's mark for the end of a line has none."""
+    return [] if word == "</s>" else grams(word, c.min_n, c.max_n, c.buckets)
+
+
 def mixed(words: Sequence[str], table: Tensor, c: VectorsConfig, tell: Tell | None = None, apart: bool = False) -> None:
     """Turn the words' own rows into their finished vectors, the mean of a word's rows, or (`apart`) back."""
     own, buckets = table[: len(words)], table[len(words) :]
     for begin in range(0, len(words), 4096):
-        lists = [grams(word, c.min_n, c.max_n, c.buckets) for word in words[begin : begin + 4096]]
+        lists = [pieces(word, c) for word in words[begin : begin + 4096]]
         sizes = torch.tensor([[len(one)] for one in lists])
         flat = torch.tensor([row for one in lists for row in one], dtype=torch.long)
         sums = F.embedding_bag(flat, buckets, (sizes.cumsum(0) - sizes)[:, 0], mode="sum")
@@ -349,7 +354,7 @@ def fasttext_parts(words: Sequence[str], table: Tensor, c: VectorsConfig) -> Ite
     table = table.clone()
     mixed(words, table, c, apart=True)
     values = (c.dim, c.window, 5, c.min_count, c.negatives, 1, 2, 2, c.buckets, c.min_n, c.max_n, 100)
-    yield struct.pack("<ii12id", MAGIC, VERSION, *values, c.sample)
+    yield struct.pack("<ii12id", MAGIC, VERSIONS[-1], *values, c.sample)
     yield struct.pack("<iiiqq", len(words), len(words), 0, sum(range(len(words) + 1)), -1)
     for place, word in enumerate(words):
         yield word.encode() + b"\0" + struct.pack("<qb", len(words) - place, 0)

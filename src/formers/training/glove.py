@@ -24,7 +24,8 @@ BUFFER = 2**24  # pairs that are gathered before they are summed up
 
 
 def counted(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs i ≤ j of words that occur within a window, and their counts: words that are d apart count 1/d (§4.2)."""
+    """Pairs i, j of words that occur within a window, both ways round, and their counts: words that are d apart count
+    1/d (§4.2)."""
     ids, words = corpus.ids.astype(np.int64), len(corpus.words)
     keys, sums = np.zeros(0, np.int64), np.zeros(0)
     waiting: list[tuple[np.ndarray, np.ndarray]] = []
@@ -40,26 +41,27 @@ def counted(corpus: Corpus, window: int) -> tuple[np.ndarray, np.ndarray, np.nda
 
     piece = max(1, BUFFER // window)
     for begin in range(0, len(ids), piece):
-        for apart in range(1, window + 1):
-            end = min(begin + piece, len(ids) - apart)
-            one, other = slice(begin, end), slice(begin + apart, end + apart)
+        for away in range(1, window + 1):
+            end = min(begin + piece, len(ids) - away)
+            one, other = slice(begin, end), slice(begin + away, end + away)
             same = corpus.document[one] == corpus.document[other]
             i, j = ids[one][same], ids[other][same]
-            waiting.append((np.minimum(i, j) * words + np.maximum(i, j), np.full(len(i), 1 / apart)))
+            waiting.append((np.minimum(i, j) * words + np.maximum(i, j), np.full(len(i), 1 / away)))
         keys, sums = add_up()
-    return keys // words, keys % words, sums
+    low, high = keys // words, keys % words
+    apart = low != high  # a word beside itself counts once from either place
+    return (
+        np.concatenate((low, high[apart])),
+        np.concatenate((high, low[apart])),
+        np.concatenate((sums * (2 - apart), sums[apart])),
+    )
 
 
 def vectors(corpus: Corpus, c: VectorsConfig, epochs: int, lr: float, seed: int, run: Callable[[Any], None]) -> Tensor:
     """Train on all counts, both ways round; the result is the sum of a word's two vectors (§4.2)."""
-    low, high, sums = counted(corpus, c.window)
-    if not len(sums):
+    i, j, counts = (torch.from_numpy(part) for part in counted(corpus, c.window))
+    if not len(i):
         raise Error("no two words occur together", fix="give longer texts")
-    apart = low != high
-    i, j, counts = (
-        torch.from_numpy(np.concatenate(both))
-        for both in ((low, high[apart]), (high, low[apart]), (sums * (2 - apart), sums[apart]))
-    )
     words, n, counts = len(corpus.words), len(i), counts.float()
     g = torch.Generator().manual_seed(seed)
     tables = [torch.rand(words, c.dim, generator=g).sub_(0.5).div_(c.dim) for _ in range(2)]
