@@ -16,7 +16,7 @@ from .nn.cache import Cache
 from .nn.init import initialise
 from .nn.probe import Probe
 from .tasks.heads import Model, assemble
-from .tasks.inputs import head_masks, pack, shifted, target_batch
+from .tasks.inputs import head_masks, pack, row_shape, shifted, target_batch
 from .text.tokenizer import Tokenizer
 
 
@@ -99,7 +99,7 @@ class Former:
         alone = self.pair and target is None
         batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, alone)
         probe = Probe(hidden=layer != -1)
-        run = self.model.body.encode if alone else self.model
+        run = self.model.body.encode if alone else self.model.body
         last = run(batch, probe=probe, **self.how(None if alone else memory, heads))
         inner = list(probe.states.values())[-1] if layer != -1 else []
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
@@ -124,7 +124,7 @@ class Former:
         others = (keep, segments, target, target_keep)
         keep, segments, target, target_keep = (t if t is None else self.here(t) for t in others)
         source = pack(self.config, ids, keep, segments, 0 if memory is None else memory.used)
-        rows = tuple(ids.shape[:-1])
+        rows = row_shape(self.config, ids)
         if not self.pair or alone:
             if target is not None:
                 raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")

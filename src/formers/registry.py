@@ -55,6 +55,7 @@ class Member:
 MEMBERS = {
     member.name: member
     for member in (
+        Member("elmo", "two LSTM language models over characters, all layers mixed by the task"),
         Member("transformer", "an encoder-decoder: attention alone, sinusoids", aliases=("marian",)),
         Member("bert", "an encoder: masked tokens and next sentence"),
         Member("roberta", "BERT without next sentence, byte-level BPE", variant=True),

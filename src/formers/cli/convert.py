@@ -24,7 +24,7 @@ def import_(
     pickle: bool = False,
     ignore: tuple[str, ...] = (),
 ) -> None:
-    """Turn a Hugging Face checkpoint into a formers directory.
+    """Turn a Hugging Face checkpoint, or ELMo's options.json and hdf5 file, into a formers directory.
 
     formers import path/to/bert-base-uncased bert
     formers import hub:openai-community/gpt2 gpt2
@@ -33,7 +33,7 @@ def import_(
     Parameters
     ----------
     source
-        A Hugging Face directory, or hub:owner/name@revision.
+        A Hugging Face directory, hub:owner/name@revision, or a directory with options.json and one hdf5 file.
     out
         The formers directory to write; it must not exist yet.
     head
@@ -67,7 +67,7 @@ def export(
     shard: str = "5GB",
     pickle: bool = False,
 ) -> None:
-    """Turn a model into a directory that transformers' from_pretrained opens.
+    """Turn a model into a directory that transformers' from_pretrained opens; ELMo, into options.json and hdf5.
 
     formers export my-bert bert-for-hf
     formers export my-gpt2 gpt2-half --dtype bfloat16 --shard 500MB
@@ -75,7 +75,7 @@ def export(
     Parameters
     ----------
     source
-        A formers or Hugging Face directory, or hub:owner/name@revision.
+        A formers directory, or anything that import takes.
     out
         The directory to write; it must not exist yet.
     head
@@ -87,7 +87,7 @@ def export(
     pickle
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
     """
-    from ..interop.huggingface import write
+    from ..interop.directory import export as write
 
     limit = size(shard)
     with progress(Console(stderr=True), "export", quiet=2) as tell:

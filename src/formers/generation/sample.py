@@ -53,7 +53,8 @@ def continue_ids(
 ) -> list[list[int]]:
     """Up to `tokens` new ids for each prompt; a row ends at the end mark. When the context is full, the last half of it
     is read again and the rest forgotten."""
-    if former.head not in ("lm", "double") or former.pair or getattr(former.config, "causal", True) is False:
+    reads_words = hasattr(former.config, "slots")  # and so has no token to go on with
+    if former.head not in ("lm", "double") or former.pair or reads_words or not getattr(former.config, "causal", True):
         raise Error(
             f"{former.family} with head {former.head!r} does not continue text",
             fix="load a decoder such as gpt2 with head='lm'",

@@ -14,7 +14,9 @@ from ..batch import Batch
 from ..errors import Error
 from ..family import Family, Head
 from ..nn.feedforward import activation
+from ..nn.mix import Mix
 from ..nn.norms import LayerNorm
+from ..nn.probe import Probe
 
 WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
 
@@ -27,37 +29,42 @@ class Output(nn.Module):
         self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
         self.bias = nn.Parameter(torch.empty(width), requires_grad=not frozen) if bias else None
 
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
+    def forward(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """(M, dim) → (M, width)"""
-        return F.linear(x, tied if self.weight is None else self.weight, self.bias)
+        weight = tied if self.weight is None else self.weight
+        assert weight is not None
+        return F.linear(x, weight, self.bias)
 
 
 class Part(nn.Module):
-    """One part of a head: pool, inner layers, output."""
+    """One part of a head: mix, pool, inner layers, output."""
 
     def __init__(self, head: Head, config: Any, width: int | None):
         super().__init__()
-        self.head, self.eos = head, config.eos
+        self.head, self.eos = head, getattr(config, "eos", None)
         dim = head.inner_dim or config.dim
+        self.mix = None if head.mix is None else Mix(config.layers + 1, head.mix)
         self.dense = nn.Linear(config.dim, dim) if "dense" in head.inner else None
         self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
-        tied = head.out == "vocab" and config.tied
-        self.out = None if width is None else Output(dim, width, bias=head.bias, tied=tied, frozen=head.frozen)
+        tied = head.out == "vocab" and getattr(config, "tied", False)
+        self.out = None if width is None else Output(dim // head.ways, width, bias=head.bias, tied=tied, frozen=head.frozen)
 
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
-        """(M, dim) hidden states, pooled already if this part pools → (M, width)"""
+    def forward(self, x: Tensor, tied: Tensor | None) -> Tensor:
+        """(M, dim) hidden states, pooled already if this part pools → (M, width), or (M, ways, width)"""
         for name in self.head.inner:
             layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
             x = activation(name)(x) if layer is None else layer(x)
         x = x if self.head.scale == 1.0 else x * self.head.scale
+        x = x if self.head.ways == 1 else x.unflatten(-1, (self.head.ways, -1))
         x = x if self.out is None else self.out(x, tied)
         return x if self.after is None else self.after(x)
 
 
 class Model(nn.Module):
-    """A body and its head. `forward` gives hidden states, `logits` what the head makes of them."""
+    """A body and its head. `forward` gives hidden states (mixed, if the head asks for it), `logits` what the head makes
+    of them."""
 
     def __init__(self, body: nn.Module, parts: Mapping[str, Part]):
         super().__init__()
@@ -71,7 +78,13 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch, **how: Any) -> Tensor:
         """(N,) → hidden (N, dim); encoder-decoders: of the decoder."""
-        return self.body(batch, **how)
+        mix = next((part.mix for part in self.parts.values() if part.mix is not None), None)
+        if mix is None:
+            return self.body(batch, **how)
+        probe = how.pop("probe", None) or Probe()
+        probe.hidden = True
+        last = self.body(batch, probe=probe, **how)
+        return mix([*list(probe.states.values())[-1], last])
 
     def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
         """What one part of the head answers; parts that pool need the batch that the hidden states belong to."""
@@ -79,7 +92,7 @@ class Model(nn.Module):
         if head.head.pool is not None:
             assert batch is not None
             hidden = pool(hidden, batch, head.head.pool, head.eos)
-        return head(hidden, self.body.table)
+        return head(hidden, getattr(self.body, "table", None))
 
 
 def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:

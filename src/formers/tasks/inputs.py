@@ -11,8 +11,15 @@ from ..batch import Batch
 from ..errors import Error
 
 
+def row_shape(config: Any, ids: Tensor) -> tuple[int, ...]:
+    """The shape of the rows: what stands before the tokens, and before the characters of a model that reads those."""
+    return tuple(ids.shape[: -2 if hasattr(config, "slots") else -1])
+
+
 def check_ids(ids: Tensor, config: Any, name: str, past: int = 0) -> None:
     """Refuse ids that the model has no embedding or no position for."""
+    if hasattr(config, "slots"):
+        return check_characters(ids, config, name)
     if ids.dim() < 2 or ids.shape[-1] == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
         what = f"{name} must be whole numbers of shape (rows, tokens), got {str(ids.dtype)[6:]} {tuple(ids.shape)}"
         raise Error(what, fix="for one sequence, pass ids[None]")
@@ -23,6 +30,16 @@ def check_ids(ids: Tensor, config: Any, name: str, past: int = 0) -> None:
         raise Error(
             f"{length} tokens are more than the context of {limit}", fix=f"cut the text, or use windows of {limit}"
         )
+
+
+def check_characters(ids: Tensor, config: Any, name: str) -> None:
+    """Refuse what is no word of characters."""
+    whole = not ids.is_floating_point() and ids.dtype != torch.bool
+    if not whole or ids.dim() < 3 or ids.shape[-2] == 0 or ids.shape[-1] != config.slots:
+        shape = f"(rows, words, {config.slots})"
+        what = f"{name} must be whole numbers of shape {shape}, got {str(ids.dtype)[6:]} {tuple(ids.shape)}"
+        raise Error(what, fix="formers.text.chars.grid makes them out of words")
+    check_range(ids, config.characters, name, "characters")
 
 
 def check_range(values: Tensor, size: int, name: str, what: str) -> None:
@@ -36,17 +53,18 @@ def check_range(values: Tensor, size: int, name: str, what: str) -> None:
 
 
 def pack(config: Any, ids: Tensor, keep: Tensor | None, segments: Tensor | None, past: int = 0) -> Batch:
-    """Rows of ids (…, T) as a batch; every row must have a token."""
+    """Rows of ids (…, T), or (…, T, slots) characters, as a batch; every row must have a token."""
     check_ids(ids, config, "ids", past)
+    rows = len(row_shape(config, ids))
     if segments is not None:
         size = getattr(config, "segments", None)
         check_range(segments, config.vocab if size is None else size, "segments", "segments")
     for name, other in (("keep", keep), ("segments", segments)):
-        if other is not None and other.shape != ids.shape:
+        if other is not None and other.shape != ids.shape[: rows + 1]:
             what = f"{name} {tuple(other.shape)} does not fit ids {tuple(ids.shape)}"
-            raise Error(what, fix=f"give {name} the shape of ids")
+            raise Error(what, fix=f"give {name} one value for each token")
     keep, segments = (t if t is None else t.flatten(0, -2) for t in (keep, segments))
-    batch = Batch.of(ids.flatten(0, -2), keep, segments)
+    batch = Batch.of(ids.flatten(0, rows - 1), keep, segments)
     empty = batch.starts[1:] == batch.starts[:-1]
     if empty.any():
         raise Error(f"row {int(empty.nonzero()[0])} of ids has no token at all", fix="leave empty rows out")
@@ -72,6 +90,8 @@ def shifted(config: Any, source: Batch) -> Batch:
 
 def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
     """Masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
+    if not hasattr(config, "heads"):
+        raise Error("this model has no attention heads to mask", fix="leave heads out")
     if isinstance(heads, dict) != pair:
         what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"
         raise Error(f"heads must be {what} for this model", fix="see the docstring of logits")
