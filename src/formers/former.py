@@ -15,6 +15,7 @@ from .errors import Error
 from .nn.cache import Cache
 from .nn.init import initialise
 from .nn.probe import Probe
+from .nn.projected import State
 from .tasks.heads import Model, assemble
 from .tasks.inputs import head_masks, pack, row_shape, shifted, target_batch
 from .text.tokenizer import Tokenizer
@@ -59,14 +60,15 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | State | None = None,
         heads: Any = None,
     ) -> Any:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
-        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens; `heads` masks attention heads:
-        (layers, heads), or a dict of such by "encoder", "decoder", "cross".
+        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens (ELMo: a State); `heads` masks
+        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". ELMo reads characters
+        (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
         """
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
@@ -89,7 +91,7 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | State | None = None,
         heads: Any = None,
         layer: int | None = -1,
     ) -> Tensor:
@@ -116,7 +118,7 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | State | None = None,
         alone: bool = False,
     ) -> tuple[Batch, tuple[int, ...]]:
         """Padded tensors checked and packed, and the shape of their rows; `alone` asks for the encoder's side only."""
@@ -140,7 +142,7 @@ class Former:
         """A tensor on the model's device."""
         return torch.as_tensor(values, device=self.device)
 
-    def how(self, memory: Cache | None, heads: Any) -> dict[str, Any]:
+    def how(self, memory: Cache | State | None, heads: Any) -> dict[str, Any]:
         """The arguments of a forward pass that are not part of the batch."""
         how: dict[str, Any] = {} if memory is None else {"cache": memory}
         if heads is not None:

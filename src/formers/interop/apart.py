@@ -51,9 +51,7 @@ def run(code: str, source: Path, target: Path, seconds: int, what: str, fix: str
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise Error(
-            f"converting {what} took more than {seconds} s", where=source, fix="do not use this file"
-        ) from None
+        raise Error(f"converting {what} took more than {seconds} s", where=source, fix="do not use this file") from None
     except OSError as error:
         raise Error(f"the converter cannot run ({error.strerror or error})", where=source, fix="try again") from None
     if done.returncode or not target.is_file():

@@ -44,7 +44,14 @@ def read(
     own = "lm" if "softmax/W" in weights else "none"
     former = empty(one.name, ours, own if head == "auto" else head, labels)
     former.kept = {OPTIONS: safe.read_bytes(where, OPTIONS)}
-    return former, huggingface.plan(one, former, own, weights, where)
+    keys = form.keys(ours, former.head)
+    names = [name for name, _ in former.model.named_parameters()]
+    mapped = [name for name in names if name.startswith("body.") or name.split(".")[1] in keys.heads]
+    try:
+        reading = keys.read(weights, mapped, optional=lambda name: name.startswith("heads."))
+    except Error as error:
+        raise Error(error.what, where=where, fix=error.fix) from None
+    return former, Reading(reading.moves, reading.fresh + sorted(set(names) - set(mapped)), reading.checks)
 
 
 def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, tell: Tell | None = None) -> None:

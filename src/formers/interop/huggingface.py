@@ -146,7 +146,7 @@ def label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
 def plan(one: Member, former: Former, own: str, weights: safe.Weights, where: Path) -> Reading:
     """Which tensors go where. With another head than the file's own, that head starts anew where the file has nothing
     for it; a tagger does not take over a classifier's last layer just because they share a name."""
-    hf = one.family.hf or one.family.bilm
+    hf = one.family.hf
     assert hf is not None
     ours = [name for name, _ in former.model.named_parameters()]
     keys = hf.keys(former.config, former.head)

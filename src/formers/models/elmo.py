@@ -5,8 +5,9 @@ New     1. a forward and a backward language model that share their words and th
         mix of all layers, weighted by the task that uses it
 Shapes  ids (N, 50) characters → words (N, dim/2) → layers + 1 hidden states (N, dim): the words twice, then after each
         LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the one before
-Differs from the reference: a layer norm in the mix is Ba et al.'s (mix="token"); the released code norms by one mean and
-        variance of the whole batch (mix="batch"). Weights are drawn from normal distributions where it has uniform ones
+Differs from the reference: a layer norm in the mix is Ba et al.'s (mix="token"); the released code norms by one mean
+        and variance of the whole batch (mix="batch"). Weights are drawn from normal distributions where it has uniform
+        ones
 """
 
 from __future__ import annotations
@@ -168,9 +169,7 @@ def keys(c: ELMoConfig, head: str) -> KeyMap:
     """The names of bilm-tf's weights; its files lack the softmax, ours may have it under the name of its training."""
     cell = "RNN_(0|1)/RNN/MultiRNNCell/Cell{i}/LSTMCell"
     rows: dict[str, str | Op] = {
-        "char_embed": Op(
-            "embed.character.weight", lambda t: nn.functional.pad(t, (0, 0, 1, 0)), lambda t: t[1:]
-        ),
+        "char_embed": Op("embed.character.weight", lambda t: nn.functional.pad(t, (0, 0, 1, 0)), lambda t: t[1:]),
         "CNN/W_cnn_{i}": Op(
             "embed.filters.{i}.weight", lambda t: t.squeeze(0).permute(2, 1, 0), lambda t: t.permute(2, 1, 0)[None]
         ),

@@ -41,10 +41,10 @@ class State:
 
     def end(self, layer: int, h: Tensor, c: Tensor) -> None:
         """The state after a batch."""
-        new, known = (h.detach(), c.detach()), self.layers.get(layer)
-        if known is not None and known[0].shape[1] > h.shape[1]:
-            new = tuple(torch.cat((n, k[:, n.shape[1] :].to(n)), 1) for n, k in zip(new, known, strict=True))
-        self.layers[layer] = new
+        h, c = h.detach(), c.detach()
+        known = self.layers.get(layer, (h, c))
+        h, c = (torch.cat((n, k[:, n.shape[1] :].to(n)), 1) for n, k in zip((h, c), known, strict=True))
+        self.layers[layer] = h, c
 
 
 class Steps:
@@ -134,8 +134,8 @@ def recurrence(
     x: Tensor, weight: Tensor, bias: Tensor, project: Tensor, h: Tensor, c: Tensor, counts: Tensor, cell_clip: float,
     clip: float, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """All steps of a layer: outputs (2, N, P), the last h and c by rank, and, to `keep` for the backward pass, the gates
-    (2, N, 4H) after their functions and the cells (2, N, H)."""
+    """All steps of a layer: outputs (2, N, P), the last h and c by rank, and, to `keep` for the backward pass, the
+    gates (2, N, 4H) after their functions and the cells (2, N, H)."""
     total, width, cell = x.shape[1], x.shape[2], c.shape[2]
     inner, across = weight[:, :width], weight[:, width:]
     bias = bias.clone()
@@ -177,7 +177,7 @@ def gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of x, weight, bias, project and the first h and c. Only what depends on the next step is in the
     loop; a clipped value passes nothing on."""
-    steps, (total, width), cell = spans(counts), x.shape[1:], c.shape[2]
+    steps, width, cell = spans(counts), x.shape[2], c.shape[2]
     # On a CPU a product with few rows is up to twice as fast with the weights in this order, copied once for all steps.
     across, up = weight[:, width:].mT.contiguous(), project.mT.contiguous()
     d_h, d_c = d_h.clone(), d_c.clone()

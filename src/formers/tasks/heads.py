@@ -49,7 +49,9 @@ class Part(nn.Module):
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
         tied = head.out == "vocab" and getattr(config, "tied", False)
-        self.out = None if width is None else Output(dim // head.ways, width, bias=head.bias, tied=tied, frozen=head.frozen)
+        self.out = (
+            None if width is None else Output(dim // head.ways, width, bias=head.bias, tied=tied, frozen=head.frozen)
+        )
 
     def forward(self, x: Tensor, tied: Tensor | None) -> Tensor:
         """(M, dim) hidden states, pooled already if this part pools → (M, width), or (M, ways, width)"""
