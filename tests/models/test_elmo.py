@@ -183,6 +183,7 @@ IDS, KEEP = chars.grid(TEXTS[:2])
         (lambda: make("lm").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 7, 50)"),
         (lambda: make("lm").logits(IDS, KEEP & False), "row 0 of ids has no token at all"),
         (lambda: make("lm").logits(IDS, heads=torch.ones(2, 2)), "no attention heads to mask"),
+        (lambda: make("lm").logits(IDS, segments=KEEP * 0), "knows no segments"),
         (lambda: make().logits(IDS), "a bare elmo has no logits"),
         (lambda: make("answer"), "ELMo has no head 'answer'"),
         (lambda: formers.build("elmo", dim=7), "dim must be even"),

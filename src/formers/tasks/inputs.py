@@ -56,6 +56,8 @@ def pack(config: Any, ids: Tensor, keep: Tensor | None, segments: Tensor | None,
     """Rows of ids (…, T), or (…, T, slots) characters, as a batch; every row must have a token."""
     check_ids(ids, config, "ids", past)
     rows = len(row_shape(config, ids))
+    if segments is not None and hasattr(config, "slots"):
+        raise Error("this model knows no segments", fix="leave segments out")
     if segments is not None:
         size = getattr(config, "segments", None)
         check_range(segments, config.vocab if size is None else size, "segments", "segments")
