@@ -71,6 +71,7 @@ MEMBERS = {
         Member("mbart", "BART in 25 and more languages, pre-norm", variant=True),
         Member("t5", "an encoder-decoder: text to text, span corruption"),
         Member("mt5", "T5 1.1 in 101 languages", variant=True),
+        Member("switch", "T5 with many experts, one for each token", aliases=("switch_transformers",)),
     )
 }
 ALIASES = {alias: member.name for member in MEMBERS.values() for alias in member.aliases}

@@ -15,7 +15,7 @@ from formers.registry import MEMBERS
 # A size of each kind of setting that all tests can share; what a config does not have is left out.
 SIZES = {
     "vocab": 47, "context": 20, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 18, "buckets": 8, "far": 10,
-    "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True,
+    "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True, "experts": 3, "sparse": 1, "capacity": 9,
     "segments": 2, "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0, "summary_dropout": 0.0,
     "head_dropout": 0.0, "bos": 1, "eos": 1, "pad": 0,
 }  # fmt: skip

@@ -48,7 +48,8 @@ class Block(nn.Module):
         if self.cross is not None and view is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
             x = self.add(x, norm, lambda n: cross(n, view, layer))
-        return self.add(x, self.ff_norm, self.ff)
+        routed = getattr(self.ff, "routed", False)  # experts have to know the documents
+        return self.add(x, self.ff_norm, (lambda n: self.ff(n, sight)) if routed else self.ff)
 
     def add(self, x: Tensor, norm: Callable[[Tensor], Tensor], layer: Callable[[Tensor], Tensor]) -> Tensor:
         """One residual connection, with the norm before the layer or after the sum."""
