@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +18,7 @@ from .errors import Error
 from .nn.cache import Cache
 from .nn.init import initialise
 from .nn.probe import Probe
+from .nn.prune import attentions, named, prune, taken_apart
 from .tasks.heads import Model, assemble
 from .tasks.inputs import head_masks, pack, shifted, target_batch
 from .text.tokenizer import Tokenizer
@@ -108,6 +112,21 @@ class Former:
         if layer != -1 and not -len(states) <= layer < len(states):
             raise Error(f"there is no layer {layer}", fix=f"choose 0 to {len(states) - 1}, or None for all")
         return states[layer]
+
+    def prune(self, heads: Mapping[Any, Any]) -> Former:
+        """Take attention heads out for good: {layer: [heads]}, for encoder-decoders {stack: {layer: [heads]}} with
+        encoder, decoder and cross. The weights shrink, the numbers are those of masked heads; returns itself."""
+        known = attentions(self.model.body)
+        names = named(heads, dict.fromkeys(kind for kind, _ in known))
+        prune(self.model.body, names)
+        self.config = dataclasses.replace(self.config, pruned=tuple(sorted({*self.config.pruned, *names})))
+        for name in names:
+            kind, layer, _ = taken_apart(name)
+            sharing = [n for (k, n), (path, _) in known.items() if k == kind and path == known[kind, layer][0]]
+            if len(sharing) > 1:
+                warnings.warn(f"layers {sharing} share one block: the heads are gone from all of them", stacklevel=2)
+                break
+        return self
 
     def batch(
         self,

@@ -10,6 +10,7 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.nn.cache import Cache
+from formers.nn.prune import attentions
 from formers.registry import MEMBERS
 
 # A size of each kind of setting that all tests can share; what a config does not have is left out.
@@ -54,9 +55,13 @@ def rows(f, lengths=(7, 4, 6), seed=5):
 
 
 def answers(f, given):
+    return answers_with(f, given, None)
+
+
+def answers_with(f, given, heads):
     if f.head == "none":
-        return [f.hidden(**given)]
-    out = f.logits(**given)
+        return [f.hidden(**given, heads=heads)]
+    out = f.logits(**given, heads=heads)
     return list(out.values()) if isinstance(out, dict) else [out]
 
 
@@ -190,6 +195,63 @@ def test_with_a_cache_as_without(name):
         for piece in ids.split([1, 3, 2], 1):
             parts.append(f.logits(**source, target=piece, memory=cache) if f.pair else f.logits(piece, memory=cache))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+def some_heads(f):
+    """Heads to take out, in every stack of attention, other ones in each layer."""
+    stacks = {}
+    for kind, layer in attentions(f.model.body):
+        stacks.setdefault(kind, {})[layer] = [layer % 3, 2] if kind != "cross" else [1]
+    return stacks
+
+
+def masks_of(f, gone):
+    masks = {}
+    for kind, layers in gone.items():
+        masks[kind] = torch.ones(len(layers), 3)
+        for layer, heads in layers.items():
+            masks[kind][layer, heads] = 0
+    return masks if hasattr(f.model.body, "encoder") else next(iter(masks.values()))
+
+
+def with_heads():
+    return [name for name in MEMBERS if attentions(make(name).model.body)]
+
+
+@pytest.mark.filterwarnings("ignore:layers .* share one block")
+@pytest.mark.parametrize("name", with_heads())
+def test_pruned_as_masked(name, tmp_path):
+    f, whole = make(name), make(name)
+    given, gone = rows(f), some_heads(f)
+    if name == "albert":  # one block for all layers: the same heads are gone everywhere
+        gone = {"encoder": {0: [0, 2], 1: [0, 2]}}
+    before = sum(p.numel() for p in f.model.parameters())
+    assert f.prune(gone if f.pair else next(iter(gone.values()))) is f
+    assert sum(p.numel() for p in f.model.parameters()) < before
+    with torch.no_grad():
+        masked = answers_with(whole, given, masks_of(whole, gone))
+        for got, want in zip(answers(f, given), masked, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    formers.save(f, tmp_path / "own")
+    again = formers.load(tmp_path / "own")
+    assert again.config == f.config
+    assert len(again.config.pruned) == sum(len(set(h)) for layers in gone.values() for h in layers.values())
+    assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(again, given), strict=True))
+    if MEMBERS[name].family.hf is not None:
+        formers.export(f, tmp_path / "hf")
+        back = formers.load(tmp_path / "hf")
+        assert sum(p.numel() for p in back.model.parameters()) == before
+        for got, want in zip(answers(back, given), answers(f, given), strict=True):
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    with pytest.raises(formers.Error, match="no head 3"):
+        f.prune({"decoder": {0: [3]}} if f.pair else {0: [3]})
+    with pytest.raises(formers.Error, match="there is no layer 7"):
+        f.prune({"decoder": {7: [0]}} if f.pair else {7: [0]})
+    with pytest.raises(formers.Error, match="would be left"):
+        f.prune({"decoder": {0: [0, 1, 2]}} if f.pair else {0: [0, 1, 2]})
+    if f.pair:
+        with pytest.raises(formers.Error, match="which stack"):
+            f.prune({0: [1]})
 
 
 @every_member

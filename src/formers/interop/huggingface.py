@@ -14,6 +14,7 @@ from ..config import Tell, shown
 from ..errors import Error
 from ..former import Former, empty
 from ..keymap import Reading
+from ..nn.prune import whole
 from ..registry import MEMBERS, Member, member
 from ..text import published
 from ..text.tokenizer import Tokenizer
@@ -221,7 +222,7 @@ def write(
     hf = one.family.hf
     if hf is None:
         raise Error(f"{one.name} has no format in transformers", fix="use formers.save")
-    parameters = dict(former.model.named_parameters())
+    parameters = whole(former.model.body, dict(former.model.named_parameters()))
     keys = hf.keys(former.config, former.head)
     moves = keys.moves(parameters)
 

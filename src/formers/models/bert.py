@@ -45,6 +45,7 @@ class BERTConfig:
     causal: bool = False  # read left to right, as a language model
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 0
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None

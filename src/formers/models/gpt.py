@@ -44,6 +44,7 @@ class GPTConfig:
     summary_dropout: float = 0.1
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None

@@ -46,6 +46,7 @@ class GPTNeoConfig:
     head_dropout: float = 0.1
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = 50256
     eos: int | tuple[int, ...] | None = 50256

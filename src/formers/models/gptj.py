@@ -46,6 +46,7 @@ class GPTJConfig:
     attention_dropout: float = 0.0
     init: float = 0.02
     tied: bool = False
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = 50256
     eos: int | tuple[int, ...] | None = 50256

@@ -50,6 +50,7 @@ class T5Config:
     init: float = 1.0
     tied: bool = True
     scaled: bool = True  # the tied head multiplies by dim^-0.5
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 0
     eos: int | tuple[int, ...] | None = 1
     bos: int | None = None

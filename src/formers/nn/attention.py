@@ -32,6 +32,8 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim or dim // heads
+        self.total = heads  # before any was pruned (nn/prune.py)
+        self.kept: tuple[int, ...] | None = None  # which of them are left; None: all
         inner = self.heads * self.head_dim
         if cross:
             self.q, self.kv = nn.Linear(dim, inner, bias=bias), nn.Linear(dim, 2 * inner, bias=bias)
@@ -45,11 +47,13 @@ class Attention(nn.Module):
         """(N, dim) → (N, dim)"""
         q, k, v = self.look(x, sight, layer) if self.cross else self.project(x, sight, layer)
         dropout = self.dropout if self.training else 0.0
-        y = attend(q, k, v, sight, self.scale, dropout, self.relative)  # (N, H, D)
+        kept = None if self.kept is None else (self.total, self.kept)
+        y = attend(q, k, v, sight, self.scale, dropout, self.relative, kept)  # (N, H, D)
         if sight.probe is not None and sight.probe.attention:
-            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, self.relative))
+            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, self.relative, kept))
         if sight.heads is not None:
-            y = y * sight.heads[layer].to(y.dtype)[:, None]
+            mask = sight.heads[layer] if self.kept is None else sight.heads[layer, list(self.kept)]
+            y = y * mask.to(y.dtype)[:, None]
         return self.o(y.flatten(1))
 
     def project(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -74,6 +78,12 @@ class Attention(nn.Module):
         if share is not None:
             share.source = sight.key.unpack(k), sight.key.unpack(v)
         return q, k, v
+
+    def parts(self) -> dict[str, int]:
+        """Its parameters that are made of heads: how many parts their rows have, 0 where the columns are heads."""
+        rows, own = {"q": 1, "kv": 2, "qkv": 3}, dict(self.named_parameters())
+        names = {f"{name}.{kind}": parts for name, parts in rows.items() for kind in ("weight", "bias")}
+        return {name: parts for name, parts in {**names, "o.weight": 0}.items() if name in own}
 
     def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
         """(N, parts·H·D) → parts × (N, H, D)"""

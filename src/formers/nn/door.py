@@ -22,6 +22,7 @@ from .masks import Both, Index, Window, both, causal, documents, evaluate
 from .positions import Rotary
 from .probe import Probe
 
+Left = tuple[int, tuple[int, ...]]  # how many heads there were, and which of them are left
 Relative = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
@@ -135,20 +136,30 @@ def kernel(name: str | None) -> Iterator[None]:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float = 0.0, relative: Relative | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sight: Sight,
+    scale: float,
+    dropout: float = 0.0,
+    relative: Relative | None = None,
+    kept: Left | None = None,
 ) -> Tensor:
-    """(N, H, D) queries over packed or cached keys and values → (N, H, D), by the best kernel there is."""
+    """(N, H, D) queries over packed or cached keys and values → (N, H, D), by the best kernel there is.
+
+    Where heads were pruned, `kept` says which ones these are, for a bias that differs by head.
+    """
     path = _forced or choose(q, k, sight, dropout, relative)
     if path == "varlen":
         return _varlen(q, k, v, sight, scale)
     if path == "flex":
-        return _flex(q, k, v, sight, scale)
+        return _flex(q, k, v, sight, scale, kept)
     if path == "band":
         return _band(q, k, v, sight, scale, dropout)
     if path == "loop":
-        return _loop(q, k, v, sight, scale, dropout)
+        return _loop(q, k, v, sight, scale, dropout, kept)
     q, k, v = _grid(q, sight.query), _grid(k, sight.key), _grid(v, sight.key)  # (rows, H, T, D)
-    bias = None if path == "plain" else sight.dense(q.shape[1])
+    bias = None if path == "plain" else left(sight, q.shape[1], kept)
     if relative is not None:
         q, extra = relative(q, k, scale)
         bias = _add(extra, bias)
@@ -211,10 +222,17 @@ def reach(mask: Index | None) -> tuple[int, int] | None:
     return left, right
 
 
-def weights(q: Tensor, k: Tensor, sight: Sight, scale: float, relative: Relative | None = None) -> Tensor:
+def weights(
+    q: Tensor,
+    k: Tensor,
+    sight: Sight,
+    scale: float,
+    relative: Relative | None = None,
+    kept: Left | None = None,
+) -> Tensor:
     """The attention weights (rows, H, Q, K), computed beside the kernel; zero where there is no token."""
     q, k = _grid(q, sight.query), _grid(k, sight.key)
-    bias = sight.dense(q.shape[1])
+    bias = left(sight, q.shape[1], kept)
     if relative is not None:
         q, extra = relative(q, k, scale)
         bias = _add(extra, bias)
@@ -223,6 +241,12 @@ def weights(q: Tensor, k: Tensor, sight: Sight, scale: float, relative: Relative
         scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
     real = torch.arange(sight.query.longest, device=q.device) < sight.query.lengths[:, None]  # (rows, Q)
     return scores.softmax(-1) * real[:, None, :, None]
+
+
+def left(sight: Sight, heads: int, kept: Left | None, padded: bool = True) -> Tensor | None:
+    """The dense mask or bias of the heads that there are; of pruned ones, out of that of all."""
+    bias = sight.dense(heads if kept is None else kept[0], padded=padded)
+    return bias if bias is None or kept is None or bias.shape[1] == 1 else bias[:, list(kept[1])]
 
 
 def _grid(x: Tensor, layout: Layout) -> Tensor:
@@ -241,10 +265,12 @@ def _cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return bias if bias is None or bias.dtype == torch.bool else bias.to(dtype)
 
 
-def _loop(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+def _loop(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float, kept: Left | None = None
+) -> Tensor:
     """One document after the other: no padding at all. The best there is on a CPU."""
     flag = sight.mask is causal and sight.bias is None and sight.query is sight.key
-    bias = None if flag else _cast(sight.dense(q.shape[1], padded=False), q.dtype)
+    bias = None if flag else _cast(left(sight, q.shape[1], kept, padded=False), q.dtype)
     ends, stops = sight.query.starts.tolist(), sight.key.starts.tolist()
     parts = []
     for i in range(sight.query.rows):
@@ -291,19 +317,21 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tens
     return kernel(q, k, v, *starts, *sizes, window_size=reach(sight.mask))
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, kept: Left | None = None) -> Tensor:
     """One fused kernel for any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
     score, options = None, None
     if sight.bias is not None:
         row = getattr(sight.bias, "row", None)
         if row is None:
             bias = sight.bias
+            names = None if kept is None else torch.tensor(kept[1], device=q.device)
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-                return s + bias(b, h, i, j)
+                return s + bias(b, h if names is None else names[h], i, j)
         else:
             near, far = sight.query.longest, sight.key.longest
-            line = row(1 - near, far, q.device).contiguous()  # (H, Q + K - 1), small and differentiable
+            line = row(1 - near, far, q.device)  # (H, Q + K - 1), small and differentiable
+            line = (line if kept is None else line[list(kept[1])]).contiguous()
             options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..family import Family, Head
 from ..nn.feedforward import activation
 from ..nn.norms import LayerNorm
+from ..nn.prune import prune
 
 WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
 
@@ -116,7 +117,10 @@ def assemble(family: Family, config: Any, head: str, labels: int | None = None) 
     if any(not part.decoder for part in parts.values()):
         config = dataclasses.replace(config, decoder_layers=0)
     built = {name: Part(part, config, width(part, config, labels)) for name, part in parts.items()}
-    return Model(family.body(config), built), config
+    body = family.body(config)
+    if getattr(config, "pruned", ()):
+        prune(body, config.pruned)
+    return Model(body, built), config
 
 
 def width(head: Head, config: Any, labels: int | None) -> int | None:
