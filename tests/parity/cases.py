@@ -38,6 +38,7 @@ HEADS = {
     "MT5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
 }  # fmt: skip
 
+RENAMED = {"embed_out.weight": "lm_head.weight"}  # by transformers in memory; files keep the old name
 PAIRS = ("T5", "MT5", "Bart", "MBart", "Marian", "SwitchTransformers")
 
 

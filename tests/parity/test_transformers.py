@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import formers
 from formers.registry import member
-from tests.parity.cases import CASES, Case, inputs, ours, pulled, reference, theirs
+from tests.parity.cases import CASES, RENAMED, Case, inputs, ours, pulled, reference, theirs
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -16,7 +16,6 @@ transformers.logging.disable_progress_bar()
 # Of untied models: second names that their forward never reads.
 UNUSED = ("cls.predictions.bias", "lm_head.bias", "predictions.bias", "shared.weight", "model.shared.weight")
 SHORTER = ("num_decoder_layers", "num_sparse_decoder_layers")  # of an encoder alone
-RENAMED = {"embed_out.weight": "lm_head.weight"}  # in memory; files keep the old name
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
