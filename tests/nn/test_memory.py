@@ -72,6 +72,9 @@ def test_with_the_same_length_a_short_memory_is_enough(sizes):
         whole, wide = f.logits(ids), model(memory=4).logits(ids)
     assert (whole - wide).abs().max() > 1e-3
     assert (read(f, ids, sizes, Memory(2, 4)) - whole).abs().max() <= 1e-5
+    with torch.inference_mode():
+        more = model(same_length=True, memory=7).logits(ids)
+    assert (read(f, ids, sizes, Memory(2, 7)) - more).abs().max() <= 1e-5
 
 
 def test_ragged_rows_after_ragged_rows():

@@ -117,16 +117,27 @@ def test_round_trips_are_bit_exact(golden, tmp_path):
 
 
 def test_a_tied_copy_that_differs_is_refused(tmp_path):
-    folder = next(f for f in FOLDERS if f.name.endswith("-old"))
-    tensors = torch.load(folder / BIN, weights_only=True)
-    assert torch.equal(tensors["crit.out_projs.0"], tensors["transformer.word_emb.emb_projs.0"])
-    for copy in ("crit.out_projs.0", "crit.out_layers.1.weight", "transformer.layers.1.dec_attn.r_w_bias"):
-        (tmp_path / copy).mkdir()
-        shutil.copy(folder / "config.json", tmp_path / copy)
-        changed = {**tensors, copy: tensors[copy] + 1}
-        save_file({name: t.clone() for name, t in changed.items()}, tmp_path / copy / "model.safetensors")
+    old, pre = (next(f for f in FOLDERS if f.name.endswith(end)) for end in ("-old", "-pre"))
+    copies = [  # that file has them all; in the other one table and one projection serve all clusters
+        (old, "crit.out_projs.0", "word_emb.emb_projs.0"),
+        (old, "crit.out_layers.1.weight", "word_emb.emb_layers.1.weight"),
+        (old, "transformer.layers.1.dec_attn.r_w_bias", "r_w_bias"),
+        (pre, "crit.out_projs.2", "word_emb.emb_projs.0"),
+        (pre, "crit.out_layers.0.weight", "word_emb.emb_layers.0.weight"),
+    ]
+    for folder, copy, source in copies:
+        tensors = torch.load(old / BIN, weights_only=True) if folder == old else load_file(pre / "model.safetensors")
+        value = tensors[f"transformer.{source}"]
+        assert folder == pre or torch.equal(tensors[copy], value)
+        for change in (0, 1):
+            where = tmp_path / f"{folder.name}-{copy}-{change}"
+            where.mkdir()
+            shutil.copy(folder / "config.json", where)
+            changed = {**tensors, copy: value + change}
+            save_file({name: t.clone() for name, t in changed.items()}, where / "model.safetensors")
+        formers.load(tmp_path / f"{folder.name}-{copy}-0")
         with pytest.raises(Error, match=f"{copy.replace('.', '[.]')}' should be a copy"):
-            formers.load(tmp_path / copy)
+            formers.load(where)
 
 
 def test_the_published_config(tmp_path):

@@ -191,7 +191,8 @@ def keys(c: TransformerXLConfig, head: str) -> KeyMap:
         biases = {f"r_{n}_bias": f"blocks.0.attn.relative.biases.{ours}" for n, ours in (("w", "u"), ("r", "v"))}
         tied |= {f"layers.{i}.dec_attn.{name}": name for i in range(c.layers) for name in biases}
     if c.tied:
-        tied |= {f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight" for i in range(c.clusters.count)}
+        tables = range(len(c.clusters.tables))
+        tied |= {f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight" for i in tables}
     for i, same in enumerate(c.tied_ups if c.clusters.projected else ()):
         if same:
             tied[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{0 if c.shrink == 1 else i}"
