@@ -23,6 +23,7 @@ class Head:
     pool: Pool | None = None
     inner: tuple[str, ...] = ()
     out: int | Literal["labels", "vocab"] | None = "labels"
+    layer: Callable[[], Any] | None = None  # makes an output layer of another kind (Transformer-XL)
     bias: bool = True
     frozen: bool = False  # the bias is not trained, and may be missing in a file (BART)
     after: str | None = None  # an activation of the output

@@ -66,6 +66,7 @@ MEMBERS = {
         Member("gpt_neo", "GPT-2 with dense and local attention in turn, unscaled"),
         Member("gptj", "a decoder: rotary positions, parallel blocks"),
         Member("gpt_neox", "GPT-J with two norms and rotary halves"),
+        Member("transformer_xl", "a decoder: segments, a memory, relative positions", aliases=("transfo-xl",)),
         Member("bloom", "a decoder: ALiBi, 59 languages"),
         Member("bart", "an encoder-decoder: BERT's encoder, GPT's decoder, noise undone"),
         Member("mbart", "BART in 25 and more languages, pre-norm", variant=True),

@@ -9,7 +9,6 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.nn.cache import Cache
 from formers.nn.prune import attentions
 from formers.registry import MEMBERS
 
@@ -17,6 +16,7 @@ from formers.registry import MEMBERS
 SIZES = {
     "vocab": 47, "context": 20, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 18, "buckets": 8, "far": 10,
     "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True, "experts": 3, "sparse": 1, "capacity": 9,
+    "embed": 12, "shrink": 2, "cutoffs": (11, 23),
     "segments": 2, "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0, "summary_dropout": 0.0,
     "head_dropout": 0.0, "bos": 1, "eos": 1, "pad": 0,
 }  # fmt: skip
@@ -168,7 +168,6 @@ def test_no_gradient_from_the_future(name):
     ids = torch.arange(10, 18)[None]
     given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.pair else {"ids": ids}
     for t in range(8):
-        table.weight.grad = None
         seen = []
 
         def keep(module, args, out, seen=seen):
@@ -191,7 +190,7 @@ def test_with_a_cache_as_without(name):
     source = {"ids": torch.tensor([[2, 3, 1], [4, 5, 1]])}
     with torch.no_grad():
         whole = f.logits(**source, target=ids) if f.pair else f.logits(ids)
-        cache, parts = Cache(2, 6), []
+        cache, parts = f.remember(2, 6), []
         for piece in ids.split([1, 3, 2], 1):
             parts.append(f.logits(**source, target=piece, memory=cache) if f.pair else f.logits(piece, memory=cache))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)

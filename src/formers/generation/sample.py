@@ -13,7 +13,6 @@ from ..batch import Batch
 from ..data.draws import uniform
 from ..errors import Error
 from ..former import Former
-from ..nn.cache import Cache
 from ..tasks.inputs import check_ids
 
 
@@ -52,20 +51,22 @@ def continue_ids(
     former: Former, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = Sampling()
 ) -> list[list[int]]:
     """Up to `tokens` new ids for each prompt; a row ends at the end mark. To an encoder-decoder the prompts are the
-    source. When a decoder's context is full, the last half of it is read again and the rest forgotten."""
+    source. When a decoder's context is full, the last half of it is read again and the rest forgotten; a model with a
+    memory forgets what is oldest."""
     check(former, prompts, tokens)
     rows = [list(map(int, prompt)) for prompt in prompts]
     source = packed(rows, former.device) if former.pair else None
     begun = [[first_token(former)] if former.pair else row for row in rows]
-    context = getattr(former.config, "context", None) or max(map(len, begun)) + tokens
+    context: int | None = getattr(former.config, "context", None)
+    size = context or getattr(former.config, "memory", 0) or max(map(len, begun)) + tokens
     stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
     done: list[list[int]] = [[] for _ in rows]
-    cache, fed = Cache(len(rows), context), [row[-context:] for row in begun]
+    state, fed = former.remember(len(rows), size), [row if context is None else row[-context:] for row in begun]
     for step in range(tokens):
-        if cache.used + max(map(len, fed)) > context:
-            cache = Cache(len(rows), context)
+        if context is not None and state.used + max(map(len, fed)) > context:
+            state = former.remember(len(rows), size)
             fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(begun, done, strict=True)]
-        hidden = former.model(packed(fed, former.device).replace(source=source), cache=cache)
+        hidden = former.model(packed(fed, former.device).replace(source=source), **former.how(state, None))
         ends = torch.tensor(np.cumsum([len(f) for f in fed]) - 1, device=former.device)
         picked = sampling.pick(former.model.logits(hidden[ends], part="lm"), step).tolist()
         for row, token in zip(done, picked, strict=True):

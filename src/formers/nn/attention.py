@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .door import Relative, Sight, attend, weights
@@ -13,7 +18,7 @@ class Attention(nn.Module):
 
     Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
     `out_bias` is that of the output if it differs from the others'; `rotary` turns queries and keys by their position;
-    `relative(q, k, scale) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
+    `relative(q, k, scale, sight=sight) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
     """
 
     def __init__(
@@ -28,7 +33,7 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         cross: bool = False,
         rotary: Rotary | None = None,
-        relative: Relative | None = None,
+        relative: Callable[..., tuple[Tensor, Tensor]] | None = None,
     ):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim or dim // heads
@@ -43,14 +48,17 @@ class Attention(nn.Module):
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout, self.relative, self.rotary, self.cross = dropout, relative, rotary, cross
 
-    def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
-        """(N, dim) → (N, dim)"""
+    def forward(self, x: Tensor, sight: Sight, layer: int = 0, held: Tensor | None = None) -> Tensor:
+        """(N, dim) → (N, dim); `held` (rows, M, dim) are remembered states that are seen as well."""
         q, k, v = self.look(x, sight, layer) if self.cross else self.project(x, sight, layer)
+        if held is not None:
+            k, v = self.join(held, k, v, sight)
+        relative: Relative | None = self.relative and functools.partial(self.relative, sight=sight)
         dropout = self.dropout if self.training else 0.0
         kept = None if self.kept is None else (self.total, self.kept)
-        y = attend(q, k, v, sight, self.scale, dropout, self.relative, kept)  # (N, H, D)
+        y = attend(q, k, v, sight, self.scale, dropout, relative, kept)  # (N, H, D)
         if sight.probe is not None and sight.probe.attention:
-            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, self.relative, kept))
+            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, relative, kept))
         if sight.heads is not None:
             mask = sight.heads[layer] if self.kept is None else sight.heads[layer, list(self.kept)]
             y = y * mask.to(y.dtype)[:, None]
@@ -66,6 +74,13 @@ class Attention(nn.Module):
             past = sight.cache[layer].append(k, v, sight.query)
             k, v = (k, v) if sight.past is None else past
         return q, k, v
+
+    def join(self, held: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Tensor]:
+        """Keys and values (rows, M + Q, H, D) of remembered states (rows, M, dim) and of new tokens (N, H, D)."""
+        size = self.heads * self.head_dim  # no queries are asked of what is past
+        bias = None if self.qkv.bias is None else self.qkv.bias[size:]
+        old = F.linear(held, self.qkv.weight[size:], bias).unflatten(-1, (2, self.heads, self.head_dim)).unbind(2)
+        return torch.cat((old[0], sight.query.unpack(k)), 1), torch.cat((old[1], sight.query.unpack(v)), 1)
 
     def look(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, H, D), and keys and values of the memory, which a cache keeps as (rows, K, H, D)."""

@@ -19,6 +19,7 @@ from torch import Tensor
 from ..batch import Layout
 from .cache import Cache
 from .masks import Both, Index, Window, both, causal, documents, evaluate
+from .memory import Memory
 from .positions import Rotary
 from .probe import Probe
 
@@ -32,8 +33,10 @@ class Sight:
 
     The documents of both sides lie as `query` and `key` say; `mask` and `bias` hold inside a document. Cross attention
     looks at `memory`. `positions` (N,) are those of the queries where they do not count from a document's start. With a
-    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. `heads`
-    (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
+    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. With a
+    segment memory (`recall`), the states that it holds lie before the new ones: the new ones of all rows begin at the
+    same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them.
+    `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
     """
 
     def __init__(
@@ -46,15 +49,18 @@ class Sight:
         positions: Tensor | None = None,
         memory: Tensor | None = None,
         cache: Cache | None = None,
+        recall: Memory | None = None,
         heads: Tensor | None = None,
         probe: Probe | None = None,
         kind: str = "encoder",
     ):
         self.query, self.key, self.mask, self.bias = query, key or query, mask, bias
         self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
-        self.positions = positions
-        self.past = cache.begin(query) if cache is not None and key is None else None
-        self.span = self.key.longest if self.past is None or cache is None else cache.used + query.longest
+        self.positions, self.recall = positions, recall
+        self.places: Tensor | None = None
+        state = recall if recall is not None else cache if key is None else None
+        self.past = None if state is None else state.begin(query)
+        self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
@@ -71,7 +77,15 @@ class Sight:
     @property
     def uniform(self) -> bool:
         """No padding arises when both sides are laid out as grids."""
-        return self.past is None and self.query.uniform and self.key.uniform
+        even = self.past is None or (self.recall is not None and self.recall.even)
+        return even and self.query.uniform and self.key.uniform
+
+    @property
+    def offset(self) -> Tensor | int:
+        """The slot of each row's first new token."""
+        if self.past is None:
+            return 0
+        return self.past.view(-1, 1, 1, 1) if self.recall is None else self.recall.used
 
     def dense(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """The mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
@@ -85,8 +99,8 @@ class Sight:
     def _make_dense(self, heads: int, padded: bool) -> Tensor | None:
         device = self.query.starts.device
         shape = (self.query.rows if padded else 1, heads, self.query.longest, self.span)
-        offset = 0 if self.past is None else self.past.view(-1, 1, 1, 1)
-        mask = self.padded(offset) if padded and not self.uniform else self.mask
+        offset = self.offset
+        mask = self.padded() if padded and not self.uniform else self.mask
         allowed = None if mask is None else evaluate(mask, shape, device, offset)
         if self.bias is None:
             return allowed
@@ -97,11 +111,15 @@ class Sight:
             bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
         return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
 
-    def padded(self, offset: Tensor | int) -> Index:
+    def padded(self) -> Index:
         """The mask with the ends of the documents. A place without a token sees key 0, and an empty document has one
         (it is zero): a row without any key would turn into NaN."""
-        ends = (self.key.lengths + (0 if self.past is None else self.past)).clamp(min=1)
-        mask, lengths = self.mask, self.query.lengths
+        past = 0 if self.past is None else self.past if self.recall is None else self.recall.used
+        ends = (self.key.lengths + past).clamp(min=1)
+        offset, mask, lengths = self.offset, self.mask, self.query.lengths
+        if self.recall is not None and self.past is not None:
+            first = self.recall.used - self.past  # what a row remembers ends where its new tokens begin
+            mask = both(lambda b, h, q, k: k >= first[b], mask)
         if mask is None:
             return lambda b, h, q, k: k < ends[b]
 

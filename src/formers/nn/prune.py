@@ -18,7 +18,7 @@ def attentions(body: Any) -> dict[tuple[str, int], tuple[str, Attention]]:
     sides = [("", body)] if hasattr(body, "blocks") else [(f"{n}.", getattr(body, n, None)) for n in SIDES]
     for prefix, side in [(prefix, side) for prefix, side in sides if side is not None]:
         for layer, index in enumerate(side.blocks.order):
-            for part, kind in (("attn", side.kind), ("cross", "cross")):
+            for part, kind in (("attn", getattr(side, "kind", "decoder")), ("cross", "cross")):
                 module = getattr(side.blocks[index], part, None)
                 if isinstance(module, Attention):
                     found[kind, layer] = f"{prefix}blocks.{index}.{part}", module
@@ -82,6 +82,8 @@ def shrink(module: Attention, kept: list[int]) -> None:
         owner, _, leaf = name.rpartition(".")
         setattr(module.get_submodule(owner), leaf, nn.Parameter(new, requires_grad=old.requires_grad))
     module.heads, module.kept = len(kept), tuple(kept)
+    if isinstance(module.relative, nn.Module):  # its own weights stay whole
+        module.relative.kept = module.kept
 
 
 def select(t: Tensor, parts: int, heads: int, at: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batch import Batch
@@ -15,22 +14,10 @@ from ..errors import Error
 from ..family import Family, Head
 from ..nn.feedforward import activation
 from ..nn.norms import LayerNorm
+from ..nn.output import Output
 from ..nn.prune import prune
 
 WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
-
-
-class Output(nn.Module):
-    """The last layer; its weight is handed in when it is tied to the token embedding."""
-
-    def __init__(self, dim: int, width: int, *, bias: bool, tied: bool, frozen: bool = False):
-        super().__init__()
-        self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
-        self.bias = nn.Parameter(torch.empty(width), requires_grad=not frozen) if bias else None
-
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
-        """(M, dim) → (M, width)"""
-        return F.linear(x, tied if self.weight is None else self.weight, self.bias)
 
 
 class Part(nn.Module):
@@ -45,9 +32,13 @@ class Part(nn.Module):
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
         tied = head.out == "vocab" and config.tied
-        self.out = None if width is None else Output(dim, width, bias=head.bias, tied=tied, frozen=head.frozen)
+        self.out: nn.Module | None = None
+        if head.layer is not None:
+            self.out = head.layer()
+        elif width is not None:
+            self.out = Output(dim, width, bias=head.bias, tied=tied, frozen=head.frozen)
 
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
+    def forward(self, x: Tensor, tied: Any) -> Tensor:
         """(M, dim) hidden states, pooled already if this part pools → (M, width)"""
         for name in self.head.inner:
             layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
