@@ -14,9 +14,11 @@ from .batch import Batch
 from .errors import Error
 from .nn.cache import Cache
 from .nn.init import initialise
+from .nn.memory import Memory
 from .nn.probe import Probe
+from .tasks.beam import spans
 from .tasks.heads import Model, assemble
-from .tasks.inputs import head_masks, pack, shifted, target_batch
+from .tasks.inputs import head_masks, pack, permuted, shifted, target_batch
 from .text.tokenizer import Tokenizer
 
 
@@ -59,14 +61,17 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | Memory | None = None,
         heads: Any = None,
+        **streams: Any,
     ) -> Any:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
-        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens; `heads` masks attention heads:
-        (layers, heads), or a dict of such by "encoder", "decoder", "cross".
+        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens (XLNet: a Memory); `heads` masks
+        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". `streams` are XLNet's:
+        `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here,
+        whose result is (B, M, …).
         """
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
@@ -74,11 +79,24 @@ class Former:
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
         batch, rows = self.batch(ids, keep, segments, target, target_keep, memory)
-        hidden = self.model(batch, **self.how(memory, heads))
-        answers = {}
+        how = self.how(memory, heads)
+        if streams:
+            given = {name: self.here(value) for name, value in streams.items() if value is not None}
+            batch, more = permuted(self.model.body, batch, tuple(ids.shape), given)
+            how |= more
+        hidden = self.model(batch, **how)
+        if self.head == "beam":
+            return {k: v.unflatten(0, rows) for k, v in spans(self.model, hidden, batch, self.config).items()}
+        answers, targets = {}, how.get("targets")
         for name, part in parts.items():
-            answer = self.model.logits(hidden, batch, name)
-            answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
+            if targets is not None:
+                if part.head.pool is not None:
+                    raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
+                found = self.model.logits(hidden.index_select(0, targets.clamp(min=0)), part=name)
+                answer = found.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
+            else:
+                answer = self.model.logits(hidden, batch, name)
+                answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
             answers[name] = answer.squeeze(-1) if part.head.out == 1 else answer
         return next(iter(answers.values())) if len(answers) == 1 else answers
 
@@ -89,7 +107,7 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | Memory | None = None,
         heads: Any = None,
         layer: int | None = -1,
     ) -> Tensor:
@@ -116,7 +134,7 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | Memory | None = None,
         alone: bool = False,
     ) -> tuple[Batch, tuple[int, ...]]:
         """Padded tensors checked and packed, and the shape of their rows; `alone` asks for the encoder's side only."""
@@ -140,7 +158,7 @@ class Former:
         """A tensor on the model's device."""
         return torch.as_tensor(values, device=self.device)
 
-    def how(self, memory: Cache | None, heads: Any) -> dict[str, Any]:
+    def how(self, memory: Cache | Memory | None, heads: Any) -> dict[str, Any]:
         """The arguments of a forward pass that are not part of the batch."""
         how: dict[str, Any] = {} if memory is None else {"cache": memory}
         if heads is not None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..errors import Error
+from .cache import Cache
 from .door import Relative, Sight, attend, weights
+from .memory import Memory
 from .positions import Rotary
 
 
@@ -13,7 +19,8 @@ class Attention(nn.Module):
 
     Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
     `out_bias` is that of the output if it differs from the others'; `rotary` turns queries and keys by their position;
-    `relative(q, k, scale) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
+    `relative(q, k, scale) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL); a sight may
+    bring a `relation` for it, what all layers of one pass share.
     """
 
     def __init__(
@@ -44,16 +51,22 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
         """(N, dim) → (N, dim)"""
         q, k, v = self.look(x, sight, layer) if self.cross else self.project(x, sight, layer)
-        dropout = self.dropout if self.training else 0.0
-        y = attend(q, k, v, sight, self.scale, dropout, self.relative)  # (N, H, D)
+        return self.o(self.mix(q, k, v, sight, layer).flatten(1))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, layer: int) -> Tensor:
+        """What the heads make of queries, keys and values: (N, H, D)."""
+        relative, dropout = self.relative, self.dropout if self.training else 0.0
+        if relative is not None and sight.relation is not None:
+            relative = functools.partial(relative, relation=sight.relation)
+        y = attend(q, k, v, sight, self.scale, dropout, relative)  # (N, H, D)
         if sight.probe is not None and sight.probe.attention:
-            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, self.relative))
-        if sight.heads is not None:
-            y = y * sight.heads[layer].to(y.dtype)[:, None]
-        return self.o(y.flatten(1))
+            sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, relative))
+        return y if sight.heads is None else y * sight.heads[layer].to(y.dtype)[:, None]
 
     def project(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
+        if isinstance(sight.cache, Memory):
+            return self.recall(x, sight.cache, sight, layer)
         q, k, v = self.split(self.qkv(x), 3)
         if self.rotary is not None:
             angles = sight.angles(self.rotary)
@@ -63,10 +76,27 @@ class Attention(nn.Module):
             k, v = (k, v) if sight.past is None else past
         return q, k, v
 
+    def recall(self, x: Tensor, memory: Memory, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """As `project`, where the past is a memory of hidden states."""
+        if self.relative is None:
+            raise Error("this family has no use for a Memory of hidden states", fix="give it a Cache")
+        states = memory.join(layer, x, sight.query)  # (rows, K, dim)
+        if sight.past is None:
+            q, k, v = self.split(self.qkv(x), 3)
+            return q, k, v
+        k, v = self.some(states, 1, 3)
+        return self.some(x, 0, 1)[0], k, v
+
+    def some(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        """Of queries (0), keys (1) and values (2), those from first to last."""
+        rows = slice(first * self.heads * self.head_dim, last * self.heads * self.head_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return self.split(F.linear(x, self.qkv.weight[rows], bias), last - first)
+
     def look(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, H, D), and keys and values of the memory, which a cache keeps as (rows, K, H, D)."""
         q = self.split(self.q(x), 1)[0]
-        share = None if sight.cache is None else sight.cache[layer]
+        share = sight.cache[layer] if isinstance(sight.cache, Cache) else None
         if share is not None and share.source is not None:
             return q, *share.source
         assert sight.memory is not None
@@ -76,5 +106,5 @@ class Attention(nn.Module):
         return q, k, v
 
     def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(N, parts·H·D) → parts × (N, H, D)"""
-        return x.unflatten(-1, (parts, self.heads, self.head_dim)).unbind(1)
+        """(…, parts·H·D) → parts × (…, H, D)"""
+        return x.unflatten(-1, (parts, self.heads, self.head_dim)).unbind(-3)

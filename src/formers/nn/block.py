@@ -69,6 +69,6 @@ class Stack(nn.ModuleList):
         for layer, index in enumerate(self.order):
             sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
-                sight.probe.state(sight.kind, x)
+                sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
             x = self[index](x, sight, view, layer)
         return x
