@@ -22,7 +22,6 @@ from ..config import ConfigMap, Row, divides, positive, probability, renamed
 from ..errors import Error
 from ..family import ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, Op
-from ..nn.attention import Attention
 from ..nn.block import Block, Stack
 from ..nn.cache import Cache
 from ..nn.door import Sight
@@ -34,6 +33,7 @@ from ..nn.norms import LayerNorm
 from ..nn.positions import Sinusoids
 from ..nn.probe import Probe
 from ..nn.relative import Relation, RelativeScores
+from ..nn.streams import Streams, TwoStream, order_tables, see_tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,50 +76,6 @@ class XLNetConfig:
             activation(self.summary_act)
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="positions are pairs of a sine and a cosine")
-
-
-class Streams(Sight):
-    """What the content stream sees, and beside it `other`, what the query stream sees.
-
-    The query stream stands at the slots `at` (M,) (None: at all), where it lies behind the content stream in one tensor
-    (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 asks for nothing.
-    """
-
-    other: Sight | None = None
-
-    def add(self, other: Sight, at: Tensor | None) -> None:
-        """Let there be a query stream."""
-        self.other, self.lost, self.at = other, other.blind()[:, None, None], at
-        if at is not None:
-            asked, self.at = (at >= 0).float(), at.clamp(min=0)
-            self.share = asked / asked.new_zeros(self.query.total).index_add(0, self.at, asked)[self.at].clamp(min=1)
-
-    def spread(self, x: Tensor) -> Tensor:
-        """(M, …) of the query stream → (N, …), zero where nobody asks."""
-        if self.at is None:
-            return x
-        share = self.share.to(x.dtype).view(-1, *[1] * (x.dim() - 1))
-        return x.new_zeros(self.query.total, *x.shape[1:]).index_add(0, self.at, x * share)
-
-    def collect(self, x: Tensor) -> Tensor:
-        """(N, …) → (M, …)"""
-        return x if self.at is None else x.index_select(0, self.at)
-
-
-class TwoStream(Attention):
-    """Attention of both streams over the keys and values of the content stream (§2.3, eq. of g and h)."""
-
-    def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
-        """(N, dim), or (N + M, dim) of both → the same"""
-        assert isinstance(sight, Streams)
-        content, query = x[: sight.query.total], x[sight.query.total :]
-        q, k, v = self.project(content, sight, layer)
-        y = self.mix(q, k, v, sight, layer)
-        if sight.other is not None:
-            q = sight.spread(self.some(query, 0, 1)[0])
-            z = self.mix(q, k, v, sight.other, layer).masked_fill(sight.lost, 0.0)
-            y = torch.cat((y, sight.collect(z)))
-        return self.o(y.flatten(1))
 
 
 class XLNet(nn.Module):
@@ -169,21 +125,15 @@ class XLNet(nn.Module):
         """
         if isinstance(cache, Cache):
             raise Error("xlnet remembers hidden states, not keys and values", fix="give it a Memory")
-        layout, ordered = batch.layout, batch.order is not None
-        below, table = see, None if see is None else see | torch.eye(see.shape[-1], dtype=torch.bool, device=see.device)
-        if ordered:
-            order = layout.unpack(batch.order)  # (rows, T)
-            below, table = order[:, None] < order[..., None], order[:, None] <= order[..., None]
-        elif targets is not None and below is None:
-            below = torch.ones(layout.rows, layout.longest, layout.longest, dtype=torch.bool, device=targets.device)
-        used = 0 if cache is None else cache.used
+        layout, used = batch.layout, 0 if cache is None else cache.used
+        content, query = order_tables(batch.order, layout) if see is None else see_tables(see)
+        at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
         relation = self.relate(batch, layout, used, x.dtype)
         how: dict[str, Any] = {"cache": cache, "heads": heads, "probe": probe, "relation": relation}
-        sight = Streams(layout, mask=self.mask(table, used), kind="content", **how)
-        if ordered or targets is not None:
-            at = batch.chosen if ordered else targets
-            sight.add(Sight(layout, mask=self.mask(below, used), kind="query", **how), at)
+        sight = Streams(layout, mask=self.mask(content, used), kind="content", **how)
+        if batch.order is not None or targets is not None:
+            sight.add(Sight(layout, mask=self.mask(query, used), kind="query", **how), at)
             blank = self.blank.expand(layout.total if at is None else at.shape[0], -1)
             x = torch.cat((x, self.embed.dropout(working(blank))))
         x = self.blocks(x, sight)

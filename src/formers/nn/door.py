@@ -126,7 +126,7 @@ class Sight:
             return torch.zeros(self.query.total, dtype=torch.bool, device=self.query.starts.device)
         none = ~seen.any(-1, keepdim=True)  # (rows or 1, 1, Q, 1)
         self._dense[True] = seen | none
-        return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, -1))
+        return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, self.query.longest))
 
     def block(self) -> Any:
         """FlexAttention's block mask over the packed slots."""

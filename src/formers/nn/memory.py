@@ -36,7 +36,7 @@ class Memory:
         return self.lengths if self.used else None
 
     def join(self, layer: int, x: Tensor, layout: Layout) -> Tensor:
-        """What a layer looks at: its remembered states and then the new ones (N, dim), as (rows, used + longest, dim)."""
+        """What a layer looks at: remembered states, then the new ones (N, dim), as (rows, used + longest, dim)."""
         grid = layout.unpack(x)
         whole = torch.cat((self.layers[layer].to(grid.dtype), grid), 1) if self.used else grid
         kept = self.after(layout)

@@ -1,4 +1,4 @@
-"""Answers by beam search: the likeliest beginnings, and for each the likeliest ends (Yang et al. 2019, for SQuAD 2.0)."""
+"""Answers by beam search: the likeliest beginnings, and for each the likeliest ends (XLNet on SQuAD 2.0)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from .heads import Model
 
 
 def spans(model: Model, hidden: Tensor, batch: Batch, config: Any) -> dict[str, Tensor]:
-    """The probabilities `start` (D, S) of the S = start_top likeliest beginnings, their columns `start_index`, `end` and
-    `end_index` (D, E · S) of the E ends of each (entry e · S + s), and `cls` (D,): the larger, the less there is an
-    answer. Where a text has fewer tokens than asked for, the probability is 0 and the column -1."""
+    """The likeliest S = start_top beginnings and E = end_top ends for each, as probabilities and columns of the grid.
+
+    `start` and `start_index` are (D, S), `end` and `end_index` (D, E · S) with entry e · S + s; `cls` (D,) is the
+    larger, the less there is an answer. A text of fewer tokens has probability 0 and column -1 in the rest.
+    """
     layout, begins, ends = batch.layout, config.start_top, config.end_top
     states = layout.unpack(hidden)  # (D, T, dim)
     states = F.pad(states, (0, 0, 0, max(0, max(begins, ends) - layout.longest)))
