@@ -68,7 +68,7 @@ class Former:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
-        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens (XLNet: a Memory); `heads` masks
+        decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `remember`); `heads` masks
         attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". `streams` are XLNet's:
         `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here,
         whose result is (B, M, …).
@@ -158,9 +158,25 @@ class Former:
         """A tensor on the model's device."""
         return torch.as_tensor(values, device=self.device)
 
+    @property
+    def state(self) -> type[Cache | Memory]:
+        """What keeps earlier tokens: a cache of keys and values, or a memory of hidden states."""
+        return getattr(self.model.body, "state", Cache)
+
+    def remember(self, rows: int, size: int) -> Cache | Memory:
+        """An empty state for `rows` sequences: a cache of up to `size` tokens, or a memory of the last `size` ones."""
+        return self.state(rows, size)
+
     def how(self, memory: Cache | Memory | None, heads: Any) -> dict[str, Any]:
         """The arguments of a forward pass that are not part of the batch."""
-        how: dict[str, Any] = {} if memory is None else {"cache": memory}
+        how: dict[str, Any] = {}
+        if memory is not None:
+            if not isinstance(memory, self.state):
+                what = (
+                    f"{self.family} keeps earlier tokens in a {self.state.__name__}, not in a {type(memory).__name__}"
+                )
+                raise Error(what, fix="make one with remember(rows, size)")
+            how["memory" if isinstance(memory, Memory) else "cache"] = memory
         if heads is not None:
             how["heads"] = head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
         return how

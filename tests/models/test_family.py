@@ -9,8 +9,6 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.nn.cache import Cache
-from formers.nn.memory import Memory
 from formers.registry import MEMBERS
 
 # A size of each kind of setting that all tests can share; what a config does not have is left out.
@@ -197,7 +195,7 @@ def test_with_a_cache_as_without(name):
     source = {"ids": torch.tensor([[2, 3, 1], [4, 5, 1]])}
     with torch.no_grad():
         whole = f.logits(**source, target=ids) if f.pair else f.logits(ids)
-        cache, parts = Memory(6) if hasattr(f.config, "memory") else Cache(2, 6), []
+        cache, parts = f.remember(2, 6), []
         for piece in ids.split([1, 3, 2], 1):
             parts.append(f.logits(**source, target=piece, memory=cache) if f.pair else f.logits(piece, memory=cache))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)

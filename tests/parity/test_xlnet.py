@@ -185,22 +185,24 @@ SPECIAL = [
 def test_memory_over_three_segments(special, streams, tmp_path):
     model = reference("LMHeadModel", 0, **special)
     former = loaded(model, tmp_path)
-    memory, mems = Memory(former.config.memory, former.config.reuse), None
+    rows = (
+        1 if special.get("attn_type") == "uni" else 4
+    )  # where transformers cannot add a mask of several rows to its own
+    memory, mems = Memory(rows, former.config.memory or 100, reuse=former.config.reuse), None
     without = []
     for segment in range(3):
         given = inputs(segment, tokens=[7, 5, 6][segment], pad="none")
         more = permutation(given["keep"], segment) if streams else {}
-        one = special.get("attn_type") == "uni"  # where transformers cannot add a mask of several rows to its own
-        given, more = ({name: value[:1] if one else value for name, value in some.items()} for some in (given, more))
+        given, more = ({name: value[:rows] for name, value in some.items()} for some in (given, more))
         out = model(**call(given), **more, mems=mems, use_mems=True)
         got = former.logits(**given, **more, memory=memory)
         if not (streams and segment == 0 and special.get("same_length")):  # where no query may see anything
             agree(model, former, {"logits": out.logits}, {"logits": got})
         mems = out.mems
-        assert len(mems) == len(memory.layers)
+        assert len(mems) == len(memory.states)
         for layer, states in enumerate(mems):  # (length, rows, dim)
-            assert (states.transpose(0, 1) - memory.layers[layer]).abs().max() <= 1e-5
-            assert not memory.layers[layer].requires_grad
+            assert (states.transpose(0, 1) - memory.states[layer]).abs().max() <= 1e-5
+            assert not memory.states[layer].requires_grad
         without.append((former.logits(**given, **more) - got).abs().max())
     assert without[0] == 0
     assert min(without[1:]) > 1e-3, "the memory changed nothing"
@@ -295,6 +297,9 @@ def test_masked_heads(tmp_path):
     assert (model(**call(given), **more).logits - got).abs().max() <= 1e-5
 
 
+PARTS = ("biases.u", "biases.v", "s", "r.weight", "segment")
+
+
 def paper(f, ids, order, segments=None):
     """The two streams of one document by the paper's equations, one token, head and key at a time (§2.3, §2.5, and the
     four terms of Transformer-XL's scores), with Python loops. Returns h and g of the last layer, (T, dim)."""
@@ -311,7 +316,7 @@ def paper(f, ids, order, segments=None):
 
     def attend(query, i, content, seen, name):
         wq, wk, wv = state[f"{name}.attn.qkv.weight"].chunk(3)
-        u, v, s, wr, segment = (state[f"{name}.attn.relative.{x}"] for x in ("u", "v", "s", "r.weight", "segment"))
+        u, v, s, wr, segment = (state[f"{name}.attn.relative.{x}"] for x in PARTS)
         out = []
         for head in range(c.heads):
             part = slice(head * width, (head + 1) * width)
@@ -406,28 +411,28 @@ def test_memory_of_rows_of_different_lengths():
     """Ragged segments, some rows empty: each row as if it were alone."""
     f, g = small(0), torch.Generator().manual_seed(3)
     rows = [[torch.randint(0, 19, (n,), generator=g) for n in lengths] for lengths in ((4, 2, 3), (1, 5, 2), (3, 0, 4))]
-    memory, got = Memory(4, 3), []
+    memory, got = Memory(3, 4, reuse=3), []
     for segment in range(3):
         ids = [row[segment] for row in rows]
         starts = torch.tensor([0, *torch.tensor([len(i) for i in ids]).cumsum(0).tolist()], dtype=torch.int32)
-        got.append(f.model(Batch(torch.cat(ids), starts, 5), cache=memory).split([len(i) for i in ids]))
+        got.append(f.model(Batch(torch.cat(ids), starts, 5), memory=memory).split([len(i) for i in ids]))
     for number, row in enumerate(rows):
-        alone = Memory(4, 3)
+        alone = Memory(1, 4, reuse=3)
         for segment, ids in enumerate(row):
             if len(ids):
                 starts = torch.tensor([0, len(ids)], dtype=torch.int32)
-                one = f.model(Batch(ids, starts, len(ids)), cache=alone)
+                one = f.model(Batch(ids, starts, len(ids)), memory=alone)
                 assert (one - got[segment][number]).abs().max() <= 1e-9, (number, segment)
     assert memory.lengths.tolist() == [4, 4, 4]
 
 
 def test_a_failed_pass_leaves_the_memory_alone():
-    f, memory, ids = small(0), Memory(4), torch.arange(6).view(2, 3)
+    f, memory, ids = small(0), Memory(2, 4), torch.arange(6).view(2, 3)
     first = f.logits(ids, memory=memory)
-    before = memory.layers[0].clone()
+    before = memory.states[0].clone()
     with pytest.raises(formers.Error, match="the memory has 2 rows, the batch 1"):
         f.logits(ids[:1], memory=memory)
-    assert torch.equal(memory.layers[0], before)
+    assert torch.equal(memory.states[0], before)
     assert not torch.allclose(f.logits(ids, memory=memory), first)
 
 
@@ -452,12 +457,12 @@ def test_errors_elsewhere():
     ids = torch.arange(6).view(2, 3)
     with pytest.raises(formers.Error, match="GPT2 has no second stream"):
         formers.build("gpt2", preset="gpt2-mini").logits(ids, order=ids)
-    with pytest.raises(formers.Error, match="no use for a Memory"):
-        formers.build("gpt2", preset="gpt2-mini").logits(ids, memory=Memory(3))
-    with pytest.raises(formers.Error, match="Give it a Memory"):
+    with pytest.raises(formers.Error, match="keeps earlier tokens in a Cache"):
+        formers.build("gpt2", preset="gpt2-mini").logits(ids, memory=Memory(2, 3))
+    with pytest.raises(formers.Error, match="keeps earlier tokens in a Memory"):
         small(0).logits(ids, memory=Cache(2, 8))
-    with pytest.raises(formers.Error, match="at least 1"):
-        Memory(0)
+    with pytest.raises(formers.Error, match="cannot reuse 0 tokens"):
+        Memory(1, 4, reuse=0)
     with pytest.raises(formers.Error, match="dim must be even"):
         formers.build("xlnet", dim=9, heads=3)
     with pytest.raises(formers.Error, match="reads whole texts"):

@@ -13,7 +13,6 @@ from ..batch import Batch
 from ..data.draws import uniform
 from ..errors import Error
 from ..former import Former
-from ..nn.cache import Cache
 from ..tasks.inputs import check_ids
 
 
@@ -52,7 +51,7 @@ def continue_ids(
     former: Former, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = Sampling()
 ) -> list[list[int]]:
     """Up to `tokens` new ids for each prompt; a row ends at the end mark. When the context is full, the last half of it
-    is read again and the rest forgotten."""
+    is read again and the rest forgotten; a model with a memory forgets what is oldest."""
     if former.head not in ("lm", "double") or former.pair or getattr(former.config, "causal", True) is False:
         raise Error(
             f"{former.family} with head {former.head!r} does not continue text",
@@ -62,18 +61,20 @@ def continue_ids(
         raise Error("a prompt is empty", fix="give at least one token to begin with")
     if tokens < 1:
         raise Error(f"tokens must be at least 1, got {tokens}", fix="ask for some tokens")
-    context = former.config.context
+    context: int | None = getattr(former.config, "context", None)
     stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
     rows = [list(map(int, prompt)) for prompt in prompts]
     for row in rows:
-        check_ids(torch.tensor([row[-context:]]), former.config, "ids")
+        check_ids(torch.tensor([row if context is None else row[-context:]]), former.config, "ids")
     done: list[list[int]] = [[] for _ in rows]
-    cache, fed = Cache(len(rows), context), [row[-context:] for row in rows]
+    fed = [row if context is None else row[-context:] for row in rows]
+    size = context or getattr(former.config, "memory", 0) or max(map(len, rows)) + tokens
+    state = former.remember(len(rows), size)
     for step in range(tokens):
-        if cache.used + max(map(len, fed)) > context:
-            cache = Cache(len(rows), context)
+        if context is not None and state.used + max(map(len, fed)) > context:
+            state = former.remember(len(rows), size)
             fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(rows, done, strict=True)]
-        hidden = former.model(packed(fed, former.device), cache=cache)
+        hidden = former.model(packed(fed, former.device), **former.how(state, None))
         ends = torch.tensor(np.cumsum([len(f) for f in fed]) - 1, device=former.device)
         picked = sampling.pick(former.model.logits(hidden[ends], part="lm"), step).tolist()
         for row, token in zip(done, picked, strict=True):

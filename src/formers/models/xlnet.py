@@ -17,14 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch, Layout
+from ..batch import Batch
 from ..config import ConfigMap, Row, divides, positive, probability, renamed
 from ..errors import Error
 from ..family import ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, Op
 from ..nn.block import Block, Stack
-from ..nn.cache import Cache
-from ..nn.door import Sight
 from ..nn.embeddings import Embeddings, working
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import Index, Visible, both, causal, window
@@ -32,7 +30,7 @@ from ..nn.memory import Memory
 from ..nn.norms import LayerNorm
 from ..nn.positions import Sinusoids
 from ..nn.probe import Probe
-from ..nn.relative import Relation, RelativeScores
+from ..nn.relative import Related, Relations
 from ..nn.streams import Streams, TwoStream, order_tables, see_tables
 
 
@@ -52,7 +50,7 @@ class XLNetConfig:
     same_length: bool = False  # and see equally far back from every token
     reversed: bool = False  # the second half of a batch's rows is text back to front: its distances have the other sign
     clamp: int | None = None  # distances beyond it count as it
-    memory: int | None = None  # how many states a caller's Memory should keep (None: all),
+    memory: int | None = None  # how many states a caller's Memory should keep (None: as many as there are),
     reuse: int | None = None  # and of how many tokens of each segment (None: all)
     summary: Pool = "last"  # which token classifiers read,
     summary_dense: bool = True  # through a dense layer
@@ -81,6 +79,8 @@ class XLNetConfig:
 class XLNet(nn.Module):
     """Tokens → post-norm blocks with relative positions, in one stream or two."""
 
+    state = Memory
+
     def __init__(self, config: XLNetConfig):
         super().__init__()
         c = self.config = config
@@ -90,7 +90,7 @@ class XLNet(nn.Module):
             Block(
                 TwoStream(
                     c.dim, c.heads, bias=False, dropout=c.dropout,
-                    relative=RelativeScores(c.dim, c.heads, c.dim // c.heads),
+                    relative=Relations(c.dim, c.heads, c.dim // c.heads),
                 ),
                 FeedForward(c.dim, c.ff, c.act, dropout=c.dropout),
                 norm=lambda: LayerNorm(c.dim, c.eps),
@@ -99,7 +99,7 @@ class XLNet(nn.Module):
             )
             for _ in range(c.layers)
         )  # fmt: skip
-        self.dropout = nn.Dropout(c.dropout)
+        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), nn.Dropout(c.dropout)
 
     @property
     def table(self) -> Tensor:
@@ -110,7 +110,7 @@ class XLNet(nn.Module):
         self,
         batch: Batch,
         *,
-        cache: Memory | None = None,
+        memory: Memory | None = None,
         heads: Tensor | None = None,
         probe: Probe | None = None,
         see: Tensor | None = None,
@@ -123,22 +123,23 @@ class XLNet(nn.Module):
         (documents, queries, keys) says it pair by pair instead, and then `targets` (M,) are the slots of the query
         stream; without them, the content stream is the result, in which a token always sees itself.
         """
-        if isinstance(cache, Cache):
-            raise Error("xlnet remembers hidden states, not keys and values", fix="give it a Memory")
-        layout, used = batch.layout, 0 if cache is None else cache.used
+        layout, used = batch.layout, 0 if memory is None else memory.used
+        if memory is not None:
+            memory.fits(self.config.layers, self.config.dim)
         content, query = order_tables(batch.order, layout) if see is None else see_tables(see)
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
-        relation = self.relate(batch, layout, used, x.dtype)
-        how: dict[str, Any] = {"cache": cache, "heads": heads, "probe": probe, "relation": relation}
-        sight = Streams(layout, mask=self.mask(content, used), kind="content", **how)
+        how: dict[str, Any] = {"recall": memory, "heads": heads, "probe": probe}
+        sight = self.relate(Streams(layout, mask=self.mask(content, used), kind="content", **how), batch, x.dtype)
         if batch.order is not None or targets is not None:
-            sight.add(Sight(layout, mask=self.mask(query, used), kind="query", **how), at)
+            other = Related(layout, mask=self.mask(query, used), kind="query", **how)
+            other.places, other.back, other.differs = sight.places, sight.back, sight.differs
+            sight.add(other, at)
             blank = self.blank.expand(layout.total if at is None else at.shape[0], -1)
             x = torch.cat((x, self.embed.dropout(working(blank))))
         x = self.blocks(x, sight)
-        if cache is not None:
-            cache.advance(layout)
+        if memory is not None:
+            memory.advance(layout)
         return self.dropout(x if sight.other is None else sight.spread(x[layout.total :]))
 
     def mask(self, table: Tensor | None, used: int) -> Index | None:
@@ -150,18 +151,18 @@ class XLNet(nn.Module):
             None if table is None else Visible(table, used),
         )
 
-    def relate(self, batch: Batch, layout: Layout, used: int, dtype: torch.dtype) -> Relation:
+    def relate(self, sight: Streams, batch: Batch, dtype: torch.dtype) -> Streams:
         """Distances and segments of this pass; what is remembered counts as segment 0."""
-        c, device = self.config, layout.starts.device
-        distance = torch.arange(layout.longest + used, -layout.longest, -1, device=device)
+        c, layout = self.config, sight.query
+        distance = torch.arange(sight.span - 1, -layout.longest - 1, -1, device=layout.starts.device)
         distance = distance if c.clamp is None else distance.clamp(-c.clamp, c.clamp)
-        encode, differs = Sinusoids(c.dim, halves=True), None
-        ahead = self.dropout(encode(distance).to(dtype))
-        back = self.dropout(encode(-distance).to(dtype)) if c.reversed else None
+        sight.places = self.dropout(self.sinusoids(distance).to(dtype))
+        sight.back = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
         if batch.segments is not None:
             own = layout.unpack(batch.segments)  # (rows, T)
-            differs = (own[..., None] != nn.functional.pad(own, (used, 0))[:, None])[:, None]
-        return Relation(ahead, back, differs)
+            known = nn.functional.pad(own, (sight.span - layout.longest, 0))  # (rows, K)
+            sight.differs = (own[..., None] != known[:, None])[:, None]
+        return sight
 
 
 def heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:
@@ -233,8 +234,8 @@ def keys(c: XLNetConfig, head: str) -> KeyMap:
             f"{attn}.(q|k|v)": inward("blocks.{i}.attn.qkv.weight", 3),
             f"{attn}.o": Op("blocks.{i}.attn.o.weight", lambda t: t.flatten(1), lambda t: t.unflatten(1, width)),
             f"{attn}.r": inward("blocks.{i}.attn.relative.r.weight"),
-            f"{attn}.r_w_bias": "blocks.{i}.attn.relative.u",
-            f"{attn}.r_r_bias": "blocks.{i}.attn.relative.v",
+            f"{attn}.r_w_bias": "blocks.{i}.attn.relative.biases.u",
+            f"{attn}.r_r_bias": "blocks.{i}.attn.relative.biases.v",
             f"{attn}.r_s_bias": "blocks.{i}.attn.relative.s",
             f"{attn}.seg_embed": "blocks.{i}.attn.relative.segment",
             f"{attn}.layer_norm.*": "blocks.{i}.attn_norm.*",

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import Error
-from .cache import Cache
 from .door import Relative, Sight, attend, weights
-from .memory import Memory
 from .positions import Rotary
 
 
@@ -19,8 +18,7 @@ class Attention(nn.Module):
 
     Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
     `out_bias` is that of the output if it differs from the others'; `rotary` turns queries and keys by their position;
-    `relative(q, k, scale) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL); a sight may
-    bring a `relation` for it, what all layers of one pass share.
+    `relative(q, k, scale, sight=sight) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
     """
 
     def __init__(
@@ -35,7 +33,7 @@ class Attention(nn.Module):
         dropout: float = 0.0,
         cross: bool = False,
         rotary: Rotary | None = None,
-        relative: Relative | None = None,
+        relative: Callable[..., tuple[Tensor, Tensor]] | None = None,
     ):
         super().__init__()
         self.heads, self.head_dim = heads, head_dim or dim // heads
@@ -48,16 +46,17 @@ class Attention(nn.Module):
         self.scale = self.head_dim**-0.5 if scale is None else scale
         self.dropout, self.relative, self.rotary, self.cross = dropout, relative, rotary, cross
 
-    def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
-        """(N, dim) → (N, dim)"""
+    def forward(self, x: Tensor, sight: Sight, layer: int = 0, held: Tensor | None = None) -> Tensor:
+        """(N, dim) → (N, dim); `held` (rows, M, dim) are remembered states that are seen as well."""
         q, k, v = self.look(x, sight, layer) if self.cross else self.project(x, sight, layer)
+        if held is not None:
+            k, v = self.join(held, k, v, sight)
         return self.o(self.mix(q, k, v, sight, layer).flatten(1))
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, layer: int) -> Tensor:
         """What the heads make of queries, keys and values: (N, H, D)."""
-        relative, dropout = self.relative, self.dropout if self.training else 0.0
-        if relative is not None and sight.relation is not None:
-            relative = functools.partial(relative, relation=sight.relation)
+        relative: Relative | None = self.relative and functools.partial(self.relative, sight=sight)
+        dropout = self.dropout if self.training else 0.0
         y = attend(q, k, v, sight, self.scale, dropout, relative)  # (N, H, D)
         if sight.probe is not None and sight.probe.attention:
             sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, relative))
@@ -65,8 +64,6 @@ class Attention(nn.Module):
 
     def project(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
-        if isinstance(sight.cache, Memory):
-            return self.recall(x, sight.cache, sight, layer)
         q, k, v = self.split(self.qkv(x), 3)
         if self.rotary is not None:
             angles = sight.angles(self.rotary)
@@ -76,16 +73,10 @@ class Attention(nn.Module):
             k, v = (k, v) if sight.past is None else past
         return q, k, v
 
-    def recall(self, x: Tensor, memory: Memory, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """As `project`, where the past is a memory of hidden states."""
-        if self.relative is None:
-            raise Error("this family has no use for a Memory of hidden states", fix="give it a Cache")
-        states = memory.join(layer, x, sight.query)  # (rows, K, dim)
-        if sight.past is None:
-            q, k, v = self.split(self.qkv(x), 3)
-            return q, k, v
-        k, v = self.some(states, 1, 3)
-        return self.some(x, 0, 1)[0], k, v
+    def join(self, held: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Tensor]:
+        """Keys and values (rows, M + Q, H, D) of remembered states (rows, M, dim) and of new tokens (N, H, D)."""
+        old = self.some(held, 1, 3)  # no queries are asked of what is past
+        return torch.cat((old[0], sight.query.unpack(k)), 1), torch.cat((old[1], sight.query.unpack(v)), 1)
 
     def some(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
         """Of queries (0), keys (1) and values (2), those from first to last."""
@@ -96,7 +87,7 @@ class Attention(nn.Module):
     def look(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, H, D), and keys and values of the memory, which a cache keeps as (rows, K, H, D)."""
         q = self.split(self.q(x), 1)[0]
-        share = sight.cache[layer] if isinstance(sight.cache, Cache) else None
+        share = None if sight.cache is None else sight.cache[layer]
         if share is not None and share.source is not None:
             return q, *share.source
         assert sight.memory is not None

@@ -23,7 +23,7 @@ from .memory import Memory
 from .positions import Rotary
 from .probe import Probe
 
-Relative = Callable[..., tuple[Tensor, Tensor]]  # (q, k, scale) → (q′, bias); also the sight's relation, if it has one
+Relative = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
 class Sight:
@@ -32,9 +32,10 @@ class Sight:
 
     The documents of both sides lie as `query` and `key` say; `mask` and `bias` hold inside a document. Cross attention
     looks at `memory`. `positions` (N,) are those of the queries where they do not count from a document's start. With a
-    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether; the first
-    query has slot `offset`. `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `relation` is what
-    the relative hooks of all layers share; `probe` looks on.
+    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. With a
+    segment memory (`recall`), the states that it holds lie before the new ones: the new ones of all rows begin at the
+    same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them.
+    `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
     """
 
     def __init__(
@@ -46,21 +47,19 @@ class Sight:
         bias: Index | None = None,
         positions: Tensor | None = None,
         memory: Tensor | None = None,
-        cache: Cache | Memory | None = None,
+        cache: Cache | None = None,
+        recall: Memory | None = None,
         heads: Tensor | None = None,
-        relation: Any = None,
         probe: Probe | None = None,
         kind: str = "encoder",
     ):
         self.query, self.key, self.mask, self.bias = query, key or query, mask, bias
         self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
-        self.positions, self.relation = positions, relation
-        self.past = cache.begin(query) if cache is not None and key is None else None
-        used = 0 if self.past is None or cache is None else cache.used
-        self.span = self.key.longest + used
-        # A cache fills its rows from the left, each up to its own length; a memory's rows all end where the new begins.
-        self.late = self.past is not None and isinstance(cache, Memory)
-        self.offset: Tensor | int = used if self.past is None or self.late else self.past.view(-1, 1, 1, 1)
+        self.positions, self.recall = positions, recall
+        self.places: Tensor | None = None
+        state = recall if recall is not None else cache if key is None else None
+        self.past = None if state is None else state.begin(query)
+        self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
@@ -77,7 +76,15 @@ class Sight:
     @property
     def uniform(self) -> bool:
         """No padding arises when both sides are laid out as grids."""
-        return self.past is None and self.query.uniform and self.key.uniform
+        even = self.past is None or (self.recall is not None and self.recall.even)
+        return even and self.query.uniform and self.key.uniform
+
+    @property
+    def offset(self) -> Tensor | int:
+        """The slot of each row's first new token."""
+        if self.past is None:
+            return 0
+        return self.past.view(-1, 1, 1, 1) if self.recall is None else self.recall.used
 
     def dense(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """The mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
@@ -91,13 +98,14 @@ class Sight:
     def _make_dense(self, heads: int, padded: bool) -> Tensor | None:
         device = self.query.starts.device
         shape = (self.query.rows if padded else 1, heads, self.query.longest, self.span)
+        offset = self.offset
         mask = self.padded() if padded and not self.uniform else self.mask
-        allowed = None if mask is None else evaluate(mask, shape, device, self.offset)
+        allowed = None if mask is None else evaluate(mask, shape, device, offset)
         if self.bias is None:
             return allowed
         row = getattr(self.bias, "row", None)
         if row is None or self.past is not None:
-            bias = evaluate(self.bias, shape, device, self.offset)
+            bias = evaluate(self.bias, shape, device, offset)
         else:  # distance j - i is entry Q - 1 - i + j of the row, so query i reads the window that starts at Q - 1 - i
             bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
         return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
@@ -105,16 +113,17 @@ class Sight:
     def padded(self) -> Index:
         """The mask with the ends of the documents. A place without a token sees key 0, and an empty document has one
         (it is zero): a row without any key would turn into NaN."""
-        mask, lengths, offset, past = self.mask, self.query.lengths, self.offset, self.past
-        ends = (self.key.lengths + (0 if past is None else offset if self.late else past)).clamp(min=1)
-        first = offset - past if self.late and past is not None else None
-        if mask is None and first is None:
+        past = 0 if self.past is None else self.past if self.recall is None else self.recall.used
+        ends = (self.key.lengths + past).clamp(min=1)
+        offset, mask, lengths = self.offset, self.mask, self.query.lengths
+        if self.recall is not None and self.past is not None:
+            first = self.recall.used - self.past  # what a row remembers ends where its new tokens begin
+            mask = both(lambda b, h, q, k: k >= first[b], mask)
+        if mask is None:
             return lambda b, h, q, k: k < ends[b]
 
         def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            seen = k < ends[b] if first is None else (k < ends[b]) & (k >= first[b])
-            seen = seen if mask is None else seen & mask(b, h, q, k)
-            return seen | ((q - offset >= lengths[b]) & (k == 0))
+            return ((k < ends[b]) & mask(b, h, q, k)) | ((q - offset >= lengths[b]) & (k == 0))
 
         return see
 
@@ -124,7 +133,7 @@ class Sight:
         seen = self.dense(1)
         if seen is None:
             return torch.zeros(self.query.total, dtype=torch.bool, device=self.query.starts.device)
-        none = ~seen.any(-1, keepdim=True)  # (rows or 1, 1, Q, 1)
+        none = ~seen.any(-1, keepdim=True)  # (rows or 1, 1, Q or 1, 1)
         self._dense[True] = seen | none
         return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, self.query.longest))
 

@@ -1,58 +1,47 @@
-"""Scores that depend on the query and on where a key lies relative to it (Transformer-XL, XLNet).
-
-H heads, D head dim, Q queries and K keys of a row, J = Q + K distances.
-"""
+"""XLNet's scores: Transformer-XL's distances, and whether two tokens are of one segment."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class Relation:
-    """What the layers of one pass share: encodings of the distances K, K - 1, … 1 - Q of a key behind its query, and
-    whether a key's segment differs from its query's. `back` encodes the distances of the second half of the rows,
-    whose text is reversed (None: there is no such half)."""
-
-    ahead: Tensor  # (J, dim)
-    back: Tensor | None = None  # (J, dim)
-    differs: Tensor | None = None  # (rows, 1, Q, K) bool
+from .door import Sight
+from .positions import Distances, slid
 
 
-class RelativeScores(nn.Module):
-    """(q + u)·k + (q + v)·W r(distance) + (q + s)·segment[differs], all times the scale: Dai et al. 2019, §3.3, and the
-    relative segments of Yang et al. 2019, §2.5. The first part is left to the kernel."""
+class Related(Sight):
+    """A sight that knows how its tokens are related.
+
+    `places` (K + Q, dim) stand for the distances K - 1 … -Q, `back` for those of the second half of the rows, if its
+    text is back to front; `differs` (rows, 1, Q, K) says whether a key's segment is another than its query's.
+    """
+
+    back: Tensor | None = None
+    differs: Tensor | None = None
+
+
+class Relations(Distances):
+    """(q + u)·k + (q + v)·W r(distance) + (q + s)·segment[differs] (Yang et al. 2019, §2.5). A hook of Attention."""
 
     def __init__(self, dim: int, heads: int, head_dim: int):
-        super().__init__()
-        self.r = nn.Linear(dim, heads * head_dim, bias=False)
-        self.u, self.v, self.s = (nn.Parameter(torch.empty(heads, head_dim)) for _ in range(3))
+        super().__init__(dim, heads, head_dim)
+        self.s = nn.Parameter(torch.empty(heads, head_dim))
         self.segment = nn.Parameter(torch.empty(2, heads, head_dim))
 
-    def forward(self, q: Tensor, k: Tensor, scale: float, relation: Relation) -> tuple[Tensor, Tensor]:
-        """(rows, H, Q, D), (rows, H, K, D) → queries (rows, H, Q, D) and a bias (rows, H, Q, K)"""
-        u, v, s, segment = (p.to(q.dtype) for p in (self.u, self.v, self.s, self.segment))
-        keys, half = k.shape[2], q.shape[0] if relation.back is None else (q.shape[0] + 1) // 2
-        parts = zip((q[:half], q[half:]), (relation.ahead, relation.back), strict=True)
-        bias = torch.cat([self.place(part + v[:, None], r, keys) for part, r in parts if r is not None])
-        if relation.differs is not None:
-            same, other = torch.einsum("bhqd,shd->sbhq", q + s[:, None], segment)[..., None]
-            bias = bias + torch.where(relation.differs, other, same)
-        return q + u[:, None], bias * scale
+    def forward(self, q: Tensor, k: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor]:
+        """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
+        assert isinstance(sight, Related)
+        u, v, s = (bias.to(q.dtype)[:, None] for bias in (self.biases.u, self.biases.v, self.s))  # (H, 1, D)
+        half = q.shape[0] if sight.back is None else (q.shape[0] + 1) // 2
+        parts = zip(((q + v)[:half], (q + v)[half:]), (sight.places, sight.back), strict=True)
+        bias = torch.cat(
+            [slid(part @ self.keys(places, q), k.shape[2]) for part, places in parts if places is not None]
+        )
+        if sight.differs is not None:
+            scores = (q + s) @ self.segment.permute(1, 2, 0).to(q.dtype)  # (rows, H, Q, 2)
+            bias = bias + torch.where(sight.differs, scores[..., 1:], scores[..., :1])
+        return q + u, bias * scale
 
-    def place(self, q: Tensor, distances: Tensor, keys: int) -> Tensor:
-        """The part of the positions: (rows, H, Q, D), (J, dim) → (rows, H, Q, K)"""
-        r = self.r(distances).unflatten(-1, self.u.shape)  # (J, H, D)
-        return shift(torch.einsum("bhqd,jhd->bhqj", q, r.to(q.dtype)), keys)
-
-
-def shift(scores: Tensor, keys: int) -> Tensor:
-    """(…, Q, J) scores at distances K, K - 1, … of each query → (…, Q, K) scores of each key.
-
-    Query i of the last Q of K slots and key j are at entry Q - i + j; in a row-major line, that is Q + i·(J - 1) + j.
-    """
-    queries, distances = scores.shape[-2:]
-    return scores.flatten(-2)[..., queries:].unflatten(-1, (queries, distances - 1))[..., :keys]
+    def keys(self, places: Tensor, q: Tensor) -> Tensor:
+        """(W, dim) encodings → (H, D, W) in the type of the queries"""
+        return self.r(places).unflatten(-1, (q.shape[1], q.shape[3])).permute(1, 2, 0).to(q.dtype)

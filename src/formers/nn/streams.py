@@ -11,6 +11,7 @@ from torch import Tensor
 from ..batch import Layout
 from .attention import Attention
 from .door import Sight
+from .relative import Related
 
 
 def order_tables(order: Tensor | None, layout: Layout) -> tuple[Tensor | None, Tensor | None]:
@@ -27,16 +28,16 @@ def see_tables(see: Tensor) -> tuple[Tensor, Tensor]:
     return see | torch.eye(see.shape[-1], dtype=torch.bool, device=see.device), see
 
 
-class Streams(Sight):
+class Streams(Related):
     """What the content stream sees, and beside it `other`, what the query stream sees.
 
     The query stream stands at the slots `at` (M,) (None: at all), where it lies behind the content stream in one tensor
     (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 asks for nothing.
     """
 
-    other: Sight | None = None
+    other: Related | None = None
 
-    def add(self, other: Sight, at: Tensor | None) -> None:
+    def add(self, other: Related, at: Tensor | None) -> None:
         """Let there be a query stream."""
         self.other, self.lost, self.at = other, other.blind()[:, None, None], at
         if at is not None:
@@ -58,11 +59,13 @@ class Streams(Sight):
 class TwoStream(Attention):
     """Attention of both streams over the keys and values of the content stream (§2.3, eq. of g and h)."""
 
-    def forward(self, x: Tensor, sight: Sight, layer: int = 0) -> Tensor:
-        """(N, dim), or (N + M, dim) of both → the same"""
+    def forward(self, x: Tensor, sight: Sight, layer: int = 0, held: Tensor | None = None) -> Tensor:
+        """(N, dim), or (N + M, dim) of both → the same; `held` (rows, K, dim) are remembered states."""
         assert isinstance(sight, Streams)
         content, query = x[: sight.query.total], x[sight.query.total :]
         q, k, v = self.project(content, sight, layer)
+        if held is not None:
+            k, v = self.join(held, k, v, sight)
         y = self.mix(q, k, v, sight, layer)
         if sight.other is not None:
             q = sight.spread(self.some(query, 0, 1)[0])
