@@ -84,14 +84,14 @@ class Former:
             given = {name: self.here(value) for name, value in streams.items() if value is not None}
             batch, more = permuted(self.model.body, batch, tuple(ids.shape), given)
             how |= more
+            if "targets" in more and (self.head == "beam" or any(part.head.pool for part in parts.values())):
+                raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
         hidden = self.model(batch, **how)
         if self.head == "beam":
             return {k: v.unflatten(0, rows) for k, v in spans(self.model, hidden, batch, self.config).items()}
         answers, targets = {}, how.get("targets")
         for name, part in parts.items():
             if targets is not None:
-                if part.head.pool is not None:
-                    raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
                 found = self.model.logits(hidden.index_select(0, targets.clamp(min=0)), part=name)
                 answer = found.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
             else:

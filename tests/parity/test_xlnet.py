@@ -465,10 +465,10 @@ def test_errors_elsewhere():
         Memory(1, 4, reuse=0)
     with pytest.raises(formers.Error, match="dim must be even"):
         formers.build("xlnet", dim=9, heads=3)
-    with pytest.raises(formers.Error, match="reads whole texts"):
-        formers.build("xlnet", preset="xlnet-mini", head="classify").logits(
-            ids, target_mapping=torch.eye(3)[None, :1].expand(2, -1, -1)
-        )
+    for head in ("classify", "beam"):
+        with pytest.raises(formers.Error, match=f"head '{head}' reads whole texts"):
+            f = formers.build("xlnet", preset="xlnet-mini", head=head)
+            f.logits(ids, target_mapping=torch.eye(3).expand(2, -1, -1))
 
 
 def test_beam_of_a_short_text(tmp_path):
