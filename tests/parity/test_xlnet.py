@@ -466,8 +466,8 @@ def test_errors_elsewhere():
     with pytest.raises(formers.Error, match="dim must be even"):
         formers.build("xlnet", dim=9, heads=3)
     for head in ("classify", "beam"):
+        f = formers.build("xlnet", preset="xlnet-mini", head=head)
         with pytest.raises(formers.Error, match=f"head '{head}' reads whole texts"):
-            f = formers.build("xlnet", preset="xlnet-mini", head=head)
             f.logits(ids, target_mapping=torch.eye(3).expand(2, -1, -1))
 
 

@@ -29,7 +29,7 @@ class Memory:
         self.rows, self.length, self.used, self.even = rows, length, length if zeros else 0, True
         self.lengths: Tensor | None = None
         self.states: dict[int, Tensor] = {}
-        self._new: dict[int, Tensor] = {}
+        self._new: dict[int, Tensor] = {}  # what the layers are given in this batch
 
     def resize(self, length: int) -> None:
         """Remember more or fewer states from now on; what no longer fits is forgotten, the oldest first."""
@@ -51,7 +51,6 @@ class Memory:
         if layout.rows != self.rows:
             what = f"the memory has {self.rows} rows, the batch {layout.rows}"
             raise Error(what, fix="make a memory with one row per sequence")
-        self._new = {}
         if self.lengths is None:
             self.lengths = torch.full((self.rows,), self.used, device=layout.starts.device)
         return self.lengths if self.used else None
