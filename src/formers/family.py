@@ -28,6 +28,7 @@ class Head:
     frozen: bool = False  # the bias is not trained, and may be missing in a file (BART)
     after: str | None = None  # an activation of the output
     inner_dim: int | None = None  # the width of the inner layers, if it is not the model's (ALBERT)
+    states: int = 1  # how many hidden states it reads side by side (XLNet's beam: a token's and the beginning's)
     scale: float = 1.0  # of the hidden state before the output layer (T5)
     dropout: float = 0.0
     decoder: bool = True  # False: this head of an encoder-decoder reads the encoder, and there is no decoder

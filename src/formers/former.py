@@ -20,8 +20,9 @@ from .nn.init import initialise
 from .nn.memory import Memory
 from .nn.probe import Probe
 from .nn.prune import attentions, named, prune, taken_apart
+from .tasks.beam import spans
 from .tasks.heads import Model, assemble
-from .tasks.inputs import head_masks, pack, shifted, target_batch
+from .tasks.inputs import head_masks, pack, permuted, shifted, target_batch
 from .text.tokenizer import Tokenizer
 
 
@@ -66,12 +67,15 @@ class Former:
         target_keep: Tensor | None = None,
         memory: Cache | Memory | None = None,
         heads: Any = None,
+        **streams: Any,
     ) -> Any:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
         decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `remember`); `heads` masks
-        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross".
+        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". `streams` are XLNet's:
+        `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here,
+        whose result is (B, M, …).
         """
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
@@ -79,11 +83,24 @@ class Former:
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
         batch, rows = self.batch(ids, keep, segments, target, target_keep, memory)
-        hidden = self.model(batch, **self.how(memory, heads))
-        answers = {}
+        how = self.how(memory, heads)
+        if streams:
+            given = {name: self.here(value) for name, value in streams.items() if value is not None}
+            batch, more = permuted(self.model.body, batch, tuple(ids.shape), given)
+            how |= more
+            if "targets" in more and (self.head == "beam" or any(part.head.pool for part in parts.values())):
+                raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
+        hidden = self.model(batch, **how)
+        if self.head == "beam":
+            return {k: v.unflatten(0, rows) for k, v in spans(self.model, hidden, batch, self.config).items()}
+        answers, targets = {}, how.get("targets")
         for name, part in parts.items():
-            answer = self.model.logits(hidden, batch, name)
-            answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
+            if targets is not None:
+                found = self.model.logits(hidden.index_select(0, targets.clamp(min=0)), part=name)
+                answer = found.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
+            else:
+                answer = self.model.logits(hidden, batch, name)
+                answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
             answers[name] = answer.squeeze(-1) if part.head.out == 1 else answer
         return next(iter(answers.values())) if len(answers) == 1 else answers
 

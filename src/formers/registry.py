@@ -68,6 +68,7 @@ MEMBERS = {
         Member("gpt_neox", "GPT-J with two norms and rotary halves"),
         Member("transformer_xl", "a decoder: segments, a memory, relative positions", aliases=("transfo-xl",)),
         Member("bloom", "a decoder: ALiBi, 59 languages"),
+        Member("xlnet", "two streams: tokens predicted in any order, from both sides"),
         Member("bart", "an encoder-decoder: BERT's encoder, GPT's decoder, noise undone"),
         Member("mbart", "BART in 25 and more languages, pre-norm", variant=True),
         Member("t5", "an encoder-decoder: text to text, span corruption"),

@@ -65,6 +65,13 @@ def answers_with(f, given, heads):
     return list(out.values()) if isinstance(out, dict) else [out]
 
 
+def whole(f, batch):
+    """The batch with all that the model has parameters for: segments, and an order for the second of two streams."""
+    if any("segment" in name for name, _ in f.model.named_parameters()):
+        batch = batch.replace(segments=batch.ids % 2)
+    return batch.replace(order=torch.arange(len(batch.ids)) % 5) if hasattr(f.model.body, "blank") else batch
+
+
 @every_head
 def test_packed_equals_padded_equals_one_by_one(name, head):
     f = make(name, head)
@@ -87,10 +94,13 @@ def test_packed_equals_padded_equals_one_by_one(name, head):
 def test_a_gradient_reaches_every_parameter(name, head):
     f = make(name, head)
     given = rows(f)
-    out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given))
+    out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given) if o.is_floating_point())
+    batch, _ = f.batch(**given)
     if f.head == "none" and f.model.heads:  # the pooler of a bare BERT
-        batch, _ = f.batch(**given)
         out = out + f.model.logits(f.model(batch), batch).sum()
+    if hasattr(f.model.body, "blank"):
+        hidden = f.model(whole(f, batch))
+        out = out + (hidden * torch.randn_like(hidden)).sum()
     out.backward()
     for parameter_name, parameter in f.model.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, parameter_name
@@ -137,7 +147,7 @@ def test_compiles_without_a_break(name, shape):
     torch._dynamo.reset()
     f = make(name)
     given = rows(f) if shape == "ragged" else rows(f, (6, 6, 6))
-    batch, _ = f.batch(**given)
+    batch = whole(f, f.batch(**given)[0])
 
     def run(model, batch):
         hidden = model(batch)

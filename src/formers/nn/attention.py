@@ -53,16 +53,20 @@ class Attention(nn.Module):
         q, k, v = self.look(x, sight, layer) if self.cross else self.project(x, sight, layer)
         if held is not None:
             k, v = self.join(held, k, v, sight)
+        return self.o(self.mix(q, k, v, sight, layer).flatten(1))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, sight: Sight, layer: int) -> Tensor:
+        """What the heads make of queries, keys and values: (N, H, D)."""
         relative: Relative | None = self.relative and functools.partial(self.relative, sight=sight)
         dropout = self.dropout if self.training else 0.0
         kept = None if self.kept is None else (self.total, self.kept)
         y = attend(q, k, v, sight, self.scale, dropout, relative, kept)  # (N, H, D)
         if sight.probe is not None and sight.probe.attention:
             sight.probe.weight(sight.kind, weights(q, k, sight, self.scale, relative, kept))
-        if sight.heads is not None:
-            mask = sight.heads[layer] if self.kept is None else sight.heads[layer, list(self.kept)]
-            y = y * mask.to(y.dtype)[:, None]
-        return self.o(y.flatten(1))
+        if sight.heads is None:
+            return y
+        mask = sight.heads[layer] if self.kept is None else sight.heads[layer, list(self.kept)]
+        return y * mask.to(y.dtype)[:, None]
 
     def project(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
@@ -77,10 +81,14 @@ class Attention(nn.Module):
 
     def join(self, held: Tensor, k: Tensor, v: Tensor, sight: Sight) -> tuple[Tensor, Tensor]:
         """Keys and values (rows, M + Q, H, D) of remembered states (rows, M, dim) and of new tokens (N, H, D)."""
-        size = self.heads * self.head_dim  # no queries are asked of what is past
-        bias = None if self.qkv.bias is None else self.qkv.bias[size:]
-        old = F.linear(held, self.qkv.weight[size:], bias).unflatten(-1, (2, self.heads, self.head_dim)).unbind(2)
+        old = self.some(held, 1, 3)  # no queries are asked of what is past
         return torch.cat((old[0], sight.query.unpack(k)), 1), torch.cat((old[1], sight.query.unpack(v)), 1)
+
+    def some(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        """Of queries (0), keys (1) and values (2), those from first to last."""
+        rows = slice(first * self.heads * self.head_dim, last * self.heads * self.head_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return self.split(F.linear(x, self.qkv.weight[rows], bias), last - first)
 
     def look(self, x: Tensor, sight: Sight, layer: int) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (N, H, D), and keys and values of the memory, which a cache keeps as (rows, K, H, D)."""
@@ -101,5 +109,5 @@ class Attention(nn.Module):
         return {name: parts for name, parts in {**names, "o.weight": 0}.items() if name in own}
 
     def split(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """(N, parts·H·D) → parts × (N, H, D)"""
-        return x.unflatten(-1, (parts, self.heads, self.head_dim)).unbind(1)
+        """(…, parts·H·D) → parts × (…, H, D)"""
+        return x.unflatten(-1, (parts, self.heads, self.head_dim)).unbind(-3)

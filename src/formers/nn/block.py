@@ -41,7 +41,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, sight: Sight, view: Sight | None = None, layer: int = 0) -> Tensor:
         """(N, dim) → (N, dim); `view` is the sight of the cross attention."""
-        held = None if sight.recall is None else sight.recall.recall(layer, x)
+        held = None if sight.recall is None else sight.recall.recall(layer, x[: sight.query.total])
         if held is not None and self.order != "post":
             held = self.attn_norm(held)  # what is remembered is what the layer was given, before its norm
         if self.order == "parallel":
@@ -73,6 +73,6 @@ class Stack(nn.ModuleList):
         for layer, index in enumerate(self.order):
             sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
-                sight.probe.state(sight.kind, x)
+                sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
             x = self[index](x, sight, view, layer)
         return x

@@ -128,6 +128,16 @@ class Sight:
 
         return see
 
+    def blind(self) -> Tensor:
+        """(N,) the queries that may see no key at all. They are then let see every one, as softmax needs something to
+        divide: what comes of it must be dropped."""
+        seen = self.dense(1)
+        if seen is None:
+            return torch.zeros(self.query.total, dtype=torch.bool, device=self.query.starts.device)
+        none = ~seen.any(-1, keepdim=True)  # (rows or 1, 1, Q or 1, 1)
+        self._dense[True] = seen | none
+        return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, self.query.longest))
+
     def block(self) -> Any:
         """FlexAttention's block mask over the packed slots."""
         if self._block is None:

@@ -16,13 +16,16 @@ class Memory:
     nothing new). It starts empty, as in the paper, or with `zeros`: `length` zero vectors that are attended like any
     other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
     states held, which lie at the right end of the `used` slots of `states` (rows, used, dim); `even` says that all
-    rows hold `used` of them.
+    rows hold `used` of them. With `reuse`, only the first so many tokens of each segment are remembered (XLNet).
     """
 
-    def __init__(self, rows: int, length: int, *, zeros: bool = False):
+    def __init__(self, rows: int, length: int, *, zeros: bool = False, reuse: int | None = None):
         if rows < 1 or length < 0:
             what = f"a memory of {length} states for {rows} rows makes no sense"
             raise Error(what, fix="give at least one row, and a length of 0 or more")
+        if reuse is not None and reuse < 1:
+            raise Error(f"a memory cannot reuse {reuse} tokens", fix="give at least 1, or None for all")
+        self.reuse = reuse
         self.rows, self.length, self.used, self.even = rows, length, length if zeros else 0, True
         self.lengths: Tensor | None = None
         self.states: dict[int, Tensor] = {}
@@ -63,17 +66,19 @@ class Memory:
     def advance(self, layout: Layout) -> None:
         """The batch is through: the newest states of each row stay."""
         assert self.lengths is not None
-        total = self.used + layout.longest
+        longest = layout.longest if self.reuse is None else min(layout.longest, self.reuse)
+        lengths = layout.lengths.clamp(max=longest)
+        total = self.used + longest
         kept = min(self.length, total)
         for layer, x in self._new.items():
-            old, new = self.states.get(layer), layout.unpack(x)
+            old, new = self.states.get(layer), layout.unpack(x)[:, :longest]
             old = x.new_zeros(self.rows, self.used, x.shape[-1]) if old is None else old.to(x)
             both = torch.cat((old, new), 1)
             if layout.uniform:
                 self.states[layer] = both[:, total - kept :]
             else:  # a row with n new states ends at slot used + n
-                slots = torch.arange(kept, device=x.device) + (self.used - kept + layout.lengths)[:, None]
+                slots = torch.arange(kept, device=x.device) + (self.used - kept + lengths)[:, None]
                 self.states[layer] = both.gather(1, slots.clamp(min=0)[:, :, None].expand(-1, -1, x.shape[-1]))
-        self.lengths = (self.lengths + layout.lengths).clamp(max=self.length)
+        self.lengths = (self.lengths + lengths).clamp(max=self.length)
         self.even = self.even and layout.uniform
         self.used, self._new = kept, {}

@@ -122,13 +122,18 @@ class Distances(nn.Module):
     def forward(self, q: Tensor, k: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor]:
         """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
         assert sight.places is not None
-        r = self.r(sight.places).unflatten(-1, (self.heads, q.shape[3]))  # (K + 1, H, D)
-        u, v = (bias.to(q.dtype)[:, None] for bias in (self.biases.u, self.biases.v))  # (H, 1, D)
-        if self.kept is not None:
-            left = list(self.kept)
-            r, u, v = r[:, left], u[left], v[left]
-        scores = (q + v) * scale @ r.permute(1, 2, 0).to(q.dtype)  # (rows, H, Q, K + 1)
+        u, v = (self.left(bias).to(q.dtype)[:, None] for bias in (self.biases.u, self.biases.v))  # (H, 1, D)
+        scores = (q + v) * scale @ self.keys(sight.places, q)  # (rows, H, Q, K + 1)
         return q + u, slid(scores, k.shape[2])
+
+    def keys(self, places: Tensor, q: Tensor) -> Tensor:
+        """(W, dim) encodings → (H, D, W) in the type of the queries"""
+        r = self.r(places).unflatten(-1, (self.heads, q.shape[3]))  # (W, H, D)
+        return self.left(r, 1).permute(1, 2, 0).to(q.dtype)
+
+    def left(self, t: Tensor, axis: int = 0) -> Tensor:
+        """Of a tensor with an axis of heads, those that are left."""
+        return t if self.kept is None else t.index_select(axis, torch.tensor(self.kept, device=t.device))
 
 
 def slid(scores: Tensor, keys: int) -> Tensor:

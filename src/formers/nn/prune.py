@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import Error
 from .attention import Attention
+from .positions import Distances
 
 
 def attentions(body: Any) -> dict[tuple[str, int], tuple[str, Attention]]:
@@ -82,7 +83,7 @@ def shrink(module: Attention, kept: list[int]) -> None:
         owner, _, leaf = name.rpartition(".")
         setattr(module.get_submodule(owner), leaf, nn.Parameter(new, requires_grad=old.requires_grad))
     module.heads, module.kept = len(kept), tuple(kept)
-    if isinstance(module.relative, nn.Module):  # its own weights stay whole
+    if isinstance(module.relative, Distances):  # its own weights stay whole
         module.relative.kept = module.kept
 
 

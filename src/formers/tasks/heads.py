@@ -27,7 +27,7 @@ class Part(nn.Module):
         super().__init__()
         self.head, self.eos = head, config.eos
         dim = head.inner_dim or config.dim
-        self.dense = nn.Linear(config.dim, dim) if "dense" in head.inner else None
+        self.dense = nn.Linear(head.states * config.dim, dim) if "dense" in head.inner else None
         self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)

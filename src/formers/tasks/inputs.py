@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
+from ..config import suggest
 from ..errors import Error
 
 
@@ -68,6 +69,42 @@ def shifted(config: Any, source: Batch) -> Batch:
     first[source.layout.first()] = True
     start = config.pad if config.start is None else config.start
     return source.replace(ids=torch.where(first, start, source.ids.roll(1)), source=source)
+
+
+def permuted(body: Any, batch: Batch, shape: tuple[int, ...], given: dict[str, Tensor]) -> tuple[Batch, dict[str, Any]]:
+    """What XLNet's two streams are told, for the rows of a padded grid of this shape: in the packed batch, and beside
+    it the arguments `see` and `targets` of the forward pass."""
+    known = {"order": shape, "perm_mask": (*shape, shape[-1]), "target_mapping": (*shape[:-1], -1, shape[-1])}
+    for name, value in given.items():
+        if name not in known:
+            raise Error(f"logits does not take {name!r}", fix=suggest(name, known))
+        if not hasattr(body, "blank"):
+            raise Error(f"{type(body).__name__} has no second stream, which {name} is for", fix=f"leave {name} out")
+        wanted = known[name]
+        if value.dim() != len(wanted) or any(a != b for a, b in zip(value.shape, wanted, strict=True) if b >= 0):
+            raise Error(f"{name} {tuple(value.shape)} does not fit ids {shape}", fix=f"give {name} as {wanted}")
+    if "order" in given and len(given) > 1:
+        raise Error("order says already who sees whom, and where", fix="leave perm_mask and target_mapping out")
+    flat = {name: value.flatten(0, len(shape) - 2) for name, value in given.items()}  # (rows, …)
+    rows, columns = batch.layout.rows, shape[-1]
+    device = batch.ids.device
+    keep = torch.ones(rows, columns, dtype=torch.bool, device=device) if batch.keep is None else batch.keep
+    first = keep.long().argmax(1)[:, None]  # (rows, 1) the column of the first real token
+    more: dict[str, Any] = {}
+    if "order" in flat:
+        return batch.replace(order=flat["order"][keep]), more
+    if "perm_mask" in flat:
+        at = (first + torch.arange(batch.longest, device=device)).clamp(max=columns - 1)  # (rows, longest)
+        here = torch.arange(rows, device=device)[:, None, None]
+        more["see"] = flat["perm_mask"][here, at[:, :, None], at[:, None, :]] == 0
+    if "target_mapping" in flat:
+        places = flat["target_mapping"] != 0
+        column = places.long().argmax(-1)  # (rows, M)
+        asked = places.any(-1)
+        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[asked].all():
+            raise Error("a row of target_mapping must name one real token", fix="one 1 in it, or none at all")
+        more["targets"] = torch.where(asked, batch.starts[:-1, None].long() + column - first, -1).flatten()
+    return batch, more
 
 
 def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
