@@ -33,6 +33,6 @@ def attention(former: Former, text: str) -> Attention:
     probe = Probe(attention=True)
     (former.model.body.encode if former.pair else former.model)(batch, probe=probe)
     if not probe.weights:
-        raise Error(f"{former.family} does not attend to its own text", fix="an alignment needs a target: see nn/probe.py")
+        raise Error(f"{former.family} has no attention within a text", fix="look at another member of the family")
     stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in probe.weights.items()}
     return Attention([former.tokenizer.token(i) for i in ids], stacked)

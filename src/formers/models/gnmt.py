@@ -91,13 +91,12 @@ class Decoder(nn.Module):
         self, x: Tensor, steps: Steps, source: Source, state: State, past: Tensor | None, probe: Probe | None
     ) -> tuple[Tensor, State]:
         """(N, dim) → (N, dim), and the state after each document's last token"""
-        there = source if steps.fixed else source.take(steps.order)
+        look = self.align.by_step(source, steps, past)
 
         def step(t: int, x: Tensor, state: State) -> tuple[State, State]:
-            nowhere = there.lengths[: len(x), None]  # a position would matter to local attention only
-            context, weights = self.align(state[0][:, None], there.head(len(x)), nowhere)
-            (y,), new = self.bottom.once(torch.cat((x, context[:, 0]), 1), state)
-            return (y, context[:, 0], weights[:, 0]), new
+            context, weights = look(t, state[0])  # with the lowest layer's previous output
+            (y,), new = self.bottom.once(torch.cat((x, context), 1), state)
+            return (y, context, weights), new
 
         (y, context, weights), low = walk(steps, x, state[:2], step)
         if probe is not None:

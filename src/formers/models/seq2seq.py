@@ -67,7 +67,9 @@ class Seq2SeqConfig(PairConfig):
     score: Score = "general"  # of local attention,
     predict: bool = True  # which predicts its place (local-p), or takes the target's (local-m),
     window: int = 10  # and looks so many words to either side
-    feed: bool = False  # what was looked up is read at the next step (Luong); without attention: the fixed context (Cho)
+    feed: bool = (
+        False  # what was looked up is read at the next step (Luong); without attention: the fixed context (Cho)
+    )
     readout: int | None = None  # the width of the maxout layer of Bahdanau and Cho; None: as the embeddings
 
     def __post_init__(self) -> None:
@@ -109,8 +111,14 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, steps: Steps, probe: Probe | None = None) -> tuple[Tensor, State]:
         """(S, embed) → memory (S, dim or 2·dim), and the last state"""
-        y, last = self.layers(steps.mirror(x) if self.reverse else x, steps, probe=probe)
-        return (steps.mirror(y) if self.reverse else y), last
+        if not self.reverse:
+            return self.layers(x, steps, probe=probe)
+        seen = Probe() if probe is None else Probe(hidden=probe.hidden)
+        y, last = self.layers(steps.mirror(x), steps, probe=seen)
+        if probe is not None:
+            for state in seen.states.get("encoder", ()):
+                probe.state("encoder", steps.mirror(state))
+        return steps.mirror(y), last
 
 
 class Decoder(nn.Module):
@@ -175,9 +183,8 @@ class Decoder(nn.Module):
             if fixed is not None:
                 hidden = self.maxout(hidden, x, fixed)
             elif source is not None and self.align is not None:
-                at = torch.arange(layout.longest, device=x.device)[None] + (0 if past is None else past[:, None])
-                context, seen = self.align(layout.unpack(hidden), source, at.expand(layout.rows, -1))
-                hidden, weights = self.join(layout.pack(context), hidden), layout.pack(seen)
+                context, weights = self.align.at_once(hidden, source, layout, past)
+                hidden = self.join(context, hidden)
         if weights is not None and probe is not None and probe.attention:
             probe.weight("cross", layout.unpack(weights)[:, None])
         return hidden, state
@@ -187,30 +194,25 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, State, Tensor]:
         """Step by step, since what is looked up at a step depends on the one before, or is read at the next."""
         assert self.align is not None
-        align, own = self.align, len(self.layers) * self.parts
-        there = source if steps.fixed else source.take(steps.order)
-        before = steps.first(steps.layout.starts.new_zeros(steps.layout.rows) if past is None else past)
-
-        def look(t: int, query: Tensor) -> tuple[Tensor, Tensor]:
-            n = len(query)
-            context, weights = align(query[:, None], there.head(n), before[:n, None] + t)
-            return context[:, 0], weights[:, 0]
+        look, own = self.align.by_step(source, steps, past), len(self.layers) * self.parts
+        lower = slice(0, own - self.parts, self.parts) if probe is not None else slice(0)  # h of all layers but the top
 
         def additive(t: int, x: Tensor, state: State) -> tuple[State, State]:
             context, weights = look(t, state[-self.parts])  # with the previous state
             y, new = self.layers.once(torch.cat((x, context), 1), state)
-            return (y, weights, context, *new[:: self.parts]), new
+            return (y, weights, context, *new[lower]), new
 
         def feeding(t: int, x: Tensor, state: State) -> tuple[State, State]:
             y, new = self.layers.once(torch.cat((x, state[own]), 1), state[:own])
             context, weights = look(t, y)  # with the current state
             s = self.join(context, y)
-            return (s, weights, context, *new[:: self.parts]), (*new, s)
+            return (s, weights, context, *new[lower]), (*new, s)
 
         step = feeding if self.feed else additive
         (y, weights, context, *layers), state = walk(steps, x, state, step)
-        for inner in (x, *layers[:-1]) if probe is not None else ():
-            probe.state("decoder", inner)
+        if probe is not None:
+            for read in (x, *layers):
+                probe.state("decoder", read)
         return (y if self.feed else self.maxout(y, x, context)), state, weights
 
     def join(self, context: Tensor, s: Tensor) -> Tensor:
@@ -247,7 +249,9 @@ def init(c: PairConfig) -> dict[str, float]:
     return {"*": c.init}
 
 
-LUONG = {"vocab": 50000, "embed": 1000, "layers": 4, "dropout": 0.2, "feed": True, "reverse": True, "init": 0.1 / 3**0.5}
+LUONG = {
+    "vocab": 50000, "embed": 1000, "layers": 4, "dropout": 0.2, "feed": True, "reverse": True, "init": 0.1 / 3**0.5,
+}  # fmt: skip
 PRESETS: dict[str, dict[str, Any]] = {
     "sutskever-2014": {
         "vocab": 160000, "target_vocab": 80000, "embed": 1000, "layers": 4, "reverse": True, "init": 0.08 / 3**0.5,

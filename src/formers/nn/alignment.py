@@ -5,6 +5,7 @@ R documents, T queries each, L the longest source document; the memory is packed
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Layout
+from .recurrent import Steps
 
 Score = Literal["dot", "general", "concat"]
 
@@ -122,6 +124,26 @@ class Alignment(nn.Module):
             weights = weights * torch.exp(-2 * (distance / self.local.window) ** 2)  # eq. 10, σ = window / 2
         weights = weights.to(query.dtype)
         return weights @ source.values, weights
+
+    def at_once(self, query: Tensor, source: Source, layout: Layout, past: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Packed queries (N, dim) → contexts (N, width) and weights (N, L); `past` (R,) target words came before."""
+        at = torch.arange(layout.longest, device=query.device).expand(layout.rows, -1)
+        context, weights = self(layout.unpack(query), source, at if past is None else at + past[:, None])
+        return layout.pack(context), layout.pack(weights)
+
+    def by_step(
+        self, source: Source, steps: Steps, past: Tensor | None
+    ) -> Callable[[int, Tensor], tuple[Tensor, Tensor]]:
+        """The same inside a `walk`: (step, queries (n, dim)) → contexts (n, width) and weights (n, L)"""
+        there = source if steps.fixed else source.take(steps.order)
+        before = steps.first(steps.layout.starts.new_zeros(steps.layout.rows) if past is None else past)
+
+        def look(t: int, query: Tensor) -> tuple[Tensor, Tensor]:
+            n = len(query)
+            context, weights = self(query[:, None], there.head(n), before[:n, None] + t)
+            return context[:, 0], weights[:, 0]
+
+        return look
 
 
 def score(kind: Score | Literal["additive"], dim: int, width: int) -> Dot | Additive:

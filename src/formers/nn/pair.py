@@ -103,7 +103,7 @@ class Pair(nn.Module):
 class RecurrentPair(nn.Module):
     """An encoder and a decoder that read token by token. `target` embeds the decoder's tokens, if `embed` does not.
 
-    encoder(x, steps, probe) → memory and its last state; decoder.begin(memory's last state) → the decoder's first state;
+    encoder(x, steps, probe) → memory and its last state; decoder.begin(last state) → the decoder's first state;
     decoder.source(memory, layout) → what it looks at; decoder(x, steps, source, state, past, probe) → hidden, state.
     """
 
@@ -153,7 +153,9 @@ class RecurrentPair(nn.Module):
         if cache is not None and cache.state is not None:
             state = cache.state
         if state is None:
-            raise Error("a recurrent decoder needs a state to begin with", fix="encode with the same cache, or pass state")
+            raise Error(
+                "a recurrent decoder needs a state to begin with", fix="encode with the same cache, or pass state"
+            )
         x = (self.target or self.embed)(batch, layout)
         hidden, state = self.decoder(x, Steps(layout), self.look(memory, source, cache), state, past, probe)
         if cache is not None:

@@ -6,8 +6,9 @@ other for all layers, each (D, directions · dim) in the order of the documents.
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 
 import torch
@@ -96,6 +97,14 @@ def walk(steps: Steps, x: Tensor, state: State, step: Step) -> tuple[State, Stat
     return tuple(map(steps.join, zip(*outputs, strict=True))), tuple(map(steps.restore, now))
 
 
+@contextlib.contextmanager
+def one_piece() -> Iterator[None]:
+    """Say nothing of weights that are not one piece of memory: cuDNN copies them, which costs next to nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
+
+
 class Cell(nn.Module):
     """The weights of one direction: what is read and what is remembered, the gates one below the other as torch has
     them (LSTM: in, forget, cell, out; GRU: reset, update, new)."""
@@ -140,10 +149,8 @@ class Recurrent(nn.Module):
         begun = [steps.first(s) for s in state]
         turned = [s[: steps.sizes[0]].unflatten(1, (-1, self.dim)).transpose(0, 1).contiguous() for s in begun]
         sizes, start = torch.tensor(steps.sizes, device="cpu"), turned if self.parts == 2 else turned[0]
-        with warnings.catch_warnings():  # cuDNN wants all weights in one piece of memory; copying them costs next to nothing
-            if x.is_cuda:
-                warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
-            train, both = torch.is_grad_enabled(), self.behind is not None
+        train, both = torch.is_grad_enabled(), self.behind is not None
+        with one_piece() if x.is_cuda else contextlib.nullcontext():
             y, *ends = self.kernel(x.index_select(0, steps.slots), sizes, start, weights, True, 1, 0.0, train, both)
         ended = [e.transpose(0, 1).flatten(1) for e in ends]  # (directions, n, dim) → (n, out)
         after = [steps.restore(steps.carry(0, e, s)) for e, s in zip(ended, begun, strict=True)]
@@ -152,9 +159,14 @@ class Recurrent(nn.Module):
     def unrolled(self, x: Tensor, steps: Steps, state: State) -> tuple[Tensor, State]:
         """The same step by step, which torch.compile can follow."""
         outputs, ends = [], []
-        for cell, begun in zip(self.cells, zip(*(s.split(self.dim, 1) for s in state), strict=True), strict=True):
+        begun = zip(*(s.split(self.dim, 1) for s in state), strict=True)
+        for cell, start in zip(self.cells, begun, strict=True):
+
+            def step(t: int, x: Tensor, state: State, cell: Cell = cell) -> tuple[State, State]:
+                return self.once(x, state, cell)
+
             back = cell is self.behind
-            (y,), end = walk(steps, steps.mirror(x) if back else x, begun, lambda t, x, s, c=cell: self.once(x, s, c))
+            (y,), end = walk(steps, steps.mirror(x) if back else x, start, step)
             outputs.append(steps.mirror(y) if back else y)
             ends.append(end)
         return torch.cat(outputs, 1), tuple(torch.cat(parts, 1) for parts in zip(*ends, strict=True))
