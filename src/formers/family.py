@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .config import ConfigMap, renamed
 from .keymap import KeyMap
 
-Pool = Literal["first", "last", "mean", "eos"]
+Pool = Literal["first", "last", "mean", "max", "eos"]
 
 
 @dataclass(frozen=True)

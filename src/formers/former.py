@@ -126,6 +126,10 @@ class Former:
         inner = list(probe.states.values())[-1] if layer != -1 else []
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
         if layer is None:
+            if len({x.shape for x in states}) > 1:
+                widths = ", ".join(str(x.shape[-1]) for x in states)
+                what = f"the layers of this model have different widths ({widths}) and do not stack"
+                raise Error(what, fix=f"choose one layer, 0 to {len(states) - 1}")
             return torch.stack(states)
         if layer != -1 and not -len(states) <= layer < len(states):
             raise Error(f"there is no layer {layer}", fix=f"choose 0 to {len(states) - 1}, or None for all")

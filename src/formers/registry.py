@@ -55,6 +55,9 @@ class Member:
 MEMBERS = {
     member.name: member
     for member in (
+        Member("seq2seq", "a recurrent encoder-decoder, with or without attention"),
+        Member("gnmt", "a deep LSTM encoder-decoder with residual connections"),
+        Member("textcnn", "a classifier: convolutions over word vectors"),
         Member("transformer", "an encoder-decoder: attention alone, sinusoids", aliases=("marian",)),
         Member("bert", "an encoder: masked tokens and next sentence"),
         Member("roberta", "BERT without next sentence, byte-level BPE", variant=True),

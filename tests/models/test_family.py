@@ -16,7 +16,7 @@ from formers.registry import MEMBERS
 SIZES = {
     "vocab": 47, "context": 20, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 18, "buckets": 8, "far": 10,
     "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True, "experts": 3, "sparse": 1, "capacity": 9,
-    "embed": 12, "shrink": 2, "cutoffs": (11, 23),
+    "embed": 12, "shrink": 2, "cutoffs": (11, 23), "filters": 7,
     "segments": 2, "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0, "summary_dropout": 0.0,
     "head_dropout": 0.0, "bos": 1, "eos": 1, "pad": 0,
 }  # fmt: skip
@@ -174,7 +174,7 @@ def decoders():
 def test_no_gradient_from_the_future(name):
     more = {"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}
     f = make(name, "lm", **more)
-    table = f.model.body.embed.token
+    table = (getattr(f.model.body, "target", None) or f.model.body.embed).token
     ids = torch.arange(10, 18)[None]
     given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.pair else {"ids": ids}
     for t in range(8):
@@ -263,6 +263,12 @@ def test_pruned_as_masked(name, tmp_path):
             f.prune({0: [1]})
 
 
+@pytest.mark.parametrize("name", [name for name in MEMBERS if name not in with_heads()])
+def test_without_heads_there_is_nothing_to_prune(name):
+    with pytest.raises(formers.Error, match="no attention heads"):
+        make(name).prune({0: [0]})
+
+
 @every_member
 def test_train_mode_draws_dropout(name):
     f = make(name, dropout=0.4)
@@ -277,13 +283,15 @@ def test_train_mode_draws_dropout(name):
 def test_dummy_documents_change_nothing(name):
     """Training batches are filled up with documents of their own, and starts with empty ones."""
     f = make(name)
-    if f.pair:
-        pytest.skip("the decoder's side is covered by the ragged tests")
     ids = torch.randint(2, 47, (9,))
     plain = Batch(ids, torch.tensor([0, 4, 9], dtype=torch.int32), 5)
     filled = Batch(
         torch.cat((ids, torch.zeros(3, dtype=torch.long))), torch.tensor([0, 4, 9, 12, 12, 12], dtype=torch.int32), 5
     )
+    if f.pair:
+        source = filled.replace(starts=torch.tensor([0, 6, 9, 9, 11, 12], dtype=torch.int32), longest=6)
+        first = Batch(ids, torch.tensor([0, 6, 9], dtype=torch.int32), 6)
+        plain, filled = plain.replace(source=first), filled.replace(source=source)
     torch.testing.assert_close(f.model(filled)[:9], f.model(plain), atol=1e-6, rtol=1e-5)
 
 

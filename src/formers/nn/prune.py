@@ -10,15 +10,17 @@ from torch import Tensor, nn
 
 from ..errors import Error
 from .attention import Attention
+from .block import Stack
 from .positions import Distances
 
 
 def attentions(body: Any) -> dict[tuple[str, int], tuple[str, Attention]]:
     """Every attention of a body by stack and layer, with the name of its module; layers may share one (ALBERT)."""
     found: dict[tuple[str, int], tuple[str, Attention]] = {}
-    sides = [("", body)] if hasattr(body, "blocks") else [(f"{n}.", getattr(body, n, None)) for n in SIDES]
-    for prefix, side in [(prefix, side) for prefix, side in sides if side is not None]:
-        for layer, index in enumerate(side.blocks.order):
+    sides: list[tuple[str, Any]] = [("", body), *((f"{name}.", getattr(body, name, None)) for name in SIDES)]
+    for prefix, side in sides:
+        stack = getattr(side, "blocks", None)
+        for layer, index in enumerate(stack.order if isinstance(stack, Stack) else ()):
             for part, kind in (("attn", getattr(side, "kind", "decoder")), ("cross", "cross")):
                 module = getattr(side.blocks[index], part, None)
                 if isinstance(module, Attention):

@@ -75,7 +75,7 @@ class Model(nn.Module):
 
 
 def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
-    """(N, dim) → (D, dim): each document's first or last token, its mean, or its last end mark."""
+    """(N, dim) → (D, dim): each document's first or last token, its mean, its maximum, or its last end mark."""
     layout = batch.layout
     if how == "first":
         return hidden[layout.first()]
@@ -84,6 +84,10 @@ def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
     if how == "mean":
         total = hidden.new_zeros(layout.rows, hidden.shape[-1]).index_add(0, layout.document, hidden)
         return total / layout.lengths[:, None]
+    if how == "max":
+        lowest = hidden.new_full((layout.rows, hidden.shape[-1]), -torch.inf)
+        most = lowest.scatter_reduce(0, layout.document[:, None].expand_as(hidden), hidden, "amax")
+        return torch.where(layout.lengths[:, None] > 0, most, 0.0)
     ids = (
         batch.ids if batch.source is None else batch.source.ids
     )  # slots of both sides agree: the target is the source shifted

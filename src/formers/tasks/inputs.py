@@ -109,6 +109,8 @@ def permuted(body: Any, batch: Batch, shape: tuple[int, ...], given: dict[str, T
 
 def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
     """Masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
+    if not hasattr(config, "heads"):
+        raise Error("this model has no attention heads that could be masked", fix="leave heads out")
     if isinstance(heads, dict) != pair:
         what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"
         raise Error(f"heads must be {what} for this model", fix="see the docstring of logits")
