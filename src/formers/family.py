@@ -61,6 +61,7 @@ class Family:
     counted: str  # the head that published parameter counts include
     init: Callable[[Any], Mapping[str, Any]]  # name pattern → standard deviation (nn/init.py)
     presets: Mapping[str, Mapping[str, Any]]
+    segments: bool = False  # it reads segments beside the tokens
     tokenizer: str = ""  # the kind that its papers use: a name in text/trainers.py
     objective: str = ""  # its own pretraining objective: a name in objectives/choose.py
     hf: Format | None = None

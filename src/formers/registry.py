@@ -84,6 +84,8 @@ ALIASES = {alias: member.name for member in MEMBERS.values() for alias in member
 
 def member(name: str) -> Member:
     """A member by its name or alias."""
+    if not isinstance(name, str):
+        raise Error(f"a family is a name, not {name!r}", fix="known: " + ", ".join(MEMBERS))
     found = MEMBERS.get(ALIASES.get(name, name))
     if found is None:
         raise Error(f"unknown family {name!r}", fix=suggest(name, [*MEMBERS, *ALIASES]))
@@ -95,6 +97,8 @@ def preset(name: str, values: str | None) -> tuple[Member, dict[str, object]]:
     found = member(name)
     if values is None:
         return found, {}
+    if not isinstance(values, str):
+        raise Error(f"a preset is a name, not {values!r}", fix="known: " + ", ".join(found.family.presets))
     variants = [m for m in MEMBERS.values() if m.variant and m.card.parent == found.name]
     for one in (found, *variants):
         if values in one.family.presets:

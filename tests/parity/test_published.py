@@ -344,7 +344,7 @@ def test_what_is_unknown_or_missing_is_named(published):
         ("quantization_config", {"bits": 4}, "unknown key 'quantization_config'.*--ignore quantization_config"),
         ("add_cross_attention", True, "add_cross_attention: formers cannot honour True"),
         ("pruned_heads", {"0": [1]}, "pruned_heads: formers cannot honour"),
-        ("n_layer", "3", "setting 'layers' must be int"),
+        ("n_layer", "3", "n_layer: setting 'layers' must be int"),
         ("n_layer", 2.5, "setting 'layers' must be int"),
         ("n_head", True, "setting 'heads' must be int"),
         ("n_head", 7, "7 heads do not divide dim"),
@@ -355,7 +355,8 @@ def test_what_is_unknown_or_missing_is_named(published):
         ("architectures", ["BertModel"], "'BertModel' is not a class of gpt2"),
         ("model_type", "gpt7", "unknown family 'gpt7'"),
         ("model_type", 5, "model_type: 5 is not a name"),
-        ("vocab_size", -4, "vocab must be at least 1"),
+        ("vocab_size", -4, "vocab_size: vocab must be at least 1"),
+        ("vocab_size", None, "vocab_size: setting 'vocab' must be int"),
     ],
 )
 def test_configs_that_cannot_be_honoured(published, key, value, message):

@@ -89,9 +89,8 @@ def check(former: Former, prompts: Sequence[Sequence[int]], tokens: int) -> None
         raise Error("a prompt is empty", fix="give at least one token to begin with")
     if tokens < 1:
         raise Error(f"tokens must be at least 1, got {tokens}", fix="ask for some tokens")
-    limit = None if former.pair else getattr(former.config, "context", None)
     for prompt in prompts:
-        check_ids(torch.tensor([list(prompt)[-(limit or 0) :]]), former.config, "ids")
+        check_ids(torch.tensor([list(prompt)]), former.config, "ids")
 
 
 def first_token(former: Former) -> int:

@@ -183,7 +183,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS,
+    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS, segments=True,
     tokenizer="wordpiece", objective="masked",
     hf=Format("bert", {
         "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",

@@ -150,7 +150,7 @@ def keys(c: GPTConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
 
 FAMILY = Family(
-    GPTConfig, GPT, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    GPTConfig, GPT, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("openai-gpt", {
         "OpenAIGPTModel": "none", "OpenAIGPTLMHeadModel": "lm", "OpenAIGPTDoubleHeadsModel": "double",

@@ -149,7 +149,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoConfig, GPTNeo, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    GPTNeoConfig, GPTNeo, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("gpt_neo", {
         "GPTNeoModel": "none", "GPTNeoForCausalLM": "lm", "GPTNeoForSequenceClassification": "classify",

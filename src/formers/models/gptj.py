@@ -145,7 +145,7 @@ def keys(c: GPTJConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 
 FAMILY = Family(
-    GPTJConfig, GPTJ, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    GPTJConfig, GPTJ, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("gptj", {
         "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",

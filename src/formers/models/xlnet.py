@@ -271,7 +271,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    XLNetConfig, XLNet, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    XLNetConfig, XLNet, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS, segments=True,
     tokenizer="unigram", objective="permutation",
     hf=Format("xlnet", {
         "XLNetModel": "none", "XLNetLMHeadModel": "lm", "XLNetForSequenceClassification": "classify",

@@ -21,6 +21,7 @@ class Cache:
         self.rows, self.size, self.used = rows, size, 0
         self.lengths: Tensor | None = None
         self.layers: dict[int, Layer] = {}
+        self.given: Tensor | None = None  # the source's ids, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.state: tuple[Tensor, ...] | None = None  # of a recurrent decoder after the tokens seen: (rows, ...) each
 

@@ -109,6 +109,9 @@ def assemble(family: Family, config: Any, head: str, labels: int | None = None) 
     if parts is None:
         can = ", ".join(family.heads(config))
         raise Error(f"{family.body.__name__} has no head {head!r}", fix=f"it can have: {can}")
+    if getattr(config, "depth", 1) == 0 and any(part.decoder for part in parts.values()):
+        able = [name for name, ps in family.heads(config).items() if not any(p.decoder for p in ps.values())]
+        raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")
     if any(not part.decoder for part in parts.values()):
         config = dataclasses.replace(config, decoder_layers=0)
     built = {name: Part(part, config, width(part, config, labels)) for name, part in parts.items()}

@@ -12,23 +12,44 @@ from ..config import suggest
 from ..errors import Error
 
 
-def check_ids(ids: Tensor, config: Any, name: str, past: int = 0) -> None:
-    """Refuse ids that the model has no embedding or no position for."""
-    if ids.dim() < 2 or ids.shape[-1] == 0 or ids.is_floating_point() or ids.dtype == torch.bool:
-        what = f"{name} must be whole numbers of shape (rows, tokens), got {str(ids.dtype)[6:]} {tuple(ids.shape)}"
-        raise Error(what, fix="for one sequence, pass ids[None]")
-    other = getattr(config, "target_vocab", None) if name == "target" else None
-    check_range(ids, other or config.vocab, name, "vocabulary")
-    limit, length = getattr(config, "context", None), past + ids.shape[-1]
+def tensor(values: Any, name: str, device: torch.device | None = None, whole: bool = False) -> Tensor:
+    """What a caller gives as a tensor on a device; whole numbers in the type that torch indexes with."""
+    try:
+        made = torch.as_tensor(values, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise Error(f"{name} cannot be made a tensor", fix=f"give {name} as a table of numbers") from None
+    if whole and (made.is_floating_point() or made.is_complex() or made.dtype == torch.bool):
+        raise Error(f"{name} must be whole numbers, got {str(made.dtype)[6:]}", fix=f"{name}.long(), if it is meant so")
+    return made.long() if whole else made
+
+
+def check_shape(ids: Tensor, name: str) -> None:
+    """Refuse what are not rows of tokens."""
+    if ids.dim() < 2 or ids.shape[-1] == 0:
+        raise Error(
+            f"{name} must be (rows, tokens), got {tuple(ids.shape)}", fix=f"for one sequence, pass {name}[None]"
+        )
+
+
+def check_length(length: int, config: Any) -> None:
+    """Refuse more tokens than the model has positions for."""
+    limit = getattr(config, "context", None)
     if limit is not None and length > limit:
         raise Error(
             f"{length} tokens are more than the context of {limit}", fix=f"cut the text, or use windows of {limit}"
         )
 
 
-def check_range(values: Tensor, size: int, name: str, what: str) -> None:
-    """Refuse indices outside 0 … size - 1, naming the first."""
+def check_ids(ids: Tensor, config: Any, name: str, keep: Tensor | None = None) -> None:
+    """Refuse real tokens that the model has no embedding for."""
+    other = getattr(config, "target_vocab", None) if name == "target" else None
+    check_range(ids, other or config.vocab, name, "vocabulary", keep)
+
+
+def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | None = None) -> None:
+    """Refuse indices outside 0 … size - 1, naming the first; where `keep` is False anything may stand."""
     wrong = (values < 0) | (values >= size)
+    wrong = wrong if keep is None else wrong & keep
     if wrong.any():
         place = wrong.nonzero()[0].tolist()
         at = ", ".join(map(str, place))
@@ -36,31 +57,34 @@ def check_range(values: Tensor, size: int, name: str, what: str) -> None:
         raise Error(what, fix=f"use 0 to {size - 1}; is this the tokenizer of this model?")
 
 
-def pack(config: Any, ids: Tensor, keep: Tensor | None, segments: Tensor | None, past: int = 0) -> Batch:
+def pack(config: Any, ids: Tensor, keep: Tensor | None, segments: Tensor | None, name: str = "ids") -> Batch:
     """Rows of ids (…, T) as a batch; every row must have a token."""
-    check_ids(ids, config, "ids", past)
+    check_shape(ids, name)
+    for other, value in (("keep", keep), ("segments", segments)):
+        if value is not None and value.shape != ids.shape:
+            what = f"{other} {tuple(value.shape)} does not fit {name} {tuple(ids.shape)}"
+            raise Error(what, fix=f"give {other} the shape of {name}")
+    if keep is not None and keep.dtype != torch.bool:
+        raise Error(f"keep must be bool, got {str(keep.dtype)[6:]}", fix="use for example keep = ids != pad")
+    check_ids(ids, config, name, keep)
     if segments is not None:
         size = getattr(config, "segments", None)
-        check_range(segments, config.vocab if size is None else size, "segments", "segments")
-    for name, other in (("keep", keep), ("segments", segments)):
-        if other is not None and other.shape != ids.shape:
-            what = f"{name} {tuple(other.shape)} does not fit ids {tuple(ids.shape)}"
-            raise Error(what, fix=f"give {name} the shape of ids")
+        check_range(segments, config.vocab if size is None else size, "segments", "segments", keep)
     keep, segments = (t if t is None else t.flatten(0, -2) for t in (keep, segments))
     batch = Batch.of(ids.flatten(0, -2), keep, segments)
     empty = batch.starts[1:] == batch.starts[:-1]
     if empty.any():
-        raise Error(f"row {int(empty.nonzero()[0])} of ids has no token at all", fix="leave empty rows out")
+        raise Error(f"row {int(empty.nonzero()[0])} of {name} has no token at all", fix="leave empty rows out")
     return batch
 
 
 def target_batch(config: Any, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]) -> Batch:
     """The decoder's side of a pair."""
-    check_ids(target, config, "target")
+    check_shape(target, "target")
     if target.shape[:-1] != rows:
         what = f"target {tuple(target.shape)} has other rows than ids {rows}"
         raise Error(what, fix="give one target row per source row")
-    return Batch.of(target.flatten(0, -2), None if keep is None else keep.flatten(0, -2), source=source)
+    return pack(config, target, keep, None, "target").replace(source=source)
 
 
 def shifted(config: Any, source: Batch) -> Batch:
@@ -121,7 +145,7 @@ def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
         "decoder": (depth, inner),
         "cross": (depth, inner),
     }
-    masks = {k: torch.as_tensor(m, device=device) for k, m in (heads.items() if pair else [("encoder", heads)])}
+    masks = {k: tensor(m, "heads", device) for k, m in (heads.items() if pair else [("encoder", heads)])}
     for key, mask in masks.items():
         if key not in sizes:
             raise Error(f"there is no {key!r} with heads to mask", fix="known: " + ", ".join(sizes))
