@@ -177,13 +177,13 @@ IDS, KEEP = chars.grid(TEXTS[:2])
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make("lm").logits(IDS[:, :, :40]), "ids must be whole numbers of shape (rows, words, 50), got"),
-        (lambda: make("lm").logits(IDS[0]), "got int64 (7, 50). Formers.text.chars.grid"),
+        (lambda: make("lm").logits(IDS[:, :, :40]), "ids must be (rows, words, 50), got"),
+        (lambda: make("lm").logits(IDS[0]), "got (7, 50). Formers.text.chars.grid"),
         (lambda: make("lm").logits(IDS + 1), "is 262, outside the characters of 262"),
         (lambda: make("lm").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 7, 50)"),
         (lambda: make("lm").logits(IDS, KEEP & False), "row 0 of ids has no token at all"),
-        (lambda: make("lm").logits(IDS, heads=torch.ones(2, 2)), "no attention heads to mask"),
-        (lambda: make("lm").logits(IDS, segments=KEEP * 0), "knows no segments"),
+        (lambda: make("lm").logits(IDS, heads=torch.ones(2, 2)), "no attention heads that could be masked"),
+        (lambda: make("lm").logits(IDS, segments=KEEP * 0), "does not read segments"),
         (lambda: make().logits(IDS), "a bare elmo has no logits"),
         (lambda: make("answer"), "ELMo has no head 'answer'"),
         (lambda: formers.build("elmo", dim=7), "dim must be even"),

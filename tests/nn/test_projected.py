@@ -9,7 +9,7 @@ import torch
 
 from formers.batch import Layout
 from formers.nn import projected
-from formers.nn.convolution import CharacterCNN
+from formers.nn.characters import CharacterCNN
 from formers.nn.projected import ProjectedLSTM, State, Steps
 
 STARTS = [0, 3, 3, 8, 10, 11]

@@ -50,8 +50,10 @@ def import_(
         A key of config.json to pass over; may be given several times.
     """
     from ..interop.directory import save
+    from ..interop.safe import free
 
     limit = size(shard)
+    free(out)
     with progress(Console(stderr=True), "import", quiet=2) as tell:
         former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
         save(former, out, shard=limit, tell=tell)
@@ -88,8 +90,10 @@ def export(
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
     """
     from ..interop.directory import export as write
+    from ..interop.safe import free
 
     limit = size(shard)
+    free(out)
     with progress(Console(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
         write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)

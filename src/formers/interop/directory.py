@@ -37,7 +37,7 @@ def load(
     where: Any,
     head: str = "auto",
     device: Any = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     pickle: bool = False,
     *,
     family: str | None = None,
@@ -57,7 +57,7 @@ def load(
         from .hub import fetch
 
         where = fetch(where, pickle=pickle)
-    folder = safe.folder(where)
+    folder, dtype = safe.folder(where), floating(dtype)
     wanted = label_names(labels)
     if safe.exists(folder, "formers.json"):
         weights = safe.Weights(folder)
@@ -74,6 +74,16 @@ def load(
     else:
         raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
     return former
+
+
+def floating(dtype: Any) -> torch.dtype | None:
+    """A floating-point type, also by its name."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
+        return found
+    if dtype is None:
+        return None
+    raise Error(f"dtype {dtype!r} is no floating-point type", fix="take torch.float32, torch.bfloat16 or torch.float16")
 
 
 def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, Reading]:
@@ -261,6 +271,7 @@ def export(
 
 def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None = None) -> None:
     """Write a formers directory; it appears only when it is complete."""
+    safe.real(former.model)
     state = dict(former.model.named_parameters())
     about = {
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),

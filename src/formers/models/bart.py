@@ -52,6 +52,7 @@ class BARTConfig:
     encoder: bool = True  # False: the decoder alone, as a language model
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 1
     bos: int | None = 0
     eos: int | tuple[int, ...] | None = 2

@@ -45,6 +45,7 @@ class BERTConfig:
     causal: bool = False  # read left to right, as a language model
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 0
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None
@@ -182,7 +183,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS,
+    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS, segments=True,
     tokenizer="wordpiece", objective="masked",
     hf=Format("bert", {
         "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",

@@ -24,7 +24,7 @@ from ..config import LARGEST, ConfigMap, Row, positive, probability, renamed
 from ..errors import Error
 from ..family import Family, Format, Head, Norm
 from ..keymap import KeyMap, Op, transposed
-from ..nn.convolution import CharacterCNN
+from ..nn.characters import CharacterCNN
 from ..nn.embeddings import working
 from ..nn.feedforward import activation
 from ..nn.init import Fill
@@ -76,6 +76,8 @@ class ELMoConfig:
 
 class ELMo(nn.Module):
     """Characters → words → LSTMs in both directions, each layer reading the one below of its own direction."""
+
+    state = State
 
     def __init__(self, config: ELMoConfig):
         super().__init__()

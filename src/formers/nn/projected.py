@@ -27,7 +27,7 @@ class State:
 
     used = 0  # tokens that count against a context: there is no such limit
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 0, size: int = 0) -> None:  # neither is bounded
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # h (2, rows, P) and c (2, rows, H) of each layer
 
     def begin(self, layer: int, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
