@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805)
 
 Parent  transformer (its encoder)
-New     1. a token sees both sides: masked language model   2. next sentence prediction (objectives/pairs.py)
+New     1. a token sees both sides: masked language model   2. next sentence prediction
         3. segments A and B, [CLS] whose pooled state stands for the sequence   4. WordPiece of 30k
 Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: nothing known

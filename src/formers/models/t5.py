@@ -1,7 +1,7 @@
 """T5 (Raffel et al. 2019, arXiv:1910.10683), versions 1.0 and 1.1
 
 Parent  transformer
-New     1. every task is text to text   2. span corruption (objectives/spans.py)   3. a learned bias for each bucket of
+New     1. every task is text to text   2. span corruption   3. a learned bias for each bucket of
         relative distance, shared by all layers, instead of positions   4. norms without mean and bias (RMS), before
         each sub-block   5. no scaling of scores: the initialisation does it   6. version 1.1: gated gelu, untied head
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
