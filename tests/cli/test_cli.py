@@ -207,6 +207,7 @@ def test_ctrl_c(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "formers.cli.main", "demo", "--out", str(tmp_path / "d")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )  # fmt: skip
     try:
         assert process.stdout is not None
