@@ -107,6 +107,18 @@ def test_cross_attention(queries, keys):
     torch.testing.assert_close(attend(q, k, v, Sight(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [5, 5]), ([5, 5], [3, 3])])
+def test_a_bias_by_distance_between_two_sides(queries, keys):
+    mine, theirs, bias = layout(queries), layout(keys), table_bias()
+    q, k, v = draw(mine.total, theirs.total)
+    add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
+    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
+    for name in ("dense", "loop"):
+        with kernel(name):
+            got = attend(q, k, v, Sight(mine, theirs, bias=bias), 0.3)
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
+
+
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
     mine, theirs = layout([2, 3]), layout([0, 4])
     q, k, v = draw(5, 4)
