@@ -1,4 +1,5 @@
-# Every target does its own set-up: a virtual environment, the pinned install, the run.
+# Every target does its own set-up: a virtual environment, the pinned install, the run. Only `gpu` takes the Python and
+# torch of its machine, which have to fit its CUDA.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -25,8 +26,8 @@ bench: $(VENV)/dev ## formers and its peers side by side on this machine's CPU
 	$(BIN)/python -m benchmarks.cpu $(ARGS)
 
 gpu: ## on a machine with a CUDA device and its own Python packages: kernel tests, then the training benchmark
-	PYTHONPATH=src:.carry/site python3 -m pytest -p no:cacheprovider -m gpu tests/gpu
-	PYTHONPATH=src:.carry/site python3 -m benchmarks.gpu $(ARGS)
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} python3 -m pytest -p no:cacheprovider -m gpu tests/gpu
+	PYTHONPATH=src$${PYTHONPATH:+:$$PYTHONPATH} python3 -m benchmarks.gpu $(ARGS)
 
 faults: $(VENV)/dev ## the fault tests with their full counts
 	$(BIN)/python -m pytest --full -s tests/faults $(ARGS)

@@ -9,6 +9,7 @@ import torch
 
 import formers
 from formers import Error
+from formers.nn.cache import Cache
 from formers.registry import MEMBERS
 
 SMALL = {
@@ -54,6 +55,14 @@ def test_a_variants_preset_leads_to_the_variant():
 
 COUNTS = [
     ("gpt2", "gpt2", "lm", 124_439_808), ("gpt2", "gpt2-xl", "lm", 1_557_611_200),
+    ("gpt", "openai-gpt", "lm", 116_534_784), ("gpt3", "gpt3-175b", "lm", 174_604_259_328),
+    ("gpt_neo", "gpt-neo-1.3b", "lm", 1_315_575_808), ("gptj", "gpt-j-6b", "lm", 6_050_882_784),
+    ("gpt_neox", "gpt-neox-20b", "lm", 20_554_567_680), ("bloom", "bloom-560m", "lm", 559_214_592),
+    ("bloom", "bloom", "lm", 176_247_271_424), ("albert", "albert-base", "none", 11_683_584),
+    ("albert", "albert-xxlarge", "none", 222_595_584), ("ernie", "ernie-1.0", "none", 99_866_112),
+    ("ernie", "ernie-2.0-base-en", "none", 109_496_064), ("bart", "bart-base", "lm", 139_420_416),
+    ("bart", "bart-large", "lm", 406_291_456), ("transformer", "opus-mt", "lm", 73_886_208),
+    ("switch", "switch-base-8", "lm", 619_339_008),
     ("bert", "bert-base", "none", 109_482_240), ("bert", "bert-base", "pretraining", 110_106_428),
     ("bert", "bert-large", "none", 335_141_888), ("t5", "t5-small", "lm", 60_506_624),
     ("t5", "t5-base", "lm", 222_903_552), ("t5", "t5-v1_1-small", "lm", 76_961_152),
@@ -65,7 +74,7 @@ COUNTS = [
 def test_published_sizes(family, preset, head, parameters):
     with torch.device("meta"):
         model = formers.build(family, head=head, preset=preset).model
-    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert sum(p.numel() for p in model.parameters() if p.requires_grad) == parameters
 
 
 def test_tree():
@@ -176,9 +185,9 @@ def test_to():
             lambda: small("gpt2").logits(torch.ones(1, 13, dtype=torch.long)),
             "13 tokens are more than the context of 12",
         ),
-        (lambda: small("gpt2").logits(torch.tensor([3, 4])), "ids must be whole numbers of shape (rows, tokens)"),
-        (lambda: small("gpt2").logits(torch.zeros(1, 0, dtype=torch.long)), "ids must be whole numbers"),
-        (lambda: small("gpt2").logits(torch.rand(2, 3)), "got float32 (2, 3)"),
+        (lambda: small("gpt2").logits(torch.tensor([3, 4])), "ids must be (rows, tokens), got (2,)"),
+        (lambda: small("gpt2").logits(torch.zeros(1, 0, dtype=torch.long)), "ids must be (rows, tokens), got (1, 0)"),
+        (lambda: small("gpt2").logits(torch.rand(2, 3)), "ids must be whole numbers, got float32"),
         (lambda: small("gpt2").logits(IDS, torch.zeros(2, 4, dtype=torch.bool)), "row 0 of ids has no token at all"),
         (lambda: small("gpt2").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 4)"),
         (lambda: small("gpt2").logits(IDS, target=IDS), "gpt2 with head 'lm' has no decoder"),
@@ -261,3 +270,123 @@ def test_a_tokenizer_belongs_to_its_model(tmp_path):
     bpe.train(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
     with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
         formers.load(tmp_path / "m")
+
+
+ODD = {
+    "a list that is no table": (lambda f: f.logits([[1, 2], [3]]), "ids cannot be made a tensor"),
+    "text": (lambda f: f.logits("abc"), "ids cannot be made a tensor"),
+    "nothing": (lambda f: f.logits(None), "ids cannot be made a tensor"),
+    "complex ids": (lambda f: f.logits(torch.zeros(1, 2, dtype=torch.complex64)), "ids must be whole numbers"),
+    "float segments": (lambda f: f.logits(IDS, segments=IDS.float()), "segments must be whole numbers"),
+    "text as heads": (lambda f: f.logits(IDS, heads="all"), "heads cannot be made a tensor"),
+    "a layer by name": (lambda f: f.hidden(IDS, layer="x"), "layer must be a number"),
+    "a memory that is none": (lambda f: f.logits(IDS, memory={}), "keeps earlier tokens in a Cache, not in a dict"),
+    "target_keep alone": (lambda f: f.logits(IDS, target_keep=KEEP), "target_keep is given without target"),
+    "keep as numbers": (lambda f: f.logits(IDS, KEEP.long()), "keep must be bool"),
+    "no such device": (lambda f: f.to("nowhere"), "the model cannot go to nowhere"),
+    "whole-number weights": (lambda f: f.to(dtype=torch.int8), "the model cannot go to"),
+}
+
+
+@pytest.mark.parametrize(("call", "message"), ODD.values(), ids=ODD)
+def test_odd_input_is_an_error_of_ours(call, message):
+    with pytest.raises(Error, match=message):
+        call(small("gpt2"))
+
+
+def test_any_kind_of_whole_number_will_do():
+    f = small("gpt2")
+    want = f.logits(IDS)
+    for kind in (torch.uint8, torch.int16, torch.int32):
+        assert torch.equal(f.logits(IDS.to(kind)), want)
+    assert torch.equal(f.logits(IDS.tolist()), want)
+
+
+def test_what_is_not_kept_may_be_anything():
+    f = small("gpt2")
+    ids, keep = torch.full((1, 30), -100), torch.zeros(1, 30, dtype=torch.bool)
+    ids[0, 20:24], keep[0, 20:24] = IDS[0], True
+    torch.testing.assert_close(f.logits(ids, keep)[0, 20:24], f.logits(IDS[:1])[0])
+
+
+def test_rows_that_advance_by_different_amounts_fill_a_context_each_on_its_own():
+    f, cache = small("gpt2", context=16), Cache(2, 16)
+    ids = torch.randint(2, 50, (2, 8))
+    one, other = torch.zeros(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
+    one[0], one[1, :1], other[0, :1], other[1] = True, True, True, True
+    with torch.no_grad():
+        f.logits(ids, one, memory=cache)
+        f.logits(ids, other, memory=cache)
+        f.logits(ids[:, :1], memory=cache)  # nine and one, not sixteen and one
+        with pytest.raises(Error, match="more than the context|do not fit"):
+            f.logits(ids, memory=cache)
+
+
+def test_segments_only_where_they_are_read():
+    with pytest.raises(Error, match="t5 does not read segments"):
+        small("t5").logits(IDS, segments=IDS * 0, target=IDS)
+
+
+def test_a_cache_reads_left_to_right():
+    with pytest.raises(Error, match="reads both ways"):
+        small("bert", "mlm").logits(IDS, memory=Cache(2, 8))
+
+
+def test_a_cache_belongs_to_one_source():
+    f, cache = small("t5"), Cache(2, 8)
+    f.logits(IDS, target=IDS[:, :1], memory=cache)
+    with pytest.raises(Error, match="seen another source"):
+        f.logits(IDS.flip(0), target=IDS[:, :1], memory=cache)
+
+
+def test_an_encoder_alone_has_no_decoders_head(tmp_path):
+    formers.save(small("t5", "tag"), tmp_path / "tag")
+    with pytest.raises(Error, match="reads a decoder, and this is an encoder alone"):
+        formers.load(tmp_path / "tag", head="lm")
+    with pytest.raises(Error, match="encoder alone"):
+        small("t5", "lm", decoder_layers=0)
+
+
+@pytest.mark.parametrize("labels", [0, -1, True, "abc", ["a", "a"], [1, 2], [None], 3.5, 10**9, []])
+def test_labels_that_make_no_sense(labels):
+    with pytest.raises(Error, match="labels must be different names"):
+        small("bert", "classify", labels=labels)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"eps": -1.0}, "eps must be above 0"), ({"pad": 50}, "pad must be a token"), ({"pad": -3}, "pad must be a token"),
+     ({"seed": "a"}, "seed must be"), ({"seed": 2**70}, "seed must be"), ({"preset": 5}, "a preset is a name")],
+)  # fmt: skip
+def test_settings_that_make_no_sense(more, message):
+    with pytest.raises(Error, match=message):
+        small("bert", **more)
+
+
+def test_a_family_is_a_name():
+    with pytest.raises(Error, match="a family is a name"):
+        formers.build(None)
+
+
+def test_a_model_without_weights(tmp_path):
+    with torch.device("meta"):
+        f = small("gpt2")
+    for call in (
+        lambda: f.logits(IDS),
+        lambda: formers.save(f, tmp_path / "x"),
+        lambda: formers.export(f, tmp_path / "x"),
+    ):
+        with pytest.raises(Error, match="has no weights"):
+            call()
+    assert not (tmp_path / "x").exists()
+
+
+def test_types_and_paths_of_load(tmp_path):
+    formers.save(small("gpt2"), tmp_path / "m")
+    assert formers.load(tmp_path / "m", dtype="bfloat16").dtype == torch.bfloat16
+    for dtype in (torch.int8, "int8", "nonsense", 5):
+        with pytest.raises(Error, match="is no floating-point type"):
+            formers.load(tmp_path / "m", dtype=dtype)
+    for path in (None, 5, b"x", [tmp_path]):
+        with pytest.raises(Error, match="is not a path"):
+            formers.load(path)

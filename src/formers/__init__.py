@@ -16,8 +16,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .former import Former, build, tree
-    from .interop.directory import load, save
-    from .interop.huggingface import write as export
+    from .interop.directory import export, load, save
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
 _LAZY = {
@@ -26,7 +25,7 @@ _LAZY = {
     "tree": ("former", "tree"),
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),
-    "export": ("interop.huggingface", "write"),
+    "export": ("interop.directory", "export"),
 }
 
 

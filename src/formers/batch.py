@@ -71,7 +71,7 @@ class Batch:
     positions: Any = None  # (N,); None counts from each document's first token
     segments: Any = None  # (N,)
     tasks: Any = None  # (N,)
-    order: Any = None  # (N,) the factorisation order of a permutation language model
+    order: Any = None  # (N,) of a permutation language model: a token is predicted from those of a lower order
     source: Batch | None = None  # the encoder's side; this batch is then the decoder's
     chosen: Any = None  # (M,) slots at which there is a loss; None: at all of them
     labels: Any = None  # (M,)

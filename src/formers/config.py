@@ -35,9 +35,20 @@ def build(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
             raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, known))
     typed = {key: coerce(value, known[key], key, where) for key, value in values.items()}
     try:
-        return cls(**typed)
+        made = cls(**typed)
+        common(made)
     except Error as error:  # a class that checks its values does not know where they come from
         raise Error(error.what, where=where if error.where is None else error.where, fix=error.fix) from None
+    return made
+
+
+def common(config: Any) -> None:
+    """What holds in every configuration that has these settings."""
+    if getattr(config, "eps", 1.0) <= 0:
+        raise Error(f"eps must be above 0, got {config.eps}", fix="take for example 1e-5")
+    pad, vocab = getattr(config, "pad", None), getattr(config, "vocab", None)
+    if pad is not None and vocab is not None and not 0 <= pad < vocab:
+        raise Error(f"pad must be a token of the vocabulary of {vocab}, got {pad}", fix="set pad, or leave it out")
 
 
 @functools.cache
@@ -217,6 +228,20 @@ class ConfigMap:
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     older: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
+
+    def spoken(self, error: Error, theirs: Mapping[str, Any]) -> Error:
+        """An error about one of our settings in the words of their file."""
+        found = re.match(r"setting '(\w+)'|(\w+) must", error.what)
+        name = found and (found[1] or found[2])
+        for key in theirs:
+            known = self.aliases.get(key, key)
+            try:
+                same = (known in self.rows or known in self.older) and name in self.row(known).read(theirs[key])
+            except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
+                same = False
+            if same:
+                return Error(f"{key}: {error.what}", where=error.where, fix=f"correct {key}")
+        return error
 
     def row(self, key: str) -> Row:
         """The rule of a mapped key."""

@@ -9,7 +9,8 @@ from typing import Any, Literal
 from .config import ConfigMap, renamed
 from .keymap import KeyMap
 
-Pool = Literal["first", "last", "mean", "eos"]
+Pool = Literal["first", "last", "mean", "max", "eos"]
+Norm = Literal["plain", "token", "batch"]  # of the layers in a mix (nn/mix.py)
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,17 @@ class Head:
     (tied to the token embedding if the config says so), or None for no output layer.
     """
 
+    mix: Norm | None = None  # read a learned mix of all layers instead of the last one (ELMo)
     pool: Pool | None = None
     inner: tuple[str, ...] = ()
     out: int | Literal["labels", "vocab"] | None = "labels"
+    layer: Callable[[], Any] | None = None  # makes an output layer of another kind (Transformer-XL)
     bias: bool = True
     frozen: bool = False  # the bias is not trained, and may be missing in a file (BART)
     after: str | None = None  # an activation of the output
     inner_dim: int | None = None  # the width of the inner layers, if it is not the model's (ALBERT)
+    ways: int = 1  # the hidden state is so many states side by side, and each gets an answer (ELMo)
+    states: int = 1  # how many hidden states it reads side by side (XLNet's beam: a token's and the beginning's)
     scale: float = 1.0  # of the hidden state before the output layer (T5)
     dropout: float = 0.0
     decoder: bool = True  # False: this head of an encoder-decoder reads the encoder, and there is no decoder
@@ -59,9 +64,11 @@ class Family:
     counted: str  # the head that published parameter counts include
     init: Callable[[Any], Mapping[str, Any]]  # name pattern → standard deviation (nn/init.py)
     presets: Mapping[str, Mapping[str, Any]]
+    segments: bool = False  # it reads segments beside the tokens
     tokenizer: str = ""  # the kind that its papers use: a name in text/trainers.py
     objective: str = ""  # its own pretraining objective: a name in objectives/choose.py
     hf: Format | None = None
+    bilm: Format | None = None  # options.json and hdf5 weights (interop/bilm.py)
 
 
 # Hugging Face's names of activations; the first of several is the one we write.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,10 +17,16 @@ from .batch import Batch
 from .errors import Error
 from .nn.cache import Cache
 from .nn.init import initialise
+from .nn.memory import Memory
 from .nn.probe import Probe
+from .nn.projected import State
+from .nn.prune import attentions, named, prune, taken_apart
+from .tasks.beam import spans
 from .tasks.heads import Model, assemble
-from .tasks.inputs import head_masks, pack, shifted, target_batch
+from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
 from .text.tokenizer import Tokenizer
+
+MOVES = "give a device that is here (formers doctor lists them), and a floating-point type"
 
 
 @dataclass
@@ -49,7 +58,11 @@ class Former:
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
-        self.model.to(device=device, dtype=dtype)
+        try:
+            self.model.to(device=device, dtype=dtype)
+        except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+            reason = " ".join(str(error).split())[:150]
+            raise Error(f"the model cannot go to {device or ''} {dtype or ''} ({reason})", fix=MOVES) from None
         return self
 
     def logits(
@@ -59,14 +72,18 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | Memory | State | None = None,
         heads: Any = None,
+        **streams: Any,
     ) -> Any:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
-        decoder's input of encoder-decoders; `memory` is a cache of earlier tokens; `heads` masks attention heads:
-        (layers, heads), or a dict of such by "encoder", "decoder", "cross".
+        decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `remember`); `heads` masks
+        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". `streams` are XLNet's:
+        `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here,
+        whose result is (B, M, …). ELMo reads characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the
+        next word and of the one before.
         """
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
@@ -74,11 +91,24 @@ class Former:
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
         batch, rows = self.batch(ids, keep, segments, target, target_keep, memory)
-        hidden = self.model(batch, **self.how(memory, heads))
-        answers = {}
+        how = self.how(memory, heads)
+        if streams:
+            given = {name: self.here(value) for name, value in streams.items() if value is not None}
+            batch, more = permuted(self.model.body, batch, tuple(ids.shape), given)
+            how |= more
+            if "targets" in more and (self.head == "beam" or any(part.head.pool for part in parts.values())):
+                raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
+        hidden = self.model(batch, **how)
+        if self.head == "beam":
+            return {k: v.unflatten(0, rows) for k, v in spans(self.model, hidden, batch, self.config).items()}
+        answers, targets = {}, how.get("targets")
         for name, part in parts.items():
-            answer = self.model.logits(hidden, batch, name)
-            answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
+            if targets is not None:
+                found = self.model.logits(hidden.index_select(0, targets.clamp(min=0)), part=name)
+                answer = found.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
+            else:
+                answer = self.model.logits(hidden, batch, name)
+                answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
             answers[name] = answer.squeeze(-1) if part.head.out == 1 else answer
         return next(iter(answers.values())) if len(answers) == 1 else answers
 
@@ -89,25 +119,46 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | Memory | State | None = None,
         heads: Any = None,
         layer: int | None = -1,
     ) -> Tensor:
         """Hidden states (B, T, dim) of a layer: 0 the embeddings, i after block i, -1 the last (with the final norm),
         None all of them (layers + 1, B, T, dim). Of an encoder-decoder, the decoder's if there is a target, else the
         encoder's."""
+        if layer is not None and type(layer) is not int:
+            raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
         alone = self.pair and target is None
         batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, alone)
         probe = Probe(hidden=layer != -1)
-        run = self.model.body.encode if alone else self.model
+        run = self.model.body.encode if alone else self.model.body
         last = run(batch, probe=probe, **self.how(None if alone else memory, heads))
         inner = list(probe.states.values())[-1] if probe.states else []  # word vectors have the last only
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
         if layer is None:
+            if len({x.shape for x in states}) > 1:
+                widths = ", ".join(str(x.shape[-1]) for x in states)
+                what = f"the layers of this model have different widths ({widths}) and do not stack"
+                raise Error(what, fix=f"choose one layer, 0 to {len(states) - 1}")
             return torch.stack(states)
-        if layer != -1 and not -len(states) <= layer < len(states):
+        if type(layer) is not int or not -len(states) <= layer < len(states):
             raise Error(f"there is no layer {layer}", fix=f"choose 0 to {len(states) - 1}, or None for all")
         return states[layer]
+
+    def prune(self, heads: Mapping[Any, Any]) -> Former:
+        """Take attention heads out for good: {layer: [heads]}, for encoder-decoders {stack: {layer: [heads]}} with
+        encoder, decoder and cross. The weights shrink, the numbers are those of masked heads; returns itself."""
+        known = attentions(self.model.body)
+        names = named(heads, dict.fromkeys(kind for kind, _ in known))
+        prune(self.model.body, names)
+        self.config = dataclasses.replace(self.config, pruned=tuple(sorted({*self.config.pruned, *names})))
+        for name in names:
+            kind, layer, _ = taken_apart(name)
+            sharing = [n for (k, n), (path, _) in known.items() if k == kind and path == known[kind, layer][0]]
+            if len(sharing) > 1:
+                warnings.warn(f"layers {sharing} share one block: the heads are gone from all of them", stacklevel=2)
+                break
+        return self
 
     def batch(
         self,
@@ -116,33 +167,75 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | None = None,
+        memory: Cache | Memory | State | None = None,
         alone: bool = False,
     ) -> tuple[Batch, tuple[int, ...]]:
         """Padded tensors checked and packed, and the shape of their rows; `alone` asks for the encoder's side only."""
-        ids = self.here(ids)
-        others = (keep, segments, target, target_keep)
-        keep, segments, target, target_keep = (t if t is None else self.here(t) for t in others)
-        source = pack(self.config, ids, keep, segments, 0 if memory is None else memory.used)
-        rows = tuple(ids.shape[:-1])
+        ids = self.here(ids, "ids", whole=True)
+        keep, target_keep = (None if t is None else self.here(t, "keep") for t in (keep, target_keep))
+        segments = None if segments is None else self.here(segments, "segments", whole=True)
+        target = None if target is None else self.here(target, "target", whole=True)
+        if segments is not None and not registry.member(self.family).family.segments:
+            raise Error(f"{self.family} does not read segments", fix="leave segments out")
+        if target_keep is not None and target is None:
+            raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
+        source = pack(self.config, ids, keep, segments)
+        check_length(source.longest if self.pair else self.reach(memory, source.longest), self.config)
+        if self.pair and isinstance(memory, Cache):
+            if memory.given is not None and not torch.equal(memory.given, source.ids):
+                raise Error("this cache has seen another source", fix="make a cache for each source")
+            memory.given = source.ids
+        rows = row_shape(self.config, ids)
         if not self.pair or alone:
             if target is not None:
                 raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")
             return source, rows
         if target is not None:
-            return target_batch(self.config, target, target_keep, source, rows), rows
+            batch = target_batch(self.config, target, target_keep, source, rows)
+            check_length(self.reach(memory, batch.longest), self.config)
+            return batch, rows
         if self.head in ("lm", "none"):
             what = f"{self.family} needs target, the decoder's input"
             raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
         return shifted(self.config, source), rows
 
-    def here(self, values: Any) -> Tensor:
-        """A tensor on the model's device."""
-        return torch.as_tensor(values, device=self.device)
+    def reach(self, memory: Cache | Memory | State | None, longest: int) -> int:
+        """How many tokens a row has at most, with those that a cache has seen."""
+        if not isinstance(memory, Cache) or memory.lengths is None:
+            return longest
+        most = memory.used + longest
+        limit = getattr(self.config, "context", None)
+        if limit is not None and most > limit:  # `used` is a bound, and rows may have advanced by different amounts
+            most = int(memory.lengths.max()) + longest
+        return most
 
-    def how(self, memory: Cache | None, heads: Any) -> dict[str, Any]:
+    def here(self, values: Any, name: str = "value", whole: bool = False) -> Tensor:
+        """What a caller gives, as a tensor on the model's device."""
+        if self.device.type == "meta":
+            raise Error("this model has no weights", fix="build or load it outside of torch.device('meta')")
+        return tensor(values, name, self.device, whole)
+
+    @property
+    def state(self) -> type[Cache | Memory | State]:
+        """What keeps earlier tokens: a cache of keys and values, or a memory of hidden states."""
+        return getattr(self.model.body, "state", Cache)
+
+    def remember(self, rows: int, size: int) -> Cache | Memory | State:
+        """An empty state for `rows` sequences: a cache of up to `size` tokens, or a memory of the last `size` ones."""
+        return self.state(rows, size)
+
+    def how(self, memory: Cache | Memory | State | None, heads: Any) -> dict[str, Any]:
         """The arguments of a forward pass that are not part of the batch."""
-        how: dict[str, Any] = {} if memory is None else {"cache": memory}
+        how: dict[str, Any] = {}
+        if memory is not None:
+            if not isinstance(memory, self.state):
+                what = (
+                    f"{self.family} keeps earlier tokens in a {self.state.__name__}, not in a {type(memory).__name__}"
+                )
+                raise Error(what, fix="make one with remember(rows, size)")
+            if isinstance(memory, Cache) and getattr(self.config, "causal", True) is False:
+                raise Error(f"{self.family} reads both ways, and a cache only what came before", fix="leave memory out")
+            how["memory" if isinstance(memory, Memory) else "cache"] = memory
         if heads is not None:
             how["heads"] = head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
         return how
@@ -156,6 +249,8 @@ def build(
     `head` auto is the family's pretraining head; `labels` are names, or a number of them. Under torch.device("meta")
     the model takes no memory.
     """
+    if not isinstance(seed, int) or not 0 <= seed < 2**40:
+        raise Error(f"seed must be a whole number from 0 to 2^40, got {seed!r}", fix="take 0")
     found, values = registry.preset(family, preset)
     config = settings.build(found.family.config, {**values, **overrides}, where=found.name)
     former = empty(found.name, config, found.family.pretraining if head == "auto" else head, label_names(labels))
@@ -176,7 +271,15 @@ def empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> 
 
 def label_names(labels: Any) -> tuple[str, ...]:
     """Labels given as names or as a number."""
-    return tuple(f"LABEL_{i}" for i in range(labels)) if isinstance(labels, int) else tuple(labels or ())
+    if labels is None:
+        return ()
+    if type(labels) is int and 1 <= labels <= LABELS:
+        return tuple(f"LABEL_{i}" for i in range(labels))
+    names = tuple(labels) if isinstance(labels, list | tuple) else ()
+    if not names or not all(isinstance(n, str) for n in names) or len(set(names)) < len(names) or len(names) > LABELS:
+        what = f"labels must be different names, or a number of them up to {LABELS:,}; got {settings.shown(labels)}"
+        raise Error(what, fix="for example labels=['no', 'yes'], or labels=2")
+    return names
 
 
 def count(model: nn.Module) -> int:
@@ -184,6 +287,7 @@ def count(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
+LABELS = 100_000
 CARD = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 

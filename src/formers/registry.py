@@ -56,6 +56,10 @@ MEMBERS = {
     member.name: member
     for member in (
         Member("vectors", "static word vectors: word2vec, GloVe, fastText"),
+        Member("seq2seq", "a recurrent encoder-decoder, with or without attention"),
+        Member("gnmt", "a deep LSTM encoder-decoder with residual connections"),
+        Member("textcnn", "a classifier: convolutions over word vectors"),
+        Member("elmo", "two LSTM language models over characters, all layers mixed by the task"),
         Member("transformer", "an encoder-decoder: attention alone, sinusoids", aliases=("marian",)),
         Member("bert", "an encoder: masked tokens and next sentence"),
         Member("roberta", "BERT without next sentence, byte-level BPE", variant=True),
@@ -67,11 +71,14 @@ MEMBERS = {
         Member("gpt_neo", "GPT-2 with dense and local attention in turn, unscaled"),
         Member("gptj", "a decoder: rotary positions, parallel blocks"),
         Member("gpt_neox", "GPT-J with two norms and rotary halves"),
+        Member("transformer_xl", "a decoder: segments, a memory, relative positions", aliases=("transfo-xl",)),
         Member("bloom", "a decoder: ALiBi, 59 languages"),
+        Member("xlnet", "two streams: tokens predicted in any order, from both sides"),
         Member("bart", "an encoder-decoder: BERT's encoder, GPT's decoder, noise undone"),
         Member("mbart", "BART in 25 and more languages, pre-norm", variant=True),
         Member("t5", "an encoder-decoder: text to text, span corruption"),
         Member("mt5", "T5 1.1 in 101 languages", variant=True),
+        Member("switch", "T5 with many experts, one for each token", aliases=("switch_transformers",)),
     )
 }
 ALIASES = {alias: member.name for member in MEMBERS.values() for alias in member.aliases}
@@ -79,6 +86,8 @@ ALIASES = {alias: member.name for member in MEMBERS.values() for alias in member
 
 def member(name: str) -> Member:
     """A member by its name or alias."""
+    if not isinstance(name, str):
+        raise Error(f"a family is a name, not {name!r}", fix="known: " + ", ".join(MEMBERS))
     found = MEMBERS.get(ALIASES.get(name, name))
     if found is None:
         raise Error(f"unknown family {name!r}", fix=suggest(name, [*MEMBERS, *ALIASES]))
@@ -90,6 +99,8 @@ def preset(name: str, values: str | None) -> tuple[Member, dict[str, object]]:
     found = member(name)
     if values is None:
         return found, {}
+    if not isinstance(values, str):
+        raise Error(f"a preset is a name, not {values!r}", fix="known: " + ", ".join(found.family.presets))
     variants = [m for m in MEMBERS.values() if m.variant and m.card.parent == found.name]
     for one in (found, *variants):
         if values in one.family.presets:

@@ -171,13 +171,43 @@ def test_demo_leaves_strangers_alone(tmp_path):
     (earlier / "gpt2").mkdir(parents=True)
     (earlier / "report.html").write_text("x")
     (earlier / "gpt2" / "formers.json").write_text("{}")
-    assert not any(demo_module.room(earlier).iterdir())
+    (earlier / "my notes.txt").write_text("x")
+    assert demo_module.room(earlier) == earlier
+    demo_module.clear(earlier)
+    assert sorted(p.name for p in earlier.iterdir()) == [".formers-demo", "my notes.txt"]
+    half = tmp_path / "half"  # a demo that was stopped in its middle can be started again
+    demo_module.room(half)
+    (half / "gpt2").mkdir()
+    assert demo_module.room(half) == half
+    (tmp_path / "file").write_text("x")
+    for place in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(formers.Error, match="cannot write here"):
+            demo_module.room(place)
+
+
+def test_a_full_disk_behind_the_output():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "formers.cli.main", "doctor"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "formers: No space left on device\n"
+
+
+def test_an_output_that_exists_is_refused_before_anything_is_read(capsys, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "x").write_text("x")
+    code, _, err = run(capsys, "import", str(tmp_path / "nothing"), str(tmp_path / "out"))
+    assert code == 2
+    assert "exists already" in err
 
 
 def test_ctrl_c(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "formers.cli.main", "demo", "--out", str(tmp_path / "d")],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )  # fmt: skip
     try:
         assert process.stdout is not None

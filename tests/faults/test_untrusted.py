@@ -353,11 +353,15 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
     import socket  # noqa: F401  (what is planted needs it; nothing else does)
 
     import formers
+    from formers.registry import MEMBERS
 
     warnings.simplefilter("ignore")
+    assert all(member.family for member in MEMBERS.values())  # a config without model_type asks every member
     names, scratch = sorted(p for p in root.iterdir() if p.is_dir()), root.parent / "scratch"
     scratch.mkdir(exist_ok=True)
     os.chdir(scratch)  # what removes a folder names its files without a path
+    for member in MEMBERS.values():
+        assert member.family
     for folder in names:  # everything that is imported at first use is imported before the watch begins
         for head in ("auto", "none", "lm", "classify", "nonsense"):
             try:

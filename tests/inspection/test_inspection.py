@@ -32,6 +32,14 @@ def test_attention(family, kind):
         attention(formers.build(family, vocab=60, dim=8, layers=1, heads=2, **more), "x")
 
 
+@pytest.mark.parametrize("family", ["seq2seq", "textcnn"])
+def test_no_attention_to_look_at(family):
+    f = formers.build(family, vocab=60, embed=8)
+    f.tokenizer = TOKENIZER
+    with pytest.raises(Error, match=f"{family} has no attention within a text"):
+        attention(f, "the cat sat")
+
+
 def test_chart():
     drawn = chart({"loss <1>": [(0, 3.0), (10, 1.0)], "other": [(0, 2.0)], "none": []}, "a & b", ("level", 2.5))
     assert "loss &lt;1&gt;" in drawn

@@ -9,16 +9,18 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.nn.cache import Cache
+from formers.nn.prune import attentions
 from formers.registry import MEMBERS
 
 # A size of each kind of setting that all tests can share; what a config does not have is left out.
 SIZES = {
     "vocab": 47, "context": 20, "dim": 12, "layers": 2, "heads": 3, "head_dim": 5, "ff": 18, "buckets": 8, "far": 10,
-    "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True,
+    "rotary": 4, "rotary_fraction": 0.5, "window": 3, "halves": True, "experts": 3, "sparse": 1, "capacity": 9,
+    "embed": 12, "shrink": 2, "cutoffs": (11, 23), "filters": 7, "slots": 9, "char_dim": 4,
     "segments": 2, "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0, "summary_dropout": 0.0,
     "head_dropout": 0.0, "bos": 1, "eos": 1, "pad": 0,
 }  # fmt: skip
+OWN = {"elmo": {"filters": ((1, 5), (2, 6), (4, 7)), "cell": 10}}  # where one word means different things
 
 
 def heads_of(name):
@@ -33,7 +35,7 @@ every_member = pytest.mark.parametrize("name", MEMBERS)
 
 def make(name, head="auto", seed=0, **more):
     known = {field.name for field in dataclasses.fields(MEMBERS[name].family.config)}
-    sizes = {key: value for key, value in SIZES.items() if key in known}
+    sizes = {key: value for key, value in {**SIZES, **OWN.get(name, {})}.items() if key in known}
     f = formers.build(name, head=head, seed=seed, **{**sizes, **more})
     generator = torch.Generator().manual_seed(seed)
     for parameter in f.model.parameters():  # larger than at the start of training, so that nothing is lost in the noise
@@ -42,22 +44,45 @@ def make(name, head="auto", seed=0, **more):
     return f
 
 
+def read(f, ids):
+    """Tokens as the member reads them: as they are, or each as a word of characters."""
+    if not hasattr(f.config, "slots"):
+        return ids
+    return (ids[..., None] * torch.arange(1, f.config.slots + 1)) % (f.config.characters - 1) + 1
+
+
+def ahead(f, logits):
+    """What is said of the next token; a bidirectional language model also says something of the one before."""
+    return logits[..., 0, :] if hasattr(f.config, "slots") else logits
+
+
 def rows(f, lengths=(7, 4, 6), seed=5):
     g = torch.Generator().manual_seed(seed)
     ids = torch.randint(2, 47, (len(lengths), max(lengths)), generator=g)
     keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = 1  # every row ends with the end mark
-    given = {"ids": ids, "keep": keep}
+    given = {"ids": read(f, ids), "keep": keep}
     if f.pair and f.head in ("lm", "none"):
         given |= {"target": ids.flip(0)[:, :5].contiguous(), "target_keep": keep.flip(0)[:, :5].contiguous()}
     return given
 
 
 def answers(f, given):
+    return answers_with(f, given, None)
+
+
+def answers_with(f, given, heads):
     if f.head == "none":
-        return [f.hidden(**given)]
-    out = f.logits(**given)
+        return [f.hidden(**given, heads=heads)]
+    out = f.logits(**given, heads=heads)
     return list(out.values()) if isinstance(out, dict) else [out]
+
+
+def whole(f, batch):
+    """The batch with all that the model has parameters for: segments, and an order for the second of two streams."""
+    if any("segment" in name for name, _ in f.model.named_parameters()):
+        batch = batch.replace(segments=batch.ids % 2)
+    return batch.replace(order=torch.arange(len(batch.ids)) % 5) if hasattr(f.model.body, "blank") else batch
 
 
 @every_head
@@ -82,10 +107,13 @@ def test_packed_equals_padded_equals_one_by_one(name, head):
 def test_a_gradient_reaches_every_parameter(name, head):
     f = make(name, head)
     given = rows(f)
-    out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given))
+    out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given) if o.is_floating_point())
+    batch, _ = f.batch(**given)
     if f.head == "none" and f.model.heads:  # the pooler of a bare BERT
-        batch, _ = f.batch(**given)
         out = out + f.model.logits(f.model(batch), batch).sum()
+    if hasattr(f.model.body, "blank"):
+        hidden = f.model(whole(f, batch))
+        out = out + (hidden * torch.randn_like(hidden)).sum()
     out.backward()
     for parameter_name, parameter in f.model.named_parameters():
         assert (parameter.grad is not None) == parameter.requires_grad, parameter_name
@@ -99,7 +127,8 @@ def test_save_load_export_import(name, head, tmp_path):
     again = formers.load(tmp_path / "own")
     given = rows(f)
     assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(again, given), strict=True))
-    if MEMBERS[name].family.hf is not None:
+    family = MEMBERS[name].family
+    if family.hf is not None or (family.bilm is not None and head in ("none", "lm")):
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")
         assert back.family == name
@@ -132,7 +161,7 @@ def test_compiles_without_a_break(name, shape):
     torch._dynamo.reset()
     f = make(name)
     given = rows(f) if shape == "ragged" else rows(f, (6, 6, 6))
-    batch, _ = f.batch(**given)
+    batch = whole(f, f.batch(**given)[0])
 
     def run(model, batch):
         hidden = model(batch)
@@ -161,11 +190,11 @@ def decoders():
 def test_no_gradient_from_the_future(name):
     more = {"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}
     f = make(name, "lm", **more)
-    table = f.model.body.embed.token
-    ids = torch.arange(10, 18)[None]
+    embed = getattr(f.model.body, "target", None) or f.model.body.embed
+    table = getattr(embed, "token", embed)
+    ids = read(f, torch.arange(10, 18)[None])
     given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.pair else {"ids": ids}
     for t in range(8):
-        table.weight.grad = None
         seen = []
 
         def keep(module, args, out, seen=seen):
@@ -173,7 +202,8 @@ def test_no_gradient_from_the_future(name):
             out.retain_grad()
 
         hook = table.register_forward_hook(keep)
-        f.logits(**given)[0, t].sum().backward()
+        f.model.zero_grad()
+        ahead(f, f.logits(**given))[0, t].sum().backward()
         hook.remove()
         reached = seen[-1].grad.abs().sum(-1) > 0
         assert reached[: t + 1].all()
@@ -187,11 +217,76 @@ def test_with_a_cache_as_without(name):
     ids = rows(f, (6, 6))["ids"]
     source = {"ids": torch.tensor([[2, 3, 1], [4, 5, 1]])}
     with torch.no_grad():
-        whole = f.logits(**source, target=ids) if f.pair else f.logits(ids)
-        cache, parts = Cache(2, 6), []
+        whole = f.logits(**source, target=ids) if f.pair else ahead(f, f.logits(ids))
+        cache, parts = f.remember(2, 6), []
         for piece in ids.split([1, 3, 2], 1):
-            parts.append(f.logits(**source, target=piece, memory=cache) if f.pair else f.logits(piece, memory=cache))
+            given = {**source, "target": piece} if f.pair else {"ids": piece}
+            part = f.logits(**given, memory=cache)
+            parts.append(part if f.pair else ahead(f, part))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+def some_heads(f):
+    """Heads to take out, in every stack of attention, other ones in each layer."""
+    stacks = {}
+    for kind, layer in attentions(f.model.body):
+        stacks.setdefault(kind, {})[layer] = [layer % 3, 2] if kind != "cross" else [1]
+    return stacks
+
+
+def masks_of(f, gone):
+    masks = {}
+    for kind, layers in gone.items():
+        masks[kind] = torch.ones(len(layers), 3)
+        for layer, heads in layers.items():
+            masks[kind][layer, heads] = 0
+    return masks if hasattr(f.model.body, "encoder") else next(iter(masks.values()))
+
+
+def with_heads():
+    return [name for name in MEMBERS if attentions(make(name).model.body)]
+
+
+@pytest.mark.filterwarnings("ignore:layers .* share one block")
+@pytest.mark.parametrize("name", with_heads())
+def test_pruned_as_masked(name, tmp_path):
+    f, whole = make(name), make(name)
+    given, gone = rows(f), some_heads(f)
+    if name == "albert":  # one block for all layers: the same heads are gone everywhere
+        gone = {"encoder": {0: [0, 2], 1: [0, 2]}}
+    before = sum(p.numel() for p in f.model.parameters())
+    assert f.prune(gone if f.pair else next(iter(gone.values()))) is f
+    assert sum(p.numel() for p in f.model.parameters()) < before
+    with torch.no_grad():
+        masked = answers_with(whole, given, masks_of(whole, gone))
+        for got, want in zip(answers(f, given), masked, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    formers.save(f, tmp_path / "own")
+    again = formers.load(tmp_path / "own")
+    assert again.config == f.config
+    assert len(again.config.pruned) == sum(len(set(h)) for layers in gone.values() for h in layers.values())
+    assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(again, given), strict=True))
+    if MEMBERS[name].family.hf is not None:
+        formers.export(f, tmp_path / "hf")
+        back = formers.load(tmp_path / "hf")
+        assert sum(p.numel() for p in back.model.parameters()) == before
+        for got, want in zip(answers(back, given), answers(f, given), strict=True):
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    with pytest.raises(formers.Error, match="no head 3"):
+        f.prune({"decoder": {0: [3]}} if f.pair else {0: [3]})
+    with pytest.raises(formers.Error, match="there is no layer 7"):
+        f.prune({"decoder": {7: [0]}} if f.pair else {7: [0]})
+    with pytest.raises(formers.Error, match="would be left"):
+        f.prune({"decoder": {0: [0, 1, 2]}} if f.pair else {0: [0, 1, 2]})
+    if f.pair:
+        with pytest.raises(formers.Error, match="which stack"):
+            f.prune({0: [1]})
+
+
+@pytest.mark.parametrize("name", [name for name in MEMBERS if name not in with_heads()])
+def test_without_heads_there_is_nothing_to_prune(name):
+    with pytest.raises(formers.Error, match="no attention heads"):
+        make(name).prune({0: [0]})
 
 
 @pytest.mark.parametrize("name", [n for n, m in MEMBERS.items() if hasattr(m.family.config, "dropout")])
@@ -208,13 +303,15 @@ def test_train_mode_draws_dropout(name):
 def test_dummy_documents_change_nothing(name):
     """Training batches are filled up with documents of their own, and starts with empty ones."""
     f = make(name)
-    if f.pair:
-        pytest.skip("the decoder's side is covered by the ragged tests")
-    ids = torch.randint(2, 47, (9,))
+    ids = read(f, torch.randint(2, 47, (9,)))
     plain = Batch(ids, torch.tensor([0, 4, 9], dtype=torch.int32), 5)
     filled = Batch(
-        torch.cat((ids, torch.zeros(3, dtype=torch.long))), torch.tensor([0, 4, 9, 12, 12, 12], dtype=torch.int32), 5
+        torch.cat((ids, torch.zeros_like(ids[:3]))), torch.tensor([0, 4, 9, 12, 12, 12], dtype=torch.int32), 5
     )
+    if f.pair:
+        source = filled.replace(starts=torch.tensor([0, 6, 9, 9, 11, 12], dtype=torch.int32), longest=6)
+        first = Batch(ids, torch.tensor([0, 6, 9], dtype=torch.int32), 6)
+        plain, filled = plain.replace(source=first), filled.replace(source=source)
     torch.testing.assert_close(f.model(filled)[:9], f.model(plain), atol=1e-6, rtol=1e-5)
 
 

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.batch import Batch, Layout
+from formers.nn.attention import Attention
 from formers.nn.cache import Cache
+from formers.nn.door import Sight
+from tests.nn import reference
 
 
 def packed(rows):
@@ -100,3 +103,18 @@ def test_a_loose_bound_is_tightened_before_it_is_an_error():
     assert cache.used == 6
     assert cache.begin(other).tolist() == [4, 2]
     assert cache.used == 4
+
+
+def test_rows_see_their_own_past_and_no_empty_slot():
+    """Without a mask too, and with one new token in each row, where no padding arises but in the past."""
+    one, cache = Attention(8, 2), Cache(2, 5)
+    old, new = torch.randn(4, 8), torch.randn(2, 8)
+    first = Layout(torch.tensor([0, 3, 4], dtype=torch.int32), 3, 4)
+    one(old, Sight(first, cache=cache))
+    cache.advance(first)
+    got = one(new, Sight(Layout(torch.tensor([0, 1, 2], dtype=torch.int32), 1, 2), cache=cache))
+    rows = torch.cat((old[:3], new[:1], old[3:], new[1:]))
+    _, k, v = (part.unflatten(1, (2, 4)) for part in one.qkv(rows).chunk(3, 1))
+    q = one.qkv(new).chunk(3, 1)[0].unflatten(1, (2, 4))
+    expected, _ = reference.attention(q, k, v, [0, 1, 2], [0, 4, 6], 0.5)
+    torch.testing.assert_close(got, one.o(expected.flatten(1)))

@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 
+import formers
 from formers.batch import Layout
 from formers.nn import door
 from formers.nn.door import Sight, attend, choose, kernel, reach, weights
@@ -59,7 +60,8 @@ def draw(n, m=None):
 def paths(sight, q, k):
     """Those of the CPU that apply."""
     simple = sight.uniform and sight.bias is None and sight.mask in (None, causal)
-    return ["dense", "loop", *(["plain"] if simple else [])]
+    band = sight.mask is KINDS["window"][0]
+    return ["dense", "loop", *(["plain"] if simple else []), *(["band"] if band else [])]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -103,6 +105,18 @@ def test_cross_attention(queries, keys):
         with kernel(name):
             torch.testing.assert_close(attend(q, k, v, Sight(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6)
     torch.testing.assert_close(attend(q, k, v, Sight(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [5, 5]), ([5, 5], [3, 3])])
+def test_a_bias_by_distance_between_two_sides(queries, keys):
+    mine, theirs, bias = layout(queries), layout(keys), table_bias()
+    q, k, v = draw(mine.total, theirs.total)
+    add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
+    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
+    for name in ("dense", "loop"):
+        with kernel(name):
+            got = attend(q, k, v, Sight(mine, theirs, bias=bias), 0.3)
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
@@ -332,3 +346,43 @@ def test_flex_forward_on_the_cpu():
                 warnings.simplefilter("ignore")
                 got = attend(q, k, v, Sight(here, mask=mask, bias=add), 0.25)
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def counted(run):
+    """The multiplications of a run, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    plain = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)  # the counter knows no CPU kernel
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), plain:
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_band_costs_tokens_times_width(width):
+    """Twice the tokens, twice the work; a dense layer needs four times."""
+
+    def cost(n, mask):
+        q, k, v = (torch.zeros(n, H, D) for _ in range(3))
+        return counted(lambda: attend(q, k, v, Sight(layout([n]), mask=mask), 1.0))
+
+    band = both(causal, window(width))
+    sizes = [256, 512, 1024, 2048]
+    work = [cost(n, band) for n in sizes]
+    assert work == [n * 2 * width * 4 * H * D for n in sizes]  # two products, over this block and the one before
+    dense = [cost(n, causal) for n in sizes]
+    assert dense == [n * n * 4 * H * D for n in sizes]
+    assert choose(torch.zeros(64, H, D), torch.zeros(64, H, D), Sight(layout([64]), mask=band), 0.0, None) == "band"
+
+
+def test_banded_layers_of_whole_models_cost_less():
+    for family in ("gpt3", "gpt_neo"):
+        sizes = {"vocab": 20, "context": 512, "dim": 12, "heads": 3, "layers": 2, "window": 8}
+
+        def cost(n, family=family, sizes=sizes, **more):
+            f = formers.build(family, **sizes, **more)
+            return counted(lambda: f.logits(torch.zeros(1, n, dtype=torch.long)))
+
+        linear = [cost(n, pattern=("local",)) for n in (128, 256, 512)]
+        assert linear[2] - linear[1] == 2 * (linear[1] - linear[0])
+        assert cost(512, pattern=("global",)) > cost(512) > linear[2]

@@ -170,6 +170,20 @@ def test_embeddings_add_up():
     torch.testing.assert_close(later[4], t[5] + p[4] + s[1])
 
 
+@pytest.mark.parametrize("documents", [([3, 1], [4, 1]), ([3, 1, 4], [1])], ids=["uniform", "ragged"])
+def test_positions_count_from_each_document_are_given_or_go_on(documents):
+    embed = Embeddings(4, 10, positions=6, offset=1)
+    batch = pack(*documents)
+    t, p = embed.token.weight[batch.ids], embed.position.weight
+    lengths = [len(d) for d in documents]
+    counted = torch.tensor([i for n in lengths for i in range(n)])
+    torch.testing.assert_close(embed(batch, batch.layout), t + p[counted + 1])
+    given_ = batch.replace(positions=torch.tensor([5, 0, 2, 2]))
+    torch.testing.assert_close(embed(given_, batch.layout), t + p[torch.tensor([6, 1, 3, 3])])
+    later = torch.tensor([i + past for n, past in zip(lengths, (2, 3), strict=True) for i in range(n)])
+    torch.testing.assert_close(embed(batch, batch.layout, torch.tensor([2, 3])), t + p[later + 1])
+
+
 def test_embeddings_of_gpt2_take_segments_as_tokens_and_albert_projects_up():
     embed = Embeddings(4, 10)
     batch = pack([3, 1], segments=torch.tensor([7, 8]))
@@ -229,6 +243,16 @@ def test_block_drops_what_it_adds(order):
     one = randomise(block(order, dropout=0.5))
     assert torch.equal(one.eval()(x, sight), one(x, sight))
     assert not torch.equal(one.train()(x, sight), one(x, sight))
+
+
+@pytest.mark.parametrize("order", ["pre", "post", "parallel"])
+def test_of_a_block_that_drops_everything_only_the_residual_is_left(order):
+    x, memory = torch.randn(5, 8), torch.randn(7, 8)
+    sight = Sight(layout(3, 2))
+    view = Sight(sight.query, layout(4, 3), memory=memory)
+    one = randomise(block(order, cross=Attention(8, 2, cross=True), dropout=1.0)).train()
+    rest = one.ff_norm(one.cross_norm(one.attn_norm(x))) if order == "post" else x
+    torch.testing.assert_close(one(x, sight, view), rest)
 
 
 def test_stack_runs_its_order_and_is_looked_at():
@@ -306,3 +330,25 @@ def test_initialise():
     assert torch.equal(model["qkv"].weight, before["qkv.weight"])
     assert not torch.equal(model["qkv"].weight[:300], model["wide"].weight)
     initialise(nn.Linear(2, 2, device="meta"), rules, seed=0)
+
+
+def test_a_seed_keeps_its_meaning():
+    """The numbers that seed 5 has given from the beginning, and no two parameters or seeds share theirs."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+    initialise(model, {"*": 0.02, "1.weight": 1.0}, seed=5)
+    first = [-0.0000983701, -0.0021055674, 0.0105108991, 0.0443035886, 0.0054913722, 0.016882671]
+    assert model[0].weight.flatten().tolist() == pytest.approx(first, rel=1e-5)
+    assert model[1].weight.flatten().tolist() == pytest.approx([-2.466974, 2.304099, -1.9966835, 0.3536666], rel=1e-5)
+    drawn = set()
+    for seed in range(4):
+        stack = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(5)])
+        initialise(stack, {"*": 1.0}, seed)
+        drawn |= {p.flatten()[0].item() for p in stack.parameters()}
+    assert len(drawn) == 20
+
+
+def test_a_table_is_drawn_whatever_its_name():
+    model = nn.ParameterDict({"bias": nn.Parameter(torch.zeros(40, 50)), "scale": nn.Parameter(torch.zeros(3))})
+    initialise(model, {"*": 0.5}, seed=0)
+    assert model["bias"].std().item() == pytest.approx(0.5, rel=0.1)
+    assert model["scale"].tolist() == [1, 1, 1]

@@ -33,9 +33,13 @@ HEADS = {
     "MBart": (
         "Model", "ForConditionalGeneration", "ForSequenceClassification", "ForQuestionAnswering", "ForCausalLM",
     ),
+    "SwitchTransformers": ("Model", "EncoderModel", "ForConditionalGeneration"),
     "T5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
     "MT5": (*COMMON, "EncoderModel", "ForConditionalGeneration"),
 }  # fmt: skip
+
+RENAMED = {"embed_out.weight": "lm_head.weight"}  # by transformers in memory; files keep the old name
+PAIRS = ("T5", "MT5", "Bart", "MBart", "Marian", "SwitchTransformers")
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Case:
     def pair(self) -> bool:
         """Encoder and decoder both run."""
         alone = ("EncoderModel", "ForTokenClassification", "ForCausalLM")
-        return self.family in ("T5", "MT5", "Bart", "MBart", "Marian") and self.ending not in alone
+        return self.family in PAIRS and self.ending not in alone
 
     @property
     def shifts(self) -> bool:
@@ -105,6 +109,15 @@ def config(case: Case) -> dict[str, Any]:
             "layer_norm_eps": eps, "use_parallel_residual": tied, "attention_bias": r.choice([True, False]),
             "rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.5},
             "tie_word_embeddings": not tied, "num_labels": labels, "classifier_dropout": 0.0, **tokens,
+        }  # fmt: skip
+    if case.family == "SwitchTransformers":
+        return {
+            "vocab_size": VOCAB, "d_model": 12, "d_kv": width, "num_heads": heads, "d_ff": ff, "num_layers": 4,
+            "num_decoder_layers": 3, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": r.choice([0, 1, 3]),
+            "num_experts": r.choice([3, 4]), "expert_capacity": r.choice([2, 3]), "layer_norm_epsilon": eps,
+            "router_bias": False, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 9,
+            "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "dropout_rate": 0.0,
+            "router_jitter_noise": 0.0, "dense_act_fn": r.choice(["relu", "silu"]),
         }  # fmt: skip
     if case.family in ("Bart", "MBart", "Marian"):
         own = {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": VOCAB if tied else VOCAB - 4}
@@ -214,7 +227,7 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
     call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
     if "segments" in given:
         call["token_type_ids"] = given["segments"]
-    if not case.pair and case.family not in ("T5", "MT5", "Bloom", "Bart", "MBart", "Marian"):
+    if not case.pair and case.family not in (*PAIRS, "Bloom"):
         first = keep.long().argmax(-1, keepdim=True)
         positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
         call["position_ids"] = positions + (pad + 1 if case.family == "Roberta" else 0)

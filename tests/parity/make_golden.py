@@ -32,6 +32,17 @@ CASES = [
     Case("T5", "ForConditionalGeneration", 1),
     Case("T5", "ForSequenceClassification", 0),
     Case("MT5", "ForQuestionAnswering", 1),
+    Case("OpenAIGPT", "LMHeadModel", 0),
+    Case("GPTNeo", "ForCausalLM", 0),
+    Case("GPTJ", "ForCausalLM", 0),
+    Case("GPTNeoX", "ForCausalLM", 0),
+    Case("Bloom", "ForCausalLM", 0),
+    Case("Albert", "ForPreTraining", 1),
+    Case("Ernie", "ForPreTraining", 1),
+    Case("Bart", "ForConditionalGeneration", 0),
+    Case("MBart", "ForConditionalGeneration", 0),
+    Case("Marian", "MTModel", 0),
+    Case("SwitchTransformers", "ForConditionalGeneration", 1),
 ]
 
 

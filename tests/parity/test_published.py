@@ -236,6 +236,91 @@ def test_untied_bert_with_the_older_name_of_its_bias(published):
     same(formers.load(folder), known)
 
 
+LEFTOVERS = {
+    "GPTNeoForCausalLM-0": {"transformer.h.1.attn.attention.bias": (1, 1, 24, 24),
+                            "transformer.h.1.attn.attention.masked_bias": ()},
+    "GPTJForCausalLM-0": {"transformer.h.0.attn.bias": (1, 1, 24, 24), "transformer.h.0.attn.masked_bias": ()},
+    "GPTNeoXForCausalLM-0": {"gpt_neox.layers.0.attention.bias": (1, 1, 24, 24),
+                             "gpt_neox.layers.0.attention.masked_bias": (),
+                             "gpt_neox.layers.0.attention.rotary_emb.inv_freq": (2,)},
+    "OpenAIGPTLMHeadModel-0": {"transformer.h.0.attn.bias": (1, 1, 24, 24), "transformer.position_ids": (24,)},
+    "AlbertForPreTraining-1": {"albert.embeddings.position_ids": (1, 27)},
+    "ErnieForPreTraining-1": {"ernie.embeddings.position_ids": (1, 27)},
+    "BartForConditionalGeneration-0": {"model.encoder.version": (1,), "model.decoder.version": (1,)},
+    "MarianMTModel-0": {"model.encoder.embed_positions.weight": (24, 15),
+                        "model.decoder.embed_positions.weight": (24, 15)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFTOVERS)
+def test_leftovers_of_the_others(published, name):
+    folder, known = published(name, lambda t: t | {key: torch.ones(shape) for key, shape in LEFTOVERS[name].items()})
+    same(formers.load(folder), known)
+
+
+def test_gamma_and_beta_of_berts_children(published):
+    for name in ("AlbertForPreTraining-1", "ErnieForPreTraining-1"):
+        change = renamed(("LayerNorm.weight", "LayerNorm.gamma"), ("LayerNorm.bias", "LayerNorm.beta"))
+        folder, known = published(name, change)
+        same(formers.load(folder), known)
+        shutil.rmtree(folder)
+
+
+def test_older_configs_of_the_others(published, tmp_path):
+    def neox(config):
+        rope = config.pop("rope_parameters")
+        old = {"rotary_pct": rope["partial_rotary_factor"], "rotary_emb_base": int(rope["rope_theta"])}
+        return config | old | {"rope_scaling": None, "model_type": "gpt_neox"}
+
+    folder, known = published("GPTNeoXForCausalLM-0", config=neox)
+    same(formers.load(folder), known)
+    formers.export(formers.load(folder), tmp_path / "neox")
+    same(formers.load(tmp_path / "neox"), known)
+    (folder / "config.json").write_text(
+        json.dumps(json.loads((folder / "config.json").read_text()) | {"rope_scaling": {"type": "linear", "factor": 2}})
+    )
+    with pytest.raises(Error, match="rope_scaling: formers cannot honour"):
+        formers.load(folder)
+    shutil.rmtree(folder)
+
+    def bloom(config):
+        config["n_embed"] = config.pop("hidden_size")
+        config["num_attention_heads"] = config.pop("n_head")
+        return config | {"masked_softmax_fusion": True, "bias_dropout_fusion": True, "offset_alibi": 100}
+
+    folder, known = published("BloomForCausalLM-0", config=bloom)
+    same(formers.load(folder), known)
+    shutil.rmtree(folder)
+    folder, known = published(
+        "BartForConditionalGeneration-0",
+        config=lambda c: c | {"normalize_before": False, "add_final_layer_norm": False, "classif_dropout": 0.0,
+                              "extra_pos_embeddings": 2, "add_bias_logits": False},
+    )  # fmt: skip
+    same(formers.load(folder), known)
+
+
+def test_bart_without_its_bias_of_zeros(published):
+    def less(tensors):
+        assert not tensors.pop("final_logits_bias").any()
+        return tensors
+
+    folder, known = published("BartForConditionalGeneration-0", less)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        same(formers.load(folder), known)
+
+
+def test_a_checkpoint_of_another_family(published):
+    folder, _ = published("GPTNeoForCausalLM-0", config=lambda c: c | {"model_type": "gptj", "architectures": None})
+    with pytest.raises(Error, match="gptj|unknown key"):
+        formers.load(folder)
+    shutil.rmtree(folder)
+    folder, _ = published("BertForPreTraining-0")
+    shutil.copy(GOLDEN / "ErnieForPreTraining-1" / "model.safetensors", folder / "model.safetensors")
+    with pytest.raises(Error, match="is missing|unknown tensor"):
+        formers.load(folder)
+
+
 def test_what_is_unknown_or_missing_is_named(published):
     folder, _ = published(
         "BertForPreTraining-0", lambda t: t | {"bert.encoder.layer.7.output.dense.bias": torch.zeros(4)}
@@ -259,7 +344,7 @@ def test_what_is_unknown_or_missing_is_named(published):
         ("quantization_config", {"bits": 4}, "unknown key 'quantization_config'.*--ignore quantization_config"),
         ("add_cross_attention", True, "add_cross_attention: formers cannot honour True"),
         ("pruned_heads", {"0": [1]}, "pruned_heads: formers cannot honour"),
-        ("n_layer", "3", "setting 'layers' must be int"),
+        ("n_layer", "3", "n_layer: setting 'layers' must be int"),
         ("n_layer", 2.5, "setting 'layers' must be int"),
         ("n_head", True, "setting 'heads' must be int"),
         ("n_head", 7, "7 heads do not divide dim"),
@@ -270,7 +355,8 @@ def test_what_is_unknown_or_missing_is_named(published):
         ("architectures", ["BertModel"], "'BertModel' is not a class of gpt2"),
         ("model_type", "gpt7", "unknown family 'gpt7'"),
         ("model_type", 5, "model_type: 5 is not a name"),
-        ("vocab_size", -4, "vocab must be at least 1"),
+        ("vocab_size", -4, "vocab_size: vocab must be at least 1"),
+        ("vocab_size", None, "vocab_size: setting 'vocab' must be int"),
     ],
 )
 def test_configs_that_cannot_be_honoured(published, key, value, message):

@@ -8,14 +8,14 @@ from safetensors.torch import load_file
 
 import formers
 from formers.registry import member
-from tests.parity.cases import CASES, Case, inputs, ours, pulled, reference, theirs
+from tests.parity.cases import CASES, RENAMED, Case, inputs, ours, pulled, reference, theirs
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 # Of untied models: second names that their forward never reads.
 UNUSED = ("cls.predictions.bias", "lm_head.bias", "predictions.bias", "shared.weight", "model.shared.weight")
-RENAMED = {"embed_out.weight": "lm_head.weight"}  # in memory; files keep the old name
+SHORTER = ("num_decoder_layers", "num_sparse_decoder_layers")  # of an encoder alone
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
@@ -32,7 +32,7 @@ def sides(case: Case) -> list[str]:
     where it counts the padding and cannot be handed positions (BART)."""
     pooled = ("ForPreTraining", "ForNextSentencePrediction", "ForMultipleChoice", "DoubleHeadsModel")
     first = case.ending in pooled or (case.family != "T5" and case.ending == "ForSequenceClassification")
-    return ["right"] if first or case.family in ("Bart", "MBart", "Marian") else ["right", "left"]
+    return ["right"] if first or case.family in ("Bart", "MBart", "Marian", "SwitchTransformers") else ["right", "left"]
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -64,6 +64,9 @@ def compare_gradients(model, former):
             continue
         for name, grad in move.save(parameters[move.ours].grad).items():
             expected = model.get_parameter(RENAMED.get(name, name)).grad
+            if expected is None:  # an expert that no token took
+                assert not grad.any(), name
+                continue
             scale = max(1.0, float(expected.abs().max()))
             assert (grad - expected).abs().max() / scale <= 1e-5, name
             seen += 1
@@ -88,7 +91,7 @@ def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
         first, second = theirs(case, model, given), theirs(case, again, given)
     assert all(torch.equal(first[name], second[name]) for name in first)
     for key, value in model.config.to_dict().items():
-        if key not in ("transformers_version", "_name_or_path", "dtype", "tie_word_embeddings", "num_decoder_layers"):
+        if key not in ("transformers_version", "_name_or_path", "dtype", "tie_word_embeddings", *SHORTER):
             assert again.config.to_dict().get(key) == value, key
 
 
@@ -164,7 +167,7 @@ def test_attention_weights(pair):
     with torch.no_grad():
         out, probe = model(**call), Probe(attention=True)
         former.model(former.batch(**given)[0], probe=probe)
-    model.set_attn_implementation("sdpa")
+    model.set_attn_implementation("eager" if case.family == "SwitchTransformers" else "sdpa")
     kinds = {"encoder": ("encoder_attentions", given["keep"], given["keep"])} if case.pair else {}
     if case.pair:
         kinds |= {

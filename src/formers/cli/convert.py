@@ -24,7 +24,7 @@ def import_(
     pickle: bool = False,
     ignore: tuple[str, ...] = (),
 ) -> None:
-    """Turn a Hugging Face checkpoint into a formers directory.
+    """Turn a Hugging Face checkpoint, or ELMo's options.json and hdf5 file, into a formers directory.
 
     formers import path/to/bert-base-uncased bert
     formers import hub:openai-community/gpt2 gpt2
@@ -33,7 +33,7 @@ def import_(
     Parameters
     ----------
     source
-        A Hugging Face directory, or hub:owner/name@revision.
+        A Hugging Face directory, hub:owner/name@revision, or a directory with options.json and one hdf5 file.
     out
         The formers directory to write; it must not exist yet.
     head
@@ -50,8 +50,10 @@ def import_(
         A key of config.json to pass over; may be given several times.
     """
     from ..interop.directory import save
+    from ..interop.safe import free
 
     limit = size(shard)
+    free(out)
     with progress(Console(stderr=True), "import", quiet=2) as tell:
         former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
         save(former, out, shard=limit, tell=tell)
@@ -67,7 +69,7 @@ def export(
     shard: str = "5GB",
     pickle: bool = False,
 ) -> None:
-    """Turn a model into a directory that transformers' from_pretrained opens.
+    """Turn a model into a directory that transformers' from_pretrained opens; ELMo, into options.json and hdf5.
 
     formers export my-bert bert-for-hf
     formers export my-gpt2 gpt2-half --dtype bfloat16 --shard 500MB
@@ -75,7 +77,7 @@ def export(
     Parameters
     ----------
     source
-        A formers or Hugging Face directory, or hub:owner/name@revision.
+        A formers directory, or anything that import takes.
     out
         The directory to write; it must not exist yet.
     head
@@ -87,9 +89,11 @@ def export(
     pickle
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
     """
-    from ..interop.huggingface import write
+    from ..interop.directory import export as write
+    from ..interop.safe import free
 
     limit = size(shard)
+    free(out)
     with progress(Console(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
         write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)

@@ -74,6 +74,7 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     filled = "\n".join(f"{g.probability:.1%}  {g.text}" for g in guesses)
     samples = {"gpt2": [(f"Continuing “{prompt}”:", text)], "bert": [(f"Filling “{blank}”:", filled)]}
     looked = {"gpt2": attention(runs["gpt2"].former, prompt), "bert": attention(runs["bert"].former, guesses[0].text)}
+    clear(where)
     for family, run in runs.items():
         save(run.former, where / family)
     title = "Two language models, trained while you waited" if language == "en" else "기다리는 동안 학습한 두 언어 모델"
@@ -92,11 +93,26 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     )
 
 
+OWN = ("gpt2", "bert", "report.html", ".formers-demo")  # what a demo writes, and the mark that it was one
+
+
 def room(where: Path) -> Path:
-    """An empty folder for the demo; an earlier demo's is cleared, anything else is left alone."""
-    if where.exists() and any(where.iterdir()):
-        if not (where / "report.html").is_file() or not (where / "gpt2" / "formers.json").is_file():
+    """A folder for the demo: a new one, an empty one, or an earlier demo's."""
+    try:
+        there = where.exists() and any(where.iterdir())
+        if there and not any((where / name).exists() for name in (OWN[-1], "report.html")):
             raise Error("exists and is not an earlier demo's", where=where, fix="choose another place with --out")
-        shutil.rmtree(where)
-    where.mkdir(parents=True, exist_ok=True)
+        where.mkdir(parents=True, exist_ok=True)
+        (where / OWN[-1]).touch()
+    except OSError as error:
+        raise Error(f"cannot write here ({error.strerror})", where=where, fix="choose another with --out") from None
     return where
+
+
+def clear(where: Path) -> None:
+    """Take away what an earlier demo wrote, and nothing else."""
+    for name in OWN[:-1]:
+        if (where / name).is_dir():
+            shutil.rmtree(where / name)
+        else:
+            (where / name).unlink(missing_ok=True)

@@ -44,9 +44,13 @@ def main(arguments: list[str] | None = None) -> Any:
     except KeyboardInterrupt:
         out.print("formers: interrupted")
         sys.exit(130)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:  # the terminal or the file behind it takes no more
+        if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
+            sys.stderr.close()
+            sys.exit(0)
+        out.print(f"[bold red]formers:[/] {escape(str(error.strerror or error))}")
+        sys.stdout = None  # what is left in its buffer cannot be written either
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -39,11 +39,13 @@ def progress(console: Console, title: str, quiet: float = 0.0) -> Iterator[Tell]
 def lines(console: Console, title: str, quiet: float = 0.0, every: float = 10.0) -> Tell:
     """A line at the beginning and end of each stage, and every ten seconds in between."""
     last: dict[str, float] = {}
-    began = time.monotonic()
+    began: list[float] = []  # when something was told for the first time
 
     def tell(what: str, done: int, of: int, detail: str) -> None:
         now = time.monotonic()
-        if now - began < quiet:
+        if not began:
+            began.append(now)
+        if now - began[0] < quiet:
             return
         if what not in last or done == of or now - last[what] >= every:
             last[what] = now

@@ -13,7 +13,6 @@ from ..batch import Batch
 from ..data.draws import uniform
 from ..errors import Error
 from ..former import Former
-from ..nn.cache import Cache
 from ..tasks.inputs import check_ids
 
 
@@ -51,29 +50,23 @@ class Sampling:
 def continue_ids(
     former: Former, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = Sampling()
 ) -> list[list[int]]:
-    """Up to `tokens` new ids for each prompt; a row ends at the end mark. When the context is full, the last half of it
-    is read again and the rest forgotten."""
-    if former.head not in ("lm", "double") or former.pair or getattr(former.config, "causal", True) is False:
-        raise Error(
-            f"{former.family} with head {former.head!r} does not continue text",
-            fix="load a decoder such as gpt2 with head='lm'",
-        )
-    if not prompts or not all(prompts):
-        raise Error("a prompt is empty", fix="give at least one token to begin with")
-    if tokens < 1:
-        raise Error(f"tokens must be at least 1, got {tokens}", fix="ask for some tokens")
-    context = former.config.context
-    stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
+    """Up to `tokens` new ids for each prompt; a row ends at the end mark. To an encoder-decoder the prompts are the
+    source. When a decoder's context is full, the last half of it is read again and the rest forgotten; a model with a
+    memory forgets what is oldest."""
+    check(former, prompts, tokens)
     rows = [list(map(int, prompt)) for prompt in prompts]
-    for row in rows:
-        check_ids(torch.tensor([row[-context:]]), former.config, "ids")
+    source = packed(rows, former.device) if former.pair else None
+    begun = [[first_token(former)] if former.pair else row for row in rows]
+    context: int | None = getattr(former.config, "context", None)
+    size = context or getattr(former.config, "memory", 0) or max(map(len, begun)) + tokens
+    stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
     done: list[list[int]] = [[] for _ in rows]
-    cache, fed = Cache(len(rows), context), [row[-context:] for row in rows]
+    state, fed = former.remember(len(rows), size), [row if context is None else row[-context:] for row in begun]
     for step in range(tokens):
-        if cache.used + max(map(len, fed)) > context:
-            cache = Cache(len(rows), context)
-            fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(rows, done, strict=True)]
-        hidden = former.model(packed(fed, former.device), cache=cache)
+        if context is not None and state.used + max(map(len, fed)) > context:
+            state = former.remember(len(rows), size)
+            fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(begun, done, strict=True)]
+        hidden = former.model(packed(fed, former.device).replace(source=source), **former.how(state, None))
         ends = torch.tensor(np.cumsum([len(f) for f in fed]) - 1, device=former.device)
         picked = sampling.pick(former.model.logits(hidden[ends], part="lm"), step).tolist()
         for row, token in zip(done, picked, strict=True):
@@ -83,6 +76,30 @@ def continue_ids(
             break
         fed = [[row[-1]] for row in done]
     return [row[:-1] if row[-1] in stops else row for row in done]
+
+
+def check(former: Former, prompts: Sequence[Sequence[int]], tokens: int) -> None:
+    """Refuse what cannot be continued."""
+    words = hasattr(former.config, "slots")  # who reads words of characters has no token to go on with
+    if former.head not in ("lm", "double") or words or getattr(former.config, "causal", True) is False:
+        raise Error(
+            f"{former.family} with head {former.head!r} does not continue text",
+            fix="load a decoder such as gpt2 with head='lm'",
+        )
+    if not prompts or not all(prompts):
+        raise Error("a prompt is empty", fix="give at least one token to begin with")
+    if tokens < 1:
+        raise Error(f"tokens must be at least 1, got {tokens}", fix="ask for some tokens")
+    for prompt in prompts:
+        check_ids(torch.tensor([list(prompt)]), former.config, "ids")
+
+
+def first_token(former: Former) -> int:
+    """The decoder's first input."""
+    first = former.config.pad if former.config.start is None else former.config.start
+    if first is None:
+        raise Error(f"{former.family}'s config does not say how the decoder starts", fix="set start, or pad")
+    return int(first)
 
 
 def packed(rows: list[list[int]], device: torch.device) -> Batch:

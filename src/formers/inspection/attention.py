@@ -32,5 +32,7 @@ def attention(former: Former, text: str) -> Attention:
     batch, _ = former.batch(torch.tensor([ids]), alone=former.pair)
     probe = Probe(attention=True)
     (former.model.body.encode if former.pair else former.model)(batch, probe=probe)
+    if not probe.weights:
+        raise Error(f"{former.family} has no attention within a text", fix="look at another member of the family")
     stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in probe.weights.items()}
     return Attention([former.tokenizer.token(i) for i in ids], stacked)

@@ -1,4 +1,4 @@
-"""Loading and saving: a formers directory, a Hugging Face directory or the hub, all by one function.
+"""Loading and saving: a formers directory, a Hugging Face directory, the hub or ELMo's files, all by one function.
 
 A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint),
 model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint said beside.
@@ -25,7 +25,7 @@ from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
 from ..registry import member
 from ..text.tokenizer import Tokenizer
-from . import huggingface, safe
+from . import bilm, hdf5, huggingface, safe
 from .unpickle import opened
 
 FORMAT = 1
@@ -37,7 +37,7 @@ def load(
     where: Any,
     head: str = "auto",
     device: Any = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     pickle: bool = False,
     *,
     family: str | None = None,
@@ -45,7 +45,8 @@ def load(
     labels: Any = None,
     tell: Tell | None = None,
 ) -> Former:
-    """Open a model: a formers directory, a Hugging Face directory, or "hub:owner/name@revision".
+    """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", or ELMo's options.json
+    with its hdf5 file.
 
     `head` is auto (the checkpoint's own) or one of none, lm, mlm, pretraining, nsp, double, classify, tag, answer,
     choose; parts that the file lacks start anew, which is said. `dtype` None keeps the file's. A pickled
@@ -56,7 +57,7 @@ def load(
         from .hub import fetch
 
         where = fetch(where, pickle=pickle)
-    folder = safe.folder(where)
+    folder, dtype = safe.folder(where), floating(dtype)
     wanted = label_names(labels)
     if safe.exists(folder, "formers.json"):
         weights = safe.Weights(folder)
@@ -66,9 +67,23 @@ def load(
         with opened(folder, pickle) as weights:
             former, reading = huggingface.read(folder, weights, head, family=family, ignore=ignore, labels=wanted)
             fill(former, weights, reading, device, dtype, folder, tell)
+    elif name := bilm.found(folder):
+        with hdf5.opened(safe.member(folder, name)) as weights:
+            former, reading = bilm.read(folder, weights, head, ignore=ignore, labels=wanted)
+            fill(former, weights, reading, device, dtype, folder, tell)
     else:
         raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
     return former
+
+
+def floating(dtype: Any) -> torch.dtype | None:
+    """A floating-point type, also by its name."""
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
+        return found
+    if dtype is None:
+        return None
+    raise Error(f"dtype {dtype!r} is no floating-point type", fix="take torch.float32, torch.bfloat16 or torch.float16")
 
 
 def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, Reading]:
@@ -111,7 +126,7 @@ def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...])
             )
     beside = where / "huggingface"
     if beside.is_dir() and not beside.is_symlink():
-        for name in ("config.json", *huggingface.BESIDE):
+        for name in ("config.json", bilm.OPTIONS, *huggingface.BESIDE):
             if safe.exists(beside, name):
                 former.kept[name] = safe.read_bytes(beside, name)
     return former, plan(former, config, about["head"], weights, where)
@@ -244,8 +259,20 @@ def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
     setattr(model.get_submodule(path), last, nn.Parameter(value, requires_grad=trained))
 
 
+def export(
+    former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, tell: Tell | None = None
+) -> None:
+    """Write a model the way others read it: a directory for transformers' from_pretrained, or (ELMo) options.json with
+    one hdf5 file."""
+    if member(former.family).family.bilm is not None:
+        bilm.write(former, out, dtype=dtype, tell=tell)
+    else:
+        huggingface.write(former, out, dtype=dtype, shard=shard, tell=tell)
+
+
 def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None = None) -> None:
     """Write a formers directory; it appears only when it is complete."""
+    safe.real(former.model)
     state = dict(former.model.named_parameters())
     about = {
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),

@@ -12,8 +12,9 @@ import torch
 from .. import config as settings
 from ..config import Tell, shown
 from ..errors import Error
-from ..former import Former, empty
+from ..former import LABELS, Former, empty
 from ..keymap import Reading
+from ..nn.prune import whole
 from ..registry import MEMBERS, Member, member
 from ..text import published
 from ..text.tokenizer import Tokenizer
@@ -37,7 +38,6 @@ BESIDE = (
     "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
     "spiece.model", "sentencepiece.bpe.model", "generation_config.json",
 )  # fmt: skip
-LABELS = 100_000  # the most that a config may have
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 
 
@@ -106,11 +106,14 @@ def describe(
                 where=where,
                 fix=f"pass --ignore {key} to load it all the same",
             )
-    ours = hf.config.read(config, where=where, ignore=ignore, common=[*COMMON, *FIXED])
-    if hf.adjust is not None:
-        typed = settings.build(one.family.config, ours, where=where)  # types first: adjusting computes with them
-        ours = hf.adjust({key: getattr(typed, key) for key in ours}, architecture, weights)
-    return settings.build(one.family.config, ours, where=where)
+    try:
+        ours = hf.config.read(config, where=where, ignore=ignore, common=[*COMMON, *FIXED])
+        if hf.adjust is not None:
+            typed = settings.build(one.family.config, ours, where=where)  # types first: adjusting computes with them
+            ours = hf.adjust({key: getattr(typed, key) for key in ours}, architecture, weights)
+        return settings.build(one.family.config, ours, where=where)
+    except Error as error:
+        raise hf.config.spoken(error, config) from None
 
 
 def enough(config: Any, weights: safe.Weights, where: Path) -> None:
@@ -221,7 +224,8 @@ def write(
     hf = one.family.hf
     if hf is None:
         raise Error(f"{one.name} has no format in transformers", fix="use formers.save")
-    parameters = dict(former.model.named_parameters())
+    safe.real(former.model)
+    parameters = whole(former.model.body, dict(former.model.named_parameters()))
     keys = hf.keys(former.config, former.head)
     moves = keys.moves(parameters)
 

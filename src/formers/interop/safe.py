@@ -37,6 +37,8 @@ WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, 
 
 def folder(path: Any) -> Path:
     """A directory that is there and has something in it."""
+    if not isinstance(path, str | os.PathLike):
+        raise Error(f"{shown(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
     try:
         where = Path(path).expanduser()
         if not where.exists():
@@ -327,14 +329,26 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
+def real(model: torch.nn.Module) -> None:
+    """Refuse a model without values."""
+    if any(p.is_meta for p in model.parameters()):
+        raise Error("this model has no weights to write", fix="build or load it outside of torch.device('meta')")
+
+
+def free(out: Any) -> None:
+    """Refuse to write over something."""
+    target = Path(out).expanduser()
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Error("exists already", where=target, fix="choose another name, or remove it first")
+
+
 @contextmanager
 def staged(out: Any) -> Iterator[Path]:
     """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
     new: list[Path] = []
     try:
         target = Path(out).expanduser()
-        if target.exists() and (not target.is_dir() or any(target.iterdir())):
-            raise Error("exists already", where=target, fix="choose another name, or remove it first")
+        free(target)
         new = [parent for parent in target.parents if not parent.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))

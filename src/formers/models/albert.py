@@ -2,7 +2,7 @@
 
 Parent  bert
 New     1. embeddings of width E < dim, projected up   2. all layers share one block (or a few groups do)
-        3. sentence order prediction instead of next sentence (objectives/pairs.py)
+        3. sentence order prediction instead of next sentence
 Shapes  ids (N,), segments (N,) → embed (N, E) → hidden (N, dim) → mlm logits (M, vocab), sop logits (D, 2)
 Differs from the reference: nothing known
 """
@@ -164,7 +164,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ALBERTConfig, ALBERT, heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    tokenizer="unigram", objective="masked",
+    segments=True, tokenizer="unigram", objective="masked",
     hf=Format("albert", {
         "AlbertModel": "none", "AlbertForPreTraining": "pretraining", "AlbertForMaskedLM": "mlm",
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",

@@ -2,7 +2,7 @@
 
 Parent  transformer
 New     1. BERT's encoder and GPT's decoder in one   2. trained to undo noise: masked, deleted and infilled text,
-        permuted sentences, rotated documents (objectives/denoise.py)   3. learned positions, from row 2 of their table
+        permuted sentences, rotated documents   3. learned positions, from row 2 of their table
         4. a norm after the embeddings of both sides
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: no layers are dropped in training (layerdrop is refused unless it is 0)
@@ -52,6 +52,7 @@ class BARTConfig:
     encoder: bool = True  # False: the decoder alone, as a language model
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 1
     bos: int | None = 0
     eos: int | tuple[int, ...] | None = 2

@@ -1,7 +1,7 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805)
 
 Parent  transformer (its encoder)
-New     1. a token sees both sides: masked language model   2. next sentence prediction (objectives/pairs.py)
+New     1. a token sees both sides: masked language model   2. next sentence prediction
         3. segments A and B, [CLS] whose pooled state stands for the sequence   4. WordPiece of 30k
 Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: nothing known
@@ -45,6 +45,7 @@ class BERTConfig:
     causal: bool = False  # read left to right, as a language model
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 0
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None
@@ -182,7 +183,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS,
+    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS, segments=True,
     tokenizer="wordpiece", objective="masked",
     hf=Format("bert", {
         "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",

@@ -39,6 +39,7 @@ class BLOOMConfig:
     attention_dropout: float = 0.0
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 3
     bos: int | None = 1
     eos: int | tuple[int, ...] | None = 2

@@ -1,7 +1,7 @@
 """ERNIE (Sun et al. 2019, arXiv:1904.09223), versions 1.0 and 2.0 (arXiv:1907.12412)
 
 Parent  bert
-New     1. whole phrases and entities are hidden, in three stages (objectives/units.py)   2. dialogue language model
+New     1. whole phrases and entities are hidden, in three stages   2. dialogue language model
         3. version 2.0: many tasks learned one after the other, each with an embedding of its own
 Shapes  ids (N,), segments (N,), tasks (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
 Differs from the reference: nothing known
@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ERNIEConfig, ERNIE, bert.heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    tokenizer="wordpiece", objective="masked",
+    segments=True, tokenizer="wordpiece", objective="masked",
     hf=Format("ernie", {
         "ErnieModel": "none", "ErnieForPreTraining": "pretraining", "ErnieForMaskedLM": "mlm", "ErnieForCausalLM": "lm",
         "ErnieForNextSentencePrediction": "nsp", "ErnieForSequenceClassification": "classify",

@@ -44,6 +44,7 @@ class GPTConfig:
     summary_dropout: float = 0.1
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = None
     eos: int | tuple[int, ...] | None = None
@@ -149,7 +150,7 @@ def keys(c: GPTConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
 
 FAMILY = Family(
-    GPTConfig, GPT, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    GPTConfig, GPT, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("openai-gpt", {
         "OpenAIGPTModel": "none", "OpenAIGPTLMHeadModel": "lm", "OpenAIGPTDoubleHeadsModel": "double",

@@ -122,7 +122,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPT2Config, GPT2, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    GPT2Config, GPT2, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("gpt2", {
         "GPT2Model": "none", "GPT2LMHeadModel": "lm", "GPT2DoubleHeadsModel": "double",

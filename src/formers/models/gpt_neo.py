@@ -46,6 +46,7 @@ class GPTNeoConfig:
     head_dropout: float = 0.1
     init: float = 0.02
     tied: bool = True
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = 50256
     eos: int | tuple[int, ...] | None = 50256
@@ -148,7 +149,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoConfig, GPTNeo, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    GPTNeoConfig, GPTNeo, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("gpt_neo", {
         "GPTNeoModel": "none", "GPTNeoForCausalLM": "lm", "GPTNeoForSequenceClassification": "classify",

@@ -48,6 +48,7 @@ class GPTNeoXConfig:
     head_dropout: float = 0.1
     init: float = 0.02
     tied: bool = False
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = 0
     eos: int | tuple[int, ...] | None = 0

@@ -46,6 +46,7 @@ class GPTJConfig:
     attention_dropout: float = 0.0
     init: float = 0.02
     tied: bool = False
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = None
     bos: int | None = 50256
     eos: int | tuple[int, ...] | None = 50256
@@ -144,7 +145,7 @@ def keys(c: GPTJConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 
 FAMILY = Family(
-    GPTJConfig, GPTJ, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
+    GPTJConfig, GPTJ, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
     hf=Format("gptj", {
         "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",

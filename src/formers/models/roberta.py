@@ -99,7 +99,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    RoBERTaConfig, bert.BERT, heads, pretraining="mlm", counted="mlm", init=bert.init, presets=PRESETS,
+    RoBERTaConfig, bert.BERT, heads, pretraining="mlm", counted="mlm", init=bert.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="masked",
     hf=Format("roberta", {
         "RobertaModel": "none", "RobertaForMaskedLM": "mlm", "RobertaForCausalLM": "lm",

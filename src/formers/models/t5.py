@@ -1,7 +1,7 @@
 """T5 (Raffel et al. 2019, arXiv:1910.10683), versions 1.0 and 1.1
 
 Parent  transformer
-New     1. every task is text to text   2. span corruption (objectives/spans.py)   3. a learned bias for each bucket of
+New     1. every task is text to text   2. span corruption   3. a learned bias for each bucket of
         relative distance, shared by all layers, instead of positions   4. norms without mean and bias (RMS), before
         each sub-block   5. no scaling of scores: the initialisation does it   6. version 1.1: gated gelu, untied head
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
@@ -10,13 +10,16 @@ Differs from the reference: half precision is not clamped (fp16 overflows; use b
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from torch import nn
 
 from ..config import LARGEST, ConfigMap, Row, positive, probability
 from ..errors import Error
 from ..family import ACT, TOKENS, Family, Format, Head
-from ..keymap import KeyMap
+from ..keymap import KeyMap, Op
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
 from ..nn.embeddings import Embeddings
@@ -47,6 +50,7 @@ class T5Config:
     init: float = 1.0
     tied: bool = True
     scaled: bool = True  # the tied head multiplies by dim^-0.5
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 0
     eos: int | tuple[int, ...] | None = 1
     bos: int | None = None
@@ -69,8 +73,8 @@ class T5Config:
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
-def side(c: T5Config, layers: int, decoder: bool) -> Side:
-    """Blocks that share one position bias, then a norm."""
+def side(c: T5Config, layers: int, decoder: bool, feed: Callable[[int, bool], nn.Module] | None = None) -> Side:
+    """Blocks that share one position bias, then a norm; `feed(layer, decoder)` makes another feed-forward."""
 
     def attention(cross: bool = False) -> Attention:
         return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
@@ -79,12 +83,14 @@ def side(c: T5Config, layers: int, decoder: bool) -> Side:
         Stack(
             Block(
                 attention(),
-                FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
+                feed(i, decoder)
+                if feed
+                else FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
                 norm=lambda: RMSNorm(c.dim, c.eps),
                 cross=attention(cross=True) if decoder else None,
                 dropout=c.dropout,
             )
-            for _ in range(layers)
+            for i in range(layers)
         ),
         RMSNorm(c.dim, c.eps),
         decoder=decoder,
@@ -178,18 +184,18 @@ def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, 
     }
 
 
-def keys(c: T5Config, head: str) -> KeyMap:
+def keys(c: T5Config, head: str, feed: str = "DenseReluDense") -> KeyMap:
     """T5's names; classifiers and taggers hold the body under `transformer.`."""
-    body: dict[str, str] = {"shared.weight": "embed.token.weight"}
+    body: dict[str, str | Op] = {"shared.weight": "embed.token.weight"}
     for side, last in (("encoder", 1), ("decoder", 2)):
         layer, ours = f"{side}.block.{{i}}.layer", f"{side}.blocks.{{i}}"
         body |= {
             f"{layer}.0.SelfAttention.(q|k|v).weight": f"{ours}.attn.qkv.weight",
             f"{layer}.0.SelfAttention.o.weight": f"{ours}.attn.o.weight",
             f"{layer}.0.layer_norm.weight": f"{ours}.attn_norm.weight",
-            f"{layer}.{last}.DenseReluDense.{'wi_1' if c.gated else 'wi'}.weight": f"{ours}.ff.up.weight",
-            f"{layer}.{last}.DenseReluDense.wi_0.weight": f"{ours}.ff.gate.weight",
-            f"{layer}.{last}.DenseReluDense.wo.weight": f"{ours}.ff.down.weight",
+            f"{layer}.{last}.{feed}.{'wi_1' if c.gated else 'wi'}.weight": f"{ours}.ff.up.weight",
+            f"{layer}.{last}.{feed}.wi_0.weight": f"{ours}.ff.gate.weight",
+            f"{layer}.{last}.{feed}.wo.weight": f"{ours}.ff.down.weight",
             f"{layer}.{last}.layer_norm.weight": f"{ours}.ff_norm.weight",
             f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight": f"{side}.bias.weight",
             f"{side}.final_layer_norm.weight": f"{side}.norm.weight",

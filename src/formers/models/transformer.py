@@ -1,6 +1,6 @@
 """Transformer (Vaswani et al. 2017, arXiv:1706.03762)
 
-Parent  attention (Bahdanau et al. 2015)
+Parent  seq2seq (its attention, without the recurrence)
 New     1. no recurrence: attention alone, in several heads   2. positions as sinusoids   3. an encoder and a decoder of
         residual blocks with a norm after each   4. embeddings × √dim, shared by both sides and the output
         5. label smoothing, and a learning rate that warms up (training/optim.py)

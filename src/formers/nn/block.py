@@ -41,14 +41,18 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, sight: Sight, view: Sight | None = None, layer: int = 0) -> Tensor:
         """(N, dim) → (N, dim); `view` is the sight of the cross attention."""
+        held = None if sight.recall is None else sight.recall.recall(layer, x[: sight.query.total])
+        if held is not None and self.order != "post":
+            held = self.attn_norm(held)  # what is remembered is what the layer was given, before its norm
         if self.order == "parallel":
-            attended = self.attn(self.attn_norm(x), sight, layer)
+            attended = self.attn(self.attn_norm(x), sight, layer, held)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
-        x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer))
+        x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer, held))
         if self.cross is not None and view is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
             x = self.add(x, norm, lambda n: cross(n, view, layer))
-        return self.add(x, self.ff_norm, self.ff)
+        routed = getattr(self.ff, "routed", False)  # experts have to know the documents
+        return self.add(x, self.ff_norm, (lambda n: self.ff(n, sight)) if routed else self.ff)
 
     def add(self, x: Tensor, norm: Callable[[Tensor], Tensor], layer: Callable[[Tensor], Tensor]) -> Tensor:
         """One residual connection, with the norm before the layer or after the sum."""
@@ -69,6 +73,6 @@ class Stack(nn.ModuleList):
         for layer, index in enumerate(self.order):
             sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
-                sight.probe.state(sight.kind, x)
+                sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
             x = self[index](x, sight, view, layer)
         return x

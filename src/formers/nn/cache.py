@@ -1,4 +1,5 @@
-"""Keys and values of the tokens a decoder has seen. The cache belongs to the caller; a model holds parameters only."""
+"""What a decoder has seen: keys and values, or a recurrent state. It belongs to the caller; a model holds parameters
+only."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ class Cache:
         self.rows, self.size, self.used = rows, size, 0
         self.lengths: Tensor | None = None
         self.layers: dict[int, Layer] = {}
+        self.given: Tensor | None = None  # the source's ids, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
+        self.state: tuple[Tensor, ...] | None = None  # of a recurrent decoder after the tokens seen: (rows, ...) each
 
     def __getitem__(self, layer: int) -> Layer:
         return self.layers.setdefault(layer, Layer(self))

@@ -19,9 +19,11 @@ from torch import Tensor
 from ..batch import Layout
 from .cache import Cache
 from .masks import Both, Index, Window, both, causal, documents, evaluate
+from .memory import Memory
 from .positions import Rotary
 from .probe import Probe
 
+Left = tuple[int, tuple[int, ...]]  # how many heads there were, and which of them are left
 Relative = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
@@ -31,8 +33,10 @@ class Sight:
 
     The documents of both sides lie as `query` and `key` say; `mask` and `bias` hold inside a document. Cross attention
     looks at `memory`. `positions` (N,) are those of the queries where they do not count from a document's start. With a
-    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. `heads`
-    (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
+    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. With a
+    segment memory (`recall`), the states that it holds lie before the new ones: the new ones of all rows begin at the
+    same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them.
+    `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
     """
 
     def __init__(
@@ -45,15 +49,18 @@ class Sight:
         positions: Tensor | None = None,
         memory: Tensor | None = None,
         cache: Cache | None = None,
+        recall: Memory | None = None,
         heads: Tensor | None = None,
         probe: Probe | None = None,
         kind: str = "encoder",
     ):
         self.query, self.key, self.mask, self.bias = query, key or query, mask, bias
         self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
-        self.positions = positions
-        self.past = cache.begin(query) if cache is not None and key is None else None
-        self.span = self.key.longest if self.past is None or cache is None else cache.used + query.longest
+        self.positions, self.recall = positions, recall
+        self.places: Tensor | None = None
+        state = recall if recall is not None else cache if key is None else None
+        self.past = None if state is None else state.begin(query)
+        self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
@@ -70,7 +77,15 @@ class Sight:
     @property
     def uniform(self) -> bool:
         """No padding arises when both sides are laid out as grids."""
-        return self.past is None and self.query.uniform and self.key.uniform
+        even = self.past is None or (self.recall is not None and self.recall.even)
+        return even and self.query.uniform and self.key.uniform
+
+    @property
+    def offset(self) -> Tensor | int:
+        """The slot of each row's first new token."""
+        if self.past is None:
+            return 0
+        return self.past.view(-1, 1, 1, 1) if self.recall is None else self.recall.used
 
     def dense(self, heads: int, *, padded: bool = True) -> Tensor | None:
         """The mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
@@ -84,8 +99,8 @@ class Sight:
     def _make_dense(self, heads: int, padded: bool) -> Tensor | None:
         device = self.query.starts.device
         shape = (self.query.rows if padded else 1, heads, self.query.longest, self.span)
-        offset = 0 if self.past is None else self.past.view(-1, 1, 1, 1)
-        mask = self.padded(offset) if padded and not self.uniform else self.mask
+        offset = self.offset
+        mask = self.padded() if padded and not self.uniform else self.mask
         allowed = None if mask is None else evaluate(mask, shape, device, offset)
         if self.bias is None:
             return allowed
@@ -96,11 +111,15 @@ class Sight:
             bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
         return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
 
-    def padded(self, offset: Tensor | int) -> Index:
+    def padded(self) -> Index:
         """The mask with the ends of the documents. A place without a token sees key 0, and an empty document has one
         (it is zero): a row without any key would turn into NaN."""
-        ends = (self.key.lengths + (0 if self.past is None else self.past)).clamp(min=1)
-        mask, lengths = self.mask, self.query.lengths
+        past = 0 if self.past is None else self.past if self.recall is None else self.recall.used
+        ends = (self.key.lengths + past).clamp(min=1)
+        offset, mask, lengths = self.offset, self.mask, self.query.lengths
+        if self.recall is not None and self.past is not None:
+            first = self.recall.used - self.past  # what a row remembers ends where its new tokens begin
+            mask = both(lambda b, h, q, k: k >= first[b], mask)
         if mask is None:
             return lambda b, h, q, k: k < ends[b]
 
@@ -108,6 +127,16 @@ class Sight:
             return ((k < ends[b]) & mask(b, h, q, k)) | ((q - offset >= lengths[b]) & (k == 0))
 
         return see
+
+    def blind(self) -> Tensor:
+        """(N,) the queries that may see no key at all. They are then let see every one, as softmax needs something to
+        divide: what comes of it must be dropped."""
+        seen = self.dense(1)
+        if seen is None:
+            return torch.zeros(self.query.total, dtype=torch.bool, device=self.query.starts.device)
+        none = ~seen.any(-1, keepdim=True)  # (rows or 1, 1, Q or 1, 1)
+        self._dense[True] = seen | none
+        return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, self.query.longest))
 
     def block(self) -> Any:
         """FlexAttention's block mask over the packed slots."""
@@ -135,20 +164,30 @@ def kernel(name: str | None) -> Iterator[None]:
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float = 0.0, relative: Relative | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sight: Sight,
+    scale: float,
+    dropout: float = 0.0,
+    relative: Relative | None = None,
+    kept: Left | None = None,
 ) -> Tensor:
-    """(N, H, D) queries over packed or cached keys and values → (N, H, D), by the best kernel there is."""
+    """(N, H, D) queries over packed or cached keys and values → (N, H, D), by the best kernel there is.
+
+    Where heads were pruned, `kept` says which ones these are, for a bias that differs by head.
+    """
     path = _forced or choose(q, k, sight, dropout, relative)
     if path == "varlen":
         return _varlen(q, k, v, sight, scale)
     if path == "flex":
-        return _flex(q, k, v, sight, scale)
+        return _flex(q, k, v, sight, scale, kept)
     if path == "band":
         return _band(q, k, v, sight, scale, dropout)
     if path == "loop":
-        return _loop(q, k, v, sight, scale, dropout)
+        return _loop(q, k, v, sight, scale, dropout, kept)
     q, k, v = _grid(q, sight.query), _grid(k, sight.key), _grid(v, sight.key)  # (rows, H, T, D)
-    bias = None if path == "plain" else sight.dense(q.shape[1])
+    bias = None if path == "plain" else left(sight, q.shape[1], kept)
     if relative is not None:
         q, extra = relative(q, k, scale)
         bias = _add(extra, bias)
@@ -211,10 +250,17 @@ def reach(mask: Index | None) -> tuple[int, int] | None:
     return left, right
 
 
-def weights(q: Tensor, k: Tensor, sight: Sight, scale: float, relative: Relative | None = None) -> Tensor:
+def weights(
+    q: Tensor,
+    k: Tensor,
+    sight: Sight,
+    scale: float,
+    relative: Relative | None = None,
+    kept: Left | None = None,
+) -> Tensor:
     """The attention weights (rows, H, Q, K), computed beside the kernel; zero where there is no token."""
     q, k = _grid(q, sight.query), _grid(k, sight.key)
-    bias = sight.dense(q.shape[1])
+    bias = left(sight, q.shape[1], kept)
     if relative is not None:
         q, extra = relative(q, k, scale)
         bias = _add(extra, bias)
@@ -223,6 +269,12 @@ def weights(q: Tensor, k: Tensor, sight: Sight, scale: float, relative: Relative
         scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
     real = torch.arange(sight.query.longest, device=q.device) < sight.query.lengths[:, None]  # (rows, Q)
     return scores.softmax(-1) * real[:, None, :, None]
+
+
+def left(sight: Sight, heads: int, kept: Left | None, padded: bool = True) -> Tensor | None:
+    """The dense mask or bias of the heads that there are; of pruned ones, out of that of all."""
+    bias = sight.dense(heads if kept is None else kept[0], padded=padded)
+    return bias if bias is None or kept is None or bias.shape[1] == 1 else bias[:, list(kept[1])]
 
 
 def _grid(x: Tensor, layout: Layout) -> Tensor:
@@ -241,10 +293,12 @@ def _cast(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return bias if bias is None or bias.dtype == torch.bool else bias.to(dtype)
 
 
-def _loop(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float) -> Tensor:
+def _loop(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float, kept: Left | None = None
+) -> Tensor:
     """One document after the other: no padding at all. The best there is on a CPU."""
     flag = sight.mask is causal and sight.bias is None and sight.query is sight.key
-    bias = None if flag else _cast(sight.dense(q.shape[1], padded=False), q.dtype)
+    bias = None if flag else _cast(left(sight, q.shape[1], kept, padded=False), q.dtype)
     ends, stops = sight.query.starts.tolist(), sight.key.starts.tolist()
     parts = []
     for i in range(sight.query.rows):
@@ -291,19 +345,21 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tens
     return kernel(q, k, v, *starts, *sizes, window_size=reach(sight.mask))
 
 
-def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tensor:
+def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, kept: Left | None = None) -> Tensor:
     """One fused kernel for any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
     score, options = None, None
     if sight.bias is not None:
         row = getattr(sight.bias, "row", None)
         if row is None:
             bias = sight.bias
+            names = None if kept is None else torch.tensor(kept[1], device=q.device)
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-                return s + bias(b, h, i, j)
+                return s + bias(b, h if names is None else names[h], i, j)
         else:
             near, far = sight.query.longest, sight.key.longest
-            line = row(1 - near, far, q.device).contiguous()  # (H, Q + K - 1), small and differentiable
+            line = row(1 - near, far, q.device)  # (H, Q + K - 1), small and differentiable
+            line = (line if kept is None else line[list(kept[1])]).contiguous()
             options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

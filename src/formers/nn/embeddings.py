@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -21,8 +23,8 @@ def working(x: Tensor) -> Tensor:
 class Embeddings(nn.Module):
     """token + position + segment (+ task), then a norm, dropout and (ALBERT) a projection up to the model's width.
 
-    `scale` multiplies the tokens, `token` is a table shared with another side, `sinusoids` stand in for a learned table
-    of positions. The first row that positions use is `offset` (RoBERTa, BART: 2).
+    `scale` multiplies the tokens, `token` is a table of another kind or shared with another side, `sinusoids` stand in
+    for a learned table of positions. The first row that positions use is `offset` (RoBERTa, BART: 2).
     """
 
     def __init__(
@@ -35,13 +37,13 @@ class Embeddings(nn.Module):
         offset: int = 0,
         sinusoids: Sinusoids | None = None,
         scale: float = 1.0,
-        token: nn.Embedding | None = None,
+        token: nn.Module | None = None,
         norm: nn.Module | None = None,
         dropout: float = 0.0,
         up: int | None = None,
     ):
         super().__init__()
-        self.token = nn.Embedding(vocab, width) if token is None else token
+        self.token: Any = nn.Embedding(vocab, width) if token is None else token
         self.position = nn.Embedding(positions + offset, width) if positions else None
         self.segment = nn.Embedding(segments, width) if segments else None
         self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it

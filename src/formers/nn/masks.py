@@ -57,6 +57,19 @@ documents = Documents
 
 
 @dataclass(frozen=True)
+class Visible:
+    """What a table (documents, queries, keys) allows; the `used` slots of memory before the first token are open."""
+
+    table: Tensor
+    used: int = 0
+    by_row = True
+
+    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        """The value at each place."""
+        return (k < self.used) | self.table[b, q - self.used, (k - self.used).clamp(min=0)]
+
+
+@dataclass(frozen=True)
 class Both:
     """What every one of these masks allows."""
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from .door import Sight
 
 
 @dataclass(frozen=True)
@@ -91,3 +95,52 @@ class BucketBias(nn.Module):
         """
         bucket = self.bucket(torch.arange(low, high, device=device))
         return self.weight.T @ nn.functional.one_hot(bucket, self.buckets).T.to(self.weight.dtype)
+
+
+class QueryBiases(nn.Module):
+    """Transformer-XL's u and v, which stand for the query where content and distance are asked for."""
+
+    def __init__(self, heads: int, head_dim: int):
+        super().__init__()
+        self.u = nn.Parameter(torch.empty(heads, head_dim))
+        self.v = nn.Parameter(torch.empty(heads, head_dim))
+
+
+class Distances(nn.Module):
+    """Relative positions of Transformer-XL (Dai et al. 2019, §3.3): a score is (q + u)·k + (q + v)·W_kR·R(distance).
+
+    A hook of Attention; R stands in the sight's `places`. Layers may share their biases.
+    """
+
+    def __init__(self, dim: int, heads: int, head_dim: int, biases: QueryBiases | None = None):
+        super().__init__()
+        self.r = nn.Linear(dim, heads * head_dim, bias=False)
+        self.biases = QueryBiases(heads, head_dim) if biases is None else biases
+        self.heads = heads
+        self.kept: tuple[int, ...] | None = None  # heads that are left after pruning; the weights stay whole
+
+    def forward(self, q: Tensor, k: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor]:
+        """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
+        assert sight.places is not None
+        u, v = (self.left(bias).to(q.dtype)[:, None] for bias in (self.biases.u, self.biases.v))  # (H, 1, D)
+        scores = (q + v) * scale @ self.keys(sight.places, q)  # (rows, H, Q, K + 1)
+        return q + u, slid(scores, k.shape[2])
+
+    def keys(self, places: Tensor, q: Tensor) -> Tensor:
+        """(W, dim) encodings → (H, D, W) in the type of the queries"""
+        r = self.r(places).unflatten(-1, (self.heads, q.shape[3]))  # (W, H, D)
+        return self.left(r, 1).permute(1, 2, 0).to(q.dtype)
+
+    def left(self, t: Tensor, axis: int = 0) -> Tensor:
+        """Of a tensor with an axis of heads, those that are left."""
+        return t if self.kept is None else t.index_select(axis, torch.tensor(self.kept, device=t.device))
+
+
+def slid(scores: Tensor, keys: int) -> Tensor:
+    """(…, Q, W) scores by falling distance → (…, Q, keys) by key: query i reads from column Q - 1 - i on.
+
+    Rows of W numbers, read as rows of W - 1 from the first one's start on, begin one column earlier each: no copy.
+    """
+    queries, width = scores.shape[-2:]
+    flat = scores.flatten(-2)[..., queries - 1 : queries * width - 1]
+    return flat.unflatten(-1, (queries, width - 1))[..., :keys]

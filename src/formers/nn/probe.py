@@ -12,11 +12,13 @@ class Probe:
     """Collects what passes by: hidden states (N, dim) and attention weights (rows, heads, queries, keys).
 
     Handed to a model's forward; `hidden` and `attention` say what is wanted. States and weights are listed by stack
-    ("encoder", "decoder") and by kind ("encoder", "decoder", "cross").
+    ("encoder", "decoder") and by kind ("encoder", "decoder", "cross"). A list given as `routing` is filled by
+    layers of experts.
     """
 
     hidden: bool = False
     attention: bool = False
+    routing: list[tuple[Tensor, Tensor]] | None = None  # of experts: probabilities (N, E) and choices (N,), by layer
     states: dict[str, list[Tensor]] = field(default_factory=dict)
     weights: dict[str, list[Tensor]] = field(default_factory=dict)
 

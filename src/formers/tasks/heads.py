@@ -7,57 +7,54 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batch import Batch
 from ..errors import Error
 from ..family import Family, Head
 from ..nn.feedforward import activation
+from ..nn.mix import Mix
 from ..nn.norms import LayerNorm
+from ..nn.output import Output
+from ..nn.probe import Probe
+from ..nn.prune import prune
 
 WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
 
 
-class Output(nn.Module):
-    """The last layer; its weight is handed in when it is tied to the token embedding."""
-
-    def __init__(self, dim: int, width: int, *, bias: bool, tied: bool, frozen: bool = False):
-        super().__init__()
-        self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
-        self.bias = nn.Parameter(torch.empty(width), requires_grad=not frozen) if bias else None
-
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
-        """(M, dim) → (M, width)"""
-        return F.linear(x, tied if self.weight is None else self.weight, self.bias)
-
-
 class Part(nn.Module):
-    """One part of a head: pool, inner layers, output."""
+    """One part of a head: mix, pool, inner layers, output."""
 
     def __init__(self, head: Head, config: Any, width: int | None):
         super().__init__()
-        self.head, self.eos = head, config.eos
+        self.head, self.eos = head, getattr(config, "eos", None)
         dim = head.inner_dim or config.dim
-        self.dense = nn.Linear(config.dim, dim) if "dense" in head.inner else None
+        self.mix = None if head.mix is None else Mix(config.layers + 1, head.mix)
+        self.dense = nn.Linear(head.states * config.dim, dim) if "dense" in head.inner else None
         self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
-        tied = head.out == "vocab" and config.tied
-        self.out = None if width is None else Output(dim, width, bias=head.bias, tied=tied, frozen=head.frozen)
+        tied = head.out == "vocab" and getattr(config, "tied", False)
+        self.out: nn.Module | None = None
+        if head.layer is not None:
+            self.out = head.layer()
+        elif width is not None:
+            self.out = Output(dim // head.ways, width, bias=head.bias, tied=tied, frozen=head.frozen)
 
-    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
-        """(M, dim) hidden states, pooled already if this part pools → (M, width)"""
+    def forward(self, x: Tensor, tied: Any) -> Tensor:
+        """(M, dim) hidden states, pooled already if this part pools → (M, width), or (M, ways, width)"""
         for name in self.head.inner:
             layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
             x = activation(name)(x) if layer is None else layer(x)
         x = x if self.head.scale == 1.0 else x * self.head.scale
+        x = x if self.head.ways == 1 else x.unflatten(-1, (self.head.ways, -1))
         x = x if self.out is None else self.out(x, tied)
         return x if self.after is None else self.after(x)
 
 
 class Model(nn.Module):
-    """A body and its head. `forward` gives hidden states, `logits` what the head makes of them."""
+    """A body and its head. `forward` gives hidden states (mixed, if the head asks for it), `logits` what the head makes
+    of them."""
 
     def __init__(self, body: nn.Module, parts: Mapping[str, Part]):
         super().__init__()
@@ -71,7 +68,13 @@ class Model(nn.Module):
 
     def forward(self, batch: Batch, **how: Any) -> Tensor:
         """(N,) → hidden (N, dim); encoder-decoders: of the decoder."""
-        return self.body(batch, **how)
+        mix = next((part.mix for part in self.parts.values() if part.mix is not None), None)
+        if mix is None:
+            return self.body(batch, **how)
+        probe = how.pop("probe", None) or Probe()
+        probe.hidden = True
+        last = self.body(batch, probe=probe, **how)
+        return mix([*list(probe.states.values())[-1], last])
 
     def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
         """What one part of the head answers; parts that pool need the batch that the hidden states belong to."""
@@ -79,11 +82,11 @@ class Model(nn.Module):
         if head.head.pool is not None:
             assert batch is not None
             hidden = pool(hidden, batch, head.head.pool, head.eos)
-        return head(hidden, self.body.table)
+        return head(hidden, getattr(self.body, "table", None))
 
 
 def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
-    """(N, dim) → (D, dim): each document's first or last token, its mean, or its last end mark."""
+    """(N, dim) → (D, dim): each document's first or last token, its mean, its maximum, or its last end mark."""
     layout = batch.layout
     if how == "first":
         return hidden[layout.first()]
@@ -92,6 +95,10 @@ def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
     if how == "mean":
         total = hidden.new_zeros(layout.rows, hidden.shape[-1]).index_add(0, layout.document, hidden)
         return total / layout.lengths[:, None]
+    if how == "max":
+        lowest = hidden.new_full((layout.rows, hidden.shape[-1]), -torch.inf)
+        most = lowest.scatter_reduce(0, layout.document[:, None].expand_as(hidden), hidden, "amax")
+        return torch.where(layout.lengths[:, None] > 0, most, 0.0)
     ids = (
         batch.ids if batch.source is None else batch.source.ids
     )  # slots of both sides agree: the target is the source shifted
@@ -113,10 +120,16 @@ def assemble(family: Family, config: Any, head: str, labels: int | None = None) 
     if parts is None:
         can = ", ".join(family.heads(config))
         raise Error(f"{family.body.__name__} has no head {head!r}", fix=f"it can have: {can}")
+    if getattr(config, "depth", 1) == 0 and any(part.decoder for part in parts.values()):
+        able = [name for name, ps in family.heads(config).items() if not any(p.decoder for p in ps.values())]
+        raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")
     if any(not part.decoder for part in parts.values()):
         config = dataclasses.replace(config, decoder_layers=0)
     built = {name: Part(part, config, width(part, config, labels)) for name, part in parts.items()}
-    return Model(family.body(config), built), config
+    body = family.body(config)
+    if getattr(config, "pruned", ()):
+        prune(body, config.pruned)
+    return Model(body, built), config
 
 
 def width(head: Head, config: Any, labels: int | None) -> int | None:

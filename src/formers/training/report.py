@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from .. import __version__
+from ..errors import Error
 from ..former import count
 from ..inspection.attention import Attention
 from ..inspection.html import attention_figure, chart, page
@@ -84,4 +85,9 @@ def write(
     versions = f"formers {__version__}, torch {torch.__version__}, Python {platform.python_version()}"
     machine = f"{versions}, {platform.machine()}, {torch.get_num_threads()} threads"
     body.append(f'<p class="soft">{html.escape(machine)}</p>')
-    path.write_text(page(title, body, language), encoding="utf-8")
+    try:
+        path.write_text(page(title, body, language), encoding="utf-8")
+    except OSError as error:
+        raise Error(
+            f"cannot be written ({error.strerror})", where=path, fix="make room, or choose another place"
+        ) from None

@@ -1,0 +1,174 @@
+"""Switch Transformer (Fedus et al. 2021, arXiv:2101.03961)
+
+Parent  t5
+New     1. some feed-forward layers have many experts, and each token takes one   2. an expert has a capacity, what
+        overflows passes by   3. a loss that keeps the experts balanced (nn/experts.py)   4. the router in fp32, smaller
+        initial weights
+Shapes  as t5; a router gives (N, experts)
+Differs from the reference: a capacity counts the tokens of one document; without a fixed one it is the paper's factor
+        times the document's length, where transformers always has a fixed one
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..config import ConfigMap, Row, positive, probability
+from ..errors import Error
+from ..family import ACT, Family, Format, Head
+from ..keymap import KeyMap, Op
+from ..nn.embeddings import Embeddings
+from ..nn.experts import Experts
+from ..nn.feedforward import FeedForward
+from ..nn.pair import Pair
+from . import t5
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchConfig(t5.T5Config):
+    """The Switch Transformer's sizes and rates; the defaults are Switch-base of 8 experts."""
+
+    dim: int = 768
+    layers: int = 12
+    heads: int = 12
+    ff: int = 3072
+    experts: int = 8
+    sparse: int = 6  # layers with experts,
+    decoder_sparse: int | None = None  # and those of the decoder; None: as many
+    capacity: int | None = None  # tokens of a document that an expert takes; None: by the factors
+    capacity_factor: float = 1.25
+    eval_capacity_factor: float = 2.0
+    jitter: float = 0.01
+    router_bias: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        positive(self, "experts", "capacity")
+        positive(self, "sparse", "decoder_sparse", least=0)
+        probability(self, "jitter")
+        if self.sparse > self.layers or self.far_sparse > self.depth:
+            raise Error("there are more sparse layers than layers", fix="take fewer sparse layers")
+        if min(self.capacity_factor, self.eval_capacity_factor) <= 0:
+            raise Error("a capacity factor must be above 0", fix="take 1.25 and 2.0")
+
+    @property
+    def far_sparse(self) -> int:
+        """The number of the decoder's sparse layers."""
+        return self.sparse if self.decoder_sparse is None else self.decoder_sparse
+
+    def sparse_at(self, decoder: bool) -> set[int]:
+        """Which layers of a side have experts: every so many, the second first."""
+        layers, count = (self.depth, self.far_sparse) if decoder else (self.layers, self.sparse)
+        step = layers // count if count else layers
+        return {i for i in range(layers) if count and (step == 1 or i % step == 1)}
+
+
+class Switch(Pair):
+    """T5, some of whose feed-forward layers are experts."""
+
+    def __init__(self, config: SwitchConfig):
+        c = config
+
+        def feed(layer: int, decoder: bool) -> nn.Module:
+            if layer not in c.sparse_at(decoder):
+                return FeedForward(c.dim, c.ff, c.act, bias=False, dropout=c.dropout)
+            return Experts(
+                c.dim,
+                c.ff,
+                c.experts,
+                c.act,
+                capacity=c.capacity,
+                factors=(c.capacity_factor, c.eval_capacity_factor),
+                jitter=c.jitter,
+                dropout=c.dropout,
+                router_bias=c.router_bias,
+            )
+
+        super().__init__(
+            Embeddings(c.dim, c.vocab, dropout=c.dropout),
+            t5.side(c, c.layers, decoder=False, feed=feed),
+            t5.side(c, c.depth, decoder=True, feed=feed) if c.depth else None,
+        )
+
+
+def heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
+    """T5's first two."""
+    return {name: parts for name, parts in t5.heads(c).items() if name in ("none", "lm")}
+
+
+def init(c: SwitchConfig) -> dict[str, Any]:
+    """§2.4: a tenth of the usual variance; embeddings as T5."""
+    small = math.sqrt(0.1)
+    rules = t5.init(c)
+    scaled = {k: tuple(small * s for s in v) if isinstance(v, tuple) else small * v for k, v in rules.items()}
+    return scaled | {
+        "*.ff.down": small * c.init * c.ff**-0.5, "*.embed.token.weight": c.init, "heads.lm.out.weight": c.init,
+    }  # fmt: skip
+
+
+def capacity(c: SwitchConfig) -> int:
+    """Theirs is always a fixed number."""
+    if c.capacity is None:
+        warnings.warn("transformers has no capacity factor: expert_capacity is written as 64", stacklevel=2)
+    return c.capacity or 64
+
+
+ABSENT = ("feed_forward_proj", "classifier_dropout", "scale_decoder_outputs")
+HF_CONFIG = ConfigMap(
+    {key: row for key, row in t5.HF_CONFIG.rows.items() if key not in ABSENT}
+    | {
+        "dense_act_fn": ACT, "num_experts": "experts", "num_sparse_encoder_layers": "sparse",
+        "num_sparse_decoder_layers": "decoder_sparse", "router_jitter_noise": "jitter", "router_bias": "router_bias",
+        "expert_capacity": Row(lambda v: {"capacity": v}, capacity),
+    },
+    aliases=t5.HF_CONFIG.aliases,
+    fixed={"router_dtype": ("float32",), "router_ignore_padding_tokens": (False,), "add_cross_attention": (False,),
+           "feed_forward_proj": ("relu",), "is_gated_act": (False,), "router_type": ("tokens_masked",)},
+    irrelevant=frozenset({
+        "n_positions", "is_encoder_decoder", "is_decoder", "router_z_loss_coef", "router_aux_loss_coef",
+        "add_router_probs", "encoder_sparse_step", "decoder_sparse_step", "batch_prioritized_routing",
+        "num_selected_experts",
+    }),
+    defaults={"d_ff": 2048, "d_model": 768, "num_layers": 12, "num_decoder_layers": 12, "num_heads": 12,
+              "expert_capacity": 64, "num_sparse_encoder_layers": 3, "num_sparse_decoder_layers": 3},
+)  # fmt: skip
+
+
+def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+    """As T5; an encoder alone has no sparse decoder layers."""
+    found = t5.adjust(settings, architecture, file)
+    return found | ({"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {})
+
+
+def keys(c: SwitchConfig, head: str) -> KeyMap:
+    """T5's names, and those of the experts, which are separate tensors there and one of ours."""
+    theirs = t5.keys(c, head, feed="mlp")
+    every = "|".join(f"expert_{i}" for i in range(c.experts))
+    body = dict(theirs.body)
+    for side, last in (("encoder", 1), ("decoder", 2)):
+        layer, ours = f"{side}.block.{{i}}.layer.{last}.mlp", f"{side}.blocks.{{i}}.ff"
+        body[f"{layer}.router.classifier.*"] = f"{ours}.router.*"
+        for name, part in (("wi", "up"), ("wo", "down")):
+            body[f"{layer}.experts.({every}).{name}.weight"] = Op(
+                f"{ours}.{part}", lambda t: t.unflatten(0, (c.experts, -1)), lambda t: t.flatten(0, 1)
+            )
+    return KeyMap(
+        body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes, tied=theirs.tied, drop=theirs.drop
+    )
+
+
+NAME = "SwitchTransformers"
+CLASSES = {name: head for name, head in t5.classes(NAME).items() if head in ("none", "lm")}
+PRESETS: dict[str, dict[str, Any]] = {f"switch-base-{n}": {"experts": n} for n in (8, 16, 32, 64, 128, 256)}
+PRESETS["switch-large-128"] = {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096, "sparse": 12, "experts": 128}
+
+FAMILY = Family(
+    SwitchConfig, Switch, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    tokenizer="unigram", objective="spans",
+    hf=Format("switch_transformers", CLASSES, HF_CONFIG, keys, adjust, t5.architecture(NAME)),
+)  # fmt: skip

@@ -1,0 +1,143 @@
+"""TextCNN (Kim 2014, arXiv:1408.5882; Zhang & Wallace 2015, arXiv:1510.03820)
+
+Parent  convolution (Collobert et al. 2011)
+New     1. filters of several widths over word vectors, and of each its largest value in the text   2. word vectors that
+        were learnt elsewhere, left alone, trained on, or both   3. dropout 0.5, and no row of the last layer longer
+        than 3
+Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → largest (D, widths · filters) → labels (D, C)
+Differs from the reference: with channels `both`, one filter reads both and the results are added, as the paper says (so
+        it reads their sum); a text shorter than a filter is filled up with zeros, no other is
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..config import positive, probability
+from ..errors import Error
+from ..family import Family, Head
+from ..nn.convolution import Convolutions, bound_rows
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import activation
+from ..nn.probe import Probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCNNConfig:
+    """Sizes and rates; the defaults are Kim's, with the vocabulary of his movie reviews."""
+
+    vocab: int = 18765
+    embed: int = 300
+    widths: tuple[int, ...] = (3, 4, 5)
+    filters: int = 100  # of each width
+    channels: Literal["trained", "static", "both"] = "trained"  # Kim's non-static, static and multichannel
+    act: str = "relu"
+    dropout: float = 0.5
+    max_norm: float = 3.0  # of the rows of the last layer; `after_step` keeps to it
+    init: float = 0.1
+    tied: bool = False
+    pad: int | None = 0
+    bos: int | None = None
+    eos: int | tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "embed", "filters")
+        positive(self, "init", least=0)
+        probability(self, "dropout")
+        activation(self.act)
+        if not self.widths or not all(1 <= width <= 1000 for width in self.widths):
+            raise Error(f"widths must be numbers from 1 to 1000, got {self.widths}", fix="take for example 3, 4, 5")
+        if self.max_norm <= 0:
+            raise Error(f"max_norm must be above 0, got {self.max_norm}", fix="the paper takes 3")
+        if self.tied:
+            raise Error("a TextCNN has no output layer that could be tied", fix="set tied to false")
+
+    @property
+    def dim(self) -> int:
+        """The width of what the head reads."""
+        return len(self.widths) * self.filters
+
+    @property
+    def layers(self) -> int:
+        """The number of convolutions; they stand side by side."""
+        return len(self.widths)
+
+
+class TextCNN(nn.Module):
+    """Word vectors → convolutions → activation: what each filter finds at each word."""
+
+    def __init__(self, config: TextCNNConfig):
+        super().__init__()
+        c = config
+        self.embed = Embeddings(c.embed, c.vocab)
+        self.fixed = Embeddings(c.embed, c.vocab) if c.channels == "both" else None
+        (self.embed if c.channels == "static" else self.fixed or nn.Module()).requires_grad_(False)
+        self.convolutions, self.act = Convolutions(c.embed, c.filters, c.widths), activation(c.act)
+
+    @property
+    def table(self) -> Tensor:
+        """The word vectors."""
+        return self.embed.token.weight
+
+    def forward(self, batch: Batch, *, cache: Any = None, probe: Probe | None = None) -> Tensor:
+        """(N,) → (N, widths · filters)"""
+        if cache is not None:
+            raise Error("a TextCNN reads a text at once and keeps no memory of it", fix="leave memory out")
+        layout = batch.layout
+        x = self.embed(batch, layout)
+        x = x if self.fixed is None else x + self.fixed(batch, layout)
+        if probe is not None:
+            probe.state("encoder", x)
+        return self.act(self.convolutions(x, layout))
+
+    @torch.no_grad()
+    def start_from(self, vectors: Any, known: Any = None) -> None:
+        """Take over word vectors (vocab, embed), into both channels if there are two.
+
+        Where `known` (vocab,) is False a word has none: it keeps its random vector, stretched to the variance of the
+        others (Kim, §4.3).
+        """
+        table = self.table
+        given = torch.as_tensor(vectors, dtype=table.dtype, device=table.device)
+        if given.shape != table.shape:
+            what = f"word vectors of shape {tuple(given.shape)} do not fit a table of {tuple(table.shape)}"
+            raise Error(what, fix="give one vector for each id of the vocabulary")
+        here = torch.as_tensor(True if known is None else known, device=table.device).expand(len(table))
+        if here.any() and not here.all():
+            given = torch.where(here[:, None], given, table * (given[here].std() / table[~here].std()))
+        for embed in (self.embed, self.fixed):
+            if embed is not None and here.any():
+                embed.token.weight.copy_(given)
+
+
+def heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
+    """A classifier of the largest values."""
+    return {"none": {}, "classify": {"classify": Head(pool="max", inner=("dropout",), dropout=c.dropout)}}
+
+
+def init(c: TextCNNConfig) -> dict[str, float]:
+    """One deviation for all; word vectors that were learnt elsewhere come by `start_from`."""
+    return {"*": c.init}
+
+
+def after_step(model: Any, config: TextCNNConfig) -> None:
+    """To be called after each step of the optimizer: rows of the last layer that are longer than 3 become 3 long."""
+    bound_rows(model.heads["classify"].out.weight, config.max_norm)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "textcnn": {},
+    "textcnn-static": {"channels": "static"},
+    "textcnn-multichannel": {"channels": "both"},
+    "textcnn-wide": {"widths": (7, 7, 7, 7), "filters": 400},
+    "textcnn-mini": {"vocab": 8192, "embed": 64, "filters": 32},
+}
+
+FAMILY = Family(
+    TextCNNConfig, TextCNN, heads, pretraining="classify", counted="classify", init=init, presets=PRESETS,
+)  # fmt: skip

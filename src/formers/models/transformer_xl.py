@@ -1,0 +1,243 @@
+"""Transformer-XL (Dai et al. 2019, arXiv:1901.02860)
+
+Parent  transformer (its decoder, without cross attention)
+New     1. segments in a row: each layer also sees what it was given for the segments before, kept in a memory without
+        gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sines and cosines
+        3. adaptive inputs and adaptive softmax: rare tokens have narrow embeddings
+Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
+Differs from the reference: a memory starts empty, as in the paper (Memory(…, zeros=True) starts as the reference does,
+with zero vectors that are attended). Losses keep the order of the text, the reference lists them by cluster; in both a
+segment's last token predicts nothing
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..batch import Batch
+from ..config import ConfigMap, Row, positive, probability
+from ..errors import Error
+from ..family import TOKENS, Family, Format, Head
+from ..keymap import KeyMap, Op, transposed
+from ..nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
+from ..nn.attention import Attention
+from ..nn.block import Block, Order, Stack
+from ..nn.door import Sight
+from ..nn.embeddings import Embeddings
+from ..nn.feedforward import FeedForward
+from ..nn.masks import both, causal, window
+from ..nn.memory import Memory
+from ..nn.norms import LayerNorm
+from ..nn.positions import Distances, QueryBiases, Sinusoids
+from ..nn.probe import Probe
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerXLConfig:
+    """Transformer-XL's sizes and rates; the defaults are the large model of WikiText-103."""
+
+    vocab: int = 267735
+    cutoffs: tuple[int, ...] = (20000, 40000, 200000)  # where the vocabulary is cut into clusters
+    embed: int = 1024  # width of the first cluster's embeddings,
+    shrink: int = 4  # and by how much each next cluster's are narrower
+    dim: int = 1024
+    layers: int = 18
+    heads: int = 16
+    head_dim: int = 64
+    ff: int = 4096
+    memory: int = 1600  # states that its users keep; any other number works as well
+    same_length: bool = True  # every token sees the same number of tokens, that of the memory
+    clamp: int | None = 1000  # distances beyond this one count as this one
+    order: Order = "post"
+    shared_biases: bool = False  # all layers have the same u and v
+    eps: float = 1e-5
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    init: float = 0.02
+    init_projection: float = 0.01
+    tied: bool = True  # the rows of the softmax are those of the embeddings,
+    tied_projections: tuple[bool, ...] | None = None  # and each cluster's projection; None: of all but the first
+    pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
+    pad: int | None = None
+    bos: int | None = None
+    eos: int | tuple[int, ...] | None = 0
+
+    def __post_init__(self) -> None:
+        positive(self, "vocab", "embed", "shrink", "dim", "layers", "heads", "head_dim", "ff", "clamp")
+        positive(self, "memory", "init", "init_projection", least=0)
+        probability(self, "dropout", "attention_dropout")
+        count = self.clusters.count
+        if self.dim % 2:
+            raise Error(f"dim must be even, got {self.dim}", fix="half of a position is sines, half cosines")
+        if self.same_length and not self.memory:
+            raise Error("same_length needs a memory, and memory is 0", fix="set same_length to false")
+        if self.order == "parallel":
+            raise Error("order cannot be parallel", fix="choose pre or post")
+        if self.tied_projections is not None:
+            given = (*self.tied_projections, *[False] * (count - len(self.tied_projections)))
+            if len(given) > count:
+                what = f"{len(given)} tied_projections are more than the {count} clusters"
+                raise Error(what, fix="give one for each cluster")
+            object.__setattr__(self, "tied_projections", None if given == (False, *[True] * (count - 1)) else given)
+
+    @property
+    def clusters(self) -> Clusters:
+        """How the vocabulary is cut."""
+        return Clusters(self.vocab, self.dim, self.embed, self.cutoffs, self.shrink)
+
+    @property
+    def tied_ups(self) -> tuple[bool, ...]:
+        """Of each cluster, whether its softmax takes the embedding's projection."""
+        return (False, *[True] * len(self.cutoffs)) if self.tied_projections is None else self.tied_projections
+
+
+class TransformerXL(nn.Module):
+    """A decoder with a memory: adaptive tokens · √dim → blocks that see distances."""
+
+    state = Memory
+
+    def __init__(self, config: TransformerXLConfig):
+        super().__init__()
+        c = self.config = config
+        token = AdaptiveEmbedding(c.clusters)
+        self.embed = Embeddings(c.dim, c.vocab, token=token, scale=c.dim**0.5, dropout=c.dropout)
+        shared = QueryBiases(c.heads, c.head_dim) if c.shared_biases else None
+        self.blocks = Stack(
+            Block(
+                Attention(
+                    c.dim, c.heads, head_dim=c.head_dim, bias=False, dropout=c.attention_dropout,
+                    relative=Distances(c.dim, c.heads, c.head_dim, shared),
+                ),
+                FeedForward(c.dim, c.ff, "relu", dropout=c.dropout),
+                norm=lambda: LayerNorm(c.dim, c.eps),
+                order=c.order,
+                dropout=c.dropout,
+            )
+            for _ in range(c.layers)
+        )  # fmt: skip
+        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), nn.Dropout(c.dropout)
+
+    @property
+    def table(self) -> nn.Module:
+        """The embeddings that a softmax may be tied to."""
+        return self.embed.token
+
+    def forward(
+        self, batch: Batch, *, memory: Memory | None = None, heads: Tensor | None = None, probe: Probe | None = None
+    ) -> Tensor:
+        """(N,) → (N, dim)"""
+        c, layout = self.config, batch.layout
+        if memory is not None:
+            memory.fits(c.layers, c.dim)
+        seen = max(1, c.memory if memory is None else memory.length)
+        mask = both(causal, window(seen)) if c.same_length else causal
+        sight = Sight(layout, mask=mask, recall=memory, heads=heads, probe=probe, kind="decoder")
+        x = self.embed(batch, layout)
+        far = torch.arange(sight.span - 1, -2, -1, device=x.device)  # the distance of the first key from the last query
+        sight.places = self.dropout(self.sinusoids(far.clamp(min=-1, max=c.clamp)).to(x.dtype))
+        x = self.dropout(self.blocks(x, sight))
+        if memory is not None:
+            memory.advance(layout)
+        return x
+
+
+def heads(c: TransformerXLConfig) -> dict[str, dict[str, Head]]:
+    """Transformer-XL's heads: "lm" answers with log-probabilities, a classifier reads the last token."""
+    softmax = Head(out="vocab", layer=lambda: AdaptiveSoftmax(c.clusters, tied=c.tied, tied_ups=c.tied_ups))
+    return {"none": {}, "lm": {"lm": softmax}, "classify": {"classify": Head(pool="last", bias=False)}}
+
+
+def init(c: TransformerXLConfig) -> dict[str, float]:
+    """As released: projections of embeddings start smaller."""
+    return {"*": c.init, "*.token.ups.*": c.init_projection, "*.out.downs.*": c.init_projection}
+
+
+HF_CONFIG = ConfigMap(
+    {
+        "vocab_size": "vocab", "cutoffs": "cutoffs", "d_model": "dim", "d_embed": "embed", "n_head": "heads",
+        "d_head": "head_dim", "d_inner": "ff", "div_val": "shrink", "n_layer": "layers", "mem_len": "memory",
+        "clamp_len": Row(lambda v: {"clamp": v if v > 0 else None}, lambda c: c.clamp or -1),
+        "pre_lnorm": Row(lambda v: {"order": "pre" if v else "post"}, lambda c: c.order == "pre"),
+        "untie_r": Row(lambda v: {"shared_biases": not v}, lambda c: not c.shared_biases),
+        "tie_projs": Row(lambda v: {"tied_projections": v}, lambda c: c.tied_ups),
+        "same_length": "same_length", "dropout": "dropout", "dropatt": "attention_dropout",
+        "layer_norm_epsilon": "eps", "init_std": "init", "proj_init_std": "init_projection",
+        "tie_word_embeddings": "tied", **TOKENS,
+    },
+    older={"proj_share_all_but_first": lambda v: {} if v else {"tied_projections": ()}},
+    aliases={
+        "n_token": "vocab_size", "hidden_size": "d_model", "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
+    fixed={"attn_type": (0,), "sample_softmax": (-1, 0)},
+    irrelevant=frozenset({
+        "adaptive", "ext_len", "init", "init_range", "max_position_embeddings", "tgt_len", "tie_weight",
+        "trainer_compatible",
+    }),
+)  # fmt: skip
+
+
+def keys(c: TransformerXLConfig, head: str) -> KeyMap:
+    """Transformer-XL's names; what is tied or shared may be there as a copy."""
+    biases: dict[str, str | Op] = {
+        "layers.{i}.dec_attn.r_w_bias": "blocks.{i}.attn.relative.biases.u",
+        "layers.{i}.dec_attn.r_r_bias": "blocks.{i}.attn.relative.biases.v",
+    }
+    tied: dict[str, str] = {}
+    if c.shared_biases:
+        biases = {f"r_{n}_bias": f"blocks.0.attn.relative.biases.{ours}" for n, ours in (("w", "u"), ("r", "v"))}
+        tied |= {f"layers.{i}.dec_attn.{name}": name for i in range(c.layers) for name in biases}
+    if c.tied:
+        tables = range(len(c.clusters.tables))
+        tied |= {f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight" for i in tables}
+    for i, same in enumerate(c.tied_ups if c.clusters.projected else ()):
+        if same:
+            tied[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{0 if c.shrink == 1 else i}"
+    return KeyMap(
+        {
+            "word_emb.emb_layers.{i}.weight": "embed.token.tables.{i}.weight",
+            "word_emb.emb_projs.{i}": "embed.token.ups.{i}.weight",
+            "layers.{i}.dec_attn.qkv_net.weight": "blocks.{i}.attn.qkv.weight",
+            "layers.{i}.dec_attn.o_net.weight": "blocks.{i}.attn.o.weight",
+            "layers.{i}.dec_attn.r_net.weight": "blocks.{i}.attn.relative.r.weight",
+            **biases,
+            "layers.{i}.dec_attn.layer_norm.*": "blocks.{i}.attn_norm.*",
+            "layers.{i}.pos_ff.CoreNet.0.*": "blocks.{i}.ff.up.*",
+            "layers.{i}.pos_ff.CoreNet.3.*": "blocks.{i}.ff.down.*",
+            "layers.{i}.pos_ff.layer_norm.*": "blocks.{i}.ff_norm.*",
+        },
+        heads={
+            "lm": {
+                "crit.cluster_weight": "out.cluster.weight",
+                "crit.cluster_bias": "out.cluster.bias",
+                "crit.out_layers.{i}.*": "out.tables.{i}.*",
+                "crit.out_projs.{i}": transposed("out.downs.{i}.weight"),
+            },
+            "classify": {"score.weight": "out.weight"},
+        },
+        prefix="" if head == "none" else "transformer.",
+        prefixes=("transformer.",),
+        tied=tied,
+        drop=("pos_emb.inv_freq",),
+    )
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "transfo-xl-wt103": {},
+    "transformer-xl-mini": {
+        "vocab": 8192, "cutoffs": (1000, 3000), "embed": 256, "dim": 256, "layers": 4, "heads": 4, "ff": 1024,
+        "memory": 128, "clamp": None, "same_length": False, "eos": None,
+    },
+}  # fmt: skip
+
+FAMILY = Family(
+    TransformerXLConfig, TransformerXL, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    tokenizer="bpe", objective="causal",
+    hf=Format("transfo-xl", {
+        "TransfoXLModel": "none", "TransfoXLLMHeadModel": "lm", "TransfoXLForSequenceClassification": "classify",
+    }, HF_CONFIG, keys),
+)  # fmt: skip

@@ -1,0 +1,107 @@
+"""A feed-forward layer of several experts, of which each token takes one (Fedus et al. 2021, arXiv:2101.03961).
+
+N tokens (packed), E experts, F width of an expert.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..batch import Layout
+from .door import Sight
+from .feedforward import activation
+
+
+class Experts(nn.Module):
+    """Top-1 routing: y = p · expert(x), with p the router's probability of the chosen expert.
+
+    An expert takes no more than its capacity of each document's tokens, the first come; what overflows gets 0 and is
+    carried by the residual connection. `capacity` is a fixed number; None means factor · tokens / E of a document, with
+    one factor for training and a larger one for evaluation. With a cache nothing overflows: lengths are not known yet.
+    """
+
+    routed = True
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int,
+        experts: int,
+        act: str = "relu",
+        *,
+        capacity: int | None = None,
+        factors: tuple[float, float] = (1.25, 2.0),
+        jitter: float = 0.0,
+        dropout: float = 0.0,
+        router_bias: bool = False,
+    ):
+        super().__init__()
+        self.router = nn.Linear(dim, experts, bias=router_bias)
+        self.up = nn.Parameter(torch.empty(experts, hidden, dim))
+        self.down = nn.Parameter(torch.empty(experts, dim, hidden))
+        self.experts, self.capacity, self.factors, self.jitter = experts, capacity, factors, jitter
+        self.act, self.dropout = activation(act), nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, sight: Sight) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        probability = self.route(x)  # (N, E)
+        gate, chosen = probability.max(-1)
+        if sight.probe is not None and sight.probe.routing is not None:
+            sight.probe.routing.append((probability, chosen))
+        if sight.cache is None:
+            gate = gate * (self.place(chosen, sight.query) < self.room(sight.query)[sight.query.document])
+        return self.run(x, chosen) * gate.to(x.dtype)[:, None]
+
+    def route(self, x: Tensor) -> Tensor:
+        """The router's probabilities (N, E), in fp32 whatever the rest is in (§2.4)."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.float()
+            if self.training and self.jitter:
+                x = x * torch.empty_like(x).uniform_(1 - self.jitter, 1 + self.jitter)
+            bias = None if self.router.bias is None else self.router.bias.float()
+            return F.linear(x, self.router.weight.float(), bias).softmax(-1)
+
+    def place(self, chosen: Tensor, layout: Layout) -> Tensor:
+        """(N,) how many earlier tokens of the same document have chosen the same expert."""
+        count = F.one_hot(chosen, self.experts).cumsum(0)  # (N, E)
+        before = F.pad(count, (0, 0, 1, 0)).index_select(0, layout.starts[:-1].long())  # (D, E) of earlier documents
+        return (count - before.index_select(0, layout.document)).gather(1, chosen[:, None])[:, 0] - 1
+
+    def room(self, layout: Layout) -> Tensor:
+        """(D,) the capacity of an expert in each document."""
+        if self.capacity is not None:
+            return torch.full_like(layout.lengths, self.capacity)
+        factor = self.factors[0] if self.training else self.factors[1]
+        share = (layout.lengths * factor / self.experts).to(layout.lengths.dtype)
+        return torch.minimum(share, layout.lengths).clamp(min=4)
+
+    def run(self, x: Tensor, chosen: Tensor) -> Tensor:
+        """(N, dim) → (N, dim), each token through its expert."""
+        if not x.is_cuda and torch.compiler.is_compiling():  # sizes that depend on the data cannot be compiled
+            parts = [self.one(x, i) * (chosen == i)[:, None] for i in range(self.experts)]
+            return torch.stack(parts).sum(0)
+        order = chosen.argsort(stable=True)
+        sizes = F.one_hot(chosen, self.experts).sum(0)
+        x = x.index_select(0, order)
+        if x.is_cuda and x.dtype == torch.bfloat16 and not (x.shape[1] | self.up.shape[1]) % 8:
+            ends = sizes.cumsum(0).to(torch.int32)
+            up, down = (w.to(x.dtype).transpose(1, 2) for w in (self.up, self.down))
+            hidden = self.dropout(self.act(F.grouped_mm(x, up, offs=ends)))
+            y = F.grouped_mm(hidden, down, offs=ends)
+        else:
+            y = torch.cat([self.one(part, i) for i, part in enumerate(x.split(sizes.tolist()))])
+        return torch.zeros_like(y).index_copy(0, order, y)
+
+    def one(self, x: Tensor, expert: int) -> Tensor:
+        """(n, dim) → (n, dim) through one expert."""
+        return F.linear(self.dropout(self.act(F.linear(x, self.up[expert]))), self.down[expert])
+
+
+def balance(probability: Tensor, chosen: Tensor) -> Tensor:
+    """E · Σ fᵢ·Pᵢ (§2.2, equation 4): 1 if all experts get the same, more otherwise. fᵢ is the share of tokens that
+    chose expert i, counted before any overflow; the gradient flows through Pᵢ."""
+    experts = probability.shape[-1]
+    share = F.one_hot(chosen, experts).float().mean(0)
+    return experts * (share * probability.mean(0)).sum()

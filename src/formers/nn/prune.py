@@ -1,0 +1,117 @@
+"""Taking attention heads out of a model for good: smaller weights, the same numbers as masking them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import Error
+from .attention import Attention
+from .block import Stack
+from .positions import Distances
+
+
+def attentions(body: Any) -> dict[tuple[str, int], tuple[str, Attention]]:
+    """Every attention of a body by stack and layer, with the name of its module; layers may share one (ALBERT)."""
+    found: dict[tuple[str, int], tuple[str, Attention]] = {}
+    sides: list[tuple[str, Any]] = [("", body), *((f"{name}.", getattr(body, name, None)) for name in SIDES)]
+    for prefix, side in sides:
+        stack = getattr(side, "blocks", None)
+        for layer, index in enumerate(stack.order if isinstance(stack, Stack) else ()):
+            for part, kind in (("attn", getattr(side, "kind", "decoder")), ("cross", "cross")):
+                module = getattr(side.blocks[index], part, None)
+                if isinstance(module, Attention):
+                    found[kind, layer] = f"{prefix}blocks.{index}.{part}", module
+    return found
+
+
+SIDES = ("encoder", "decoder")
+
+
+def prune(body: Any, pruned: Iterable[str]) -> None:
+    """Remove heads, each named "stack.layer.head", from a body in place."""
+    known, gone = attentions(body), dict[str, tuple[Attention, set[int]]]()
+    for entry in pruned:
+        kind, layer, head = taken_apart(entry)
+        if (kind, layer) not in known:
+            stacks = sorted({kind for kind, _ in known})
+            if not known:
+                raise Error("this model has no attention heads to prune", fix="leave pruned out")
+            raise Error(
+                f"there is no layer {layer} of attention in the {kind}",
+                fix=f"it has {', '.join(f'{s} 0 to {max(n for k, n in known if k == s)}' for s in stacks)}",
+            )
+        name, module = known[kind, layer]
+        if not 0 <= head < module.total:
+            raise Error(f"layer {layer} has no head {head}", fix=f"its heads are 0 to {module.total - 1}")
+        gone.setdefault(name, (module, set()))[1].add(head)
+    for name, (module, heads) in gone.items():
+        kept = [h for h in module.kept or range(module.total) if h not in heads]
+        if not kept:
+            raise Error(f"no head of {name} would be left", fix="keep one, or take the layer out")
+        shrink(module, kept)
+
+
+def taken_apart(entry: str) -> tuple[str, int, int]:
+    """ "decoder.0.3": stack, layer, head."""
+    kind, *numbers = entry.split(".")
+    if len(numbers) != 2 or not all(n.isdecimal() and len(n) < 6 for n in numbers):
+        raise Error(f"pruned: {entry!r} is not a head", fix='write "decoder.0.3" for stack, layer, head')
+    return kind, int(numbers[0]), int(numbers[1])
+
+
+def named(heads: Mapping[Any, Any], stacks: Iterable[str]) -> list[str]:
+    """What a caller asks for, {layer: [heads]} or {stack: {layer: [heads]}}, as names."""
+    stacks = list(stacks)
+    nested = heads if any(isinstance(v, Mapping) for v in heads.values()) else None
+    if nested is None and len(stacks) > 1:
+        raise Error("say which stack: heads are pruned by stack", fix=f"prune({{{stacks[0]!r}: {{0: [1]}}}})")
+    table = nested or {stacks[0]: heads} if stacks else {}
+    if not stacks:
+        raise Error("this model has no attention heads to prune", fix="choose a model with multi-head attention")
+    return [f"{kind}.{layer}.{head}" for kind, rows in table.items() for layer, row in rows.items() for head in row]
+
+
+@torch.no_grad()
+def shrink(module: Attention, kept: list[int]) -> None:
+    """Keep some of an attention's heads; their position biases keep their values."""
+    at = torch.tensor([(module.kept or range(module.total)).index(h) for h in kept])
+    for name, parts in module.parts().items():
+        old = module.get_parameter(name)
+        new = select(old, parts, module.heads, at)
+        owner, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(owner), leaf, nn.Parameter(new, requires_grad=old.requires_grad))
+    module.heads, module.kept = len(kept), tuple(kept)
+    if isinstance(module.relative, Distances):  # its own weights stay whole
+        module.relative.kept = module.kept
+
+
+def select(t: Tensor, parts: int, heads: int, at: Tensor) -> Tensor:
+    """Some heads of a weight whose rows (parts > 0) or columns (parts = 0) are heads."""
+    if not parts:
+        return t.unflatten(1, (heads, -1)).index_select(1, at.to(t.device)).flatten(1)
+    return t.unflatten(0, (parts, heads, -1)).index_select(1, at.to(t.device)).flatten(0, 2)
+
+
+@torch.no_grad()
+def whole(body: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "body.") -> dict[str, Tensor]:
+    """Tensors of a pruned body in their full shape, zeros for what was removed: its output columns then add nothing."""
+    full = dict(tensors)
+    for path, module in dict(attentions(body).values()).items():
+        if module.kept is None:
+            continue
+        at = torch.tensor(module.kept)
+        for name, parts in module.parts().items():
+            t, key = module.get_parameter(name), f"{prefix}{path}.{name}"
+            if parts:
+                shaped = t.unflatten(0, (parts, module.heads, -1))
+                wide = shaped.new_zeros(parts, module.total, *shaped.shape[2:])
+                full[key] = wide.index_copy(1, at.to(t.device), shaped).flatten(0, 2)
+            else:
+                shaped = t.unflatten(1, (module.heads, -1))
+                wide = shaped.new_zeros(shaped.shape[0], module.total, shaped.shape[2])
+                full[key] = wide.index_copy(1, at.to(t.device), shaped).flatten(1)
+    return full

@@ -1,0 +1,362 @@
+"""seq2seq, GNMT and TextCNN against functions written from the papers, word by word."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import formers
+from formers import Error
+from formers.models import textcnn
+from formers.nn.cache import Cache
+from formers.nn.convolution import bound_rows
+from formers.nn.probe import Probe
+from formers.tasks.heads import pool
+from tests.models import reference_rnn as reference
+from tests.nn.test_cache import packed
+
+SIZES = {"vocab": 19, "target_vocab": 17, "dim": 6, "embed": 5, "window": 2}
+ATTENTION = {
+    "none": {},
+    "cho": {"feed": True, "readout": 4},
+    "additive": {"attention": "additive", "readout": 4},
+    "dot": {"attention": "dot"},
+    "dot-fed": {"attention": "dot", "feed": True},
+    "general": {"attention": "general"},
+    "general-fed": {"attention": "general", "feed": True},
+    "concat": {"attention": "concat"},
+    "concat-fed": {"attention": "concat", "feed": True},
+    "local-p": {"attention": "local"},
+    "local-p-fed": {"attention": "local", "score": "concat", "feed": True},
+    "local-m": {"attention": "local", "predict": False, "score": "dot"},
+    "local-m-fed": {"attention": "local", "predict": False, "feed": True},
+}
+LENGTHS = ((5, 4), (1, 6), (7, 1), (4, 7))  # source and target
+
+
+def loud(f, seed=0, scale=0.5):
+    """Weights large enough that a wrong term shows."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in f.model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * scale
+    return f
+
+
+def model(family="seq2seq", **more):
+    sizes = {k: v for k, v in SIZES.items() if k not in ("embed", "window")} if family == "gnmt" else SIZES
+    return loud(formers.build(family, **{**sizes, "dropout": 0.0, **more}))
+
+
+def texts(seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return [
+        [torch.randint(v, (n,), generator=g).tolist() for v, n in zip((19, 17), pair, strict=True)] for pair in LENGTHS
+    ]
+
+
+def grids(pairs):
+    def grid(rows):
+        wide = max(map(len, rows))
+        ids = torch.tensor([[*row, *[0] * (wide - len(row))] for row in rows])
+        return ids, torch.arange(wide) < torch.tensor([len(row) for row in rows])[:, None]
+
+    ids, keep = grid([s for s, _ in pairs])
+    target, target_keep = grid([t for _, t in pairs])
+    return {"ids": ids, "keep": keep, "target": target, "target_keep": target_keep}
+
+
+def weights_of(f):
+    return {name.removeprefix("body."): w.detach().clone().requires_grad_() for name, w in f.model.named_parameters()}
+
+
+def compare(f, function):
+    """Logits, alignments and the gradient of every weight."""
+    pairs, p = texts(), weights_of(f)
+    got = f.logits(**grids(pairs))
+    probe = Probe(attention=True)
+    f.model(f.batch(**grids(pairs))[0], probe=probe)
+    answers, dual = [], torch.zeros(())
+    upstream = torch.randn(got.shape, generator=torch.Generator().manual_seed(9))
+    for row, (source, target) in enumerate(pairs):
+        hidden, seen = function(p, f.config, source, target)
+        want = hidden @ p["heads.lm.out.weight"].T + p["heads.lm.out.bias"]
+        torch.testing.assert_close(got[row, : len(target)], want, atol=1e-5, rtol=1e-5)
+        assert not got[row, len(target) :].any()
+        dual = dual + (want * upstream[row, : len(target)]).sum()
+        answers.append(want)
+        if seen[0] is not None:
+            grid = probe.weights["cross"][0][row, 0]
+            torch.testing.assert_close(grid[: len(target), : len(source)], torch.stack(seen), atol=1e-5, rtol=1e-5)
+            assert not grid[len(target) :].any()
+            assert not grid[:, len(source) :].any()
+    (got * upstream).sum().backward()
+    dual.backward()
+    for name, w in f.model.named_parameters():
+        want = p[name.removeprefix("body.")].grad
+        torch.testing.assert_close(w.grad, want, atol=1e-5, rtol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("attention", ATTENTION)
+def test_seq2seq(kind, attention):
+    compare(model(cell=kind, **ATTENTION[attention]), reference.seq2seq)
+
+
+@pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("attention", [name for name in ATTENTION if "dot" not in name and name != "local-m"])
+def test_seq2seq_of_two_layers_in_both_directions(kind, attention):
+    compare(model(cell=kind, layers=2, bidirectional=True, **ATTENTION[attention]), reference.seq2seq)
+
+
+@pytest.mark.parametrize("attention", ["none", "additive", "general"])
+def test_seq2seq_reads_from_the_end(attention):
+    compare(model(layers=2, reverse=True, **ATTENTION[attention]), reference.seq2seq)
+
+
+@pytest.mark.parametrize(("layers", "decoder_layers"), [(2, None), (4, None), (3, 1), (2, 5)])
+def test_gnmt(layers, decoder_layers):
+    compare(model("gnmt", layers=layers, decoder_layers=decoder_layers), reference.gnmt)
+
+
+def test_one_table_for_all():
+    f = model(target_vocab=None, vocab=17, shared=True, tied=True, dim=5)
+    assert {name for name, _ in f.model.named_parameters() if "token" in name} == {"body.embed.token.weight"}
+    assert f.model.heads["lm"].out.weight is None
+    f.logits(torch.tensor([[3, 4]]), target=torch.tensor([[5]]))
+
+
+# ------------------------------------------------------------------ step by step
+
+
+VARIANTS = [{"cell": kind, **ATTENTION[name]} for kind, name in zip(itertools.cycle(("gru", "lstm", "rnn")), ATTENTION)]
+
+
+@pytest.mark.parametrize("more", [*VARIANTS, "gnmt"], ids=[*ATTENTION, "gnmt"])
+@settings(max_examples=8)
+@given(st.lists(st.integers(1, 7), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_pieces_equal_the_whole(more, lengths, random):
+    f = model("gnmt", layers=3) if more == "gnmt" else model(layers=2, **more)
+    rows = [[random.randrange(17) for _ in range(n)] for n in lengths]
+    source = packed([[7, 3, 1], [9, 1], [4, 4, 4, 1], [2]][: len(rows)])
+    with torch.inference_mode():
+        whole = f.model.logits(f.model(packed(rows).replace(source=source)))
+        ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
+        cache, done = Cache(len(rows), 40), [0] * len(rows)
+        while any(d < len(row) for d, row in zip(done, rows, strict=True)):
+            taken = [random.randint(0, min(3, len(row) - d)) for d, row in zip(done, rows, strict=True)]
+            if not any(taken):
+                taken = [min(1, len(row) - d) for d, row in zip(done, rows, strict=True)]
+            piece = packed([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
+            got = f.model.logits(f.model(piece.replace(source=source), cache=cache))
+            want = torch.cat([whole[ends[r] + done[r] :][:n] for r, n in enumerate(taken)])
+            torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+            done = [d + n for d, n in zip(done, taken, strict=True)]
+        assert cache.lengths.tolist() == [len(row) for row in rows]
+
+
+@pytest.mark.parametrize("family", ["seq2seq", "gnmt"])
+def test_the_encoder_runs_once_and_the_state_is_the_callers(family, monkeypatch):
+    more = {"layers": 2} if family == "gnmt" else {"attention": "additive"}
+    f, calls = model(family, **more), []
+    run = f.model.body.encoder.forward
+    monkeypatch.setattr(f.model.body.encoder, "forward", lambda *a, **k: calls.append(1) or run(*a, **k))
+    ids, target = torch.tensor([[3, 4, 1]]), torch.tensor([[5, 6, 7]])
+    whole = f.logits(ids, target=target)
+    one, two = Cache(1, 3), Cache(1, 3)
+    for t in range(3):  # two readers at once do not disturb each other
+        for cache in (one, two):
+            step = f.logits(ids, target=target[:, t : t + 1], memory=cache)
+            torch.testing.assert_close(step[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
+    assert len(calls) == 3
+    assert not any(s.requires_grad for s in one.state)
+
+
+def test_encode_and_decode_by_hand():
+    f = model(attention="general", layers=2)
+    batch = packed([[5, 6, 7], [8]]).replace(source=packed([[3, 4, 1], [2, 2]]))
+    cache, body = Cache(2, 3), f.model.body
+    memory = body.encode(batch.source, cache=cache)
+    assert memory.shape == (5, 6)
+    torch.testing.assert_close(body.decode(batch, memory, batch.source.layout, cache=cache), f.model(batch))
+    with pytest.raises(Error, match="needs a state to begin with"):
+        body.decode(batch, memory, batch.source.layout)
+
+
+def test_attention_compiles_too():
+    torch._dynamo.reset()
+    f = model(bidirectional=True, cell="gru", **ATTENTION["local-p-fed"])
+    batch = packed([[5, 6], [8]]).replace(source=packed([[3, 4], [2]]))
+
+    def run(model, batch):
+        return (model.logits(model(batch)) ** 2).sum()
+
+    (want := run(f.model, batch)).backward()
+    gradients = [p.grad.clone() for p in f.model.parameters()]
+    f.model.zero_grad()
+    (got := torch.compile(run, fullgraph=True, backend="aot_eager")(f.model, batch)).backward()
+    torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-5)
+    for p, gradient in zip(f.model.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, gradient, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", ["seq2seq", "gnmt", "textcnn"])
+def test_under_autocast(family):
+    f = formers.build(family, vocab=19, **({"embed": 5} if family == "textcnn" else {"dim": 6}))
+    more = {} if family == "textcnn" else {"target": torch.tensor([[3, 4], [5, 6]])}
+    with torch.autocast("cpu", torch.bfloat16):
+        out = f.logits(torch.tensor([[3, 4, 5], [6, 7, 8]]), **more)
+    assert out.isfinite().all()
+    out.sum().backward()
+
+
+def test_what_cannot_work_is_said():
+    for settings_, message in (
+        ({"attention": "dot", "bidirectional": True}, "states of 1000 and a memory of 2000 have no dot product"),
+        ({"attention": "local", "score": "dot", "bidirectional": True}, "have no dot product"),
+        ({"attention": "additive", "feed": True}, "always feeds its context"),
+        ({"shared": True, "target_vocab": 5}, "cannot share their embeddings"),
+        ({"tied": True}, "an output of 1000 numbers cannot be tied to embeddings of 500. Set embed to 1000"),
+        ({"cell": "lstmm"}, "setting 'cell' cannot be 'lstmm'"),
+        ({"layers": 0}, "layers must be at least 1"),
+    ):
+        with pytest.raises(Error) as caught:
+            formers.build("seq2seq", **settings_)
+        assert message in str(caught.value)
+    with pytest.raises(Error, match="take 2 layers or more|Take 2 layers or more"):
+        formers.build("gnmt", layers=1)
+
+
+@pytest.mark.parametrize("family", ["seq2seq", "gnmt", "textcnn"])
+def test_there_are_no_heads_to_mask(family):
+    f = formers.build(family, vocab=19, **({"embed": 5} if family == "textcnn" else {"dim": 6}))
+    more = {} if family == "textcnn" else {"target": torch.tensor([[3]])}
+    with pytest.raises(Error) as caught:
+        f.logits(torch.tensor([[3, 4]]), heads=torch.ones(1, 1), **more)
+    assert str(caught.value) == "this model has no attention heads that could be masked. Leave heads out"
+
+
+def test_hidden_states_of_layers():
+    f = model(layers=2, attention="additive", bidirectional=True)
+    ids, target = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 7]])
+    assert f.hidden(ids).shape == (1, 3, 12)
+    assert f.hidden(ids, layer=0).shape == (1, 3, 5)
+    p = weights_of(f)
+    first = f.hidden(ids, layer=1)
+    want, _ = reference.layer("lstm", p, "encoder.layers.0", list(p["embed.token.weight"][[3, 4, 5]]), 6, True)
+    torch.testing.assert_close(first[0], torch.stack(want), atol=1e-5, rtol=1e-5)
+    assert [f.hidden(ids, target=target, layer=i).shape[-1] for i in range(3)] == [5, 6, 5]
+    with pytest.raises(Error, match=r"different widths \(5, 12, 12\)"):
+        f.hidden(ids, layer=None)
+    backwards = model(layers=2, reverse=True)
+    p = weights_of(backwards)
+    want, _ = reference.read("lstm", p, "encoder.layers.0.ahead", list(p["embed.token.weight"][[5, 4, 3]]), 6)
+    torch.testing.assert_close(backwards.hidden(ids, layer=1)[0], torch.stack(want[::-1]), atol=1e-5, rtol=1e-5)
+    assert formers.build("gnmt", vocab=19, dim=6, layers=3).hidden(ids, target=target, layer=None).shape == (4, 1, 2, 6)
+
+
+def test_published_sizes():
+    with torch.device("meta"):
+        f = formers.build("seq2seq", preset="sutskever-2014")
+    sizes = {name: p.numel() for name, p in f.model.named_parameters()}
+    assert sum(n for name, n in sizes.items() if name.endswith("weight")) == 384_000_000  # §3.4
+    assert sum(n for name, n in sizes.items() if name.endswith("weight") and "layers" in name) == 64_000_000
+
+
+# ------------------------------------------------------------------ TextCNN
+
+CNN = {"vocab": 19, "embed": 5, "filters": 4, "widths": (2, 3, 3, 5), "dropout": 0.0}
+
+
+@pytest.mark.parametrize("channels", ["trained", "static", "both"])
+@pytest.mark.parametrize("act", ["relu", "tanh"])
+def test_textcnn(channels, act):
+    f = loud(formers.build("textcnn", labels=3, channels=channels, act=act, **CNN))
+    rows, p = [[3, 4, 5, 6, 7, 8, 9], [10], [11, 12, 3, 3]], weights_of(f)
+    batch = packed(rows)
+    got = f.model.logits(f.model(batch), batch)
+    upstream, dual = torch.randn(got.shape), torch.zeros(())
+    for row, words in enumerate(rows):
+        want = p["heads.classify.out.weight"] @ reference.textcnn(p, f.config, words) + p["heads.classify.out.bias"]
+        torch.testing.assert_close(got[row], want, atol=1e-5, rtol=1e-5)
+        dual = dual + want @ upstream[row]
+    (got * upstream).sum().backward()
+    dual.backward()
+    frozen = {"trained": set(), "static": {"body.embed.token.weight"}, "both": {"body.fixed.token.weight"}}[channels]
+    for name, w in f.model.named_parameters():
+        assert w.requires_grad == (name not in frozen)
+        if w.requires_grad:
+            torch.testing.assert_close(w.grad, p[name.removeprefix("body.")].grad, atol=1e-5, rtol=1e-4)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=5).filter(any), st.integers(0, 10))
+def test_no_filter_and_no_maximum_crosses_a_document(lengths, seed):
+    f = loud(formers.build("textcnn", **CNN))
+    g = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(19, (n,), generator=g).tolist() for n in lengths]
+    batch = packed(rows)
+    together = f.model(batch)
+    most = pool(together, batch, "max")
+    assert most.isfinite().all()
+    place = 0
+    for row, words in enumerate(rows):
+        if words:
+            alone = f.model(packed([words]))
+            torch.testing.assert_close(together[place : place + len(words)], alone, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(most[row], alone.amax(0), atol=1e-5, rtol=1e-5)
+        else:
+            assert not most[row].any()
+        place += len(words)
+
+
+def test_rows_above_three_become_three_long_and_others_stay():
+    f = formers.build("textcnn", labels=4, **CNN)
+    weight = f.model.heads["classify"].out.weight
+    with torch.no_grad():
+        weight.copy_(torch.randn(4, 16) * torch.tensor([[0.1], [5.0], [0.5], [2.0]]))
+    before = weight.detach().clone()
+    want = reference.max_norm(before, 3.0)
+    textcnn.after_step(f.model, f.config)
+    torch.testing.assert_close(weight.detach(), want, atol=1e-6, rtol=1e-6)
+    long = before.norm(dim=1) > 3
+    assert 0 < long.sum() < 4
+    assert torch.equal(weight[~long], before[~long])
+    torch.testing.assert_close(weight[long].norm(dim=1), torch.full((int(long.sum()),), 3.0))
+    zero = torch.zeros(2, 3)
+    bound_rows(zero, 3.0)
+    assert not zero.any()
+
+
+def test_it_can_start_from_word_vectors():
+    f = formers.build("textcnn", channels="both", **CNN)
+    vectors = torch.randn(19, 5) * 2 + 1
+    f.model.body.start_from(vectors.numpy())
+    assert torch.equal(f.model.body.embed.token.weight, vectors)
+    assert torch.equal(f.model.body.fixed.token.weight, vectors)
+    known, other = torch.arange(19) < 15, formers.build("textcnn", **CNN)
+    before = other.model.body.table.detach().clone()
+    other.model.body.start_from(vectors, known)
+    after = other.model.body.table.detach()
+    assert torch.equal(after[:15], vectors[:15])
+    assert float(after[15:].std()) == pytest.approx(float(vectors[:15].std()), rel=1e-5)
+    torch.testing.assert_close(after[15:] / after[15, 0], before[15:] / before[15, 0])  # the same, stretched
+    with pytest.raises(Error, match=r"word vectors of shape \(3, 5\) do not fit a table of \(19, 5\)"):
+        f.model.body.start_from(vectors[:3])
+
+
+def test_textcnn_refuses_what_makes_no_sense():
+    for more, message in (
+        ({"widths": ()}, "widths must be numbers"),
+        ({"widths": (0,)}, "widths must be numbers"),
+        ({"max_norm": 0.0}, "max_norm must be above 0"),
+        ({"tied": True}, "no output layer that could be tied"),
+        ({"act": "rellu"}, "unknown activation"),
+    ):
+        with pytest.raises(Error, match=message):
+            formers.build("textcnn", **{**CNN, **more})
+    with pytest.raises(Error, match="keeps no memory"):
+        formers.build("textcnn", **CNN).logits(torch.tensor([[3]]), memory=Cache(1, 4))
