@@ -74,14 +74,8 @@ class BLOOM(Trunk):
 
 
 def heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:
-    """BLOOM's heads; a classifier reads the last token."""
-    return {
-        "none": {},
-        "lm": {"lm": Head(out="vocab", bias=False)},
-        "classify": {"classify": Head(pool="last", bias=False)},
-        "tag": {"tag": Head(inner=("dropout",), dropout=c.dropout)},
-        "answer": {"answer": Head(out=2)},
-    }
+    """Those of all decoders."""
+    return gpt2.decoder_heads(c.dropout)
 
 
 HF_CONFIG = ConfigMap(
@@ -118,12 +112,7 @@ def keys(c: BLOOMConfig, head: str) -> KeyMap:
             "h.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads={
-            "lm": {"lm_head.weight": "out.weight"},
-            "classify": {"score.weight": "out.weight"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-        },
+        heads=gpt2.DECODER_HEADS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "word_embeddings.weight"} if c.tied else {},

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import ConfigMap, positive, probability
 from ..family import ACT, Family, Format, Head
-from ..keymap import KeyMap
+from ..keymap import KeyMap, Op
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
 from ..nn.embeddings import Embeddings
@@ -72,12 +72,20 @@ class GPT2(Trunk):
         )
 
 
-def heads(c: GPT2Config) -> dict[str, dict[str, Head]]:
-    """GPT's heads and two more."""
-    return gpt.heads(c) | {
-        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout)},
+def decoder_heads(dropout: float) -> dict[str, dict[str, Head]]:
+    """The heads that all decoders after GPT have in common; a classifier reads the last token."""
+    return {
+        "none": {},
+        "lm": {"lm": Head(out="vocab", bias=False)},
+        "classify": {"classify": Head(pool="last", bias=False)},
+        "tag": {"tag": Head(inner=("dropout",), dropout=dropout)},
         "answer": {"answer": Head(out=2)},
     }
+
+
+def heads(c: GPT2Config) -> dict[str, dict[str, Head]]:
+    """GPT's heads and two more."""
+    return decoder_heads(c.head_dropout) | gpt.heads(c)
 
 
 def init(c: GPT2Config) -> dict[str, float]:
@@ -101,11 +109,19 @@ HF_CONFIG = ConfigMap(
 )
 
 
+DECODER_HEADS: dict[str, dict[str, str | Op]] = {
+    "lm": {"lm_head.weight": "out.weight"},
+    "classify": {"score.weight": "out.weight"},
+    "tag": {"classifier.*": "out.*"},
+    "answer": {"qa_outputs.*": "out.*"},
+}
+
+
 def keys(c: GPT2Config, head: str) -> KeyMap:
     """The names of GPT-2's files."""
     return KeyMap(
         {"wte.weight": "embed.token.weight", "wpe.weight": "embed.position.weight", **gpt.BLOCK, "ln_f.*": "norm.*"},
-        heads=gpt.HEADS | {"tag": {"classifier.*": "out.*"}, "answer": {"qa_outputs.*": "out.*"}},
+        heads=DECODER_HEADS | gpt.HEADS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},

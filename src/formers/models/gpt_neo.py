@@ -23,7 +23,7 @@ from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import layered
 from ..nn.norms import LayerNorm
 from ..nn.trunk import Trunk
-from . import bert
+from . import bert, gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,14 +82,8 @@ class GPTNeo(Trunk):
 
 
 def heads(c: GPTNeoConfig) -> dict[str, dict[str, Head]]:
-    """GPT-Neo's heads; a classifier reads the last token."""
-    return {
-        "none": {},
-        "lm": {"lm": Head(out="vocab", bias=False)},
-        "classify": {"classify": Head(pool="last", bias=False)},
-        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout)},
-        "answer": {"answer": Head(out=2)},
-    }
+    """Those of all decoders."""
+    return gpt2.decoder_heads(c.head_dropout)
 
 
 def expanded(types: Any) -> dict[str, Any]:
@@ -129,12 +123,7 @@ def keys(c: GPTNeoConfig, head: str) -> KeyMap:
             "h.{i}.mlp.c_proj.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads={
-            "lm": {"lm_head.weight": "out.weight"},
-            "classify": {"score.weight": "out.weight"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-        },
+        heads=gpt2.DECODER_HEADS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},

@@ -25,6 +25,7 @@ from ..nn.masks import causal
 from ..nn.norms import LayerNorm
 from ..nn.positions import Rotary
 from ..nn.trunk import Trunk
+from . import gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +96,8 @@ class GPTNeoX(Trunk):
 
 
 def heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:
-    """GPT-NeoX's heads; a classifier reads the last token."""
-    return {
-        "none": {},
-        "lm": {"lm": Head(out="vocab", bias=False)},
-        "classify": {"classify": Head(pool="last", bias=False)},
-        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout)},
-        "answer": {"answer": Head(out=2)},
-    }
+    """Those of all decoders."""
+    return gpt2.decoder_heads(c.head_dropout)
 
 
 def init(c: GPTNeoXConfig) -> dict[str, float]:
@@ -155,12 +150,7 @@ def keys(c: GPTNeoXConfig, head: str) -> KeyMap:
             "layers.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
             "final_layer_norm.*": "norm.*",
         },
-        heads={
-            "lm": {"embed_out.weight": "out.weight"},
-            "classify": {"score.weight": "out.weight"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-        },
+        heads=gpt2.DECODER_HEADS | {"lm": {"embed_out.weight": "out.weight"}},
         prefix="" if head == "none" else "gpt_neox.",
         prefixes=("gpt_neox.",),
         tied={"embed_out.weight": "embed_in.weight"} if c.tied else {},

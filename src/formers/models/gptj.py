@@ -25,7 +25,7 @@ from ..nn.masks import causal
 from ..nn.norms import LayerNorm
 from ..nn.positions import Rotary
 from ..nn.trunk import Trunk
-from . import bert
+from . import bert, gpt2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,9 @@ class GPTJ(Trunk):
 
 
 def heads(c: GPTJConfig) -> dict[str, dict[str, Head]]:
-    """GPT-J's heads; a classifier reads the last token."""
-    return {
-        "none": {},
-        "lm": {"lm": Head(out="vocab")},
-        "classify": {"classify": Head(pool="last", bias=False)},
-        "answer": {"answer": Head(out=2)},
-    }
+    """Those of all decoders but the tagger; the output layer has a bias."""
+    mine = {name: parts for name, parts in gpt2.decoder_heads(0.0).items() if name != "tag"}
+    return mine | {"lm": {"lm": Head(out="vocab")}}
 
 
 HF_CONFIG = ConfigMap(
@@ -132,8 +128,7 @@ def keys(c: GPTJConfig, head: str) -> KeyMap:
         },
         heads={
             "lm": {"lm_head.*": "out.*"},
-            "classify": {"score.weight": "out.weight"},
-            "answer": {"qa_outputs.*": "out.*"},
+            **{part: gpt2.DECODER_HEADS[part] for part in ("classify", "answer")},
         },
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
