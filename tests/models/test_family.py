@@ -85,6 +85,14 @@ def whole(f, batch):
     return batch.replace(order=torch.arange(len(batch.ids)) % 5) if hasattr(f.model.body, "blank") else batch
 
 
+def energy(model, batch):
+    """A number that depends on everything the model says."""
+    hidden = model(batch)
+    if not model.parts:  # word vectors: there is no head at all
+        return (hidden**2).sum()
+    return sum((model.logits(hidden, batch, part) ** 2).sum() for part in model.parts)
+
+
 @every_head
 def test_packed_equals_padded_equals_one_by_one(name, head):
     f = make(name, head)
@@ -162,15 +170,8 @@ def test_compiles_without_a_break(name, shape):
     f = make(name)
     given = rows(f) if shape == "ragged" else rows(f, (6, 6, 6))
     batch = whole(f, f.batch(**given)[0])
-
-    def run(model, batch):
-        hidden = model(batch)
-        if not model.parts:  # word vectors: there is no head at all
-            return (hidden**2).sum()
-        return sum((model.logits(hidden, batch, part) ** 2).sum() for part in model.parts)
-
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    expected = run(f.model, batch)
+    compiled = torch.compile(energy, fullgraph=True, backend="aot_eager")
+    expected = energy(f.model, batch)
     expected.backward()
     trained = [p for p in f.model.parameters() if p.requires_grad]
     gradients = [p.grad.clone() for p in trained]

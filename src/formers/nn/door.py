@@ -143,7 +143,15 @@ class Sight:
         if self._block is None:
             from torch.nn.attention.flex_attention import create_block_mask
 
-            see: Any = both(documents(self.query.document, self.key.document), self.mask)
+            same = documents(self.query.document, self.key.document)
+            parts = self.mask.parts if isinstance(self.mask, Both) else () if self.mask is None else (self.mask,)
+
+            def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # torch 2.11 compiles no callable object
+                seen = same(b, h, q, k)
+                for part in parts:
+                    seen = seen & part(b, h, q, k)
+                return seen
+
             device = self.query.starts.device
             self._block = create_block_mask(see, None, None, self.query.total, self.key.total, device=device)
         return self._block

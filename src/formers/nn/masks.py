@@ -41,19 +41,13 @@ class Window:
 window = Window
 
 
-@dataclass(frozen=True)
-class Documents:
+def documents(query: Tensor, key: Tensor) -> Index:
     """A query sees the keys of its own document only: the document numbers (N,) of both sides are compared."""
 
-    query: Tensor
-    key: Tensor
+    def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return query[q] == key[k]
 
-    def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The value at each place."""
-        return self.query[q] == self.key[k]
-
-
-documents = Documents
+    return see
 
 
 @dataclass(frozen=True)

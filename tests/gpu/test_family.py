@@ -1,0 +1,66 @@
+"""On a GPU: every member gives what it gives on a CPU in double precision, forward and backward; also compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from formers.registry import MEMBERS
+from tests.models.test_family import energy, make, rows, whole
+
+pytestmark = [pytest.mark.filterwarnings("default")]
+WIDE = {"dim": 64, "heads": 4, "head_dim": 16, "ff": 96, "embed": 64, "rotary": 8}  # what the kernels take
+LENGTHS = {"ragged": (19, 1, 12, 7), "uniform": (16, 16, 16)}
+COMPILED = ("gpt3", "bloom", "albert", "bart", "switch", "transformer_xl", "xlnet", "elmo")
+
+
+def wide(name):
+    """A model of a member's pretraining head, small but of a shape that the fast kernels take."""
+    known = {field.name for field in dataclasses.fields(MEMBERS[name].family.config)}
+    sizes = {key: value for key, value in WIDE.items() if key in known and "heads" in known}
+    return make(name, MEMBERS[name].family.pretraining, **sizes)
+
+
+def answer(f, batch, run=energy):
+    """Loss and gradients of one step."""
+    value = run(f.model, batch)
+    value.backward()
+    got = {"loss": value.detach()} | {n: p.grad.clone() for n, p in f.model.named_parameters() if p.grad is not None}
+    f.model.zero_grad()
+    return {key: tensor.double().cpu() for key, tensor in got.items()}
+
+
+def near(got, want, limit):
+    whole_norm = torch.cat([g.flatten() for n, g in want.items() if n != "loss"]).norm()
+    for key, expected in want.items():
+        error = (got[key] - expected).norm()
+        assert got[key].isfinite().all(), key
+        scale = expected.norm() if key == "loss" else expected.norm() + 0.02 * whole_norm
+        assert error < limit * scale, (key, float(error), float(scale))
+
+
+@pytest.mark.parametrize("shape", LENGTHS)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_as_on_a_cpu(name, shape):
+    f = wide(name)
+    batch = whole(f, f.batch(**rows(f, LENGTHS[shape]))[0])
+    want = answer(f.to("cpu", torch.float64), batch)
+    f.to("cuda", torch.float32)
+    near(answer(f, batch.to("cuda")), want, 5e-3)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        rough = answer(f, batch.to("cuda"))
+    assert all(value.isfinite().all() for value in rough.values())
+    assert abs(rough["loss"] - want["loss"]) < 0.1 * want["loss"]  # weights are large here, and so is the noise
+
+
+@pytest.mark.parametrize("shape", LENGTHS)
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled(name, shape):
+    torch._dynamo.reset()
+    f = wide(name)
+    batch = whole(f, f.batch(**rows(f, LENGTHS[shape]))[0])
+    want = answer(f.to("cpu", torch.float64), batch)
+    f.to("cuda", torch.float32)
+    near(answer(f, batch.to("cuda"), torch.compile(energy, fullgraph=True)), want, 5e-3)
