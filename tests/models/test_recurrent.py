@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
+from formers.generation.sample import Sampling, continue_ids
 from formers.models import textcnn
 from formers.nn.cache import Cache
 from formers.nn.convolution import bound_rows
 from formers.nn.probe import Probe
 from formers.tasks.heads import pool
+from formers.tasks.words import fill
+from formers.text.words import tokenizer
 from tests.models import reference_rnn as reference
 from tests.nn.test_cache import packed
 
@@ -120,6 +124,44 @@ def test_seq2seq_reads_from_the_end(attention):
 @pytest.mark.parametrize(("layers", "decoder_layers"), [(2, None), (4, None), (3, 1), (2, 5)])
 def test_gnmt(layers, decoder_layers):
     compare(model("gnmt", layers=layers, decoder_layers=decoder_layers), reference.gnmt)
+
+
+@pytest.mark.parametrize("kind", [*ATTENTION, "gnmt"])
+def test_greedy_word_for_word(kind):
+    """With the state of the caller, in a batch, against the equations applied to all that has been said so far."""
+    f = model("gnmt", layers=3) if kind == "gnmt" else model(**ATTENTION[kind])
+    function, p = reference.gnmt if kind == "gnmt" else reference.seq2seq, weights_of(f)
+    f.config = dataclasses.replace(f.config, start=2, eos=1)
+    sources = [source for source, _ in texts()]
+    for source, got in zip(sources, continue_ids(f, sources, 8, Sampling(temperature=0)), strict=True):
+        said = [2]
+        while len(said) < 9 and (len(said) == 1 or said[-1] != 1):
+            hidden, _ = function(p, f.config, source, said)
+            said.append(int((p["heads.lm.out.weight"] @ hidden[-1] + p["heads.lm.out.bias"]).argmax()))
+        assert got == [word for word in said[1:] if word != 1]
+
+
+@pytest.mark.parametrize("family", ["textcnn", "seq2seq", "gnmt"])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_word_vectors_as_the_first_layer(family, frozen):
+    """Of the words that have a vector, the model reads it; frozen, it stays."""
+    words = ["[UNK]", *(f"w{i}" for i in range(16))]
+    wide = 6 if family == "gnmt" else 5
+    known = formers.build("vectors", vocab=12, dim=wide)
+    known.tokenizer = tokenizer([*words[:6], *(f"other{i}" for i in range(6))])
+    f = formers.build("textcnn", **CNN) if family == "textcnn" else model(family)
+    body, fresh = f.model.body, f.model.body.embed.token.weight.detach().clone()
+    tables = [body.embed.token, *([] if family == "textcnn" else [body.target.token])]
+    for table in tables:
+        found = fill(table, tokenizer(words), known, frozen=frozen)
+        assert found.found == 5
+        assert torch.equal(table.weight[1:6], known.model.body.table[1:6])
+    assert torch.equal(body.embed.token.weight[6:], fresh[6:])
+    given = {} if family == "textcnn" else {"target": torch.tensor([[4, 8]])}
+    f.logits(torch.tensor([[1, 5, 7, 3]]), **given).square().sum().backward()
+    for table in tables:
+        assert (table.weight.grad is None) == frozen
+    assert any(p.grad is not None and p.grad.any() for p in f.model.parameters())
 
 
 def test_one_table_for_all():

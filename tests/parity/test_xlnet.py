@@ -3,6 +3,7 @@ to the paper's equations, written out token by token, where transformers has no 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import random
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.batch import Batch
+from formers.generation.sample import Sampling, continue_ids
 from formers.nn.memory import Memory
 from formers.nn.probe import Probe
 from tests.parity.cases import pulled
@@ -547,3 +549,20 @@ def test_a_config_without_sizes_is_the_large_model(tmp_path):
     )  # fmt: skip
     with pytest.raises(formers.Error, match="untie_r: formers cannot honour False"):
         HF_CONFIG.read({"untie_r": False}, where="here")
+
+
+@pytest.mark.parametrize("more", [{}, {"attn_type": "uni"}, {"mem_len": None}, {"mem_len": 3}], ids=str)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_greedy_token_for_token(more, seed, tmp_path):
+    """The query stream guesses the token behind the last, and the last two are read anew at each step."""
+    model = reference("LMHeadModel", seed, **more)
+    f = loaded(model, tmp_path)
+    f.config = dataclasses.replace(f.config, eos=None)
+    g, prompts, wants = torch.Generator().manual_seed(seed), [], []
+    for length in (1, 2, 5, 9):
+        ids = torch.randint(6, VOCAB, (1, length), generator=g)
+        want = model.generate(ids, do_sample=False, max_new_tokens=9, eos_token_id=None, pad_token_id=0)[0, length:]
+        assert continue_ids(f, ids.tolist(), 9, Sampling(temperature=0)) == [want.tolist()]
+        prompts, wants = [*prompts, ids[0].tolist()], [*wants, want.tolist()]
+    assert continue_ids(f, prompts, 9, Sampling(temperature=0)) == wants  # side by side as alone
+    assert len({token for want in wants for token in want}) > 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from ..batch import Batch
 from ..data.draws import uniform
 from ..errors import Error
 from ..former import Former
+from ..nn.memory import Memory
 from ..tasks.inputs import check_ids
 
 
@@ -58,7 +60,9 @@ def continue_ids(
     source = packed(rows, former.device) if former.pair else None
     begun = [[first_token(former)] if former.pair else row for row in rows]
     context: int | None = getattr(former.config, "context", None)
-    size = context or getattr(former.config, "memory", 0) or max(map(len, begun)) + tokens
+    kept = former.config.memory if issubclass(former.state, Memory) else context
+    size = kept or max(map(len, begun)) + tokens
+    again = 2 if streams(former) else 1  # tokens of each step
     stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
     done: list[list[int]] = [[] for _ in rows]
     state, fed = former.remember(len(rows), size), [row if context is None else row[-context:] for row in begun]
@@ -66,22 +70,44 @@ def continue_ids(
         if context is not None and state.used + max(map(len, fed)) > context:
             state = former.remember(len(rows), size)
             fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(begun, done, strict=True)]
-        hidden = former.model(packed(fed, former.device).replace(source=source), **former.how(state, None))
-        ends = torch.tensor(np.cumsum([len(f) for f in fed]) - 1, device=former.device)
-        picked = sampling.pick(former.model.logits(hidden[ends], part="lm"), step).tolist()
+        picked = sampling.pick(ask(former, fed, source, state), step).tolist()
         for row, token in zip(done, picked, strict=True):
             if not (row and row[-1] in stops):
                 row.append(token)
         if all(row[-1] in stops for row in done):
             break
-        fed = [[row[-1]] for row in done]
+        fed = [(row + new)[-again:] for row, new in zip(begun, done, strict=True)]
     return [row[:-1] if row[-1] in stops else row for row in done]
+
+
+def ask(former: Former, fed: list[list[int]], source: Batch | None, state: Any) -> Tensor:
+    """(rows, vocab) what comes after the tokens that are fed.
+
+    Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those of
+    the token before it are forgotten: that token is read again with its successor (two by two, as transformers does).
+    """
+    two = streams(former)
+    batch = packed([[*row, 0] for row in fed] if two else fed, former.device).replace(source=source)
+    ends = batch.layout.last()
+    if two:
+        order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
+        batch = batch.replace(order=order, chosen=ends)
+    hidden = former.model(batch, **former.how(state, None))
+    if two:
+        state.forget(2)
+    return former.model.logits(hidden[ends], part="lm")
+
+
+def streams(former: Former) -> bool:
+    """The model reads in two streams, of which the second guesses tokens that it does not see (XLNet)."""
+    return hasattr(former.model.body, "blank")
 
 
 def check(former: Former, prompts: Sequence[Sequence[int]], tokens: int) -> None:
     """Refuse what cannot be continued."""
     words = hasattr(former.config, "slots")  # who reads words of characters has no token to go on with
-    if former.head not in ("lm", "double") or words or getattr(former.config, "causal", True) is False:
+    blind = getattr(former.config, "causal", True) is False and not streams(former)
+    if former.head not in ("lm", "double") or words or blind:
         raise Error(
             f"{former.family} with head {former.head!r} does not continue text",
             fix="load a decoder such as gpt2 with head='lm'",

@@ -39,6 +39,13 @@ class Memory:
         self.states = {layer: x[:, x.shape[1] - self.used :] for layer, x in self.states.items()}
         self.lengths = None if self.lengths is None else self.lengths.clamp(max=length)
 
+    def forget(self, count: int) -> None:
+        """Drop the newest states of each row: they will be read again with what follows."""
+        count = min(count, self.used)
+        self.used -= count
+        self.states = {layer: x[:, : self.used] for layer, x in self.states.items()}
+        self.lengths = None if self.lengths is None else (self.lengths - count).clamp(min=0)
+
     def fits(self, layers: int, dim: int) -> None:
         """Refuse to serve a model of another shape than the one that filled this memory."""
         known = (len(self.states), next(iter(self.states.values())).shape[-1]) if self.states else (layers, dim)
