@@ -16,7 +16,6 @@ from formers.inspection.attention import attention
 from formers.objectives.causal import CausalLM
 from formers.training.evaluate import Score, evaluate, unigram
 from formers.training.loop import train
-from formers.training.optim import adamw, trapezoid
 from formers.training.pretrain import RECIPES, Recipe, pretrain
 from formers.training.report import write
 from formers.training.step import Step
@@ -87,24 +86,6 @@ def test_step_gives_sums_and_counts():
     total, count = out["lm"]
     assert count == 120
     assert total.requires_grad
-
-
-def test_norms_and_biases_do_not_decay():
-    f = model()
-    groups = adamw(f.model, 1e-3).param_groups
-    assert [g["weight_decay"] for g in groups] == [0.01, 0.0]
-    assert all(p.dim() == 1 for p in groups[1]["params"])
-    assert len(groups[0]["params"]) + len(groups[1]["params"]) == len(list(f.model.parameters()))
-    assert len(adamw(torch.nn.Linear(2, 2, bias=False), 1e-3).param_groups) == 1
-
-
-def test_schedule():
-    shares = [trapezoid(step, 100, 10) for step in range(101)]
-    assert shares[0] == pytest.approx(0.1)
-    assert shares[9] == shares[50] == shares[80] == 1.0
-    assert shares[90] == pytest.approx(0.5)
-    assert shares[100] == 0.0
-    assert trapezoid(0, 10, 0) == 1.0
 
 
 def test_unigram_and_evaluate():

@@ -12,7 +12,8 @@ import torch
 from ..batch import Batch
 from ..errors import Error
 from ..tasks.heads import Model
-from .optim import adamw, trapezoid
+from .optim import optimizer
+from .schedule import schedule
 from .step import Step
 
 
@@ -42,21 +43,22 @@ def train(
 ) -> History:
     """Train for some steps. `tell(step, loss, tokens per second)` is called after each; `check` every so many steps."""
     device = next(model.parameters()).device
-    step, optimizer, history = Step(model, objective).train(), adamw(model, lr), History()
+    step, adam, history = Step(model, objective).train(), optimizer("adamw", model, lr), History()
+    share = schedule("wsd", steps, warmup)
     before = torch.random.get_rng_state()
     torch.manual_seed(seed)  # dropout
     began = time.perf_counter()
     try:
         for number in range(steps):
             batch = next(batches)[0].to(device)
-            for group in optimizer.param_groups:
-                group["lr"] = lr * trapezoid(number, steps, warmup)
+            for group in adam.param_groups:
+                group["lr"] = lr * share(number)
             losses = step(batch)
             loss = torch.stack([total / count for total, count in losses.values()]).sum()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            adam.step()
+            adam.zero_grad()
             value = float(loss.detach())
             if value != value:
                 raise Error(f"the loss is not a number at step {number}", fix="take a smaller learning rate")

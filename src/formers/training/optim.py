@@ -1,25 +1,107 @@
-"""Optimizers and learning rates."""
+"""Optimizers by name: fused AdamW and those that single papers ask for. Norms and biases do not decay."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from ..config import suggest
+from ..errors import Error
 
 
-def adamw(
-    model: nn.Module, lr: float, decay: float = 0.01, betas: tuple[float, float] = (0.9, 0.98)
-) -> torch.optim.Optimizer:
-    """Fused AdamW; norms and biases do not decay."""
-    parameters = list(model.parameters())
-    groups = [
+class Scaled(torch.optim.Optimizer):
+    """Adam's direction, its length tied to that of the weights. Both follow the same moments and decay."""
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+    ):
+        super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    def length(self, weight: Tensor, direction: Tensor) -> Tensor:
+        """By what a direction is multiplied, beside the learning rate."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One step; nothing here waits for a GPU."""
+        for group in self.param_groups:
+            first, second = group["betas"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = torch.zeros((), device=p.device)
+                    state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
+                state["step"] += 1
+                mean, square, t = state["exp_avg"], state["exp_avg_sq"], state["step"]
+                mean.lerp_(p.grad, 1 - first)
+                square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
+                direction = (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
+                direction = direction + group["weight_decay"] * p
+                p.sub_(direction * (group["lr"] * self.length(p, direction)))
+
+
+class LAMB(Scaled):
+    """You et al. 2019, algorithm 2: each layer moves by a share of its own norm (ALBERT's large batches)."""
+
+    def length(self, weight: Tensor, direction: Tensor) -> Tensor:
+        """‖w‖ / ‖direction‖, or 1 where either is zero."""
+        own, new = weight.norm(), direction.norm()
+        return torch.where((own > 0) & (new > 0), own / new, torch.ones_like(own))
+
+
+class RMSAdamW(Scaled):
+    """AdamW whose rate is relative to the root mean square of the weights, as Adafactor's is: what T5 needs of it."""
+
+    def length(self, weight: Tensor, direction: Tensor) -> Tensor:
+        """RMS(w), at least 1e-3 (Shazeer & Stern 2018, §8)."""
+        return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
+
+
+def groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay, norms and biases do not."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    parts = [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
         {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=lr, betas=betas, fused=True)
+    return [part for part in parts if part["params"]]
 
 
-def trapezoid(step: int, steps: int, warmup: int, decay: float = 0.2) -> float:
-    """The share of the learning rate at a step: linear warm-up, a plateau, and a linear way down over the last fifth
-    (warm-up, stable, decay). Small masked models need the plateau: they learn late, and then all at once."""
-    down = (steps - step) / max(1.0, decay * steps)
-    return max(0.0, min((step + 1) / max(1, warmup), 1.0, down))
+Maker = Callable[[list[dict[str, Any]], float, tuple[float, float], float], torch.optim.Optimizer]
+OPTIMIZERS: dict[str, Maker] = {
+    "adamw": lambda parts, lr, betas, eps: torch.optim.AdamW(parts, lr=lr, betas=betas, eps=eps, fused=True),
+    "adam": lambda parts, lr, betas, eps: torch.optim.Adam(parts, lr=lr, betas=betas, eps=eps, fused=True),
+    "adafactor": lambda parts, lr, betas, eps: torch.optim.Adafactor(parts, lr=lr),
+    "rms-adamw": lambda parts, lr, betas, eps: RMSAdamW(parts, lr, betas, eps),
+    "lamb": lambda parts, lr, betas, eps: LAMB(parts, lr, betas, eps),
+    "adagrad": lambda parts, lr, betas, eps: torch.optim.Adagrad(parts, lr=lr, initial_accumulator_value=1.0),
+    "sgd": lambda parts, lr, betas, eps: torch.optim.SGD(parts, lr=lr, momentum=betas[0]),
+}
+
+
+def optimizer(
+    name: str,
+    model: nn.Module,
+    lr: float,
+    *,
+    decay: float = 0.01,
+    betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-8,
+) -> torch.optim.Optimizer:
+    """The optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
+    if name not in OPTIMIZERS:
+        raise Error(f"there is no optimizer {name!r}", fix=suggest(name, OPTIMIZERS))
+    parts = groups(model, decay)
+    if not parts:
+        raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
+    return OPTIMIZERS[name](parts, lr, betas, eps)

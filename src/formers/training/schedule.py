@@ -1,0 +1,60 @@
+"""Learning rates over a run, as shares of the highest: functions of the step alone, so that resuming needs no state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..config import suggest
+from ..errors import Error
+
+Schedule = Callable[[int], float]
+
+
+def constant(step: int, steps: int, warmup: int) -> float:
+    """The same from the end of the warm-up on."""
+    return 1.0
+
+
+def linear(step: int, steps: int, warmup: int) -> float:
+    """Down to nothing in a straight line (BERT)."""
+    return (steps - step) / max(1, steps - warmup)
+
+
+def cosine(step: int, steps: int, warmup: int, least: float = 0.1) -> float:
+    """Down to a tenth along half a wave (GPT-3)."""
+    share = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def inverse(step: int, steps: int, warmup: int) -> float:
+    """As 1/√step from the end of the warm-up on (T5; Noam's is this times a constant)."""
+    return math.sqrt(max(1, warmup) / max(1, step + 1, warmup))
+
+
+def plateau(step: int, steps: int, warmup: int, decay: float = 0.2) -> float:
+    """Warm-up, stable, decay: a plateau, and a straight line down over the last fifth. Small masked models need the
+    plateau: they learn late, and then all at once."""
+    return min(1.0, (steps - step) / max(1.0, decay * steps))
+
+
+SHAPES = {"constant": constant, "linear": linear, "cosine": cosine, "inverse": inverse, "wsd": plateau}
+
+
+def schedule(name: str, steps: int, warmup: int) -> Schedule:
+    """The share of the learning rate at each step: a linear warm-up, then the shape of that name."""
+    if name not in SHAPES:
+        raise Error(f"there is no schedule {name!r}", fix=suggest(name, SHAPES))
+    if steps < 1 or warmup < 0:
+        raise Error(f"{steps} steps with {warmup} of warm-up make no run", fix="give at least one step")
+    shape = SHAPES[name]
+
+    def share(step: int) -> float:
+        return max(0.0, min((step + 1) / max(1, warmup), 1.0) if step < warmup else shape(step, steps, warmup))
+
+    return share
+
+
+def noam(dim: int, warmup: int) -> float:
+    """The highest rate of Vaswani et al. 2017, eq. 3: d^-0.5 · warmup^-0.5, from which `inverse` goes down."""
+    return dim**-0.5 * max(1, warmup) ** -0.5
