@@ -61,15 +61,17 @@ def unpacked(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
     if suffix == ".zst":
         yield from unzstd(raw)
         return
-    file: Any = gzip.GzipFile(fileobj=raw) if suffix == ".gz" else lzma.LZMAFile(raw) if suffix == ".xz" else raw
-    while chunk := file.read(CHUNK):
-        yield chunk
+    opener: Any = {".gz": gzip.open, ".xz": lzma.open}.get(suffix)
+    with opener(raw) if opener else raw as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
 
 
 def unzstd(raw: IO[bytes]) -> Iterator[bytes]:
     """zstd, frame after frame. A kilobyte may unpack to 32 MB at most, so a kilobyte is handed over at a time."""
     zstandard = need("zstandard", "zst files")
-    ended, frame = True, None
+    frame: Any = None
+    ended = True
     while rest := raw.read(1024):
         while rest:
             if ended:

@@ -126,7 +126,7 @@ def of_separated(path: Path, mark: str, wants: Wants) -> Iterator[str]:
     rows = csv_rows(path, wants) if mark == "," else tsv_rows(path, wants)
     _, names = next(rows, (0, []))
     first = list(itertools.islice(rows, SAMPLE))
-    records = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
+    records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
     at = names.index(pick(records, wants.column, wants.changes, path))
     for number, row in itertools.chain(first, rows):
         if len(row) == len(names):
@@ -207,6 +207,7 @@ def values(column: Any, pyarrow: Any) -> list[str]:
 def of_python(source: Any, column: str | None, changes: Changes) -> Iterator[str]:
     """The texts of strings, records, a DataFrame or a dataset."""
     wants = Wants(column, changes)
+    rows: Any = source
     if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
         raise Error(f"this holds several parts: {listed(source)}", fix="hand in one of them, such as data['train']")
     if isinstance(source, bytes) or not isinstance(source, Iterable):
@@ -216,12 +217,12 @@ def of_python(source: Any, column: str | None, changes: Changes) -> Iterator[str
     if isinstance(source, list | tuple) and source and all(named(item) for item in source):
         raise Error("these strings look like file names", fix="hand in Path objects, or find([...])")
     if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame
-        name = pick([*source.head(SAMPLE).to_dict("records"), dict.fromkeys(source.columns)], column, changes, None)
-        source = source[name]
+        name = pick([*rows.head(SAMPLE).to_dict("records"), dict.fromkeys(rows.columns)], column, changes, None)
+        rows = rows[name]
     elif hasattr(source, "select_columns") and getattr(source, "features", None):  # a dataset of HF
-        kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in source.features.items()}
-        source = source.select_columns([column := pick([kinds], column, changes, None)])
-    yield from texts(counted(source, changes), column, changes, "the documents", wants)
+        kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in rows.features.items()}
+        rows = rows.select_columns([column := pick([kinds], column, changes, None)])
+    yield from texts(counted(rows, changes), column, changes, "the documents", wants)
 
 
 def named(item: Any) -> bool:

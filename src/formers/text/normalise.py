@@ -86,7 +86,7 @@ def normalise(text: str, form: str = "NFC") -> str:
     """
     if form == "NFKC":
         return normalise(
-            "".join(p if i % 2 else unicodedata.normalize(form, p) for i, p in enumerate(JAMO.split(text)))
+            "".join(p if i % 2 else unicodedata.normalize("NFKC", p) for i, p in enumerate(JAMO.split(text)))
         )
     if form != "NFC":
         raise Error(f"there is no normal form {form!r}", fix="choose NFC or NFKC; the others take Hangul apart")
