@@ -13,18 +13,20 @@ from ..errors import Error
 
 MARKS = ".!?…‼⁇⁈⁉‥"
 CLOSERS = "\"'”’»)\\]}」』》〉】〕）］｝"
+WIDE = "。！？｡"
 LAUGH = "ㅋㅎㅠㅜㄷㅉ~^;♥♡★☆♪"  # ㅋㅋ, ㅠㅠ, ^^, ~ belong to the sentence before them
 TAIL = rf"[{LAUGH}]*+(?:[^\S\n]++[{LAUGH}]++(?=\s|$|[가-힣]))*+"
 # Syllables that a Korean sentence ends with, in front of a mark without a space behind it; and syllables that it goes
 # on after, in front of dots (particles and endings such as 는데.., 하고.., 지만..).
 FINAL = frozenset("다요죠까네군음임함됨")
 GOES = frozenset("은는을를이가에의로도만고서며면던한할된될와과랑데게니까아어또")
-# Each run is tried once and never given back, so that time is linear whatever the text.
+# One set of first characters, which a search skips to. A run is never given back: time is linear whatever the text.
 PLACE = re.compile(
-    rf"""(?<![{MARKS}])(?P<mark>[{MARKS}]++)(?P<close>[{CLOSERS}]*+)(?P<tail>{TAIL}\s*+)
-    |(?P<wide>[。！？｡]++[{CLOSERS}]*+\s*+)
-    |(?P<polite>(?<=[다요까죠음])(?=[\s{LAUGH}]){TAIL}\s*+(?=[^\s{CLOSERS}{MARKS},]))
-    |(?P<line>\n\s*+)""",
+    rf"""[{MARKS}{WIDE}\n다요까죠음](?:
+    (?<=[{MARKS}])(?P<mark>[{MARKS}]*+)(?P<close>[{CLOSERS}]*+)(?P<tail>{TAIL}\s*+)
+    |(?<=\n)(?P<line>\s*+)
+    |(?<=[{WIDE}])(?P<wide>[{WIDE}]*+[{CLOSERS}]*+\s*+)
+    |(?=[\s{LAUGH}])(?P<polite>{TAIL}\s*+)(?=[^\s{CLOSERS}{MARKS},]))""",
     re.VERBOSE,
 )
 
@@ -56,7 +58,7 @@ TITLES = listed(
     "mr mrs ms mx dr prof st gen sen rep gov capt cpt lt col sgt maj adm cmdr rev hon pres supt mt messrs mme mlle",
     "vs viz cf e.g i.e eg ie approx ca resp incl excl eds trans",
 )
-NUMBERED = listed("no nos p pp vol vols fig figs ch chap sec sect art eq eqs tab ver op nr par")
+NUMBERED = listed("ft no nos p pp vol vols fig figs ch chap sec sect art eq eqs tab ver op nr par")
 MAY_END = listed(
     "inc ltd co corp llc plc bros jr sr etc al ave blvd rd sq dept univ assn esq oz lb lbs misc tel ext",
     "ph.d ed.d m.d u.s.a a.m p.m b.c a.d b.sc m.sc hr hrs",
@@ -133,7 +135,7 @@ class Rules:
     def line(self, place: re.Match[str]) -> bool:
         """A new line ends a sentence, unless somebody broke the text at a column."""
         text, at, after = self.text, place.start(), place.end()
-        if after == len(text) or place["line"].count("\n") > 1 or self.language == "ko":
+        if after == len(text) or "\n" in place["line"] or self.language == "ko":
             return True
         before = text[max(0, at - 1)]
         if BULLET.match(text, after) or "가" <= before <= "힣" or before in MARKS:
@@ -147,17 +149,17 @@ class Rules:
 
     def polite(self, place: re.Match[str]) -> bool:
         """A Korean ending without a mark."""
-        head = self.text[max(0, place.start() - 5) : place.start()]
+        head = self.text[max(0, place.start() - 4) : place.start() + 1]
         if self.language == "en" or not POLITE.search(head) or NOUNS.search(head):
             return False
         return not SAID.match(self.text, place.end())
 
     def mark(self, place: re.Match[str], start: int) -> bool:
         """An end mark, perhaps behind an abbreviation, inside a name, or of a thought that goes on."""
-        text, at, after = self.text, place.start("mark"), place.end()
-        if after == len(text):
+        text, at, after = self.text, place.start(), place.end()
+        if after == len(text) or place["tail"].count("\n") > 1:
             return True
-        mark, before, following = place["mark"], text[at - 1] if at else "", text[after]
+        mark, before, following = text[at : place.end("mark")], text[at - 1] if at else "", text[after]
         korean = "가" <= before <= "힣" and self.language != "en"
         if not any(map(str.isspace, place["tail"])):  # 봤다.너무, 영화..너무
             ends = before in FINAL or (len(mark) > 1 and before not in GOES)
@@ -176,7 +178,7 @@ class Rules:
 
     def dots(self, place: re.Match[str], korean: bool) -> bool:
         """… ends a Korean sentence behind an ending only, an English one unless a word is said again (I… I)."""
-        at = place.start("mark")
+        at = place.start()
         if korean:
             return self.text[at - 1] not in GOES
         word, again = WORD.search(self.text[max(0, at - REACH) : at]), NEXT.match(self.text, place.end())
@@ -184,7 +186,7 @@ class Rules:
 
     def stop(self, place: re.Match[str], start: int, before: str, following: str) -> bool:
         """A single full stop."""
-        text, at, after = self.text, place.start("mark"), place.end()
+        text, at, after = self.text, place.start(), place.end()
         head = text[max(start, at - REACH) : at]
         found = WORD.search(head)
         word = found[0] if found else ""
