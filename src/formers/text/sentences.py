@@ -159,7 +159,7 @@ class Rules:
         text, at, after = self.text, place.start(), place.end()
         if after == len(text) or place["tail"].count("\n") > 1:
             return True
-        mark, before, following = text[at : place.end("mark")], text[at - 1] if at else "", text[after]
+        mark, before, following = text[at : place.end("mark")], text[at - 1] if at > start else " ", text[after]
         korean = "가" <= before <= "힣" and self.language != "en"
         if not any(map(str.isspace, place["tail"])):  # 봤다.너무, 영화..너무
             ends = before in FINAL or (len(mark) > 1 and before not in GOES)
