@@ -131,7 +131,8 @@ def of_text(pieces: Iterator[str], unit: str, longest: int, changes: Changes) ->
         unit = guess(head)
         changes.note(f"a {unit} is a document")
     found = lines(pieces, longest, changes)
-    for document in found if unit == "line" else blocks(found, longest, changes, blank=unit == "block"):
+    texts = (text for text, _ in found) if unit == "line" else blocks(found, longest, changes, blank=unit == "block")
+    for document in texts:
         if document and not document.isspace():
             changes.documents += 1
             yield document
@@ -146,19 +147,22 @@ def guess(head: str) -> Literal["line", "block"]:
     return "block" if gaps and sum(found) <= AVERAGE * (gaps + 1) else "line"
 
 
-def blocks(found: Iterable[str], longest: int, changes: Changes, blank: bool = True) -> Iterator[str]:
+def blocks(found: Iterable[tuple[str, bool]], longest: int, changes: Changes, blank: bool = True) -> Iterator[str]:
     """Lines put together up to a blank one (or to the end), and cut where they are longer than `longest`."""
     block: list[str] = []
     length = 0
-    for line in found:
+    for line, ended in found:
         empty = blank and (not line or line.isspace())
-        if block and (empty or length + len(line) + 1 > longest):
+        if block and (empty or length + len(line) > longest):
             changes.cut += not empty
             yield "\n".join(block)
             block, length = [], 0
         if not empty and (block or line):
             block.append(line)
-            length += len(line) + (length > 0)
+            length += len(line) + 1
+        if block and not ended:
+            yield "\n".join(block)
+            block, length = [], 0
     if block:
         yield "\n".join(block)
 

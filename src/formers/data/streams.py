@@ -139,12 +139,13 @@ def check(head: bytes, where: object) -> None:
     raise Error(f"this is not UTF-8: it seems to be {seems}", where=where, fix=fix)
 
 
-def lines(pieces: Iterable[str], longest: int, changes: Changes) -> Iterator[str]:
-    """Lines without their ends, normalised and counted. One longer than `longest` characters comes in parts."""
+def lines(pieces: Iterable[str], longest: int, changes: Changes) -> Iterator[tuple[str, bool]]:
+    """Lines without their ends, normalised and counted. One longer than `longest` characters comes in parts: each with
+    whether its line ends there."""
     for text, ended in parts(pieces, longest):
         changes.lines += ended
         changes.cut += not ended
-        yield compose(text, changes)
+        yield compose(text, changes), ended
 
 
 def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
