@@ -198,8 +198,8 @@ def test_bombs_stream(tmp_path, form, full):
     size = 2 * 10**9 if full else 10**8
     path = tmp_path / f"a.{form}"
     openers = {
-        "txt.gz": lambda: gzip.open(path, "wb", 1),
-        "txt.xz": lambda: lzma.open(path, "wb", preset=0),
+        "txt.gz": lambda: gzip.open(path, "wb", 1),  # noqa: SIM115
+        "txt.xz": lambda: lzma.open(path, "wb", preset=0),  # noqa: SIM115
         "txt.zst": lambda: pytest.importorskip("zstandard").open(path, "wb"),
     }
     with openers[form]() as file:
