@@ -14,6 +14,7 @@ from ..errors import Error
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
+from .tokenizer import tokenizer
 from .tree import tree
 
 app = App(
@@ -28,6 +29,7 @@ app.command(tree)
 app.command(import_, name="import")
 app.command(export)
 app.command(doctor)
+app.command(tokenizer)
 
 
 def main(arguments: list[str] | None = None) -> Any:

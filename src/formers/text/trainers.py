@@ -1,19 +1,34 @@
-"""The tokenizers that formers trains, by name."""
+"""The tokenizers that formers trains, by kind or by the family that they are for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
+from inspect import signature
+from typing import Any
 
 from ..config import suggest
 from ..errors import Error
+from .templates import FAMILY
 from .tokenizer import Tokenizer
 
+KINDS = {"bpe": "bpe", "wordpiece": "wordpiece", "unigram": "unigram", "words": "words", "characters": "chars"}
 
-def train(kind: str, lines: Iterable[str], size: int) -> Tokenizer:
-    """Train a tokenizer of a kind: bpe (byte-level) or wordpiece."""
-    from . import bpe, wordpiece
 
-    kinds = {"bpe": bpe.train, "wordpiece": wordpiece.train}
-    if kind not in kinds:
-        raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest(kind, kinds))
-    return kinds[kind](lines, size)
+def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokenizer:
+    """Train a tokenizer of a kind (bpe, wordpiece, unigram, words, characters), or the one of a family (bert, t5, …).
+
+    Options are those of the kind's own `train`; all have `style` (whose special tokens), `workers` and `tell`. The
+    result is the same, byte for byte, however many processes count the words.
+    """
+    if kind in FAMILY:
+        kind, style = FAMILY[kind]
+        options.setdefault("style", style)
+    if kind not in KINDS:
+        raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest(kind, [*KINDS, *FAMILY]))
+    learn = import_module(f"{__package__}.{KINDS[kind]}").train
+    known = signature(learn).parameters
+    for name in options:
+        if name not in known and "options" not in known:
+            raise Error(f"{kind} has no option {name!r}", fix=suggest(name, [*known][2:]))
+    return learn(lines, size, **options)
