@@ -1,4 +1,4 @@
-"""Plans and batches: which spans of the store make example n, and how examples are packed to a fixed size.
+"""Batches: examples of a plan, corrupted and packed to a fixed shape.
 
 The position in the data is one number, the next global example; examples are numbered through all epochs.
 """
@@ -6,75 +6,47 @@ The position in the data is one number, the next global example; examples are nu
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from ..batch import Batch
 from ..errors import Error
-from .draws import shuffled
+from .plans import Objective, Shape, gather
 from .store import Store
 
-
-@dataclass(frozen=True)
-class Plan:
-    """Example n is tokens[begin[n]:end[n]] between the objective's frame marks."""
-
-    begin: np.ndarray
-    end: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.begin)
+IGNORED = -100
 
 
-class Objective(Protocol):
-    """What a loader needs of an objective."""
-
-    frame: tuple[tuple[int, ...], tuple[int, ...]]  # marks before and behind an example
-
-    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Which spans make the examples of an epoch."""
-        ...
-
-    def corrupt(self, batch: Batch, seed: int) -> Batch:
-        """Hide what is to be predicted."""
-        ...
-
-
-def windows(store: Store, length: int, seed: int, epoch: int) -> Plan:
-    """Documents cut into windows of `length`, in random order; a document's last window reaches back to be full."""
-    begins, ends = [], []
-    for low, high in zip(store.starts[:-1], store.starts[1:], strict=True):
-        begin = np.arange(low, max(low + 1, high), length)
-        end = np.minimum(begin + length, high)
-        begins.append(np.maximum(end - length, low))
-        ends.append(end)
-    begin, end = np.concatenate(begins), np.concatenate(ends)
-    keep = end - begin > 1
-    order = shuffled(int(keep.sum()), seed, epoch, 0xDA7A)
-    return Plan(begin[keep][order], end[keep][order])
-
-
-def pack(
-    store: Store,
-    plan: Plan,
-    numbers: np.ndarray,
-    samples: np.ndarray,
-    frame: tuple[tuple[int, ...], tuple[int, ...]],
-    total: int,
-) -> Batch:
-    """Examples one after the other; dummy documents, none longer than an example, fill up to `total` tokens, so that
-    all batches have one shape."""
-    front, back = (np.asarray(part, np.int64) for part in frame)
-    rows = [np.concatenate((front, store.tokens[plan.begin[n] : plan.end[n]], back)) for n in numbers]
-    lengths = np.array([len(row) for row in rows])
-    longest = int((plan.end - plan.begin).max()) + len(front) + len(back)
-    left = total - int(lengths.sum())
-    fill = np.array([longest] * (left // longest) + [left % longest] * (left % longest > 0), np.int64)
-    starts = np.concatenate(([0], np.cumsum(np.append(lengths, fill)))).astype(np.int32)
-    ids = np.concatenate((*rows, np.zeros(left, np.int64)))
-    return Batch(ids, starts, longest, sample=np.append(samples, np.full(len(fill), -1)))
+def filled(batch: Batch, shape: Shape) -> Batch:
+    """The batch with dummy documents, none longer than an example, and ignored places up to the fixed shape."""
+    source = batch.source
+    if source is not None:
+        inner = Shape(shape.documents, shape.source, 0, shape.source_longest)
+        source = filled(source.replace(sample=batch.sample), inner).replace(sample=None, labels=None)
+    old, documents = len(batch.ids), len(batch.starts) - 1
+    rest, rows = shape.tokens - old, shape.documents - documents
+    size = np.minimum(np.maximum(rest - np.arange(rows) * shape.longest, 0), shape.longest)
+    if rest < 0 or rows < 0 or size.sum() < rest:
+        raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
+    grown = {
+        name: np.concatenate((value, np.zeros((rest, *value.shape[1:]), value.dtype)))
+        for name in ("ids", "positions", "segments", "tasks", "order")
+        if (value := getattr(batch, name)) is not None
+    }
+    starts = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
+    if shape.places:
+        free = shape.places - len(batch.labels)
+        chosen, labels = np.pad(batch.chosen, (0, free)), np.pad(batch.labels, (0, free), constant_values=IGNORED)
+    else:
+        chosen, labels = batch.chosen, batch.labels
+        if labels is not None:
+            labels = np.pad(labels, (0, rest), constant_values=IGNORED)
+    answers = None if batch.answers is None else np.pad(batch.answers, (0, rows), constant_values=IGNORED)
+    sample = np.pad(batch.sample, (0, rows), constant_values=-1)
+    return batch.replace(
+        **grown, starts=starts, longest=shape.longest, source=source, chosen=chosen, labels=labels, sample=sample,
+        answers=answers,
+    )  # fmt: skip
 
 
 def batches(
@@ -84,22 +56,25 @@ def batches(
 
     Every epoch has the same number of examples, and a batch stays within one epoch.
     """
-    count, extra = len(objective.plan(store, seed, 0)), sum(map(len, objective.frame))
+    plan = objective.plan(store, seed, 0)
+    count, shape = len(plan), objective.shape(total, plan)
+    limits = np.array([shape.tokens, shape.places or shape.tokens, shape.source])
     epoch = position // count
     while epochs is None or epoch < epochs:
         plan = objective.plan(store, seed, epoch)
-        reach = np.cumsum(plan.end - plan.begin + extra)  # tokens up to and including each example
+        reach = np.concatenate((np.zeros((1, 3), np.int64), np.cumsum(objective.sizes(plan), 0)))
         n = position - epoch * count
         while n < count:
-            stop = int(np.searchsorted(reach, (reach[n - 1] if n else 0) + total, side="right"))
+            stops = [np.searchsorted(reach[:, i], reach[n, i] + limits[i], side="right") - 1 for i in range(3)]
+            stop = int(min(*stops, n + shape.documents))
             if stop == n:
-                size = int(plan.end[n] - plan.begin[n]) + extra
                 raise Error(
-                    f"an example of {size} tokens does not fit into a batch of {total}",
+                    f"an example of {' + '.join(map(str, reach[n + 1] - reach[n]))} tokens, places and source tokens "
+                    f"does not fit into a batch of {limits}",
                     fix="take larger batches or shorter examples",
                 )
             numbers = np.arange(n, stop)
-            packed = pack(store, plan, numbers, epoch * count + numbers, objective.frame, total)
+            raw = gather(store, plan, numbers, epoch * count + numbers)
             n, position = stop, epoch * count + stop
-            yield objective.corrupt(packed, seed), position
+            yield filled(objective.corrupt(raw, seed), shape), position
         epoch += 1

@@ -1,4 +1,4 @@
-"""The token store: all documents' ids in one array, and where each document begins."""
+"""The token store: all documents' ids in one array, and where each document and sentence begins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
 
+PHRASE, ENTITY = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
+
 
 @dataclass(frozen=True)
 class Store:
@@ -19,6 +21,21 @@ class Store:
     starts: np.ndarray  # (documents + 1,) int64
     vocab: int
     fingerprint: str  # of the tokenizer
+    sentences: np.ndarray | None = None  # (sentences + 1,) int64; every document begins one. None: it is one
+    units: np.ndarray | None = None  # (total,) uint8
+
+    @property
+    def sentence_starts(self) -> np.ndarray:
+        """(sentences + 1,) where sentences begin, and the end of all."""
+        return self.starts if self.sentences is None else self.sentences
+
+    def take(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """The tokens of spans one after the other, where a sentence begins among them, and the units."""
+        sizes = end - begin
+        slots = np.arange(sizes.sum()) + np.repeat(begin - (np.cumsum(sizes) - sizes), sizes)
+        edges = self.sentence_starts
+        first = edges[np.minimum(np.searchsorted(edges, slots), len(edges) - 1)] == slots
+        return self.tokens[slots].astype(np.int64), first, None if self.units is None else self.units[slots]
 
     @staticmethod
     def of(documents: Sequence[str], tokenizer: Tokenizer) -> Store:
