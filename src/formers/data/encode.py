@@ -8,6 +8,7 @@ processes of `formers prepare`.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -50,11 +51,13 @@ def encode(
     tail = [] if end is None else [end]
     lengths = np.array([len(ids[i]) + len(tail) for i in kept], np.int64)
     flat = itertools.chain.from_iterable(itertools.chain(ids[i], tail) for i in kept)
-    tokens = np.fromiter(flat, width(len(tokenizer)), int(lengths.sum()))
+    tokens: np.ndarray = np.fromiter(flat, width(len(tokenizer)), int(lengths.sum()))
     starts = np.concatenate(([0], np.cumsum(lengths)))[:-1].tolist()
     sentences = marks = None
     if split is not None:
-        found = (begin + token for begin, i in zip(starts, kept, strict=True) for token in first(rows[i], texts[i], split))
+        found = (
+            begin + token for begin, i in zip(starts, kept, strict=True) for token in first(rows[i], texts[i], split)
+        )
         sentences = np.fromiter(found, np.int64)
     if units is not None:
         marks = np.zeros(len(tokens), np.uint8)
@@ -129,10 +132,6 @@ def edges(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
 
 def splitter(name: str | None) -> Split | None:
     """How documents are cut into sentences: None (not at all), rules or kiwi."""
-    if name is None:
-        return None
-    if name == "kiwi":
-        from ..text.sentences import kiwi
-
-        return kiwi
-    return plain.full("text.sentences", "split", plain.split)
+    return (
+        None if name is None else functools.partial(plain.full("text.sentences", "split", plain.split), splitter=name)
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from typing import Any
 
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
+from . import plain
 from .encode import Encoded, encode, splitter
 
 Reached = tuple[int, str, int]  # documents so far, a hash of their text, bytes of this chunk
@@ -87,7 +87,7 @@ class Pool:
             ) from None
 
 
-TOOLS: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, share held out
+TOOLS: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
 
 
 def start(*given: Any) -> None:
@@ -104,26 +104,21 @@ def begin_work(text: str, special: dict[str, str], options: Options, where: Path
     global TOOLS
     units = None
     if options.units == "kiwi":
-        from ..text.korean import units
+        units = plain.full("text.korean", "units", None)
     elif options.units:
         from .phrases import finder, read
 
         units = finder(read(where / "phrases.txt" if options.units == "learn" else Path(options.units)))
-    TOOLS = (Tokenizer(text, special), splitter(options.splitter), units, options.held_out)
+    held = plain.full("data.hygiene", "Held", plain.Held)(share=options.held_out) if options.held_out else None
+    TOOLS = (Tokenizer(text, special), splitter(options.splitter), units, held)
 
 
 def work(texts: list[str]) -> dict[str, Encoded]:
     """One chunk's arrays, for each part."""
-    tokenizer, split, units, share = TOOLS
-    if not share:
+    tokenizer, split, units, held = TOOLS
+    if held is None:
         return {"train": encode(texts, tokenizer, split, units)}
-    aside = [held(text, share) for text in texts]
-    train = [text for text, out in zip(texts, aside, strict=True) if not out]
-    rest = [text for text, out in zip(texts, aside, strict=True) if out]
-    return {"train": encode(train, tokenizer, split, units), "held": encode(rest, tokenizer, split, units)}
-
-
-def held(text: str, share: float) -> bool:
-    """Is a document held out? The text alone decides, so equal texts are on one side."""
-    draw = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(draw, "little") < share * 2**64
+    sides: dict[str, list[str]] = {"train": [], "held": []}
+    for text in texts:
+        sides["held" if held(text) else "train"].append(text)
+    return {part: encode(documents, tokenizer, split, units) for part, documents in sides.items()}

@@ -12,11 +12,11 @@ from ..errors import Error
 
 
 @contextmanager
-def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
+def locked(path: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
     """Hold a lock file; if another run holds it, refuse and say which. `shared` lets others share it likewise."""
     while True:
         file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
-        if not grab(file.fileno(), shared):
+        if not grab(file.fileno(), shared, wait):
             file.seek(0)
             holder = file.read().strip() or "another run"
             file.close()
@@ -35,17 +35,18 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[None]:
         file.close()
 
 
-def grab(number: int, shared: bool) -> bool:
-    """Take the lock of an open file, without waiting."""
+def grab(number: int, shared: bool, wait: bool) -> bool:
+    """Take the lock of an open file."""
     try:
         if os.name == "posix":
             import fcntl
 
-            fcntl.flock(number, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(number, kind if wait else kind | fcntl.LOCK_NB)
         else:
             import msvcrt
 
-            msvcrt.locking(number, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+            msvcrt.locking(number, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
     except OSError:
         return False
     return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -22,7 +23,7 @@ def learn(documents: Iterable[str], *, least: int = 10, discount: float = 5.0, t
         words.update(m.group().lower() for m in found)
         pairs.update(
             (a.group().lower(), b.group().lower())
-            for a, b in zip(found, found[1:], strict=False)
+            for a, b in itertools.pairwise(found)
             if text[a.end() : b.start()] == " "
         )
         if len(pairs) > MOST:  # memory stays bounded: what was seen once goes
@@ -30,9 +31,7 @@ def learn(documents: Iterable[str], *, least: int = 10, discount: float = 5.0, t
             while len(pairs) > MOST // 2:
                 pairs = Counter(dict(pairs.most_common(MOST // 4)))
     total = words.total()
-    score = {
-        f"{a} {b}": (n - discount) * total / (words[a] * words[b]) for (a, b), n in pairs.items() if n >= least
-    }
+    score = {f"{a} {b}": (n - discount) * total / (words[a] * words[b]) for (a, b), n in pairs.items() if n >= least}
     return sorted((p for p, s in score.items() if s > threshold), key=lambda p: (-score[p], p))
 
 

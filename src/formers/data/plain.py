@@ -1,9 +1,10 @@
-"""Stand-ins for readers and a sentence splitter until the full ones are there: text files, one document a line, block or
-file, and sentences that end with a full stop, a question or an exclamation mark."""
+"""Stand-ins for readers and a sentence splitter until the full ones are there: text files, one document a line, block
+or file, and sentences that end with a full stop, a question or an exclamation mark."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import importlib
 import lzma
 import os
@@ -33,7 +34,9 @@ def find(inputs: Any) -> list[Path]:
     return sorted(p for i in several for p in (Path(i).rglob("*.*") if Path(i).is_dir() else [Path(i)]))
 
 
-def read(source: Any, *, unit: str = "auto", column: str | None = None, changes: Changes | None = None) -> Iterator[str]:
+def read(
+    source: Any, *, unit: str = "auto", column: str | None = None, changes: Changes | None = None
+) -> Iterator[str]:
     """Documents of files or of a list."""
     if not (isinstance(source, list) and source and isinstance(source[0], Path)):
         yield from (normalise(str(text)) for text in (source if column is None else source[column]))
@@ -48,6 +51,18 @@ def read(source: Any, *, unit: str = "auto", column: str | None = None, changes:
                 yield from documents(file.read())[0]
 
 
-def split(text: str) -> list[str]:
+class Held:
+    """Which documents are held out: the text alone decides."""
+
+    def __init__(self, share: float):
+        self.share = share
+
+    def __call__(self, document: str) -> bool:
+        """Whether this document is held out."""
+        draw = hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+        return int.from_bytes(draw, "little") < self.share * 2**64
+
+
+def split(text: str, *, splitter: str = "rules") -> list[str]:
     """Sentences of a text."""
     return [part for part in END.split(text) if part.strip()]

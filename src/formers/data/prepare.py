@@ -23,15 +23,18 @@ from ..config import Tell
 from ..errors import Error
 from ..text.normalise import Changes
 from ..text.tokenizer import Tokenizer
+from . import plain
 from .encode import Encoded, width
 from .encoders import Options, Pool, Reached
 from .finish import finish, records
 from .lock import locked
+from .phrases import learn
 from .shards import Writer, put, seal, unseal
 from .sources import Source, opened, read_tokenizer
 from .store import FORMAT, Store
 
 CHUNK = 1 << 19  # characters that are encoded at a time
+LIKE = 0.8  # from this likeness on (0 to 1) two documents are nearly the same
 PACKED = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is than its file
 
 
@@ -72,11 +75,19 @@ def prepare(
             stack.enter_context(locked(where / f"lock-{rank}"))
         if not begin(where, coder, options, entry):
             return Store.open(where, tokenizer=coder)
+        if units == "learn" and not (where / "phrases.txt").exists():
+            if ranks > 1 or not entry.again:
+                raise Error(
+                    "phrases are learned in a pass of their own", fix="give files, and one process; then --units FILE"
+                )
+            found = (text for group in range(len(entry.groups)) for text in entry.read(group, Changes()))
+            put(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn(found)))
         run = Run(where, coder, options, entry, rank, ranks, tell or (lambda *_: None))
         pool = stack.enter_context(Pool(workers, coder, options, where))
         run.all(pool)
-        if all(records(where, group)[-1:] and records(where, group)[-1]["last"] for group in range(len(entry.groups))):
-            finish(where, len(entry.groups))
+        ends = [records(where, group)[-1:] for group in range(len(entry.groups))]
+        if all(end and end[0]["last"] for end in ends):
+            finish(where, len(ends))
             return Store.open(where, tokenizer=coder)
     return None
 
@@ -111,8 +122,9 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source) ->
                     fix="choose another directory, or remove this one",
                 )  # fmt: skip
         return not done.exists()
-    strange = [p.name for p in where.iterdir() if not p.name.startswith("lock") and not p.name.endswith(".tmp")]
-    if strange and strange != ["tokenizer.json"] and strange != ["phrases.txt"]:
+    own = ("lock", "tokenizer.json")  # of a run that was killed before it had begun
+    strange = [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]
+    if strange:
         raise Error(f"is not empty ({strange[0]})", where=where, fix="choose another directory")
     put(where / "tokenizer.json", tokenizer.text)
     put(begun, seal(asked))
@@ -133,20 +145,15 @@ class Run:
 
     def all(self, pool: Pool) -> None:
         """Every group that is ours and not finished. To remove duplicates, all text before it is read too."""
-        state = None
-        if self.options.deduplicate:
-            from .hygiene import Seen
-
-            state = Seen(near=self.options.deduplicate == "near")
+        fresh = Fresh(self.options.deduplicate) if self.options.deduplicate else None
         for group in range(len(self.entry.groups)):
             done = records(self.where, group)
             wanted = group % self.ranks == self.rank and not (done and done[-1]["last"])
-            if wanted or state is not None:
-                changes = Changes()
+            if wanted or fresh is not None:
+                changes, counts = Changes(), {"exact": 0, "near": 0}
                 documents = self.entry.read(group, changes)
-                counts = {"duplicates": 0}
-                if state is not None:
-                    documents = state.fresh(documents, counts)
+                if fresh is not None:
+                    documents = fresh(documents, counts)
                 if wanted:
                     self.group(group, documents, changes, counts, done, pool)
                 else:
@@ -164,7 +171,9 @@ class Run:
         at = after["documents"], after["text"]
         try:
             for reached, made in pool.map(chunks(documents, after, self.where)):
-                shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer, self.options)
+                shard = shard or Shard(
+                    self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer, self.options
+                )
                 shard.add(made)
                 at = reached[:2]
                 self.say(reached[2])
@@ -189,9 +198,27 @@ class Run:
         self.tell("encoding", self.bytes, total, f"{self.bytes / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
 
 
+class Fresh:
+    """Documents without those that came before, over all groups of the input."""
+
+    def __init__(self, kind: str):
+        hygiene, near = plain.full("data.hygiene", "Seen", None), plain.full("data.near", "Near", None)
+        self.batches = plain.full("data.hygiene", "batches", None)
+        self.seen, self.like = hygiene(), near(LIKE) if kind == "near" else None
+
+    def __call__(self, documents: Iterable[str], counts: dict[str, int]) -> Iterator[str]:
+        """Those of one group, in order; the others are counted."""
+        for batch in self.batches(documents):
+            for text, new in zip(batch, self.seen.new(batch), strict=True):
+                if new and (self.like is None or self.like.new(text)):
+                    yield text
+                else:
+                    counts["near" if new else "exact"] += 1
+
+
 def chunks(documents: Iterable[str], after: dict[str, Any], where: Path) -> Iterator[tuple[Reached, list[str]]]:
     """Documents in chunks, from the one on where finished shards end; their text must still be what it was."""
-    whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0  # type: ignore[var-annotated]
+    whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0
     for text in documents:
         data = text.encode("utf-8", "surrogatepass")
         whole.update(data)

@@ -83,7 +83,7 @@ class Writer:
             self.write(b"\0" * (-self.size % ALIGN))
             self.arrays[name] = {"at": self.size, "count": 0, "dtype": kind.name}
         for chunk in chunks:
-            self.write(memoryview(np.ascontiguousarray(chunk, kind.newbyteorder("<"))).cast("B"))
+            self.write(np.ascontiguousarray(chunk, kind.newbyteorder("<")).view(np.uint8).data)
             self.arrays[name]["count"] += len(chunk)
 
     def write(self, data: Any) -> None:

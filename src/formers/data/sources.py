@@ -36,6 +36,11 @@ class Source:
         unit: Any = self.unit or "auto"
         return read(self.groups[group], unit=unit, column=self.column, changes=changes)
 
+    @property
+    def again(self) -> bool:
+        """Can it be read more than once?"""
+        return not isinstance(self.groups[0], Iterator)
+
     def size(self, packed: Mapping[str, float], group: int) -> int:
         """About how many bytes of text a group has; 0 if it is not known."""
         files = self.groups[group]

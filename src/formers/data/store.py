@@ -84,7 +84,7 @@ class Store:
             return self.home.identity(self.skipped)
         whole = hashlib.sha256(f"{self.vocab} {self.fingerprint}".encode())
         for array in (self.tokens, self.starts, self.sentences, self.units):
-            whole.update(b"-" if array is None else memoryview(np.ascontiguousarray(array)).cast("B"))
+            whole.update(b"-" if array is None else np.ascontiguousarray(array).view(np.uint8).data)
         return whole.hexdigest()
 
     def fits(self, tokenizer: Tokenizer) -> None:
@@ -97,9 +97,7 @@ class Store:
             )
 
     @staticmethod
-    def of(
-        documents: Sequence[str], tokenizer: Tokenizer, *, sentences: str | None = None, units: Any = None
-    ) -> Store:
+    def of(documents: Sequence[str], tokenizer: Tokenizer, *, sentences: str | None = None, units: Any = None) -> Store:
         """Encode documents; special tokens are the objective's business, except an end mark, if there is one.
 
         `sentences` = "rules" or "kiwi" marks where they begin; `units` is a function text → (begin, end, kind).
