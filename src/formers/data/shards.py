@@ -216,9 +216,11 @@ class Pieces:
     def __getitem__(self, where: Any) -> Any:
         if isinstance(where, slice):
             begin, end, step = where.indices(len(self))
+            if step < 0:
+                return np.asarray(self)[where]
             out = np.empty(max(0, end - begin), self.dtype)
             self.fill(out, np.array([begin]), np.array([begin + len(out)]))
-            return out[::step] if step > 0 else np.asarray(self)[where]
+            return out[::step]
         slots = np.asarray(where, np.int64)
         slots = np.where(slots < 0, slots + len(self), slots)
         if slots.size and not 0 <= slots.min() <= slots.max() < len(self):
