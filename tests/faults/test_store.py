@@ -52,6 +52,12 @@ def damage(path, random, truncate):
     return file, at
 
 
+def names(message, file, at):
+    """Does a message name the file and the block?"""
+    offset = int(message.split("offset ")[1].split()[0].replace(",", ""))
+    return file in message and offset <= at < offset + BLOCK
+
+
 @pytest.mark.parametrize("truncate", [False, True], ids=["flips", "truncations"])
 def test_no_damage_is_silent(good, tmp_path, truncate, full):
     path, whole, _ = good
@@ -70,16 +76,14 @@ def test_no_damage_is_silent(good, tmp_path, truncate, full):
             else:
                 silent.append((file.name, at))
         except Error as error:
-            if file.suffix == ".bin":
-                assert file.name in str(error)
-                named = int(str(error).split("offset ")[1].split()[0].rstrip(":").replace(",", ""))
-                assert named <= at < named + BLOCK, str(error)
+            if file.suffix == ".bin" and not names(str(error), file.name, at):
+                silent.append((file.name, at, str(error)))
         shutil.rmtree(copy)
     print(f"{count} {'truncations' if truncate else 'flips'}: {len(silent)} silent, {harmless} in what is not read")
     assert not silent
 
 
-def test_check_reads_what_a_run_does_not(good, tmp_path):
+def test_check_reads_everything(good, tmp_path):
     path, whole, _ = good
     shutil.copytree(path, tmp_path / "s")
     store = Store.open(tmp_path / "s")
@@ -89,10 +93,8 @@ def test_check_reads_what_a_run_does_not(good, tmp_path):
     at = shard["arrays"]["starts"]["at"] + 5
     data[at] ^= 1
     file.write_bytes(data)
-    store = Store.open(tmp_path / "s")
-    assert everything(store) == whole, "the tables of all shards are read instead"
     with pytest.raises(Error, match=f"{shard['name']}: the block at offset {at // BLOCK * BLOCK:,} is not as it was"):
-        store.check()
+        Store.open(tmp_path / "s").check()
     assert everything(Store.open(tmp_path / "s", verify=False)) == whole
 
 
