@@ -50,12 +50,12 @@ class Layout:
         return flat if self.uniform else flat.index_select(0, self.document * self.longest + self.position)
 
     def first(self) -> Tensor:
-        """(D,) the slot of each document's first token."""
-        return self.starts[:-1].long()
+        """(D,) the slot of each document's first token; of an empty one, some slot."""
+        return self.starts[:-1].long().clamp(max=max(0, self.total - 1))
 
     def last(self) -> Tensor:
-        """(D,) the slot of each document's last token."""
-        return self.starts[1:].long() - 1
+        """(D,) the slot of each document's last token; of an empty one, some slot."""
+        return (self.starts[1:].long() - 1).clamp(min=0)
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Batch:
     source: Batch | None = None  # the encoder's side; this batch is then the decoder's
     chosen: Any = None  # (M,) slots at which there is a loss; None: at all of them
     labels: Any = None  # (M,)
+    answers: Any = None  # (D,) of a whole document: its class, its next sentence; -100 where none is asked for
     sample: Any = None  # (D,) the global number of each example
     keep: Any = None  # (B, T) bool: the padded grid this batch was packed from
 

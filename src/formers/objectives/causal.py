@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.loader import Plan, windows
+from ..data.plans import Plan, Raw, Shape, room, windows
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
@@ -20,7 +20,6 @@ class CausalLM:
     """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document."""
 
     length: int
-    frame: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     part: str = "lm"
 
     @staticmethod
@@ -32,12 +31,19 @@ class CausalLM:
         """Windows in random order."""
         return windows(store, self.length, seed, epoch)
 
-    def corrupt(self, batch: Batch, seed: int) -> Batch:
+    def sizes(self, plan: Plan) -> np.ndarray:
+        """As many tokens and places as the plan says."""
+        return np.stack((plan.lengths, plan.lengths, np.zeros(len(plan), np.int64)), 1)
+
+    def shape(self, total: int, plan: Plan) -> Shape:
+        """A loss at every token."""
+        return Shape(room(total, plan.lengths), total, 0, self.length)
+
+    def corrupt(self, raw: Raw, seed: int) -> Batch:
         """Nothing is hidden: the label of each token is its successor in the document."""
-        real = np.repeat(batch.sample >= 0, np.diff(batch.starts))
-        ends = np.zeros(len(batch.ids), bool)
-        ends[batch.starts[1:][np.diff(batch.starts) > 0] - 1] = True
-        return batch.replace(labels=np.where(real & ~ends, np.roll(batch.ids, -1), IGNORED))
+        labels = np.append(raw.ids[1:], IGNORED)
+        labels[raw.starts[1:] - 1] = IGNORED
+        return Batch(raw.ids, raw.starts, self.length, labels=labels, sample=raw.sample)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy and how many tokens it is over."""

@@ -9,12 +9,13 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.draws import below, uniform
-from ..data.loader import Plan, windows
+from ..data.plans import Plan, Raw, Shape, room, windows
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .tokens import places, token_loss
+from .frames import framed
+from .tokens import token_loss
 
 CHOICE, FATE, WORD = range(1, 4)  # what a random number is for
 
@@ -51,28 +52,41 @@ class MaskedLM:
         """Windows in random order, with room for the special tokens."""
         return windows(store, self.length - sum(map(len, self.frame)), seed, epoch)
 
-    def corrupt(self, batch: Batch, seed: int) -> Batch:
+    def sizes(self, plan: Plan) -> np.ndarray:
+        """With the special tokens around."""
+        lengths = plan.lengths + sum(map(len, self.frame))
+        return np.stack((lengths, self.wanted(lengths), np.zeros(len(plan), np.int64)), 1)
+
+    def shape(self, total: int, plan: Plan) -> Shape:
+        """As many places as full examples have."""
+        usual = (total // self.length + 1) * max(1, round(self.rate * self.length))
+        return Shape(room(total, self.sizes(plan)[:, 0]), total, usual, self.length)
+
+    def wanted(self, lengths: np.ndarray) -> np.ndarray:
+        """How many tokens of an example are hidden."""
+        count = np.maximum(1, np.round(self.rate * lengths)).astype(np.int64)
+        return count if self.most is None else np.minimum(count, self.most)
+
+    def corrupt(self, raw: Raw, seed: int) -> Batch:
         """Choose tokens, remember them as labels, and hide them."""
+        batch = framed(raw, self.frame, self.length)
         lengths = np.diff(batch.starts)
         document = np.repeat(np.arange(len(lengths)), lengths)  # (N,)
         sample, place = batch.sample[document], np.arange(len(batch.ids)) - batch.starts[document]
-        free = (sample >= 0) & ~np.isin(batch.ids, self.special)
-        wanted = np.maximum(1, np.round(self.rate * lengths)).astype(np.int64)
-        wanted = wanted if self.most is None else np.minimum(wanted, self.most)
+        free = ~np.isin(batch.ids, self.special)
         # The tokens with the smallest draws of each example are chosen.
         draw = np.where(free, uniform(seed, sample, place, CHOICE), 2.0)
         order = np.lexsort((draw, document))
         rank = np.empty(len(order), np.int64)
         rank[order] = place  # sorted by document, the ranks within a document are its places
-        chosen = np.flatnonzero(free & (rank < wanted[document]))
+        chosen = np.flatnonzero(free & (rank < self.wanted(lengths)[document]))
         fate = uniform(seed, sample[chosen], place[chosen], FATE)
         word = below(self.vocab, seed, sample[chosen], place[chosen], WORD)
         ids = batch.ids.copy()
         ids[chosen] = np.where(
             fate < self.masked, self.mask, np.where(fate < self.masked + self.random, word, ids[chosen])
         )
-        usual = (len(ids) // self.length + 1) * max(1, round(self.rate * self.length))
-        return places(batch, chosen, usual).replace(ids=ids)
+        return batch.replace(ids=ids, chosen=chosen, labels=batch.ids[chosen])
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy and how many tokens it is over."""

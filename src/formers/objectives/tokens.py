@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
+from ..data.loader import IGNORED
 from ..tasks.heads import Model
-
-IGNORED = -100
-
-
-def places(batch: Batch, chosen: np.ndarray, usual: int) -> Batch:
-    """The batch with its chosen places and the tokens there as labels, filled up with ignored ones to the usual number
-    (or, if there are more, to a multiple of 64), so that shapes stay the same."""
-    rest = (usual if len(chosen) <= usual else -(-len(chosen) // 64) * 64) - len(chosen)
-    return batch.replace(
-        chosen=np.pad(chosen, (0, rest)), labels=np.pad(batch.ids[chosen], (0, rest), constant_values=IGNORED)
-    )
 
 
 def token_hidden(model: Model, batch: Batch) -> Tensor:

@@ -1,0 +1,169 @@
+"""Plans: which spans of a store make example n. A plan knows lengths, so packing is a function of it.
+
+E examples, S spans, N tokens, D examples of one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ..batch import Batch
+from ..errors import Error
+from .draws import below, shuffled, uniform
+from .store import Store
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Example n is made of the spans first[n] … first[n+1] - 1, and span s is the store's tokens begin[s]:end[s]."""
+
+    begin: np.ndarray  # (S,) int64
+    end: np.ndarray  # (S,) int64
+    first: np.ndarray  # (E+1,) int64
+    label: np.ndarray  # (E,) int8: what the plan has decided about an example (NSP, SOP); -1 if nothing
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def part(self, low: int, high: int) -> Plan:
+        """The examples low … high - 1 alone, numbered from 0."""
+        first = np.asarray(self.first[low : high + 1])
+        spans = slice(int(first[0]), int(first[-1]))
+        return Plan(self.begin[spans], self.end[spans], first - first[0], self.label[low:high])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(E,) tokens of each example as it stands in the store."""
+        reach = np.concatenate(([0], np.cumsum(self.end - self.begin)))
+        return np.diff(reach[self.first])
+
+
+@dataclass(frozen=True)
+class Raw:
+    """Examples as they stand in the store, packed one after the other, before anything is added or hidden."""
+
+    ids: np.ndarray  # (N,) int64
+    starts: np.ndarray  # (D+1,) int64
+    span: np.ndarray  # (N,) int64: which span of its example a token is from, counted from 0
+    sentence: np.ndarray  # (N,) bool: a sentence begins here
+    unit: np.ndarray | None  # (N,) uint8: PHRASE and ENTITY bits, where a unit begins (data/store.py)
+    label: np.ndarray  # (D,) the plan's decisions
+    sample: np.ndarray  # (D,) the global number of each example, running over all epochs
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What every batch is filled up to, so that torch.compile sees one shape; `source` is the encoder's side."""
+
+    documents: int
+    tokens: int
+    places: int  # where a loss is; 0: at every token
+    longest: int  # no document is longer
+    source: int = 0
+    source_longest: int = 0
+
+
+class Objective(Protocol):
+    """What a loader needs of an objective."""
+
+    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
+        """Which spans make the examples of an epoch, in the order in which they are used."""
+        ...
+
+    def sizes(self, plan: Plan) -> np.ndarray:
+        """(E, 3) at most so many tokens, places and source tokens of each example once it is corrupted."""
+        ...
+
+    def shape(self, total: int, plan: Plan) -> Shape:
+        """The shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
+        ...
+
+    def corrupt(self, raw: Raw, seed: int) -> Batch:
+        """The batch that the model sees, in numpy, not filled up: special tokens added, hidden what is to be found.
+
+        Every draw is a function of (seed, raw.sample, place): data/draws.py.
+        """
+        ...
+
+    def loss(self, model: Any, batch: Batch) -> Any:
+        """The named losses as (sum, count)."""
+        ...
+
+
+def windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = False) -> Plan:
+    """Documents cut into windows of `length`, in random order; a document's last window reaches back to be full.
+
+    `across` cuts the whole store as if it were one document.
+    """
+    edges = store.starts[[0, -1]] if across else store.starts
+    count = -(-np.diff(edges) // length)  # windows of each document
+    owner = np.repeat(np.arange(len(count)), count)
+    turn = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    end = np.minimum(edges[owner] + (turn + 1) * length, edges[owner + 1])
+    begin = np.maximum(end - length, edges[owner])
+    keep = end - begin > 1
+    begin, end = begin[keep], end[keep]
+    order = shuffled(len(begin), seed, epoch, 0xDA7A)
+    return single(begin[order], end[order])
+
+
+def streams(store: Store, length: int, rows: int, *, extra: int = 0) -> Plan:
+    """For models that carry their state over: the store cut into `rows` streams, and example t · rows + r is window t
+    of stream r, so that a batch of `rows` examples goes on where the batch before it ended.
+
+    `extra` tokens behind each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
+    the number of all streams and a multiple of those in a batch times the ranks: each rank then keeps its own.
+    """
+    size = (len(store.tokens) - extra) // rows  # of a stream
+    count = size // length
+    if count < 1:
+        raise Error(
+            f"{len(store.tokens):,} tokens are too few for {rows} streams of windows of {length}",
+            fix="take fewer rows, shorter windows or more text",
+        )
+    begin = (np.arange(count)[:, None] * length + np.arange(rows) * size).ravel()
+    return single(begin, begin + length + extra)
+
+
+def bucketed(lengths: np.ndarray, seed: int, epoch: int, *, run: int = 256, spread: float = 0.1) -> np.ndarray:
+    """An order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
+
+    Lengths are sorted after a random factor of 1 ± `spread`, so that every epoch has other neighbours.
+    """
+    lengths = np.asarray(lengths)
+    noisy = lengths * (1 + spread * (2 * uniform(seed, epoch, np.arange(len(lengths)), 0xB0C7) - 1))
+    order = np.argsort(noisy, kind="stable")
+    offset = int(below(run, seed, epoch, 0xB0C8))  # where runs are cut differs too
+    edges = np.unique(np.concatenate(([0], np.arange(offset, len(order), run), [len(order)])))
+    pieces = np.split(order, edges[1:-1])
+    return np.concatenate([pieces[i] for i in shuffled(len(pieces), seed, epoch, 0xB0C9)]) if len(order) else order
+
+
+def room(total: int, sizes: np.ndarray, spare: float = 1.25) -> int:
+    """How many documents batches of `total` tokens should have room for, and a few for the rest of the tokens."""
+    return int(np.ceil(spare * total / max(1.0, sizes.mean()))) + 2 if len(sizes) else 1
+
+
+def single(begin: np.ndarray, end: np.ndarray) -> Plan:
+    """A plan of examples of one span each."""
+    return Plan(begin, end, np.arange(len(begin) + 1), np.full(len(begin), -1, np.int8))
+
+
+def gather(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarray, samples: np.ndarray) -> Raw:
+    """The examples `numbers` of a plan out of the store."""
+    numbers = np.asarray(numbers, np.int64)
+    first = plan.first[numbers]
+    count = plan.first[numbers + 1] - first  # spans of each example
+    owner = np.repeat(np.arange(len(numbers)), count)
+    turn = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    spans = first[owner] + turn
+    begin, end = plan.begin[spans], plan.end[spans]
+    sizes = end - begin
+    ids, sentence, unit = store.take(begin, end)
+    lengths = np.bincount(owner, sizes, len(numbers)).astype(np.int64)
+    starts = np.concatenate(([0], np.cumsum(lengths)))
+    return Raw(ids, starts, np.repeat(turn, sizes), sentence, unit, plan.label[numbers].astype(np.int64), samples)
