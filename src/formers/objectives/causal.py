@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
+from ..data.draws import below
 from ..data.plans import Plan, Raw, Shape, room, windows
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .tokens import IGNORED, token_loss
+from .ragged import turns
+from .tokens import IGNORED, named_losses
+
+SPLIT = 120  # what a random number is for
 
 
 @dataclass(frozen=True)
 class CausalLM:
-    """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document."""
+    """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or `across` documents.
+
+    With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it.
+    """
 
     length: int
+    across: bool = False
+    prefix: bool = False
     part: str = "lm"
 
     @staticmethod
-    def of(tokenizer: Tokenizer, length: int) -> CausalLM:
+    def of(tokenizer: Tokenizer, length: int, **options: Any) -> CausalLM:
         """Nothing of the tokenizer is needed: the store ends each document with its end mark."""
-        return CausalLM(length)
+        return CausalLM(length, **options)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Windows in random order."""
-        return windows(store, self.length, seed, epoch)
+        return windows(store, self.length, seed, epoch, across=self.across)
 
     def sizes(self, plan: Plan) -> np.ndarray:
         """As many tokens and places as the plan says."""
@@ -43,8 +53,12 @@ class CausalLM:
         """Nothing is hidden: the label of each token is its successor in the document."""
         labels = np.append(raw.ids[1:], IGNORED)
         labels[raw.starts[1:] - 1] = IGNORED
+        if self.prefix:
+            lengths = np.diff(raw.starts)
+            size = 1 + below(np.maximum(lengths - 1, 1), seed, raw.sample, SPLIT)
+            labels[turns(lengths) < np.repeat(size - 1, lengths)] = IGNORED
         return Batch(raw.ids, raw.starts, self.length, labels=labels, sample=raw.sample)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy and how many tokens it is over."""
-        return {self.part: token_loss(model, batch, self.part)}
+        return named_losses(model, batch, self.part)
