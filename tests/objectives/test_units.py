@@ -175,8 +175,8 @@ def test_a_sampled_softmax_is_nearly_the_whole():
     f.model.train()
     near = goal.loss(f.model, batch)["lm"]
     assert near[1] == whole[1]
-    # With as many samples the correction makes the sum that of the whole softmax, but for the right word itself.
-    assert float(near[0] / near[1]) == pytest.approx(float(whole[0] / whole[1]), abs=0.1)
+    # Of 60 words, 3,000 draws miss none: the sum is that of the whole softmax.
+    assert float(near[0] / near[1]) == pytest.approx(float(whole[0] / whole[1]), abs=1e-4)
     few = elmo(sampled=5)[1].loss(f.model, batch)["lm"]
     assert 0 < float(few[0]) != float(near[0])
 

@@ -84,21 +84,23 @@ class BidirectionalLM:
         return {self.part: (total / 2, count)}
 
     def sample(self, model: Model, hidden: Tensor, labels: Tensor) -> Tensor:
-        """Sampled softmax (Jean et al. 2015): scores minus the log of how often a word is expected in the sample."""
+        """Sampled softmax (Jean et al. 2015): scores minus the log of a word's chance to be drawn."""
         head = model.parts[self.part]
         states = head.dropout(hidden).unflatten(-1, (2, -1))  # (N, 2, dim/2)
         out: Any = head.out
         weight, bias = model.body.table if out.weight is None else out.weight, out.bias
         vocab, goal = weight.shape[0], labels.clamp(min=0)
         draw = torch.rand(self.sampled, device=hidden.device)
-        drawn = (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1)
+        drawn = (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1).sort().values
+        again = F.pad(drawn[1:] == drawn[:-1], (1, 0))  # a word counts once
 
-        def expected(word: Tensor) -> Tensor:
-            return torch.log(torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1) * self.sampled)
+        def expected(word: Tensor) -> Tensor:  # log of the chance that a word is among those drawn
+            once = torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1)
+            return torch.log(-torch.expm1(self.sampled * torch.log1p(-once)))
 
         right = wide((states * weight[goal]).sum(-1) + bias[goal]) - expected(goal)  # (N, 2)
         wrong = wide(F.linear(states, weight[drawn], bias[drawn])) - expected(drawn)  # (N, 2, sampled)
-        wrong = wrong.masked_fill(drawn == goal[..., None], -torch.inf)  # not against itself
+        wrong = wrong.masked_fill(again | (drawn == goal[..., None]), -torch.inf)  # nor is it held against itself
         nll = torch.logsumexp(torch.cat((right[..., None], wrong), -1), -1) - right
         return (nll * (labels != IGNORED)).sum()
 
