@@ -15,6 +15,8 @@ from .errors import Error
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from .data.prepare import prepare
+    from .data.store import Store
     from .former import Former, build, tree
     from .interop.directory import export, load, save
 
@@ -23,6 +25,8 @@ _LAZY = {
     "Former": ("former", "Former"),
     "build": ("former", "build"),
     "tree": ("former", "tree"),
+    "prepare": ("data.prepare", "prepare"),
+    "Store": ("data.store", "Store"),
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),
     "export": ("interop.directory", "export"),
@@ -40,4 +44,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["Error", "Former", "__version__", "build", "export", "load", "save", "tree"]
+__all__ = ["Error", "Former", "Store", "__version__", "build", "export", "load", "prepare", "save", "tree"]

@@ -1,28 +1,13 @@
-"""Readers, the store, random numbers, plans and batches."""
+"""The bundled corpus and random numbers."""
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from formers import Error
 from formers.data.draws import below, bits, mix, shuffled, uniform
-from formers.data.loader import Plan, batches, pack, windows
 from formers.data.readers import bundled, documents, split
-from formers.data.store import Store
-from formers.objectives.causal import CausalLM
-from formers.text import bpe, wordpiece
-
-LINES = ["the cat sat on the mat", "the dog sat on the log"] * 3
-
-
-def store(*lengths, vocab=100):
-    starts = np.cumsum([0, *lengths])
-    return Store(np.arange(starts[-1], dtype=np.uint16) % vocab, starts, vocab, "x")
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
@@ -50,20 +35,6 @@ def test_documents_are_blocks():
         split(["a", "b", "c"])
 
 
-def test_store():
-    tokenizer = bpe.train(LINES, 280)
-    made = Store.of(["the cat", "the dog"], tokenizer)
-    assert made.tokens.dtype == np.uint16
-    assert made.tokens[made.starts[1] - 1] == tokenizer.id("eos")
-    assert tokenizer.decode(made.tokens[: made.starts[1]]) == "the cat"
-    plain = wordpiece.train(LINES, 60)
-    ids = Store.of(["the cat"], plain).tokens
-    assert plain.id("cls") not in ids
-    assert plain.id("sep") not in ids
-    with pytest.raises(Error, match="no text to learn from"):
-        Store.of(["", ""], plain)
-
-
 def test_random_numbers_are_functions_of_their_purpose():
     assert uniform(1, 2, 3) == uniform(1, 2, 3)
     assert uniform(1, 2, 3) != uniform(1, 3, 2)
@@ -86,53 +57,26 @@ def test_random_numbers_are_functions_of_their_purpose():
     assert np.array_equal(order, shuffled(1000, 3))
 
 
-def test_windows_cover_every_document():
-    made = store(10, 3, 1, 7)
-    plan = windows(made, 4, 0, 0)
-    spans = sorted(zip(plan.begin.tolist(), plan.end.tolist(), strict=True))
-    assert spans == [(0, 4), (4, 8), (6, 10), (10, 13), (14, 18), (17, 21)]
-    again = windows(made, 4, 0, 1)
-    assert sorted(zip(again.begin.tolist(), again.end.tolist(), strict=True)) == spans
-    assert again.begin.tolist() != plan.begin.tolist()
-    assert windows(made, 4, 0, 0).begin.tolist() == plan.begin.tolist()
+def test_random_numbers_are_splitmix64():
+    def reference(x):  # Steele et al. 2014, in Python's own integers
+        x = (x + 0x9E3779B97F4A7C15) % 2**64
+        x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        return x ^ (x >> 31)
+
+    numbers = [0, 1, 2, 2**63, 2**64 - 1]
+    assert mix(np.array(numbers, np.uint64)).tolist() == [reference(x) for x in numbers]
+    assert int(mix(np.array(7, np.uint64))) == reference(7)
+    state = 0
+    for part in (3, 2**64 - 1, 5):  # -1 is taken as the number with the same bits
+        state = reference(state ^ reference(part))
+    assert int(bits(3, -1, 5)) == int(bits(np.array([3]), np.array([-1]), 5)[0]) == state
+    before = np.arange(4)
+    bits(1, before)
+    assert before.tolist() == [0, 1, 2, 3], "the key is left as it was"
 
 
-def test_pack_fills_up_with_dummies():
-    made = store(10, 10)
-    plan = Plan(np.array([0, 5, 10]), np.array([4, 9, 12]))
-    batch = pack(made, plan, np.array([0, 2]), np.array([30, 32]), ((98,), (99,)), 17)
-    assert batch.ids.tolist() == [98, 0, 1, 2, 3, 99, 98, 10, 11, 99, 0, 0, 0, 0, 0, 0, 0]
-    assert batch.starts.tolist() == [0, 6, 10, 16, 17]
-    assert batch.sample.tolist() == [30, 32, -1, -1]
-    assert batch.longest == 6
-
-
-@given(st.lists(st.integers(2, 30), min_size=1, max_size=6), st.integers(3, 9), st.integers(0, 5))
-def test_batches_lose_and_repeat_nothing(lengths, length, seed):
-    made, goal, total = store(*lengths), CausalLM(length), 20
-    seen, sizes = [], set()
-    for batch, position in batches(made, goal, total, seed, epochs=2):
-        real = batch.sample[batch.sample >= 0]
-        seen += real.tolist()
-        sizes.add(len(batch.ids))
-        assert position == seen[-1] + 1
-        assert np.diff(batch.starts).max() <= batch.longest <= length
-    assert seen == list(range(len(seen)))
-    assert sizes == {total}
-    assert len(seen) == 2 * len(goal.plan(made, seed, 0))
-
-
-def test_a_position_is_enough_to_go_on():
-    made, goal = store(40, 33, 25), CausalLM(5)
-    whole = list(itertools.islice(batches(made, goal, 20, 3), 12))
-    for cut in (1, 4, 9):
-        rest = itertools.islice(batches(made, goal, 20, 3, position=whole[cut - 1][1]), 12 - cut)
-        for (batch, position), (other, same) in zip(whole[cut:], rest, strict=True):
-            assert position == same
-            assert np.array_equal(batch.ids, other.ids)
-            assert np.array_equal(batch.labels, other.labels)
-
-
-def test_an_example_that_does_not_fit():
-    with pytest.raises(Error, match="an example of 8 tokens does not fit into a batch of 6"):
-        next(batches(store(20), CausalLM(8), 6))
+def test_a_long_shuffle_goes_in_steps(monkeypatch):
+    whole = shuffled(1000, 5)
+    monkeypatch.setattr("formers.data.draws.STEP", 64)
+    assert np.array_equal(shuffled(1000, 5), whole)

@@ -14,6 +14,7 @@ from ..errors import Error
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
+from .prepare import prepare
 from .tree import tree
 
 app = App(
@@ -27,6 +28,7 @@ app.command(demo)
 app.command(tree)
 app.command(import_, name="import")
 app.command(export)
+app.command(prepare)
 app.command(doctor)
 
 

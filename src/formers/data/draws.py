@@ -8,22 +8,33 @@ from typing import Any
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+ONE, TWO = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+STEP = 1 << 20
+STEPS = ((np.uint64(30), ONE), (np.uint64(27), TWO), (np.uint64(31), None))
 
 
 def mix(x: np.ndarray) -> np.ndarray:
     """A bijection of 64-bit numbers that scatters them (Steele et al. 2014)."""
     with np.errstate(over="ignore"):
-        x = (x + GOLDEN).astype(np.uint64)
-        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return x ^ (x >> np.uint64(31))
+        x = np.add(x, GOLDEN, dtype=np.uint64, casting="unsafe")
+        if x.ndim == 0:
+            x = (x ^ (x >> np.uint64(30))) * ONE
+            x = (x ^ (x >> np.uint64(27))) * TWO
+            return np.asarray(x ^ (x >> np.uint64(31)))
+        y = np.empty_like(x)  # everything in place: large arrays cost their passes through memory
+        for shift, factor in STEPS:
+            np.right_shift(x, shift, out=y)
+            np.bitwise_xor(x, y, out=x)
+            if factor is not None:
+                np.multiply(x, factor, out=x)
+        return x
 
 
 def bits(*key: Any) -> np.ndarray:
     """64 random bits for each combination of the key's numbers (which broadcast)."""
     state = np.zeros((), np.uint64)
     for part in key:
-        state = mix(state ^ mix(np.asarray(part).astype(np.uint64)))
+        state = mix(state ^ mix(np.asarray(part).astype(np.uint64, copy=False)))
     return state
 
 
@@ -39,4 +50,7 @@ def below(n: Any, *key: Any) -> np.ndarray:
 
 def shuffled(n: int, *key: Any) -> np.ndarray:
     """A permutation of 0 … n - 1."""
-    return np.argsort(bits(*key, np.arange(n)), kind="stable")
+    draws = np.empty(n, np.uint64)
+    for at in range(0, n, STEP):  # in steps, so that a hundred million need no more than their draws and their order
+        draws[at : at + STEP] = bits(*key, np.arange(at, min(n, at + STEP)))
+    return np.argsort(draws)  # no two draws are equal, so any sort gives the same order

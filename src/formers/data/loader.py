@@ -1,20 +1,39 @@
-"""Batches: examples of a plan, corrupted and packed to a fixed shape.
+"""Batches: examples of a plan, corrupted and packed to a fixed shape, by worker processes ahead of time.
 
-The position in the data is one number, the next global example; examples are numbered through all epochs.
+The position in the data is one number, the next global example; examples are numbered through all epochs. Which
+examples make a batch depends on the plan and the position alone: not on workers, nor on ranks.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from ..batch import Batch
 from ..errors import Error
-from .plans import Objective, Shape, gather
+from .crew import Crew
+from .planned import planned
+from .plans import Objective, Plan, Shape, gather
 from .store import Store
 
 IGNORED = -100
+BLOCK = 4096  # examples whose sizes are asked for at a time
+
+
+def grown(value: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
+    """An array made longer."""
+    if size < len(value):
+        raise Error(f"{len(value)} do not fit into {size}", fix="take larger batches")
+    out = np.full((size, *value.shape[1:]), fill, value.dtype)
+    out[: len(value)] = value
+    return out
 
 
 def filled(batch: Batch, shape: Shape) -> Batch:
@@ -25,56 +44,165 @@ def filled(batch: Batch, shape: Shape) -> Batch:
         source = filled(source.replace(sample=batch.sample), inner).replace(sample=None, labels=None)
     old, documents = len(batch.ids), len(batch.starts) - 1
     rest, rows = shape.tokens - old, shape.documents - documents
-    size = np.minimum(np.maximum(rest - np.arange(rows) * shape.longest, 0), shape.longest)
+    size = np.minimum(np.maximum(rest - np.arange(max(0, rows)) * shape.longest, 0), shape.longest)
     if rest < 0 or rows < 0 or size.sum() < rest:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
-    grown = {
-        name: np.concatenate((value, np.zeros((rest, *value.shape[1:]), value.dtype)))
+    changes: dict[str, Any] = {
+        name: grown(value, shape.tokens)
         for name in ("ids", "positions", "segments", "tasks", "order")
         if (value := getattr(batch, name)) is not None
     }
-    starts = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
+    changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
+    if batch.labels is not None:
+        changes["labels"] = grown(batch.labels, shape.places or shape.tokens, IGNORED)
     if shape.places:
-        free = shape.places - len(batch.labels)
-        chosen, labels = np.pad(batch.chosen, (0, free)), np.pad(batch.labels, (0, free), constant_values=IGNORED)
-    else:
-        chosen, labels = batch.chosen, batch.labels
-        if labels is not None:
-            labels = np.pad(labels, (0, rest), constant_values=IGNORED)
-    answers = None if batch.answers is None else np.pad(batch.answers, (0, rows), constant_values=IGNORED)
-    sample = np.pad(batch.sample, (0, rows), constant_values=-1)
-    return batch.replace(
-        **grown, starts=starts, longest=shape.longest, source=source, chosen=chosen, labels=labels, sample=sample,
-        answers=answers,
-    )  # fmt: skip
+        changes["chosen"] = grown(batch.chosen, shape.places)
+    if batch.answers is not None:
+        changes["answers"] = grown(batch.answers, shape.documents, IGNORED)
+    sample = grown(batch.sample, shape.documents, -1)
+    return batch.replace(**changes, longest=shape.longest, source=source, sample=sample)
+
+
+def idle(batch: Batch) -> Batch:
+    """A batch of the same shape that asks for nothing: for a rank that has none while others have."""
+    blank = {
+        name: np.full_like(value, IGNORED)
+        for name in ("labels", "answers")
+        if (value := getattr(batch, name)) is not None
+    }
+    return batch.replace(**blank, sample=np.full_like(batch.sample, -1))
+
+
+@dataclass(frozen=True)
+class Task:
+    """One batch to be made: its examples' part of the plan, and their global numbers from `sample` on."""
+
+    plan: Plan
+    sample: int
+    blank: bool = False
+
+
+@dataclass(frozen=True)
+class Maker:
+    """What makes batches of tasks, in this process or in a worker."""
+
+    store: Store
+    objective: Objective
+    shape: Shape
+    seed: int
+
+    def __call__(self, task: Task) -> Batch:
+        """One batch."""
+        numbers = np.arange(len(task.plan))
+        raw = gather(self.store, task.plan, numbers, task.sample + numbers)
+        batch = filled(self.objective.corrupt(raw, self.seed), self.shape)
+        return idle(batch) if task.blank else batch
+
+
+def packed(objective: Objective, plan: Plan, shape: Shape, n: int) -> Iterator[tuple[int, int]]:
+    """Runs of examples from n on that fit into a batch each: in order, as many as possible."""
+    limits = np.array([shape.tokens, shape.places or shape.tokens, shape.source])
+    count, low, high = len(plan), 0, 0
+    while n < count:
+        if high < min(count, n + shape.documents) or not high:
+            low, high = n, min(count, n + max(BLOCK, 4 * shape.documents))
+            reach = np.concatenate((np.zeros((1, 3), np.int64), np.cumsum(objective.sizes(plan.part(low, high)), 0)))
+        used = reach[n - low : n - low + shape.documents + 1] - reach[n - low]  # (k, 3) by the first k - 1 examples
+        fits = (used <= limits).all(1)
+        # What is left over goes into dummy documents, none longer than an example: there must be enough of them.
+        rows = shape.documents - np.arange(len(used))
+        fits &= rows * shape.longest >= shape.tokens - used[:, 0]
+        if shape.source:
+            fits &= rows * shape.source_longest >= shape.source - used[:, 2]
+        stop = n + (int(np.argmin(fits)) if not fits.all() else len(fits)) - 1
+        if stop <= n:
+            sizes = " + ".join(map(str, used[1])) if len(used) > 1 else "?"
+            raise Error(
+                f"an example of {sizes} tokens, places and source tokens does not fit into a batch of {limits}",
+                fix="take larger batches or shorter examples",
+            )
+        yield n, stop
+        n = stop
+
+
+def tasks(
+    store: Store, objective: Objective, plan: Plan, shape: Shape, seed: int, position: int, epochs: int | None
+) -> Iterator[tuple[Task, int]]:
+    """Batches to be made from a position on, each with the position behind it. `plan` is that of the first epoch."""
+    count = len(plan)
+    for epoch in itertools.count(position // count):
+        if epochs is not None and epoch >= epochs:
+            return
+        if epoch:
+            plan = planned(store, objective, seed, epoch, count)
+        base = epoch * count
+        for low, high in packed(objective, plan, shape, max(0, position - base)):
+            yield Task(plan.part(low, high), base + low), base + high
+
+
+def share(todo: Iterator[tuple[Task, int]], rank: int, ranks: int) -> Iterator[tuple[Task, int]]:
+    """Every `ranks`-th task, with the position behind what all ranks do meanwhile. All ranks get as many: at the end of
+    the last epoch, one that would get none gets a batch that asks for nothing."""
+    while round_ := list(itertools.islice(todo, ranks)):
+        last, position = round_[-1]
+        yield round_[rank][0] if rank < len(round_) else dataclasses.replace(last, blank=True), position
 
 
 def batches(
-    store: Store, objective: Objective, total: int, seed: int = 0, position: int = 0, epochs: int | None = None
+    store: Store,
+    objective: Objective,
+    total: int,
+    seed: int = 0,
+    position: int = 0,
+    epochs: int | None = None,
+    *,
+    workers: int = 0,
+    rank: int = 0,
+    ranks: int = 1,
+    prefetch: int | None = None,
+    pin: bool = False,
+    start: str | None = None,
 ) -> Iterator[tuple[Batch, int]]:
     """Batches of `total` tokens from a position on, each with the position behind it; without end unless `epochs` says.
 
-    Every epoch has the same number of examples, and a batch stays within one epoch.
+    Every epoch has the same number of examples, and a batch stays within one epoch. Of the sequence of batches, number
+    k goes to rank k % ranks; the position is then the one behind the batches of all ranks. `workers` processes make up
+    to `prefetch` batches ahead (two each by default); `pin` puts them into memory that a GPU can fetch from. `start` is
+    how processes are started: fork where there is one, else spawn.
     """
-    plan = objective.plan(store, seed, 0)
-    count, shape = len(plan), objective.shape(total, plan)
-    limits = np.array([shape.tokens, shape.places or shape.tokens, shape.source])
-    epoch = position // count
-    while epochs is None or epoch < epochs:
-        plan = objective.plan(store, seed, epoch)
-        reach = np.concatenate((np.zeros((1, 3), np.int64), np.cumsum(objective.sizes(plan), 0)))
-        n = position - epoch * count
-        while n < count:
-            stops = [np.searchsorted(reach[:, i], reach[n, i] + limits[i], side="right") - 1 for i in range(3)]
-            stop = int(min(*stops, n + shape.documents))
-            if stop == n:
-                raise Error(
-                    f"an example of {' + '.join(map(str, reach[n + 1] - reach[n]))} tokens, places and source tokens "
-                    f"does not fit into a batch of {limits}",
-                    fix="take larger batches or shorter examples",
-                )
-            numbers = np.arange(n, stop)
-            raw = gather(store, plan, numbers, epoch * count + numbers)
-            n, position = stop, epoch * count + stop
-            yield filled(objective.corrupt(raw, seed), shape), position
-        epoch += 1
+    if not 0 <= rank < ranks:
+        raise Error(f"rank {rank} is not one of {ranks}", fix="ranks count from 0")
+    if position < 0:
+        raise Error(f"a position counts from 0, got {position}", fix="give the next global example")
+    plan = planned(store, objective, seed, 0)
+    shape = objective.shape(total, plan)
+    todo = share(tasks(store, objective, plan, shape, seed, position, epochs), rank, ranks)
+    make, finish = Maker(store, objective, shape, seed), pinned if pin else (lambda batch: batch)
+    if not workers:
+        for task, position in todo:
+            yield finish(make(task)), position
+        return
+    crew = Crew(workers, make, 2 * workers if prefetch is None else prefetch, start)
+    behind: deque[int] = deque()  # positions of the tasks that were handed out, in order
+
+    def noted() -> Iterator[Task]:
+        for task, position in todo:
+            behind.append(position)
+            yield task
+
+    try:
+        for batch in crew.map(noted(), finish):
+            yield batch, behind.popleft()
+    finally:
+        crew.close()
+
+
+def pinned(batch: Batch) -> Batch:
+    """The batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
+
+    def move(value: Any) -> Any:
+        if isinstance(value, Batch):
+            return pinned(value)
+        return torch.from_numpy(value).pin_memory() if isinstance(value, np.ndarray) else value
+
+    return Batch(**{f.name: move(getattr(batch, f.name)) for f in dataclasses.fields(batch)})

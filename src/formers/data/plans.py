@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..batch import Batch
-from .draws import shuffled
+from ..errors import Error
+from .draws import below, shuffled, uniform
 from .store import Store
 
 
@@ -27,6 +28,12 @@ class Plan:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def part(self, low: int, high: int) -> Plan:
+        """The examples low … high - 1 alone, numbered from 0."""
+        first = np.asarray(self.first[low : high + 1])
+        spans = slice(int(first[0]), int(first[-1]))
+        return Plan(self.begin[spans], self.end[spans], first - first[0], self.label[low:high])
 
     @property
     def lengths(self) -> np.ndarray:
@@ -104,6 +111,38 @@ def windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = 
     return single(begin[order], end[order])
 
 
+def streams(store: Store, length: int, rows: int, *, extra: int = 0) -> Plan:
+    """For models that carry their state over: the store cut into `rows` streams, and example t · rows + r is window t
+    of stream r, so that a batch of `rows` examples goes on where the batch before it ended.
+
+    `extra` tokens behind each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
+    the number of all streams and a multiple of those in a batch times the ranks: each rank then keeps its own.
+    """
+    size = (len(store.tokens) - extra) // rows  # of a stream
+    count = size // length
+    if count < 1:
+        raise Error(
+            f"{len(store.tokens):,} tokens are too few for {rows} streams of windows of {length}",
+            fix="take fewer rows, shorter windows or more text",
+        )
+    begin = (np.arange(count)[:, None] * length + np.arange(rows) * size).ravel()
+    return single(begin, begin + length + extra)
+
+
+def bucketed(lengths: np.ndarray, seed: int, epoch: int, *, run: int = 256, spread: float = 0.1) -> np.ndarray:
+    """An order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
+
+    Lengths are sorted after a random factor of 1 ± `spread`, so that every epoch has other neighbours.
+    """
+    lengths = np.asarray(lengths)
+    noisy = lengths * (1 + spread * (2 * uniform(seed, epoch, np.arange(len(lengths)), 0xB0C7) - 1))
+    order = np.argsort(noisy, kind="stable")
+    offset = int(below(run, seed, epoch, 0xB0C8))  # where runs are cut differs too
+    edges = np.unique(np.concatenate(([0], np.arange(offset, len(order), run), [len(order)])))
+    pieces = np.split(order, edges[1:-1])
+    return np.concatenate([pieces[i] for i in shuffled(len(pieces), seed, epoch, 0xB0C9)]) if len(order) else order
+
+
 def room(total: int, sizes: np.ndarray, spare: float = 1.25) -> int:
     """How many documents batches of `total` tokens should have room for, and a few for the rest of the tokens."""
     return int(np.ceil(spare * total / max(1.0, sizes.mean()))) + 2 if len(sizes) else 1
@@ -117,10 +156,11 @@ def single(begin: np.ndarray, end: np.ndarray) -> Plan:
 def gather(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarray, samples: np.ndarray) -> Raw:
     """The examples `numbers` of a plan out of the store."""
     numbers = np.asarray(numbers, np.int64)
-    count = plan.first[numbers + 1] - plan.first[numbers]  # spans of each example
+    first = plan.first[numbers]
+    count = plan.first[numbers + 1] - first  # spans of each example
     owner = np.repeat(np.arange(len(numbers)), count)
     turn = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    spans = plan.first[numbers][owner] + turn
+    spans = first[owner] + turn
     begin, end = plan.begin[spans], plan.end[spans]
     sizes = end - begin
     ids, sentence, unit = store.take(begin, end)

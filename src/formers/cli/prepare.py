@@ -1,0 +1,117 @@
+"""formers prepare: text into a token store."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from ..errors import Error
+from .progress import progress
+
+SMALL = 8 << 20  # bytes that are not worth processes of their own
+
+
+def prepare(
+    *files: Annotated[
+        str, Parameter(help="Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.")
+    ],
+    tokenizer: Path,
+    out: Path,
+    unit: Literal["auto", "line", "block", "file"] = "auto",
+    column: str | None = None,
+    splitter: Literal["rules", "kiwi", "none"] = "rules",
+    units: str | None = None,
+    held_out: str = "0",
+    deduplicate: Literal["exact", "near", "no"] = "no",
+    shard_size: str = "256MB",
+    workers: int | None = None,
+) -> None:
+    """Turn text into a token store: memory-mapped, checksummed, the same for any number of workers.
+
+    A run that was stopped goes on with the same command. Under torchrun each rank takes its share of the files.
+
+    formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
+    formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
+    formers prepare ko.txt --unit line --splitter kiwi --units kiwi --tokenizer my-ernie --out store
+
+    Parameters
+    ----------
+    tokenizer
+        A tokenizer.json, or a folder with one: a model, a store, a Hugging Face checkpoint.
+    out
+        The store: a new folder, or that of a run that did not end.
+    unit
+        What a document is in text files: a line, a block between blank lines, a file. auto looks at each file.
+    column
+        The column or key with the text, in tables and jsonl.
+    splitter
+        How sentences are found: rules, kiwi (Korean, extra ko), or none.
+    units
+        Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a line.
+    held_out
+        The share of documents to hold out, as 1% or 0.01: the part "held" of the store.
+    deduplicate
+        Leave out documents that came before: exact, or near (also nearly the same).
+    shard_size
+        About how large one file of tokens is.
+    workers
+        Processes that encode; as many as there are cores by default, none for a small text.
+    """
+    from ..data.prepare import prepare as make
+    from ..data.sources import find
+
+    if not files:
+        raise Error("there is nothing to read", fix="give files, folders or globs")
+    found = find(list(files))
+    size = sum(path.stat().st_size for path in found)
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = 0 if size < SMALL else workers
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    try:
+        with progress(console, "prepare", quiet=2) as tell:
+            store = make(
+                found, tokenizer, out, unit=unit, column=column, workers=workers,
+                splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
+                deduplicate=None if deduplicate == "no" else deduplicate, shard=tokens(shard_size), tell=tell,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        console.print(f"formers: finished shards stay in {out}; the same command goes on from there", markup=False)
+        raise
+    report(store, out)
+
+
+def report(store: object, out: Path) -> None:
+    """Say what is there now."""
+    console = Console(highlight=False, soft_wrap=True)
+    home = getattr(store, "home", None)
+    if home is None:
+        console.print(f"{out}: this rank's share is done; the last rank to end writes store.json", markup=False)
+        return
+    for part, about in home.about["parts"].items():
+        sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
+        console.print(f"{out} ({part}): {sizes} in {len(about['shards'])} shards", markup=False)
+    counts = {**home.about["counts"]}
+    notes = counts.pop("notes", [])
+    told = [f"{count:,} {name}" for name, count in counts.items() if count] + list(notes)
+    if told:
+        console.print("read: " + ", ".join(told), markup=False)
+
+
+def share(text: str) -> float:
+    """A share as people write it: 1%, 0.01."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise Error(f"{text!r} is not a share", fix="write 1% or 0.01") from None
+
+
+def tokens(text: str) -> int:
+    """A size of two-byte tokens, as people write it: 256MB, 1GB."""
+    from .convert import size
+
+    return max(1, size(text) // 2)

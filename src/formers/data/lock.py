@@ -1,0 +1,52 @@
+"""One run at a time in a directory. The operating system lets go of a lock when its holder dies, however it dies."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import Error
+
+
+@contextmanager
+def locked(path: Path, *, shared: bool = False, wait: bool = False) -> Iterator[None]:
+    """Hold a lock file; if another run holds it, refuse and say which. `shared` lets others share it likewise."""
+    while True:
+        file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+        if not grab(file.fileno(), shared, wait):
+            file.seek(0)
+            holder = file.read().strip() or "another run"
+            file.close()
+            raise Error(f"is in use by {holder}", where=path.parent, fix="wait for it, or choose another directory")
+        if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+            break
+        file.close()  # the holder before us has just taken the file away: begin again
+    try:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
+        yield
+    finally:
+        if not shared:
+            path.unlink(missing_ok=True)
+        file.close()
+
+
+def grab(number: int, shared: bool, wait: bool) -> bool:
+    """Take the lock of an open file."""
+    try:
+        if os.name == "posix":
+            import fcntl
+
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(number, kind if wait else kind | fcntl.LOCK_NB)
+        else:
+            import msvcrt
+
+            msvcrt.locking(number, msvcrt.LK_LOCK if wait else msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
+    except OSError:
+        return False
+    return True

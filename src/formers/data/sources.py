@@ -1,0 +1,114 @@
+"""What formers prepare is given: files in groups that make shards of their own, or a list, table or dataset; and a
+tokenizer, or where one lies."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import table
+from ..errors import Error
+from ..text import published
+from ..text.normalise import Changes
+from ..text.tokenizer import Tokenizer
+from . import plain
+
+find, read = plain.full("data.readers", "find", plain.find), plain.full("data.readers", "read", plain.read)
+EDGE = 1 << 16  # bytes at either end of a file that tell whether it is the same
+HEAP = 64 << 20  # bytes of small files that go into one group
+
+
+@dataclass(frozen=True)
+class Source:
+    """Groups of documents, each read on its own."""
+
+    groups: list[Any]  # of each: a list of files, or documents in memory
+    stamps: list[dict[str, Any]]  # what tells whether a file has changed
+    unit: str | None
+    column: str | None
+
+    def read(self, group: int, changes: Changes) -> Iterator[str]:
+        """The documents of a group."""
+        unit: Any = self.unit or "auto"
+        return read(self.groups[group], unit=unit, column=self.column, changes=changes)
+
+    @property
+    def again(self) -> bool:
+        """Can it be read more than once?"""
+        return not isinstance(self.groups[0], Iterator)
+
+    def size(self, packed: Mapping[str, float], group: int) -> int:
+        """About how many bytes of text a group has; 0 if it is not known."""
+        files = self.groups[group]
+        if not (isinstance(files, list) and files and isinstance(files[0], Path)):
+            return 0
+        return int(sum(p.stat().st_size * packed.get(p.suffix.lower(), 1.0) for p in files))
+
+
+def opened(source: Any, unit: str | None, column: str | None) -> Source:
+    """A source by what it is: paths (a string, a Path, a list of Path), or documents in memory."""
+    if isinstance(source, str | os.PathLike) or (
+        isinstance(source, list | tuple) and source and all(isinstance(p, os.PathLike) for p in source)
+    ):
+        files = find(source)
+        groups: list[list[Path]] = []
+        full = HEAP
+        for path in files:  # small files share a group; a large one has its own
+            size = path.stat().st_size
+            if full + size > HEAP:
+                groups.append([])
+                full = 0
+            groups[-1].append(path)
+            full += size
+        return Source(groups, [stamp(path) for path in files], unit, column)
+    return Source([source], [{"name": f"a {type(source).__name__} in memory"}], unit, column)
+
+
+def stamp(path: Path) -> dict[str, Any]:
+    """A file's name and size, and a hash of both its ends: cheap, and it notices what people do to files."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        whole = hashlib.sha256(file.read(EDGE))
+        file.seek(max(0, size - EDGE))
+        whole.update(file.read(EDGE))
+    return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
+
+
+def read_tokenizer(given: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
+    """A tokenizer, or the one of a file or directory: tokenizer.json, vocab.txt, vocab.json with merges.txt."""
+    if isinstance(given, Tokenizer):
+        return given
+    path = Path(given)
+    folder = path if path.is_dir() else path.parent
+    options: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            options |= table(text(folder / name), folder / name)
+    for name in ("formers.json", "store.json"):  # our own directories name the special tokens by role
+        if (folder / name).is_file() and (folder / "tokenizer.json").is_file():
+            special = table(text(folder / name), folder / name).get("special")
+            return Tokenizer(text(folder / "tokenizer.json"), special, where=folder / "tokenizer.json")
+    names = ("tokenizer.json", "vocab.txt", "vocab.json") if path.is_dir() else (path.name,)
+    for file in (folder / name for name in names):
+        if file.is_file():
+            whole = text(file)
+            if file.suffix == ".txt":
+                return published.from_vocab(whole, options, file)
+            if (folder / "merges.txt").is_file() and file.name == "vocab.json":
+                return published.from_merges(whole, text(folder / "merges.txt"), options, file)
+            return Tokenizer(whole, published.roles(options, published.usual(whole)), where=file)
+    raise Error("has no tokenizer in a form that formers reads", where=path, fix="give a tokenizer.json, or its folder")
+
+
+def text(path: Path) -> str:
+    """A small text file."""
+    try:
+        return path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise Error(f"cannot be read ({error.strerror})", where=path, fix="look at the path") from None
+    except UnicodeDecodeError:
+        raise Error("is not UTF-8", where=path, fix="is this a tokenizer's file?") from None

@@ -1,0 +1,419 @@
+"""Batches: packing, the same whatever the batch, worker or rank; workers that die."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import multiprocessing
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import formers
+from formers import Error, Store
+from formers.batch import Batch
+from formers.data.loader import IGNORED, batches, filled, packed
+from formers.data.plans import Plan, Shape, single, streams
+from formers.data.readers import bundled
+from formers.objectives.causal import CausalLM
+from formers.objectives.choose import OBJECTIVES, objective
+from formers.text import wordpiece
+
+
+def store(*lengths, vocab=100):
+    starts = np.cumsum([0, *lengths])
+    return Store(np.arange(starts[-1], dtype=np.uint16) % vocab, starts, vocab, "x")
+
+
+def numbers(batch):
+    """The examples of a batch: global number → everything that the model sees of it."""
+    out = {}
+    chosen = np.arange(len(batch.ids)) if batch.chosen is None else batch.chosen
+    for row, sample in enumerate(batch.sample.tolist()):
+        if sample < 0:
+            continue
+        low, high = batch.starts[row], batch.starts[row + 1]
+        seen = [batch.ids[low:high].tobytes()]
+        seen += [v[low:high].tobytes() for v in (batch.segments, batch.order, batch.positions) if v is not None]
+        if batch.labels is not None:
+            asked = (chosen >= low) & (chosen < high) & (batch.labels != IGNORED)
+            seen += [(chosen[asked] - low).tobytes(), batch.labels[asked].tobytes()]
+        if batch.answers is not None:
+            seen.append(batch.answers[row].tobytes())
+        if batch.source is not None:
+            begin, end = batch.source.starts[row : row + 2]
+            seen.append(batch.source.ids[begin:end].tobytes())
+        out[sample] = seen
+    return out
+
+
+def equal(one: Batch, two: Batch) -> bool:
+    for field in dataclasses.fields(Batch):
+        a, b = getattr(one, field.name), getattr(two, field.name)
+        if isinstance(a, Batch):
+            same = equal(a, b)
+        else:
+            same = (a is None and b is None) or np.array_equal(a, b)
+        if not same:
+            return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    texts = [text[:1200] for text in bundled("en")[0][:20]]
+    tokenizer = wordpiece.train(texts, 500)
+    return tokenizer, Store.of(texts, tokenizer, sentences="rules")
+
+
+def goals(tokenizer, length=24):
+    """Every objective that this tokenizer can have."""
+    for name in OBJECTIVES:
+        try:
+            yield objective(name, tokenizer, length)
+        except Error:
+            continue
+
+
+def test_filled():
+    batch = Batch(
+        np.array([5, 6, 7]), np.array([0, 2, 3]), 2, segments=np.array([0, 1, 0]), chosen=np.array([1]),
+        labels=np.array([9]), sample=np.array([4, 5]), answers=np.array([1, 0]),
+        source=Batch(np.array([1, 2, 3, 4]), np.array([0, 3, 4]), 3, positions=np.array([0, 1, 2, 0])),
+    )  # fmt: skip
+    full = filled(batch, Shape(5, 8, 3, 2, 9, 4))
+    assert full.ids.tolist() == [5, 6, 7, 0, 0, 0, 0, 0]
+    assert full.starts.tolist() == [0, 2, 3, 5, 7, 8]
+    assert full.starts.dtype == np.int32
+    assert full.segments.tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
+    assert full.chosen.tolist() == [1, 0, 0]
+    assert full.labels.tolist() == [9, IGNORED, IGNORED]
+    assert full.answers.tolist() == [1, 0, IGNORED, IGNORED, IGNORED]
+    assert full.sample.tolist() == [4, 5, -1, -1, -1]
+    assert full.longest == 2
+    assert full.source.ids.tolist() == [1, 2, 3, 4, 0, 0, 0, 0, 0]
+    assert full.source.starts.tolist() == [0, 3, 4, 8, 9, 9]
+    assert full.source.longest == 4
+    assert full.source.sample is None
+    for small in (Shape(1, 8, 3, 2, 9, 4), Shape(5, 2, 3, 2, 9, 4), Shape(3, 8, 3, 2, 9, 4), Shape(5, 8, 3, 2, 3, 4)):
+        with pytest.raises(Error, match="do not fit into"):
+            filled(batch, small)
+    with pytest.raises(Error, match="do not fit into"):
+        filled(batch.replace(chosen=np.arange(4), labels=np.arange(4)), Shape(5, 8, 3, 2, 9, 4))
+    every = filled(batch.replace(chosen=None, labels=np.array([1, 2, 3]), source=None, answers=None), Shape(5, 8, 0, 2))
+    assert every.labels.tolist() == [1, 2, 3] + [IGNORED] * 5
+    assert every.chosen is None
+
+
+class Sized:
+    """An objective that is sizes only."""
+
+    def __init__(self, sizes, shape):
+        self.given, self.wanted = np.array(sizes, np.int64).reshape(-1, 3), shape
+
+    def plan(self, store, seed, epoch):
+        return single(np.arange(len(self.given)), np.arange(len(self.given)) + 1)
+
+    def sizes(self, plan):
+        return self.given[plan.begin]
+
+    def shape(self, total, plan):
+        return self.wanted
+
+
+@given(st.data())
+def test_packing_is_greedy_and_always_fills(data):
+    longest, other = data.draw(st.integers(1, 12)), data.draw(st.integers(0, 9))
+    triples = st.tuples(st.integers(1, longest), st.integers(0, 5), st.integers(0, other))
+    sizes = data.draw(st.lists(triples, min_size=1, max_size=40))
+    tokens, source = data.draw(st.integers(longest, 40)), other and data.draw(st.integers(other, 30))
+    rows = -(-tokens // longest) + (-(-source // other) if other else 0) + data.draw(st.integers(1, 6))
+    shape = Shape(rows, tokens, data.draw(st.integers(5, 12)), longest, source, other)
+    goal = Sized(sizes, shape)
+    plan = goal.plan(None, 0, 0)
+    limits = np.array([tokens, shape.places, source])
+
+    def works(part):
+        used, left = part.sum(0), rows - len(part)
+        return (used <= limits).all() and left * longest >= tokens - used[0] and left * other >= source - used[2]
+
+    at = 0
+    for low, high in packed(goal, plan, shape, 0):
+        assert low == at < high
+        assert works(goal.given[low:high])
+        assert high == len(plan) or not works(goal.given[low : high + 1]), "as many as possible"
+        at = high
+    assert at == len(plan)
+    begin = data.draw(st.integers(0, len(plan) - 1))
+    again = list(packed(goal, plan, shape, begin))
+    assert again[0][0] == begin
+    assert again[-1][1] == len(plan)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=30), st.integers(3, 9), st.integers(0, 5), st.integers(9, 40))
+def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
+    made, goal = store(*lengths, 2), CausalLM(length)
+    seen, shapes = [], set()
+    for batch, position in batches(made, goal, total, seed, epochs=2):
+        real = batch.sample[batch.sample >= 0]
+        seen += real.tolist()
+        shapes.add((len(batch.ids), len(batch.starts), batch.longest))
+        assert position == seen[-1] + 1
+        assert np.diff(batch.starts).max() <= batch.longest <= length
+        assert batch.starts[-1] == total
+    assert seen == list(range(len(seen)))
+    assert len(shapes) == 1
+    assert {s[0] for s in shapes} == {total}
+    assert len(seen) == 2 * len(goal.plan(made, seed, 0))
+
+
+@given(st.integers(0, 60), st.integers(0, 3), st.sampled_from([12, 20, 33]))
+def test_any_position_is_enough_to_go_on(cut, seed, total):
+    made, goal = store(40, 33, 25, 1, 2, 9), CausalLM(5)
+    whole = {}
+    for batch, _ in batches(made, goal, total, seed, epochs=3):
+        whole |= numbers(batch)
+    rest = {}
+    for batch, _ in batches(made, goal, total, seed, position=cut, epochs=3):
+        rest |= numbers(batch)
+    assert rest == {k: v for k, v in whole.items() if k >= cut}
+
+
+def test_a_boundary_gives_the_same_batches(corpus):
+    tokenizer, made = corpus
+    for goal in goals(tokenizer):
+        whole = list(itertools.islice(batches(made, goal, 200, 3), 9))
+        for at in (1, 4, 8):
+            rest = itertools.islice(batches(made, goal, 200, 3, position=whole[at - 1][1]), 9 - at)
+            for (batch, position), (other, same) in zip(whole[at:], rest, strict=True):
+                assert position == same
+                assert equal(batch, other)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_example_is_the_same_in_any_batch_worker_and_rank_and_another_in_the_next_epoch(corpus, name):
+    tokenizer, made = corpus
+    try:
+        goal = objective(name, tokenizer, 24)
+    except Error as error:
+        pytest.skip(str(error))
+    count = len(goal.plan(made, 5, 0))
+
+    def seen(total, epochs=2, **how):
+        found = {}
+        for batch, _ in batches(made, goal, total, 5, epochs=epochs, **how):
+            new = numbers(batch)
+            assert not found.keys() & new.keys()
+            found |= new
+        return found
+
+    most = int(goal.sizes(goal.plan(made, 5, 0))[:, [0, 2]].max())
+    whole = seen(32 * most)
+    assert sorted(whole) == list(range(2 * count))
+    for batch in (most, 7 * most):
+        assert seen(batch, epochs=1) == {k: v for k, v in whole.items() if k < count}
+    for workers in (1, 2):
+        assert seen(7 * most, workers=workers) == whole
+    ranks = [seen(7 * most, rank=rank, ranks=2) for rank in range(2)]
+    assert not ranks[0].keys() & ranks[1].keys()
+    assert ranks[0] | ranks[1] == whole
+    if goal.plan(made, 5, 0).lengths.std():  # the order of an epoch is drawn anew
+        assert [whole[n] for n in range(count)] != [whole[n] for n in range(count, 2 * count)]
+
+
+def test_what_is_hidden_differs_in_the_next_epoch(corpus):
+    tokenizer, made = corpus
+    goal = objective("masked", tokenizer, 24)
+    first, second = (goal.plan(made, 5, epoch) for epoch in range(2))
+    place = {b: n for n, b in enumerate(second.begin.tolist())}
+    count, same, changed = len(first), 0, 0
+    seen = {}
+    for batch, _ in batches(made, goal, 2400, 5, epochs=2):
+        seen |= numbers(batch)
+    for n, begin in enumerate(first.begin.tolist()):
+        if first.lengths[n] == 22:
+            same += seen[n] == seen[count + place[begin]]
+            changed += 1
+    assert changed > 100
+    assert same < changed / 100, "the same text is hidden otherwise"
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_workers_give_the_same_sequence(corpus, start, tmp_path):
+    tokenizer, made = corpus
+    goal = objective("masked", tokenizer, 24)
+    if start == "spawn":  # by its path
+        made = formers.prepare(bundled("en")[0][:4], tokenizer, tmp_path / "s")
+    alone = list(itertools.islice(batches(made, goal, 240, 1), 12))
+    crew = batches(made, goal, 240, 1, workers=2, start=start, prefetch=3)
+    for (batch, position), (other, same) in zip(alone, crew, strict=False):
+        assert position == same
+        assert equal(batch, other)
+    crew.close()
+    assert not multiprocessing.active_children()
+
+
+def test_order_over_a_change_of_ranks_and_workers(corpus):
+    """The data side of resuming on another number of processes: 1 → 2 → 1 ranks, 0/1/2 workers."""
+    tokenizer, made = corpus
+    goal = objective("causal", tokenizer, 24)
+    whole, order = {}, []
+    for batch, _ in itertools.islice(batches(made, goal, 240, 2), 40):
+        whole |= numbers(batch)
+    position, got = 0, {}
+    for ranks, workers in ((1, 0), (2, 1), (1, 2), (2, 0)):
+        ends = []
+        for rank in range(ranks):
+            run = batches(made, goal, 240, 2, position=position, rank=rank, ranks=ranks, workers=workers)
+            for batch, end in itertools.islice(run, 10 // ranks):
+                got |= numbers(batch)
+                order += list(numbers(batch))
+            ends.append(end)
+            run.close()
+        assert len(set(ends)) == 1, "all ranks agree on the position"
+        position = ends[0]
+    assert position == max(whole) + 1
+    assert got == whole
+    assert len(order) == len(set(order)) == len(whole)
+
+
+def test_all_ranks_get_as_many_batches():
+    made, goal = store(40, 33, 25), CausalLM(5)
+    alone = list(batches(made, goal, 20, 0, epochs=1))
+    assert len(alone) % 4
+    shared = [list(batches(made, goal, 20, 0, epochs=1, rank=rank, ranks=4)) for rank in range(4)]
+    assert {len(part) for part in shared} == {-(-len(alone) // 4)}
+    assert [end for _, end in shared[0]] == [end for _, end in shared[3]]
+    last = shared[3][-1][0]
+    assert (last.sample == -1).all()
+    assert (last.labels == IGNORED).all()
+    assert len(last.ids) == 20
+    got = {}
+    for part in shared:
+        for batch, _ in part:
+            got |= numbers(batch)
+    assert sorted(got) == list(range(len(goal.plan(made, 0, 0))))
+
+
+def test_streams_make_batches_that_follow_each_other():
+    made = store(50, 43, 30)
+
+    class Streamed(CausalLM):
+        def plan(self, store, seed, epoch) -> Plan:
+            return streams(store, 5, 4)
+
+        def shape(self, total, plan):
+            return Shape(2, 10, 0, 5)
+
+    run = [batch for batch, _ in batches(made, Streamed(5), 10, epochs=1, rank=1, ranks=2)]
+    assert all(batch.sample.min() >= 0 for batch in run), "nothing is filled up"
+    for one, two in itertools.pairwise(run):
+        assert np.array_equal(two.ids[[0, 5]], (one.ids[[4, 9]] + 1) % 100), "each row goes on, on the same rank"
+
+
+def test_what_does_not_fit():
+    with pytest.raises(Error, match="an example of 8 \\+ 8 \\+ 0 tokens.* does not fit into a batch"):
+        next(batches(store(20), CausalLM(8), 6))
+    with pytest.raises(Error, match="rank 2 is not one of 2"):
+        next(batches(store(20), CausalLM(8), 60, rank=2, ranks=2))
+    with pytest.raises(Error, match="a position counts from 0"):
+        next(batches(store(20), CausalLM(8), 60, position=-1))
+
+
+class Slow(CausalLM):
+    def corrupt(self, raw, seed):
+        time.sleep(0.02)
+        return super().corrupt(raw, seed)
+
+
+class Bad(CausalLM):
+    def corrupt(self, raw, seed):
+        if raw.sample[0] > 20:
+            raise Error("no such thing", fix="try another")
+        return super().corrupt(raw, seed)
+
+
+def test_a_worker_that_dies_is_an_error_at_once():
+    run = batches(store(4000), Slow(5), 20, workers=2)
+    next(run)
+    victim = multiprocessing.active_children()[0].pid
+    os.kill(victim, signal.SIGKILL)
+    with pytest.raises(Error, match=f"loader worker {victim} was ended by signal 9 \\(SIGKILL\\)"):
+        for _ in run:
+            pass
+    assert not multiprocessing.active_children()
+
+
+def test_an_error_in_a_worker_arrives():
+    run = batches(store(400), Bad(5), 20, workers=2)
+    with pytest.raises(Error, match="no such thing. Try another"):
+        for _ in run:
+            pass
+    assert not multiprocessing.active_children()
+
+
+def test_nothing_is_left_behind():
+    import gc
+    import threading
+
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+    for how in ("close", "drop", "end"):
+        run = batches(store(400), Slow(5), 20, workers=2, epochs=1 if how == "end" else None)
+        next(run)
+        if how == "end":
+            assert sum(1 for _ in run) > 5
+        elif how == "close":
+            run.close()
+        del run
+        gc.collect()
+        assert not multiprocessing.active_children()
+        assert not [t for t in threading.enumerate() if t.name == "formers-loader"]
+    if before:
+        assert len(os.listdir("/proc/self/fd")) <= before
+    assert not {name for name in set(os.listdir("/dev/shm")) - shared if "psm" in name} if shared else True
+
+
+def test_ctrl_c_ends_the_workers(tmp_path):
+    import subprocess
+    import sys
+
+    script = tmp_path / "run.py"
+    script.write_text(
+        "import multiprocessing, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "import numpy as np\n"
+        "from formers import Store\n"
+        "from formers.data.loader import batches\n"
+        "from formers.objectives.causal import CausalLM\n"
+        "made = Store(np.arange(5000, dtype=np.uint16), np.array([0, 5000]), 5000, 'x')\n"
+        "try:\n"
+        "    for batch, _ in batches(made, CausalLM(5), 20, workers=2):\n"
+        "        print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('stopped', flush=True)\n",
+        encoding="utf-8",
+    )
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    workers = [int(word) for word in process.stdout.readline().split()]
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to all of them
+    out, _ = process.communicate(timeout=30)
+    assert out.splitlines()[-1] == "stopped"
+    assert len(workers) == 2
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+@settings(max_examples=5)
+@given(st.integers(1, 3), st.integers(1, 4))
+def test_prefetch_changes_nothing(workers, prefetch):
+    made, goal = store(300), CausalLM(5)
+    alone = [batch.sample.tolist() for batch, _ in batches(made, goal, 20, epochs=1)]
+    crew = [b.sample.tolist() for b, _ in batches(made, goal, 20, epochs=1, workers=workers, prefetch=prefetch)]
+    assert crew == alone

@@ -1,0 +1,169 @@
+"""Plans: windows, streams, buckets, what is kept beside a store."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import formers
+from formers import Error, Store
+from formers.data import planned as cache
+from formers.data.planned import planned
+from formers.data.plans import Plan, bucketed, gather, single, streams, windows
+from formers.objectives.causal import CausalLM
+from formers.text import bpe
+
+
+def store(*lengths, vocab=1000):
+    starts = np.cumsum([0, *lengths])
+    return Store(np.arange(starts[-1], dtype=np.uint16) % vocab, starts, vocab, "x")
+
+
+def spans(plan):
+    return sorted(zip(plan.begin.tolist(), plan.end.tolist(), strict=True))
+
+
+def test_windows_cover_every_document():
+    made = store(10, 3, 1, 7)
+    plan = windows(made, 4, 0, 0)
+    assert spans(plan) == [(0, 4), (4, 8), (6, 10), (10, 13), (14, 18), (17, 21)]
+    again = windows(made, 4, 0, 1)
+    assert spans(again) == spans(plan)
+    assert again.begin.tolist() != plan.begin.tolist()
+    assert windows(made, 4, 0, 0).begin.tolist() == plan.begin.tolist()
+    assert windows(made, 4, 1, 0).begin.tolist() != plan.begin.tolist()
+    assert (plan.label == -1).all()
+
+
+def test_windows_across_documents():
+    plan = windows(store(10, 3, 1, 7), 4, 0, 0, across=True)
+    assert spans(plan) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20), (17, 21)]
+
+
+@given(st.integers(2, 9), st.integers(1, 5), st.integers(0, 1), st.integers(30, 90))
+def test_streams_go_on_where_they_ended(length, rows, extra, total):
+    made = store(total)
+    if (total - extra) // rows < length:
+        with pytest.raises(Error, match="too few for"):
+            streams(made, length, rows, extra=extra)
+        return
+    plan = streams(made, length, rows, extra=extra)
+    begin, end = plan.begin.reshape(-1, rows), plan.end.reshape(-1, rows)
+    assert (end - begin == length + extra).all()
+    assert np.array_equal(begin[1:], begin[:-1] + length), "each window follows the one before it in its stream"
+    assert (np.diff(begin[0]) == begin[0][-1] // max(1, rows - 1)).all() if rows > 1 else begin[0, 0] == 0
+    covered = [i for b, e in zip(plan.begin, plan.end - extra, strict=True) for i in range(b, e)]
+    assert len(set(covered)) == len(covered)
+    assert plan.end.max() <= total
+    assert total - extra - len(covered) < rows * (length + 1), "less than a window of each stream is left over"
+
+
+@given(st.lists(st.integers(1, 500), max_size=600), st.integers(0, 3), st.integers(0, 3))
+def test_buckets(lengths, seed, epoch):
+    order = bucketed(np.array(lengths, np.int64), seed, epoch, run=16)
+    assert sorted(order.tolist()) == list(range(len(lengths)))
+    assert np.array_equal(order, bucketed(np.array(lengths, np.int64), seed, epoch, run=16))
+
+
+def test_neighbours_in_a_bucket_are_alike():
+    lengths = np.random.default_rng(0).integers(1, 500, 4000)
+    order = bucketed(lengths, 0, 0, run=64)
+    waste = [1 - b.mean() / b.max() for b in np.array_split(lengths[order], 250)]
+    assert np.mean(waste) < 0.12, "padding to the longest of a batch"
+    assert np.mean([1 - b.mean() / b.max() for b in np.array_split(lengths, 250)]) > 0.4
+    first = lengths[order][:1000].mean(), lengths[order][-1000:].mean()
+    assert abs(first[0] - first[1]) < 150, "short and long ones are mixed over the epoch"
+    assert not np.array_equal(order, bucketed(lengths, 0, 1, run=64))
+    assert len({frozenset(order[:64].tolist()), frozenset(bucketed(lengths, 0, 1, run=64)[:64].tolist())}) == 2
+
+
+@given(st.data())
+def test_gather_is_what_a_loop_gathers(data):
+    total = 60
+    made = store(20, 15, 25)
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=6))
+    pairs = st.tuples(st.integers(0, total), st.integers(0, total)).map(sorted)
+    pieces = data.draw(st.lists(pairs, min_size=sum(counts), max_size=sum(counts)))
+    begin, end = np.array([p[0] for p in pieces]), np.array([p[1] for p in pieces])
+    plan = Plan(begin, end, np.cumsum([0, *counts]), np.arange(len(counts), dtype=np.int8))
+    lengths = [sum(b - a for a, b in pieces[plan.first[i] : plan.first[i + 1]]) for i in range(len(plan))]
+    assert plan.lengths.tolist() == lengths
+    numbers = data.draw(st.lists(st.integers(0, len(counts) - 1), min_size=1, max_size=5))
+    raw = gather(made, plan, numbers, np.array(numbers) + 100)
+    mine = [[pieces[s] for s in range(plan.first[n], plan.first[n + 1])] for n in numbers]
+    assert raw.ids.tolist() == [i for example in mine for a, b in example for i in range(a, b)]
+    assert raw.span.tolist() == [k for example in mine for k, (a, b) in enumerate(example) for _ in range(a, b)]
+    assert np.diff(raw.starts).tolist() == [lengths[n] for n in numbers]
+    assert raw.label.tolist() == numbers
+    assert raw.sample.tolist() == [n + 100 for n in numbers]
+    low = data.draw(st.integers(0, len(plan) - 1))
+    part = plan.part(low, len(plan))
+    again = gather(made, part, np.arange(len(part)), np.arange(low, len(plan)))
+    whole = gather(made, plan, np.arange(low, len(plan)), np.arange(low, len(plan)))
+    assert again.ids.tolist() == whole.ids.tolist()
+    assert again.starts.tolist() == whole.starts.tolist()
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory):
+    texts = [f"the cat number {i} sat on the mat number {i * 7}" for i in range(400)]
+    return formers.prepare(texts, bpe.train(texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None)
+
+
+class Counting(CausalLM):
+    calls = 0
+
+    def plan(self, store, seed, epoch):
+        Counting.calls += 1
+        return super().plan(store, seed, epoch)
+
+
+def test_large_plans_are_kept(disk, monkeypatch):
+    monkeypatch.setattr(cache, "LARGE", 100)
+    goal, folder = Counting(8), disk.home.path / "plans"
+    Counting.calls = 0
+    one = planned(disk, goal, 3, 0)
+    two = planned(Store.open(disk.home.path), goal, 3, 0)
+    assert Counting.calls == 1
+    fresh = goal.plan(disk, 3, 0)
+    for plan in (one, two):
+        assert all(np.array_equal(getattr(plan, name), getattr(fresh, name)) for name in cache.ARRAYS)
+    assert not list(folder.glob("*.tmp"))
+    assert not list(folder.glob("*.lock"))
+    others = [planned(disk, goal, 4, 0), planned(disk, Counting(9), 3, 0), planned(disk, goal, 3, 1)]
+    assert Counting.calls == 5, "another seed, objective or epoch is another plan"
+    assert not any(np.array_equal(other.begin, one.begin) for other in others)
+    assert len(list(folder.glob("*.bin"))) == 4
+    planned(disk, goal, 3, 2)
+    names = {p.name for p in folder.glob("*.bin")}
+    assert sum(name.endswith("-2.bin") for name in names) == 1
+    assert len(names) == 4, "the plan of two epochs ago is gone"
+
+
+def test_a_damaged_plan_is_made_again(disk, monkeypatch):
+    monkeypatch.setattr(cache, "LARGE", 100)
+    goal = CausalLM(7)
+    one = planned(disk, goal, 0, 0)
+    begin = np.array(one.begin)
+    del one
+    (file,) = [p for p in (disk.home.path / "plans").glob("*.bin") if p.stem.startswith(cache.key(disk, goal, 0))]
+    data = bytearray(file.read_bytes())
+    data[100] ^= 1
+    file.write_bytes(data)
+    assert cache.load(file) is None
+    assert np.array_equal(planned(disk, goal, 0, 0).begin, begin)
+    assert cache.load(file) is not None
+
+
+def test_a_plan_that_changes_its_size():
+    class Odd(CausalLM):
+        def plan(self, store, seed, epoch):
+            return single(np.arange(epoch + 1), np.arange(epoch + 1) + 2)
+
+    assert len(planned(store(9), Odd(3), 0, 1, 2)) == 2
+    with pytest.raises(Error, match="epoch 1 has 2 examples, the first one 5"):
+        planned(store(9), Odd(3), 0, 1, 5)
+    with pytest.raises(Error, match="no example can be made"):
+        planned(store(1), CausalLM(3), 0, 0)

@@ -1,0 +1,268 @@
+"""The token store, in memory and on disk."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import formers
+from formers import Error, Store
+from formers.data import shards
+from formers.data.encode import ENTITY, PHRASE, begins, edges, encode
+from formers.data.phrases import finder, learn
+from formers.data.shards import Pieces, Reader, Writer, seal
+from formers.text import bpe, wordpiece
+
+LINES = ["the cat sat on the mat", "the dog sat on the log"] * 3
+TEXTS = [
+    "The cat sat. The dog ran away!  Who saw it?",
+    "One sentence only",
+    "고양이가 앉았다. 개는 달아났다!\n누가 보았나?",
+    "…",
+    'He said: "No." She said: "Yes."',
+]
+
+
+@pytest.fixture(scope="module", params=["bpe", "wordpiece"])
+def tokenizer(request):
+    kind = {"bpe": bpe, "wordpiece": wordpiece}[request.param]
+    return kind.train([*LINES, *TEXTS], 400)
+
+
+def prepared(path, tokenizer, texts=TEXTS, **options):
+    return formers.prepare(texts, tokenizer, path, **{"shard": 20, **options})
+
+
+def test_in_memory():
+    tokenizer = bpe.train(LINES, 280)
+    made = Store.of(["the cat", "", "the dog"], tokenizer)
+    assert made.tokens.dtype == np.uint16
+    assert len(made.starts) == 3, "an empty document is none"
+    assert made.tokens[made.starts[1] - 1] == tokenizer.id("eos")
+    assert tokenizer.decode(made.tokens[: made.starts[1]]) == "the cat"
+    plain = wordpiece.train(LINES, 60)
+    ids = Store.of(["the cat"], plain).tokens
+    assert plain.id("cls") not in ids
+    assert plain.id("sep") not in ids
+    with pytest.raises(Error, match="no text to learn from"):
+        Store.of(["", ""], plain)
+    with pytest.raises(Error, match="no tokenizer of its own"):
+        made.tokenizer  # noqa: B018
+
+
+def test_tokens_are_those_of_the_whole_document(tokenizer):
+    split = str.splitlines
+    made = encode(TEXTS, tokenizer, split)
+    end = [] if tokenizer.id("eos") is None else [tokenizer.id("eos")]
+    rows = [tokenizer.encode(text, special=False) + end for text in TEXTS]
+    assert made.ids.tolist() == [i for row in rows for i in row]
+    assert made.lengths.tolist() == [len(row) for row in rows]
+
+
+def test_sentences_begin_where_their_first_character_is(tokenizer):
+    def split(text):
+        return [part for part in text.replace("! ", "!|").replace(". ", ".|").replace("\n", "|").split("|") if part]
+
+    made = encode(TEXTS, tokenizer, split)
+    expected, base = [], 0
+    for text in TEXTS:
+        offsets = tokenizer.rust.encode(text, add_special_tokens=False).offsets
+        at = [text.index(sentence) for sentence in split(text)]
+        expected += sorted({base + next(i for i, (_, end) in enumerate(offsets) if end > a) for a in at})
+        base += len(offsets) + (tokenizer.id("eos") is not None)
+    assert made.sentences.tolist() == expected
+    assert len(expected) > len(TEXTS)
+
+
+def test_a_splitter_may_change_spaces():
+    assert list(begins("a  b. c\n d. a  b.", ["a b.", "c d.", "", "a  b."])) == [0, 6, 12]
+    with pytest.raises(Error, match="'x' is not in its text"):
+        list(begins("a b", ["x"]))
+
+
+def test_units_reach_to_the_next(tokenizer):
+    text = "see New York City today, 서울시청에서 만나요"
+    york, seoul = text.index("New"), text.index("서울")
+    units = [(york, york + 13, "entity"), (york, york + 8, "phrase"), (seoul, seoul + 4, "entity")]
+    found = edges(text, units)
+    both = PHRASE | ENTITY
+    assert found == {
+        0: both, york: both, york + 9: PHRASE, text.index("today"): both, seoul: both, seoul + 4: ENTITY,
+        text.index("만나"): both,
+    }  # fmt: skip
+    made = encode([text], tokenizer, units=lambda text: units)
+    offsets = tokenizer.rust.encode(text, add_special_tokens=False).offsets
+    firsts = {}
+    for at, bits in found.items():
+        token = next(i for i, (_, end) in enumerate(offsets) if end > at)
+        firsts[token] = firsts.get(token, 0) | bits
+    marked = {i: int(bits) for i, bits in enumerate(made.units[: len(offsets)]) if bits}
+    assert marked == firsts
+    assert (made.units[len(offsets) :] == both).all(), "the end mark is its own unit"
+
+
+def test_phrases_of_a_text():
+    words = (1 / np.random.default_rng(0).uniform(0.001, 1, 20_000)).astype(int).tolist()  # frequent and rare ones
+    text = [" ".join(f"w{w}" for w in words[i : i + 10]) + " new york city" * (i % 200 == 0) for i in range(0, 20_000, 10)]
+    found = learn(text, threshold=50)
+    assert {"new york", "york city"} <= set(found) == set(found[:2]), "and no pair of frequent words"
+    units = finder(["new york", "york city"])
+    text = "New York City, new York; york city"
+    assert [text[a:b] for a, b, _ in units(text)] == ["New York City", "new York", "york city"]
+
+
+def test_on_disk_as_in_memory(tokenizer, tmp_path):
+    disk = prepared(tmp_path / "s", tokenizer, TEXTS * 3)
+    memory = Store.of(TEXTS * 3, tokenizer, sentences="rules")
+    assert len(disk.home.mine["shards"]) >= 1
+    assert np.array_equal(np.asarray(disk.tokens), memory.tokens)
+    assert np.array_equal(disk.starts, memory.starts)
+    assert np.array_equal(disk.sentences, memory.sentences)
+    assert disk.vocab == memory.vocab
+    assert disk.tokenizer.fingerprint == tokenizer.fingerprint
+    assert disk.tokenizer.special == tokenizer.special
+    disk.check()
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
+    disk = prepared(tmp_path / "s", tokenizer)
+    about = json.loads(tokenizer.text)
+    vocab = about["model"]["vocab"]
+    one, two = list(vocab)[-2:]
+    vocab[one], vocab[two] = vocab[two], vocab[one]
+    other = type(tokenizer)(json.dumps(about), tokenizer.special)
+    assert len(other) == len(tokenizer)
+    assert other.fingerprint != tokenizer.fingerprint
+    for made in (disk, Store.of(TEXTS, tokenizer)):
+        made.fits(tokenizer)
+        with pytest.raises(Error, match="made with another tokenizer"):
+            made.fits(other)
+    with pytest.raises(Error, match="made with another tokenizer"):
+        Store.open(tmp_path / "s", tokenizer=other)
+    with pytest.raises(Error, match="other settings \\(tokenizer\\)"):
+        prepared(tmp_path / "s", other)
+    (tmp_path / "s" / "tokenizer.json").write_text(other.text, encoding="utf-8")
+    with pytest.raises(Error, match="not the tokenizer that made this store"):
+        disk.tokenizer  # noqa: B018
+
+
+def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
+    with pytest.raises(Error, match="is not a token store. Make one with formers prepare"):
+        Store.open(tmp_path)
+    prepared(tmp_path / "s", tokenizer)
+    about = json.loads((tmp_path / "s" / "store.json").read_text(encoding="utf-8"))
+    del about["seal"]
+    for version, fix in ((0, "Prepare the text again"), (2, "newer formers"), ("x", "newer formers")):
+        (tmp_path / "s" / "store.json").write_text(seal({**about, "format": version}), encoding="utf-8")
+        with pytest.raises(Error, match=fix):
+            Store.open(tmp_path / "s")
+    about["parts"]["train"]["shards"][0]["name"] = "../x.bin"
+    (tmp_path / "s" / "store.json").write_text(seal(about), encoding="utf-8")
+    with pytest.raises(Error, match="not the name of a file here"):
+        Store.open(tmp_path / "s")
+    with pytest.raises(Error, match="has no part 'held'"):
+        Store.open(tmp_path / "s", "held")
+
+
+def test_identity_follows_the_content(tokenizer, tmp_path):
+    one = prepared(tmp_path / "1", tokenizer)
+    same = prepared(tmp_path / "2", tokenizer)
+    other = prepared(tmp_path / "3", tokenizer, [*TEXTS[:-1], "x"])
+    assert one.identity == same.identity != other.identity
+    memory = Store.of(TEXTS, tokenizer)
+    assert memory.identity == Store.of(TEXTS, tokenizer).identity
+    assert memory.identity != Store.of(TEXTS[1:], tokenizer).identity
+    assert memory.identity != Store.of(TEXTS, tokenizer, sentences="rules").identity
+
+
+def test_pickled_by_path(tokenizer, tmp_path):
+    disk = prepared(tmp_path / "s", tokenizer, TEXTS * 200)
+    packed = pickle.dumps(disk)
+    assert len(packed) < 1000
+    again = pickle.loads(packed)
+    assert np.array_equal(again.tokens[5:50], disk.tokens[5:50])
+    memory = pickle.loads(pickle.dumps(Store.of(TEXTS, tokenizer)))
+    assert memory.identity == Store.of(TEXTS, tokenizer).identity
+    about = json.loads((tmp_path / "s" / "store.json").read_text(encoding="utf-8"))
+    about.pop("seal")
+    about["parts"]["train"]["tables"]["sha256"] = "0" * 64
+    (tmp_path / "s" / "store.json").write_text(seal(about), encoding="utf-8")
+    with pytest.raises(Error, match="has changed while it was in use"):
+        pickle.loads(packed)
+
+
+def made_of(path, arrays, dtype=np.uint16):
+    out = []
+    for i, array in enumerate(arrays):
+        writer = Writer(path / f"{i}.bin")
+        writer.add("other", np.int64, [np.arange(3)])
+        writer.add("a", dtype, np.array_split(array, 2))
+        out.append((Reader(path / f"{i}.bin", writer.close()), "a", 0, len(array)))
+    return Pieces(out, dtype)
+
+
+@settings(max_examples=40)
+@given(st.data())
+def test_pieces_are_one_array(data):
+    import pathlib
+    import tempfile
+
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5))
+    whole = np.arange(sum(lengths), dtype=np.uint16) * 7 % 31
+    with tempfile.TemporaryDirectory() as folder:
+        made = made_of(pathlib.Path(folder), np.split(whole, np.cumsum(lengths)[:-1]))
+        assert len(made) == len(whole)
+        assert np.array_equal(np.asarray(made), whole)
+        if not len(whole):
+            return
+        slots = np.array(data.draw(st.lists(st.integers(-len(whole), len(whole) - 1), max_size=8)), np.int64)
+        assert np.array_equal(made[slots], whole[slots])
+        low, high, step = data.draw(st.tuples(st.integers(-20, 20), st.integers(-20, 20), st.sampled_from([1, 2, -1])))
+        assert np.array_equal(made[low:high:step], whole[low:high:step])
+        spans = data.draw(
+            st.lists(st.tuples(st.integers(0, len(whole)), st.integers(0, len(whole))).map(sorted), max_size=5)
+        )
+        begin, end = np.array([s[0] for s in spans], np.int64), np.array([s[1] for s in spans], np.int64)
+        out = np.empty(int((end - begin).sum()), np.int64)
+        made.fill(out, begin, end)
+        assert out.tolist() == [x for a, b in spans for x in whole[a:b].tolist()]
+        with pytest.raises(IndexError):
+            made[len(whole)]
+
+
+@given(st.data())
+def test_take_is_what_a_loop_takes(data):
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=6))
+    starts = np.cumsum([0, *lengths])
+    total = int(starts[-1])
+    more = data.draw(st.sets(st.integers(0, total - 1)))
+    sentences = np.array(sorted({*starts.tolist(), *more}))
+    tokens, units = np.arange(total, dtype=np.uint16) * 3 % 17, (np.arange(total) % 4).astype(np.uint8)
+    made = Store(tokens, starts, 17, "x", sentences, units)
+    spans = data.draw(st.lists(st.tuples(st.integers(0, total), st.integers(0, total)).map(sorted), max_size=5))
+    ids, first, unit = made.take(np.array([s[0] for s in spans]), np.array([s[1] for s in spans]))
+    slots = [i for a, b in spans for i in range(a, b)]
+    assert ids.dtype == np.int64
+    assert ids.tolist() == tokens[slots].tolist() if slots else not len(ids)
+    assert first.tolist() == [i in set(sentences.tolist()) for i in slots]
+    assert unit.tolist() == [i % 4 for i in slots]
+
+
+def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
+    array = np.arange(3 * shards.BLOCK, dtype=np.uint8)
+    made = made_of(tmp_path, [array], np.uint8)
+    reader = made.readers[0][0]
+    asked = []
+    sound = reader.sound
+    monkeypatch.setattr(reader, "sound", lambda block: asked.append(block) or sound(block))
+    made[5:10], made[6:20]
+    assert asked == [0], "one block, once"
+    made[shards.BLOCK : 2 * shards.BLOCK]
+    assert asked == [0, 1, 2]
+    made[np.array([0, 3 * shards.BLOCK - 1])]
+    assert asked == [0, 1, 2, 3], "the array begins behind another"
