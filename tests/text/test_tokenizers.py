@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.text import bpe, published, wordpiece
-from formers.text.normalise import clean, normalise
 from formers.text.tokenizer import Tokenizer, guarded, to_bytes
 from formers.text.trainers import train
 
@@ -194,15 +193,6 @@ def test_a_rust_panic_is_our_error():
 def test_bytes_of_pieces():
     assert to_bytes("Ġthe") == b" the"
     assert to_bytes("한국") == "한국".encode()
-
-
-def test_normalise():
-    assert normalise(unicodedata.normalize("NFD", "각")) == "각"
-    assert normalise("ㅋㅋ") == "ㅋㅋ"
-    lines, changes = clean(["\ufeff안녕\r\n", unicodedata.normalize("NFD", "각"), "a\x00b\ufffd", "plain"])
-    assert lines == ["안녕", "각", "ab", "plain"]
-    assert (changes.lines, changes.composed, changes.cleaned) == (4, 1, 2)
-    assert str(changes) == "4 lines, 1 composed to NFC, 2 cleaned"
 
 
 def test_vocab_txt():

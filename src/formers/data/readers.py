@@ -1,15 +1,185 @@
-"""Documents out of files. A document is a block of lines; blank lines stand between documents."""
+"""Documents out of files, lists, tables and datasets: clean, in NFC, one after the other in constant memory."""
 
 from __future__ import annotations
 
+import glob
+import itertools
 import lzma
+import os
+from collections.abc import Iterable, Iterator
 from importlib import resources
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from ..errors import Error
-from ..text.normalise import Changes, clean
+from ..text.normalise import Changes, compose, scrub
+from . import tables
+from .streams import PACKED, chunks, decoded, lines, slices
 
 LANGUAGES = ("en", "ko")
+TEXT = (".txt", ".text", ".md")
+FORMS = (*TEXT, *tables.FORMS)
+UNITS = ("auto", "line", "block", "file")
+LONGEST = 1_000_000  # characters of a document
+AVERAGE = 500  # lines between two blank ones: with more, a blank line is an accident
+
+
+def find(inputs: Any) -> list[Path]:
+    """The files of a path, glob or folder, or of several, sorted; what is missing, empty or unknown is an error."""
+    several = isinstance(inputs, Iterable) and not isinstance(inputs, str | os.PathLike)
+    found: set[Path] = set()
+    for item in inputs if several else [inputs]:
+        if not isinstance(item, str | os.PathLike):
+            raise Error(f"a path is a string, got {type(item).__name__}", fix="give paths, globs or folders")
+        found.update(found_by(os.fspath(item)))
+    if not found:
+        raise Error("there are no files to read", fix="give at least one path")
+    return sorted(found)
+
+
+def found_by(name: str) -> list[Path]:
+    """The files of one path, glob or folder."""
+    path = Path(name)
+    if path.is_dir():
+        inside = [p for p in path.rglob("*") if not any(part.startswith(".") for part in p.relative_to(path).parts)]
+        what = "in this folder"
+    elif path.exists():
+        return [checked(path)]
+    else:
+        inside, what = [Path(p) for p in glob.glob(name, recursive=True)], "by this name"
+        if not inside and not glob.has_magic(name):
+            raise Error("there is no such file", where=name, fix="look at the path")
+    files = [checked(p) for p in inside if form(p) and p.is_file() and p.stat().st_size]
+    if not files:
+        raise Error(f"there is nothing to read {what}", where=name, fix=f"formers reads {forms()}")
+    return files
+
+
+def checked(path: Path) -> Path:
+    """A path that can be read, or the reason why not."""
+    if not path.is_file():
+        raise Error("this is not a file", where=path, fix="give a file, a folder or a glob")
+    if not form(path):
+        raise Error(
+            f"files of the form {path.suffix or path.name!r} are not known", where=path, fix=f"name it {forms()}"
+        )
+    if not path.stat().st_size:
+        raise Error("the file is empty", where=path, fix="leave it out")
+    if not os.access(path, os.R_OK):
+        raise Error("the file may not be read", where=path, fix="look at its permissions")
+    return path
+
+
+def form(path: Path) -> str | None:
+    """The suffix that says how to read a file, without the compression's; None if it is not known."""
+    suffixes = [s.lower() for s in path.suffixes[-2:]]
+    if suffixes and suffixes[-1] in PACKED:
+        suffixes.pop()
+    return suffixes[-1] if suffixes and suffixes[-1] in FORMS else None
+
+
+def forms() -> str:
+    """The suffixes in words."""
+    return f"{' '.join(FORMS)}, each also with {' '.join(PACKED)}"
+
+
+def read(
+    source: Any,
+    *,
+    unit: Literal["auto", "line", "block", "file"] = "auto",
+    column: str | None = None,
+    changes: Changes | None = None,
+    longest: int = LONGEST,
+    skip: bool = False,
+    encoding: str = "utf-8",
+) -> Iterator[str]:
+    """The documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
+
+    In text files a document is a line, a block between blank lines, or the file; "auto" takes blocks where blank lines
+    stand between them. In tables it is a row's `column`. Longer ones than `longest` characters are cut. `changes`
+    counts; a broken row is an error, or, with `skip`, counted and left out.
+    """
+    if unit not in UNITS:
+        raise Error(f"there is no unit {unit!r}", fix="choose " + ", ".join(UNITS))
+    if longest < 1:
+        raise Error(f"a document has at least one character, longest is {longest}", fix=f"take {LONGEST}")
+    changes = Changes() if changes is None else changes
+    if isinstance(source, str | os.PathLike):
+        source = find(source)
+    if isinstance(source, list | tuple) and source and all(isinstance(p, os.PathLike) for p in source):
+        wants = tables.Wants(column, changes, skip, encoding)
+        files = find(source)
+        return itertools.chain.from_iterable(of_file(path, unit, longest, wants) for path in files)
+    return finished(tables.of_python(source, column, changes), longest, changes)
+
+
+def of_file(path: Path, unit: str, longest: int, wants: tables.Wants) -> Iterator[str]:
+    """The documents of one file."""
+    changes = wants.changes
+    if form(path) not in TEXT:
+        yield from finished(tables.of_file(path, str(form(path)), wants), longest, changes)
+        return
+    pieces = decoded(chunks(path), changes, wants.encoding, path)
+    yield from of_text(pieces, unit, longest, changes)
+
+
+def of_text(pieces: Iterator[str], unit: str, longest: int, changes: Changes) -> Iterator[str]:
+    """Documents out of pieces of clean text."""
+    if unit == "auto":
+        head = next(pieces, "")
+        pieces = itertools.chain([head], pieces)
+        unit = guess(head)
+        changes.note(f"a {unit} is a document")
+    found = lines(pieces, longest, changes)
+    texts = (text for text, _ in found) if unit == "line" else blocks(found, longest, changes, blank=unit == "block")
+    for document in texts:
+        if document and not document.isspace():
+            changes.documents += 1
+            yield document
+        else:
+            changes.empty += 1
+
+
+def guess(head: str) -> Literal["line", "block"]:
+    """Blocks, if blank lines stand between lines of text, and not too seldom."""
+    found = [bool(line.strip()) for line in head.strip().split("\n")]
+    gaps = sum(a and not b for a, b in itertools.pairwise(found))
+    return "block" if gaps and sum(found) <= AVERAGE * (gaps + 1) else "line"
+
+
+def blocks(found: Iterable[tuple[str, bool]], longest: int, changes: Changes, blank: bool = True) -> Iterator[str]:
+    """Lines put together up to a blank one (or to the end), and cut where they are longer than `longest`."""
+    block: list[str] = []
+    length = 0
+    for line, ended in found:
+        empty = blank and (not line or line.isspace())
+        if block and (empty or length + len(line) > longest):
+            changes.cut += not empty
+            yield "\n".join(block)
+            block, length = [], 0
+        if not empty and (block or line):
+            block.append(line)
+            length += len(line) + 1
+        if block and not ended:
+            yield "\n".join(block)
+            block, length = [], 0
+    if block:
+        yield "\n".join(block)
+
+
+def finished(values: Iterable[Any], longest: int, changes: Changes) -> Iterator[str]:
+    """Documents out of a table's values: clean, composed, none of them empty or too long."""
+    for value in values:
+        text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
+        changes.carriage += value.count("\r")
+        *long, last = slices(scrub(text, changes), longest)
+        changes.cut += len(long)
+        for part in (*long, last):
+            if part and not part.isspace():
+                changes.documents += 1
+                yield compose(part, changes)
+            else:
+                changes.empty += 1
 
 
 def bundled(language: Literal["en", "ko"] = "en") -> tuple[list[str], Changes]:
@@ -22,14 +192,8 @@ def bundled(language: Literal["en", "ko"] = "en") -> tuple[list[str], Changes]:
 
 def documents(text: str) -> tuple[list[str], Changes]:
     """Blocks between blank lines, cleaned and normalised, and what was changed."""
-    lines, changes = clean(text.split("\n"))
-    blocks: list[list[str]] = [[]]
-    for line in lines:
-        if line.strip():
-            blocks[-1].append(line)
-        elif blocks[-1]:
-            blocks.append([])
-    return ["\n".join(block) for block in blocks if block], changes
+    changes = Changes()
+    return list(of_text(decoded([text.encode("utf-8", "surrogatepass")], changes), "block", LONGEST, changes)), changes
 
 
 def split(documents: list[str], every: int = 20) -> tuple[list[str], list[str]]:

@@ -1,37 +1,114 @@
-"""Text at the door: one form of Unicode, no bytes that are not text, and a count of what was changed."""
+"""Text at the door: one form of Unicode, no characters that are not text, and a count of what was changed."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from ..errors import Error
+
+# Characters that are not text. A byte that is not UTF-8 arrives here as a lone surrogate (Python's surrogateescape).
+KINDS = {
+    "undecodable": "\ud800-\udfff",
+    "nul": "\0",
+    "marks": "\ufeff",
+    "replaced": "\ufffd",
+    "control": "\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufdd0-\ufdef\ufffe\uffff",
+}
+BREAKS = "\x0b\x0c\x1c-\x1f\x85\u2028\u2029"  # Python ends a line at these, files do not: they become a space
+ODD = re.compile(f"[{''.join(KINDS.values())}{BREAKS}]")
+REMOVED = {name: re.compile(f"[{characters}]+") for name, characters in KINDS.items()}
+BREAK = re.compile(f"[{BREAKS}]")
+# NFKC turns these into conjoining jamo, and ㄱㅏ into 가: compatibility, half-width, parenthesised and circled jamo.
+JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260-\u326d]+)")
+WORDS = {
+    "composed": "composed to NFC",
+    "undecodable": "bytes or characters that are not UTF-8 removed",
+    "nul": "NUL removed",
+    "marks": "byte order marks removed",
+    "replaced": "replacement characters removed",
+    "control": "control characters removed",
+    "carriage": "carriage returns",
+    "empty": "empty documents left out",
+    "cut": "cuts in long documents",
+    "skipped": "broken rows skipped",
+}
 
 
 @dataclass
 class Changes:
-    """How many lines were read, and how many of them were not NFC, held NUL or replacement characters."""
+    """What was read and what was changed in it: a count for each kind, and what was chosen where nothing was said."""
 
-    lines: int = 0
-    composed: int = 0
-    cleaned: int = 0
+    documents: int = 0
+    lines: int = 0  # of text files; rows of tables
+    composed: int = 0  # lines, or documents of a table, that were not NFC
+    undecodable: int = 0  # bytes that are not UTF-8, half characters of a JSON escape
+    nul: int = 0
+    marks: int = 0  # U+FEFF, at the beginning of a file or inside
+    replaced: int = 0  # U+FFFD: somebody else's damage
+    control: int = 0  # and line breaks that are none in a file (form feed, U+2028), which become a space
+    carriage: int = 0  # CR: \r\n and a lone \r become \n
+    empty: int = 0
+    cut: int = 0  # documents longer than allowed
+    skipped: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Keep a sentence for the user, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def add(self, other: Changes) -> None:
+        """Take in another count, of another worker say."""
+        for name in COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for text in other.notes:
+            self.note(text)
+
+    def dict(self) -> dict[str, Any]:
+        """For keeping as JSON."""
+        return asdict(self)
 
     def __str__(self) -> str:
-        return f"{self.lines:,} lines, {self.composed:,} composed to NFC, {self.cleaned:,} cleaned"
+        told = [f"{getattr(self, name):,} {words}" for name, words in WORDS.items() if getattr(self, name)]
+        return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *told, *self.notes])
 
 
-def normalise(text: str) -> str:
-    """NFC: macOS writes Hangul as jamo (NFD), which tokenizes many times longer; compatibility jamo (ㅋㅋ) stay."""
+COUNTS = [f.name for f in fields(Changes) if f.name != "notes"]
+
+
+def normalise(text: str, form: str = "NFC") -> str:
+    """NFC: macOS writes Hangul as jamo (NFD), which tokenizes many times longer; compatibility jamo (ㅋㅋ) stay.
+
+    With "NFKC" they stay too; everything else that has a plain form gets it (half and full width, ligatures).
+    """
+    if form == "NFKC":
+        return normalise(
+            "".join(p if i % 2 else unicodedata.normalize("NFKC", p) for i, p in enumerate(JAMO.split(text)))
+        )
+    if form != "NFC":
+        raise Error(f"there is no normal form {form!r}", fix="choose NFC or NFKC; the others take Hangul apart")
     return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
-def clean(lines: Iterable[str]) -> tuple[list[str], Changes]:
-    """Normalised lines without BOM, NUL, carriage returns and replacement characters, and what was changed."""
-    changes, out = Changes(), []
-    for line in lines:
-        composed = normalise(line)
-        plain = composed.replace("\ufeff", "").replace("\x00", "").replace("\ufffd", "").rstrip("\r\n")
-        changes.lines += 1
-        changes.composed += composed != line
-        changes.cleaned += plain != composed.rstrip("\r\n")
-        out.append(plain)
-    return out, changes
+def scrub(text: str, changes: Changes) -> str:
+    """Text without characters that are none: NUL, byte order marks, control characters, damaged bytes."""
+    if not ODD.search(text):
+        return text
+    text, count = BREAK.subn(" ", text)
+    changes.control += count
+    for name, pattern in REMOVED.items():
+        left = pattern.sub("", text)
+        setattr(changes, name, getattr(changes, name) + len(text) - len(left))
+        text = left
+    return text
+
+
+def compose(text: str, changes: Changes) -> str:
+    """NFC, counted."""
+    if unicodedata.is_normalized("NFC", text):
+        return text
+    changes.composed += 1
+    return unicodedata.normalize("NFC", text)

@@ -1,0 +1,237 @@
+"""Rows of tables: JSON lines, csv, tsv, parquet, records, DataFrames, datasets. One column of them is the text."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import Error
+from ..text.normalise import Changes
+from .streams import PACKED, chunks, decoded, need, parts
+
+NAMES = ("text", "document", "content", "sentence", "body", "article", "review", "comment", "paragraph", "본문", "내용")
+JSON = (".jsonl", ".ndjson", ".json")
+SEPARATED = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+PARQUET = (".parquet", ".pq")
+FORMS = (*JSON, *SEPARATED, *PARQUET)
+RECORD = 1 << 25  # characters of a row; the text inside may be as long
+SAMPLE = 20  # rows that are looked at to find the column
+NUMBER = frozenset("0123456789+-.,eE%/: ")
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What a caller wants of a table."""
+
+    column: str | None
+    changes: Changes
+    skip: bool = False
+    encoding: str = "utf-8"
+
+    def broken(self, what: str, where: str) -> None:
+        """A row that cannot be read: an error, or counted."""
+        if not self.skip:
+            raise Error(what, where=where, fix="repair it, or skip broken rows")
+        self.changes.skipped += 1
+
+
+def of_file(path: Path, form: str, wants: Wants) -> Iterator[str]:
+    """The texts of a file with a table in it."""
+    if form in PARQUET:
+        yield from of_parquet(path, wants)
+    elif form in JSON:
+        yield from texts(json_lines(path, wants), wants.column, wants.changes, path, wants)
+    else:
+        yield from of_separated(path, SEPARATED[form], wants)
+
+
+def pick(rows: Sequence[Mapping[str, Any]], column: str | None, changes: Changes, where: object) -> str:
+    """The column that holds the text, by its name or as the only one with words in it."""
+    names = list(dict.fromkeys(name for row in rows for name in row if name is not None))
+    if column is not None:
+        if column in names:
+            return column
+        raise Error(f"there is no column {column!r}; there are {listed(names)}", where=where, fix="choose one of these")
+    wordy = [n for n in names if any(isinstance(row.get(n), str) and not NUMBER.issuperset(row[n]) for row in rows)]
+    found = next((n for known in NAMES for n in names if str(n).lower() == known), None)
+    found = found or (wordy[0] if len(wordy) == 1 else names[0] if len(names) == 1 else None)
+    if found is None:
+        raise Error(f"which column is the text? There are {listed(names)}", where=where, fix="say column=…")
+    changes.note(f"the column {found!r} is the text")
+    return found
+
+
+def listed(names: Iterable[Any]) -> str:
+    """Names in words."""
+    return ", ".join(repr(n) for n in names) or "none"
+
+
+def texts(rows: Iterator[Any], column: str | None, changes: Changes, where: object, wants: Wants) -> Iterator[str]:
+    """The text of each row; a row may be a string itself. Rows are (number, value)."""
+    first = list(itertools.islice(rows, SAMPLE))
+    records = [row for _, row in first if isinstance(row, Mapping)]
+    chosen = pick(records, column, changes, where) if records else ""
+    for number, row in itertools.chain(first, rows):
+        value = row
+        if isinstance(row, Mapping):
+            if chosen not in row:
+                wants.broken(f"there is no {chosen!r}", f"{where}, line {number}")
+                continue
+            value = row[chosen]
+        if isinstance(value, str) or value is None or value != value:  # a missing value, NaN in a DataFrame
+            yield value if isinstance(value, str) else ""
+        else:
+            wants.broken(f"the text is no string but {type(value).__name__}", f"{where}, line {number}")
+
+
+def whole_lines(path: Path, wants: Wants) -> Iterator[tuple[int, str]]:
+    """Numbered lines; one that is too long for a row is broken, and is passed over without holding it."""
+    number, passing = 1, False
+    for text, ended in parts(decoded(chunks(path), wants.changes, wants.encoding, path), RECORD):
+        wants.changes.lines += ended
+        if not ended and not passing:
+            wants.broken(f"a row has more than {RECORD:,} characters", f"{path}, line {number}")
+        if ended and not passing:
+            yield number, text
+        number, passing = number + ended, not ended
+
+
+def json_lines(path: Path, wants: Wants) -> Iterator[tuple[int, Any]]:
+    """The values of a file with JSON in each line."""
+    for number, text in whole_lines(path, wants):
+        if not text.strip():
+            continue
+        if number == 1 and text.strip() in ("[", "{"):
+            fix = "make lines of it: jq -c '.[]' FILE"
+            raise Error("this is one JSON value over many lines, not JSON lines", where=path, fix=fix)
+        try:
+            value = json.loads(text, strict=False)
+        except (ValueError, RecursionError) as e:
+            wants.broken(f"this is not JSON ({e})", f"{path}, line {number}")
+            continue
+        if isinstance(value, str | Mapping):
+            yield number, value
+        else:
+            wants.broken(f"a line is a record or a string, not {type(value).__name__}", f"{path}, line {number}")
+
+
+def of_separated(path: Path, mark: str, wants: Wants) -> Iterator[str]:
+    """The texts of a csv or tsv file; its first row names the columns."""
+    rows = csv_rows(path, wants) if mark == "," else tsv_rows(path, wants)
+    _, names = next(rows, (0, []))
+    first = list(itertools.islice(rows, SAMPLE))
+    records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
+    at = names.index(pick(records, wants.column, wants.changes, path))
+    for number, row in itertools.chain(first, rows):
+        if len(row) == len(names):
+            yield row[at]
+        elif row:  # not a blank line
+            wants.broken(f"a row has {len(row)} fields, the first one {len(names)}", f"{path}, line {number}")
+
+
+def csv_rows(path: Path, wants: Wants) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a csv file, whose fields may have several lines."""
+    csv.field_size_limit(max(csv.field_size_limit(), RECORD))
+    source = (text + "\n" for _, text in whole_lines(path, wants))
+    reader = csv.reader(source)
+    while True:
+        number = reader.line_num + 1
+        try:
+            yield number, next(reader)
+        except csv.Error as e:
+            wants.broken(f"this is not a row of a csv file ({e})", f"{path}, line {number}")
+        except StopIteration:
+            return
+
+
+def tsv_rows(path: Path, wants: Wants) -> Iterator[tuple[int, list[str]]]:
+    """Rows of a tsv file: always one line. Quotes around a whole field are taken off."""
+    width = 0
+    for number, text in whole_lines(path, wants):
+        row = text.split("\t") if text else []
+        if '"' in text:
+            if len(row) > width > 0:  # a tab inside quotes
+                row = next(csv.reader([text], delimiter="\t"))
+            row = [unquoted(f) if f[:1] == '"' else f for f in row]
+        width = width or len(row)
+        yield number, row
+
+
+def unquoted(field: str) -> str:
+    """A field without the quotes around it, if that is what they are."""
+    inner = field[1:-1].replace('""', "")
+    return field[1:-1].replace('""', '"') if len(field) > 1 and field[-1] == '"' and '"' not in inner else field
+
+
+def of_parquet(path: Path, wants: Wants) -> Iterator[str]:
+    """The texts of a parquet file, some rows at a time; a packed one is unpacked on the disk first."""
+    need("pyarrow", "parquet files")
+    import pyarrow
+    import pyarrow.parquet
+
+    with tempfile.TemporaryDirectory() as folder:
+        plain = path
+        if path.suffix.lower() in PACKED:
+            plain = Path(folder, "table.parquet")
+            with plain.open("wb") as file:
+                file.writelines(chunks(path))
+        try:
+            table = pyarrow.parquet.ParquetFile(plain, pre_buffer=False, buffer_size=1 << 20)
+            name = pick([columns(table.schema_arrow, pyarrow)], wants.column, wants.changes, path)
+            for batch in table.iter_batches(batch_size=256, columns=[name]):
+                wants.changes.lines += len(batch)
+                yield from values(batch.column(0), pyarrow)
+        except (pyarrow.ArrowException, OSError) as e:
+            raise Error(f"the parquet file is damaged ({e})", where=path, fix="fetch or make it again") from e
+
+
+def columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:
+    """The columns, those with strings as if there were words in them."""
+    wordy = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
+    kinds = {f.name: f.type.value_type if pyarrow.types.is_dictionary(f.type) else f.type for f in schema}
+    return {name: "words" if any(is_one(kind) for is_one in wordy) else None for name, kind in kinds.items()}
+
+
+def values(column: Any, pyarrow: Any) -> list[str]:
+    """Strings of a column; bytes that are not UTF-8 arrive as lone surrogates."""
+    raw = column.cast(pyarrow.string()).cast(pyarrow.binary()).to_pylist()
+    return [(value or b"").decode("utf-8", "surrogateescape") for value in raw]
+
+
+def of_python(source: Any, column: str | None, changes: Changes) -> Iterator[str]:
+    """The texts of strings, records, a DataFrame or a dataset."""
+    wants = Wants(column, changes)
+    rows: Any = source
+    if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
+        raise Error(f"this holds several parts: {listed(source)}", fix="hand in one of them, such as data['train']")
+    if isinstance(source, bytes) or not isinstance(source, Iterable):
+        raise Error(
+            f"documents cannot be read from {type(source).__name__}", fix="give paths, strings, rows or a dataset"
+        )
+    if isinstance(source, list | tuple) and source and all(named(item) for item in source):
+        raise Error("these strings look like file names", fix="hand in Path objects, or find([...])")
+    if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame
+        name = pick([*rows.head(SAMPLE).to_dict("records"), dict.fromkeys(rows.columns)], column, changes, None)
+        rows = rows[name]
+    elif hasattr(source, "select_columns") and getattr(source, "features", None):  # a dataset of HF
+        kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in rows.features.items()}
+        rows = rows.select_columns([column := pick([kinds], column, changes, None)])
+    yield from texts(counted(rows, changes), column, changes, "the documents", wants)
+
+
+def named(item: Any) -> bool:
+    """Whether a string is the name of a file rather than a text."""
+    return isinstance(item, str) and not any(c.isspace() for c in item) and item.lower().endswith((*FORMS, ".txt"))
+
+
+def counted(rows: Iterable[Any], changes: Changes) -> Iterator[tuple[int, Any]]:
+    """Rows with their numbers."""
+    for number, row in enumerate(rows, 1):
+        changes.lines += 1
+        yield number, row

@@ -1,0 +1,93 @@
+"""One form of Unicode: the traps of Korean, what is removed, and that it is counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formers import Error
+from formers.text.normalise import COUNTS, Changes, compose, normalise, scrub
+
+SYLLABLES = [chr(c) for c in range(0xAC00, 0xD7A4)]
+COMPATIBILITY = [chr(c) for c in range(0x3131, 0x318F)]  # ㄱ … ㆎ
+HALF_WIDTH = [chr(c) for c in range(0xFFA1, 0xFFBF)]
+
+
+def test_decomposed_hangul_is_composed():
+    for syllable in SYLLABLES:
+        assert normalise(unicodedata.normalize("NFD", syllable)) == syllable
+        assert normalise(syllable) == syllable
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+def test_compatibility_jamo_stay(form):
+    text = "".join(COMPATIBILITY + HALF_WIDTH)
+    assert unicodedata.normalize("NFKC", text) != text  # the trap
+    assert normalise(text, form) == text
+    assert normalise("ㅋㅋ 웃기다 ㅠㅠ ㄱㅏ", form) == "ㅋㅋ 웃기다 ㅠㅠ ㄱㅏ"
+
+
+def test_width_and_ligatures_stay_unless_asked_for():
+    assert normalise("ｶﾀｶﾅ ＡＢＣ ﬁ ① ㎏ ℃") == "ｶﾀｶﾅ ＡＢＣ ﬁ ① ㎏ ℃"
+    assert normalise("ｶﾀｶﾅ ＡＢＣ ﬁ ① ㎏ ㅋ", "NFKC") == "カタカナ ABC fi 1 kg ㅋ"
+
+
+@pytest.mark.parametrize("form", ["NFD", "NFKD", "nfc", ""])
+def test_forms_that_take_hangul_apart_are_refused(form):
+    with pytest.raises(Error, match="Choose NFC or NFKC; the others take Hangul apart"):
+        normalise("각", form)
+
+
+@given(st.text())
+def test_nfc_is_that_of_unicode(text):
+    assert normalise(text) == unicodedata.normalize("NFC", text)
+
+
+@given(st.text(st.characters() | st.sampled_from(SYLLABLES + COMPATIBILITY)))
+def test_never_a_jamo_more(text):
+    def jamo(t):
+        return sum("\u1100" <= c <= "\u11ff" for c in t)
+
+    for form in ("NFC", "NFKC"):
+        assert jamo(normalise(text, form)) <= jamo(text)
+        assert normalise(normalise(text, form), form) == normalise(text, form)
+
+
+def test_scrub_counts_each_kind():
+    changes = Changes()
+    text = "\ufeff안\0\0녕\x01\x7f\x9f\ufffd a\ud800b\udcffc\x0cd\u2028e\tf\ng\u200d\u00ad😀"
+    assert scrub(text, changes) == "안녕 abc d e\tf\ng\u200d\u00ad😀"
+    assert (changes.marks, changes.nul, changes.control, changes.replaced, changes.undecodable) == (1, 2, 5, 1, 2)
+
+
+def test_scrub_leaves_every_other_character():
+    changes = Changes()
+    text = "".join(map(chr, range(sys.maxunicode + 1)))
+    left = scrub(text, changes)
+    assert {unicodedata.category(c) for c in set(text) - set(left)} <= {"Cc", "Cs", "Cn", "Cf", "So", "Zl", "Zp"}
+    gone = sum(getattr(changes, name) for name in COUNTS)
+    assert len(text) - len(left) == gone - 9  # nine became a space
+    assert scrub(left, Changes()) == left
+    assert left.count(" ") == 10
+
+
+def test_compose_counts():
+    changes = Changes()
+    assert compose(unicodedata.normalize("NFD", "각"), changes) == "각"
+    assert compose("각ㅋ", changes) == "각ㅋ"
+    assert changes.composed == 1
+
+
+def test_changes_are_told_added_and_kept():
+    one, two = Changes(documents=2, lines=3, nul=1, notes=["a line is a document"]), Changes(lines=4, cut=1)
+    two.note("a line is a document")
+    two.note("another")
+    one.add(two)
+    assert str(one) == "2 documents, 7 lines, 1 NUL removed, 1 cuts in long documents, a line is a document, another"
+    assert Changes(**json.loads(json.dumps(one.dict()))) == one
+    assert str(Changes(documents=1234)) == "1,234 documents, 0 lines"
