@@ -1,53 +1,110 @@
-"""Byte-level BPE (Sennrich et al. 2015; bytes as in GPT-2, Radford et al. 2019), trained deterministically."""
+"""Byte pair encoding (Sennrich et al. 2015), trained deterministically: on bytes as in GPT-2 and BLOOM (Radford et al.
+2019), or on characters with a mark at the end of a word as in GPT-1 (Radford et al. 2018)."""
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable
+from typing import Any
 
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+import numpy as np
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
+from ..config import Tell
 from ..errors import Error
-from .merges import Words, count_words
+from .counting import JOINT, Cutter, alphabet_of, count_words
+from .merges import Queue, Words, learn
+from .templates import style as style_of
 from .tokenizer import ALPHABET, Tokenizer
 
 END = "<|endoftext|>"
+WORD_END = "</w>"  # GPT-1's mark
 
 
-def train(lines: Iterable[str], size: int = 8192, *, least: int = 2) -> Tokenizer:
-    """Learn `size` pieces: the 256 bytes, then the most frequent pair again and again (ties: the smaller strings)."""
-    if size < len(ALPHABET) + 1:
-        raise Error(f"a byte-level vocabulary of {size} is too small", fix=f"take at least {len(ALPHABET) + 1}")
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    words = Words(count_words(lines, lambda line: (w for w, _ in split.pre_tokenize_str(line))), list)
-    names = words.names
-    vocab, merges = sorted(ALPHABET), []
-
-    def entry(pair: tuple[int, int]) -> tuple[int, str, str]:
-        return -words.count(pair), names[pair[0]], names[pair[1]]
-
-    heap = [entry(pair) for pair in words.slot]
-    heapq.heapify(heap)
-    while len(vocab) < size - 1 and heap:
-        count, left, right = heapq.heappop(heap)
-        pair = words.number[left], words.number[right]
-        if words.count(pair) != -count:
-            continue  # an old entry: the pair has been counted anew since
-        if -count < least:
-            break
-        merges.append((left, right))
-        vocab.append(left + right)
-        for other in words.merge(pair, left + right):
-            if words.count(other) >= least:
-                heapq.heappush(heap, entry(other))
-    return assemble([*vocab, END], merges)
+def frequency(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+    """BPE's score of a pair: how often it occurs."""
+    return both.astype(np.float64)
 
 
-def assemble(vocab: list[str], merges: list[tuple[str, str]]) -> Tokenizer:
-    """A tokenizer out of pieces and merges; the last piece is the end mark."""
-    rust = Rust(models.BPE(vocab={piece: i for i, piece in enumerate(vocab)}, merges=merges))
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+def train(
+    lines: Iterable[str],
+    size: int = 8192,
+    *,
+    style: str = "gpt2",
+    least: int = 2,
+    nfc: bool = True,
+    morphemes: bool = False,
+    workers: int | None = None,
+    tell: Tell | None = None,
+    **options: Any,
+) -> Tokenizer:
+    """Learn `size` pieces: the 256 bytes, then the most frequent pair again and again (ties: the smaller strings).
+
+    `style="gpt"` is GPT-1's: characters in lower case instead of bytes (`lower`, `alphabet`). `nfc=False` leaves text
+    as it is, so that decoding gives back every byte; otherwise it gives back the composed text. With `morphemes` Korean
+    words are cut into morphemes first, and no piece reaches across.
+    """
+    if style == "gpt":
+        return train_ends(lines, size, least, workers, tell, morphemes=morphemes, **options)
+    marks = style_of(style)
+    if options:
+        raise Error(f"bytes know no option {next(iter(options))!r}", fix='style="gpt" has lower and alphabet')
+    if size < len(ALPHABET) + len(marks.marks):
+        least_size = len(ALPHABET) + len(marks.marks)
+        raise Error(f"a byte-level vocabulary of {size} is too small", fix=f"take at least {least_size}")
+    rust = machine(nfc, morphemes)
+    counts = count_words(lines, Cutter(rust.to_str(), bytes=True, morphemes=morphemes), workers, tell)
+    vocab = marks.vocab(sorted(ALPHABET), size)
+    merges = learn(Queue(Words(counts, list), frequency, least, near=True), vocab, size - len(marks.last), tell=tell)
+    rust.model = models.BPE(vocab=(ids := numbered([*vocab, *marks.last])), merges=merges)
     rust.decoder = decoders.ByteLevel()
-    rust.add_special_tokens([AddedToken(END, special=True, normalized=False)])
-    return Tokenizer(rust.to_str(pretty=True), {"bos": END, "eos": END})
+    marks.finish(rust, ids)
+    return Tokenizer(rust.to_str(pretty=True), marks.special)
+
+
+def machine(nfc: bool, morphemes: bool) -> Rust:
+    """An empty tokenizer that cuts text as GPT-2 does."""
+    rust = Rust(models.BPE())
+    if nfc:
+        rust.normalizer = normalizers.NFC()
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    joint = pre_tokenizers.Split(JOINT, "removed")
+    rust.pre_tokenizer = pre_tokenizers.Sequence([joint, split]) if morphemes else split
+    return rust
+
+
+def train_ends(
+    lines: Iterable[str],
+    size: int,
+    least: int,
+    workers: int | None,
+    tell: Tell | None,
+    lower: bool = True,
+    alphabet: int | None = None,
+    morphemes: bool = False,
+) -> Tokenizer:
+    """GPT-1's: the last piece of a word ends in </w>. A character that is not in the alphabet is unknown."""
+    if morphemes:
+        raise Error("GPT-1's pieces cannot be cut into morphemes", fix='take style="gpt2"')
+    marks = style_of("gpt")
+    rust = Rust(models.BPE(unk_token=marks.special["unk"]))
+    bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lower)
+    rust.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    counts = count_words(lines, Cutter(rust.to_str()), workers, tell)
+    kept = alphabet_of(counts, alphabet or size // 3)
+    words = Words({w: c for w, c in counts.items() if kept.issuperset(w)}, lambda w: [*w[:-1], w[-1] + WORD_END])
+    vocab = marks.vocab(words.names[1:], size)
+    merges = learn(Queue(words, frequency, least, near=True), vocab, size - len(marks.last), tell=tell)
+    ids = numbered([*vocab, *marks.last])
+    rust.model = models.BPE(
+        vocab=ids, merges=merges, unk_token=marks.special["unk"], end_of_word_suffix=WORD_END, fuse_unk=False
+    )
+    rust.decoder = decoders.BPEDecoder(suffix=WORD_END)
+    marks.finish(rust, ids)
+    return Tokenizer(rust.to_str(pretty=True), marks.special)
+
+
+def numbered(pieces: Iterable[str]) -> dict[str, int]:
+    """Pieces in their order."""
+    return {piece: i for i, piece in enumerate(pieces)}

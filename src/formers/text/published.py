@@ -11,12 +11,14 @@ from tokenizers import Tokenizer as Rust
 
 from ..config import table
 from ..errors import Error
+from .templates import BERT as WORDPIECE
+from .templates import GPT2, ROBERTA, T5
 from .tokenizer import SPECIAL, Tokenizer, guarded
 
-WORDPIECE = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
-ROBERTA = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>"}
-GPT2 = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"}
-T5 = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
+
+
+
+
 
 
 def from_vocab(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:

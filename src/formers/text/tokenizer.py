@@ -2,23 +2,46 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tokenizers
 
 from ..config import table
 from ..errors import Error
 from . import bounds
+from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
+from .charsmap import Charsmap
+from .counting import JOINT, marked
 from .normalise import normalise
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+VOWELS = "".join(map(chr, range(0x1161, 0x1176)))  # every syllable of decomposed Hangul has one of them
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a template puts around a text (or two): ids before, between and after, and the segment of each part."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    segments: tuple[tuple[int, ...], int, tuple[int, ...], int, tuple[int, ...]]  # before, A, between, B, after
 
 
 class Tokenizer:
-    """Text to ids and back. `special` names the special tokens by role: pad, unk, bos, eos, cls, sep, mask."""
+    """Text to ids and back. `special` names the special tokens by role: pad, unk, bos, eos, cls, sep, mask.
+
+    `notes` says what this tokenizer does to Korean that one may not expect; each is also a warning, once. `target`
+    is the tokenizer of the other side where a model has two (Marian).
+    """
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None, *, where: object = None):
         self.text = text  # the file as it was, so that saving changes nothing
@@ -29,10 +52,21 @@ class Tokenizer:
         self.rust.no_padding()
         known = self.rust.get_vocab(with_added_tokens=True)
         self.special = {role: token for role, token in (special or {}).items() if role in SPECIAL and token in known}
-        decoder = about.get("decoder")
-        inner = decoder.get("decoders") if isinstance(decoder, dict) else None
-        parts = [decoder, *(inner if isinstance(inner, list) else [])]
-        self.bytes = any(isinstance(p, dict) and p.get("type") == "ByteLevel" for p in parts)
+        self.target: Tokenizer | None = None
+        self.notes: list[str] = []
+        kinds = {part: list(bounds.parts(about.get(part))) for part in ("normalizer", "pre_tokenizer", "decoder")}
+        names = {part: [p.get("type") for p in tables] for part, tables in kinds.items()}
+        model = about.get("model")
+        self.model: dict[str, Any] = {k: v for k, v in model.items() if k not in ("vocab", "merges")} if isinstance(model, dict) else {}
+        self.bytes = "ByteLevel" in names["decoder"]
+        self.fallback = "ByteFallback" in names["decoder"]
+        self.spaces = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.fallback
+        self.morphemes = JOINT in json.dumps([about.get("pre_tokenizer"), about.get("decoder")], ensure_ascii=False)
+        maps = [p["precompiled_charsmap"] for p in kinds["normalizer"] if "precompiled_charsmap" in p]
+        first = next((p for p in kinds["normalizer"] if p.get("type") != "Sequence"), {})
+        whole = "precompiled_charsmap" in first  # else the table sees what other steps have made of the text
+        self.charsmap = Charsmap(base64.b64decode(maps[0]), where) if whole else None
+        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or whole
 
     def __len__(self) -> int:
         return self.rust.get_vocab_size(with_added_tokens=True)
@@ -45,34 +79,169 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """What tells two tokenizers apart: a hash of the file's meaning, whatever its spacing."""
         meaning = json.dumps(json.loads(self.text), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        meaning += "" if self.target is None else self.target.fingerprint
         return hashlib.sha256(meaning.encode()).hexdigest()
 
-    def encode(self, text: str, pair: str | None = None, *, special: bool = True) -> list[int]:
-        """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise."""
-        return guarded(lambda: self.rust.encode(text, pair, add_special_tokens=special).ids)
+    def encode(self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False) -> list[int]:
+        """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise.
 
-    def encode_batch(self, texts: Sequence[str], *, special: bool = True) -> list[list[int]]:
+        `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
+        """
+        text, other = self.prepare(text, normalise), None if pair is None else self.prepare(pair, normalise)
+        return guarded(lambda: self.rust.encode(text, other, add_special_tokens=special).ids)
+
+    def encode_batch(self, texts: Sequence[str], *, special: bool = True, normalise: bool = False) -> list[list[int]]:
         """Ids of many texts, on all cores."""
-        return [e.ids for e in guarded(lambda: self.rust.encode_batch_fast(list(texts), add_special_tokens=special))]
+        ready = [self.prepare(text, normalise) for text in texts]
+        return [e.ids for e in guarded(lambda: self.rust.encode_batch_fast(ready, add_special_tokens=special))]
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+    def encode_with_offsets(self, text: str, *, special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
+        ready, origins = self.traced(text)
+        made = guarded(lambda: self.rust.encode(ready, add_special_tokens=special))
+        if origins is None:
+            return made.ids, list(made.offsets)
+        return made.ids, [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in made.offsets]
+
+    def prepare(self, text: str, compose: bool = False) -> str:
+        """What the Rust library is handed; most text needs nothing."""
+        if compose:
+            text = normalise(text)
+        if not text.isascii() and not self.composes:
+            self.look(text)
+        return text if self.charsmap is None and not self.morphemes else self.traced(text)[0]
+
+    def traced(self, text: str) -> tuple[str, list[int] | None]:
+        """The same, and for each character of it where it comes from; None: all are where they were."""
+        if self.charsmap is not None:
+            return self.charsmap.apply(text) or (text, None)
+        if not self.morphemes or text.isascii():
+            return text, None
+        ready, place, origins = marked(text), 0, []
+        for character in ready:  # a joint belongs to the character after it
+            place = text.index(character, place) if character != JOINT else place
+            origins.append(place)
+            place += character != JOINT
+        return ready, [min(o, len(text) - 1) for o in origins]
+
+    def look(self, text: str) -> None:
+        """Say once what happens to Korean here."""
+        note = None
+        if any(vowel in text for vowel in VOWELS):
+            note = "decomposed Hangul (NFD) is many times longer in tokens here, or unknown: pass normalise=True"
+        elif self.splits and any("가" <= c <= "힣" for c in text):
+            note = "this tokenizer takes Hangul syllables apart into jamo, as it was published"
+        if note is not None and note not in self.notes:
+            self.notes.append(note)
+            warnings.warn(note, stacklevel=4)
+
+    @functools.cached_property
+    def splits(self) -> bool:
+        """Its normaliser takes Hangul syllables apart."""
+        normal = self.rust.normalizer
+        return normal is not None and any("\u1100" <= c <= "\u11ff" for c in normal.normalize_str("한"))
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Text of ids; bytes that do not form a character are left out, so that nothing shows as �."""
         ids = [int(i) for i in ids]
-        if not self.bytes:
+        if not self.bytes and not self.fallback:
             return guarded(lambda: self.rust.decode(ids, skip_special_tokens=not special))
-        hidden = set() if special else set(self.special.values())
-        tokens = [t for t in (self.rust.id_to_token(i) for i in ids) if t is not None and t not in hidden]
-        return b"".join(map(to_bytes, tokens)).decode("utf-8", errors="ignore")
+        data = b"".join(self.spelled(ids, special))
+        return (data.removeprefix(b" ") if self.fallback else data).decode("utf-8", errors="ignore")
+
+    def spelled(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
+        """The bytes of each id, where pieces may be bytes."""
+        hidden = set() if special else set(self.special.values()) | self.marks
+        for piece in map(self.rust.id_to_token, ids):
+            if piece is not None and piece not in hidden:
+                own = piece in self.added
+                yield piece.encode() if own else to_bytes(piece) if self.bytes else from_spaces(piece)
+
+    @functools.cached_property
+    def added(self) -> frozenset[str]:
+        """Tokens that stand for their own text."""
+        return frozenset(token.content for token in self.rust.get_added_tokens_decoder().values())
+
+    @functools.cached_property
+    def marks(self) -> frozenset[str]:
+        """Tokens that the file calls special."""
+        return frozenset(t.content for t in self.rust.get_added_tokens_decoder().values() if t.special)
 
     def token(self, index: int) -> str:
         """One piece, as a person would read it."""
         piece = self.rust.id_to_token(index)
         if piece is None:
             return ""
-        if self.bytes and piece not in self.special.values():
+        if self.bytes and piece not in self.added and piece not in self.special.values():
             text = to_bytes(piece).decode("utf-8", errors="replace")
             return text if "\ufffd" not in text else "<" + to_bytes(piece).hex() + ">"
-        return piece
+        return piece.replace(JOINT, "")
+
+    @functools.cached_property
+    def word_starts(self) -> np.ndarray:
+        """(vocab,) True for a piece that begins a word: without ##, with ▁ or a space in front; special tokens too.
+
+        The first word of a text has no space in front in byte-level pieces, and GPT-1's pieces mark a word's end
+        instead: `begins` knows what to make of both.
+        """
+        pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
+        special = set(self.special.values()) | self.marks
+        if self.bytes:
+            spaces = {c for c, byte in ALPHABET.items() if chr(byte).isspace() and byte < 0x80}
+            starts = [p[:1] in spaces for p in pieces]
+        elif self.suffix:
+            starts = [False] * len(pieces)
+        elif self.spaces:
+            starts = [p.startswith("▁") for p in pieces]
+        elif self.model.get("type") == "WordPiece":
+            starts = [not p.startswith(str(self.model.get("continuing_subword_prefix"))) for p in pieces]
+        else:
+            starts = [BYTE.fullmatch(p) is None for p in pieces]
+        return np.array([s or p in special for s, p in zip(starts, pieces, strict=True)], bool)
+
+    @property
+    def suffix(self) -> str:
+        """The mark at the end of a word's last piece, if there is one (GPT-1)."""
+        return str(self.model.get("end_of_word_suffix") or "")
+
+    @functools.cached_property
+    def word_ends(self) -> np.ndarray:
+        """(vocab,) True for a piece that ends a word for certain: GPT-1's </w>, and special tokens."""
+        pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
+        special = set(self.special.values()) | self.marks
+        return np.array([p in special or bool(self.suffix and p.endswith(self.suffix)) for p in pieces], bool)
+
+    def begins(self, ids: np.ndarray) -> np.ndarray:
+        """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
+        ids = np.asarray(ids, np.int64)
+        after = np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
+        return self.word_starts[ids] | after
+
+    def frame(self, pair: bool = False) -> Frame:
+        """The template around one text, or around two."""
+        for probe in ("a", "가", "1", "the", "."):
+            made = guarded(lambda p=probe: self.rust.encode(p, p if pair else None, add_special_tokens=True))
+            places = made.sequence_ids
+            if 0 in places and (1 in places or not pair):
+                break
+        else:
+            return Frame((), (), (), ((), 0, (), 0, ()))
+        first, last = places.index(0), len(places) - 1 - places[::-1].index(1 if pair else 0)
+        end = first + places.count(0)
+        start = places.index(1) if pair else end
+        spans = (slice(0, first), slice(end, start), slice(last + 1, None))
+        ids, kinds = made.ids, made.type_ids
+        before, between, after = (tuple(ids[s]) for s in spans)
+        segments = [tuple(kinds[s]) for s in spans]
+        return Frame(
+            before, between, after, (segments[0], kinds[first], segments[1], kinds[start] if pair else 0, segments[2])
+        )
+
+    @property
+    def left(self) -> bool:
+        """Shorter texts are filled up at the left: the classifier's token comes last (XLNet)."""
+        after = self.frame().after
+        return bool(after) and after[-1] == self.id("cls")
 
     def save(self, path: Any) -> None:
         """Write tokenizer.json as it was read or trained."""
@@ -93,21 +262,4 @@ def guarded(call: Any, where: object = None) -> Any:
         ) from None
 
 
-def alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: character → byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
-
-
-ALPHABET = alphabet()
-
-
-def to_bytes(piece: str) -> bytes:
-    """The bytes of a byte-level piece; an added token stands for its own text."""
-    if all(c in ALPHABET for c in piece):
-        return bytes(ALPHABET[c] for c in piece)
-    return piece.encode()
-
-
-__all__ = ["SPECIAL", "Tokenizer", "guarded", "normalise", "to_bytes"]
+__all__ = ["ALPHABET", "SPECIAL", "Frame", "Tokenizer", "guarded", "normalise", "to_bytes"]

@@ -6,100 +6,87 @@ gain(ab) = count(ab) · log(count(ab) · N / (count(a) · count(b))), with N tok
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
-from ..errors import Error
-from .merges import Words, count_words
+from ..config import Tell
+from .bpe import numbered
+from .counting import JOINT, Cutter, alphabet_of, count_words
+from .merges import Queue, Words, learn
+from .templates import BERT as SPECIAL
+from .templates import style as style_of
 from .tokenizer import Tokenizer
 
-SPECIAL = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 JOIN = "##"  # marks a piece that does not begin a word
+
+
+def gain(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+    """How much the likelihood rises, the logarithm in whole millionths: so that two gains that are the same number on
+    paper are the same here."""
+    odds = both / (left.astype(np.float64) * right)
+    return both * np.rint(1e6 * np.log(odds * total))
+
+
+def ratio(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+    """The score of the tutorials."""
+    return both / (left.astype(np.float64) * right)
 
 
 def train(
     lines: Iterable[str],
     size: int = 8192,
     *,
+    style: str = "bert",
     least: int = 2,
     lower: bool = False,
     alphabet: int | None = None,
     score: Literal["gain", "ratio"] = "gain",
+    morphemes: bool = False,
+    workers: int | None = None,
+    tell: Tell | None = None,
 ) -> Tokenizer:
     """Learn `size` pieces: the most frequent characters, then the best pair again and again.
 
     At most `alphabet` characters are kept, by default a third of the size: each is needed twice, at the beginning of
-    a word and inside, and Korean alone has thousands of syllables. A word with any other character is unknown.
+    a word and inside, and Korean alone has thousands of syllables. A word with any other character is unknown. With
+    `morphemes` Korean words are cut into morphemes first, and no piece reaches across.
 
     `score="ratio"` is count(ab)/(count(a)·count(b)), found in tutorials: it prefers the rarest pairs. For teaching.
     """
-    rust = machine(lower)
-    normal: Any = rust.normalizer
-    split: Any = rust.pre_tokenizer
-    counts = count_words(lines, lambda line: (w for w, _ in split.pre_tokenize_str(normal.normalize_str(line))))
-    letters: Counter[str] = Counter()
-    for word, count in counts.items():
-        for letter in word:
-            letters[letter] += count
-    kept = {
-        letter for letter, _ in sorted(letters.items(), key=lambda item: (-item[1], item[0]))[: alphabet or size // 3]
-    }
-    words = Words({w: c for w, c in counts.items() if set(w) <= kept}, lambda w: [w[0], *(JOIN + c for c in w[1:])])
-    vocab = dict.fromkeys([*SPECIAL.values(), *words.names])  # a dict keeps the order and knows its members
-    if len(vocab) > size:
-        raise Error(
-            f"{len(words.names)} characters do not fit into {size} pieces",
-            fix="take a larger size or a smaller alphabet",
-        )
-    while len(vocab) < size:
-        pair = best(words, least, score)
-        if pair is None:
-            break
-        piece = words.names[pair[0]] + words.names[pair[1]].removeprefix(JOIN)
-        words.merge(pair, piece)
-        vocab[piece] = None
-    return assemble(list(vocab), lower)
+    marks = style_of(style)
+    unknown = marks.special["unk"]
+    rust = machine(lower, unknown)
+    counts = count_words(lines, Cutter(rust.to_str(), morphemes=morphemes), workers, tell)
+    kept = alphabet_of(counts, alphabet or size // 3) | {JOINT}
+    words = Words({w: c for w, c in counts.items() if kept.issuperset(w)}, cut)
+    vocab = marks.vocab(words.names[1:], size)
+    queue = Queue(words, ratio if score == "ratio" else gain, least, near=False)
+    learn(queue, vocab, size - len(marks.last), JOIN, tell)
+    rust.model = models.WordPiece(vocab=(ids := numbered([*vocab, *marks.last])), unk_token=unknown)
+    rust.decoder = decoders.WordPiece(prefix=JOIN)
+    if morphemes:
+        rust.decoder = decoders.Sequence([decoders.WordPiece(prefix=JOIN), decoders.Replace(JOINT, "")])
+    marks.finish(rust, ids)
+    return Tokenizer(rust.to_str(pretty=True), marks.special)
 
 
-def best(words: Words, least: int, score: str) -> tuple[int, int] | None:
-    """The pair that gains most; ties go to the more frequent, then to the smaller strings."""
-    slots = len(words.where)
-    both, left, right = (a[:slots] for a in (words.both, words.left, words.right))
-    alive = np.flatnonzero(both >= least)
-    if not len(alive):
-        return None
-    both, left, right = both[alive], left[alive], right[alive]
-    odds = both / (words.pieces[left].astype(np.float64) * words.pieces[right])
-    gain = odds if score == "ratio" else np.round(both * np.log(odds * words.total), 6)
-    top = np.flatnonzero(gain == gain.max())
-    return min(
-        ((int(left[i]), int(right[i])) for i in top),
-        key=lambda p: (-words.count(p), words.names[p[0]], words.names[p[1]]),
-    )
+def cut(word: str) -> list[str]:
+    """The characters of a word; one that begins a morpheme keeps the mark before it."""
+    first, *rest = word.split(JOINT) if JOINT in word else [word]
+    inner = [JOIN + c for c in first[1:]]
+    for morpheme in rest:
+        inner += [JOIN + (JOINT if i == 0 else "") + c for i, c in enumerate(morpheme)]
+    return [*first[:1], *inner] if first else cut(word.lstrip(JOINT))
 
 
-def machine(lower: bool) -> Rust:
+def machine(lower: bool, unknown: str = SPECIAL["unk"]) -> Rust:
     """An empty tokenizer that cuts text as BERT does. NFC, and accents stay: stripping them would take Hangul apart."""
-    rust = Rust(models.WordPiece(vocab={SPECIAL["unk"]: 0}, unk_token=SPECIAL["unk"]))
+    rust = Rust(models.WordPiece(vocab={unknown: 0}, unk_token=unknown))
     bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lower)
     rust.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return rust
-
-
-def assemble(vocab: list[str], lower: bool) -> Tokenizer:
-    """A tokenizer out of pieces, with BERT's template [CLS] A [SEP] B [SEP]."""
-    rust, index = machine(lower), {piece: i for i, piece in enumerate(vocab)}
-    rust.model = models.WordPiece(vocab=index, unk_token=SPECIAL["unk"])
-    rust.decoder = decoders.WordPiece(prefix=JOIN)
-    rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL.values()])
-    marks = [(SPECIAL[role], index[SPECIAL[role]]) for role in ("cls", "sep")]
-    rust.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=marks
-    )
-    return Tokenizer(rust.to_str(pretty=True), SPECIAL)

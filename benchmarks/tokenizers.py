@@ -1,0 +1,122 @@
+"""Tokenizers: how long training takes on 500 MB, in how much memory; how fast they read; how they compare.
+
+    FORMERS_DATA=… python -m benchmarks.tokenizers train bpe wordpiece unigram --size 32000 --megabytes 500
+    FORMERS_DATA=… python -m benchmarks.tokenizers linear
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import lzma
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+DATA = Path(os.environ.get("FORMERS_DATA", ""))
+FILES = ("lm/wikitext2.train.txt.xz", "lm/movie_reviews_ko.txt.xz", "lm/tinyshakespeare.txt.xz")
+
+
+def corpus(out: Path, megabytes: int, seed: int = 0) -> None:
+    """The sample data again and again; from the second time on, in each line one character is another, so that new
+    words keep coming as they do in real text."""
+    lines = [line for name in FILES for line in lzma.open(DATA / name, "rt", encoding="utf-8") if line.strip()]
+    draw, size, number = random.Random(seed), 0, 0
+    draw.shuffle(lines)
+    with out.open("w", encoding="utf-8") as file:
+        while size < megabytes * 10**6:
+            line = lines[number % len(lines)]
+            if number >= len(lines):
+                other, place = lines[draw.randrange(len(lines))], draw.randrange(len(line))
+                letter = other[draw.randrange(len(other))]
+                if not letter.isspace() and not line[place].isspace():
+                    line = line[:place] + letter + line[place + 1 :]
+            number += 1
+            size += len(line.encode())
+            file.write(line)
+
+
+def tree_memory() -> int:
+    """Bytes that this process and its children hold (Linux)."""
+    pids, total = [os.getpid()], 0
+    while pids:
+        pid = pids.pop()
+        try:
+            total += int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+class Watch:
+    """The time that a block takes, and the most memory that the processes held."""
+
+    def __enter__(self) -> Watch:
+        self.most, self.began, self.running = 0, time.perf_counter(), True
+        self.thread = threading.Thread(target=self.look, daemon=True)
+        self.thread.start()
+        return self
+
+    def look(self) -> None:
+        while self.running:
+            self.most = max(self.most, tree_memory())
+            time.sleep(0.2)
+
+    def __exit__(self, *_: object) -> None:
+        self.running, self.seconds = False, time.perf_counter() - self.began
+        self.thread.join()
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8") as file:
+        yield from file
+
+
+def train(kinds: list[str], size: int, megabytes: int, workers: int) -> None:
+    from formers.text.trainers import train as learn
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "corpus.txt"
+        corpus(path, megabytes)
+        print(f"{path.stat().st_size / 1e6:.0f} MB of text, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        for kind in kinds:
+            marks: dict[str, float] = {}
+            began = time.perf_counter()
+
+            def tell(what, done, of, detail, marks=marks, began=began):
+                marks[what] = time.perf_counter() - began
+                if done % 2000 == 0 or (what == "counting" and done % 20 == 0):
+                    print(f"  {marks[what]:6.0f} s  {what} {done:,} {detail}", flush=True)
+
+            with Watch() as watch:
+                made = learn(kind, lines_of(path), size, workers=workers, tell=tell)
+            row = {
+                "kind": kind, "pieces": len(made), "megabytes": megabytes, "workers": workers,
+                "minutes": round(watch.seconds / 60, 2), "gigabytes": round(watch.most / 1e9, 2),
+                "load": os.getloadavg()[0], "seconds": {k: round(v) for k, v in marks.items()},
+                "fingerprint": made.fingerprint[:16],
+            }  # fmt: skip
+            print(json.dumps(row), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("train")
+    one.add_argument("kinds", nargs="+")
+    one.add_argument("--size", type=int, default=32_000)
+    one.add_argument("--megabytes", type=int, default=500)
+    one.add_argument("--workers", type=int, default=2)
+    options = parser.parse_args()
+    if options.verb == "train":
+        train(options.kinds, options.size, options.megabytes, options.workers)
+
+
+if __name__ == "__main__":
+    main()

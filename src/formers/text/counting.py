@@ -1,0 +1,125 @@
+"""Counting the words of a corpus, on several processes, in bounded memory; the same counts for any number of them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tokenizers
+
+from ..config import Tell
+
+WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+# Where the tokenizer cuts anyway. Words are counted by these first, and only what differs goes through the tokenizer.
+SPACES = re.compile("[^ \t\n\r]+")
+BYTES = re.compile(f" ?[^{WHITE}]+|[{WHITE}]+(?![^{WHITE}])|[{WHITE}]")
+CHUNK = 4_000_000  # characters that are counted at a time
+SMALL = 2 * CHUNK  # below this a second process is not worth its start
+MOST = 8_000_000  # distinct words that are remembered; beyond it, the rarest so far are forgotten
+
+
+@dataclass(frozen=True)
+class Cutter:
+    """How text becomes words: an (empty) tokenizer.json, whether a space belongs to the word after it, and whether
+    Korean is cut into morphemes first."""
+
+    file: str
+    bytes: bool = False
+    morphemes: bool = False
+
+    def count(self, lines: Iterable[str]) -> Counter[str]:
+        """The words of some lines."""
+        rust: Any = tokenizers.Tokenizer.from_str(self.file)
+        units: Counter[str] = Counter()
+        find = (BYTES if self.bytes else SPACES).findall
+        for line in lines:
+            units.update(find(marked(line) if self.morphemes else line))
+        normal, split = rust.normalizer, rust.pre_tokenizer
+        words: Counter[str] = Counter()
+        for unit, count in units.items():
+            for word, _ in split.pre_tokenize_str(unit if normal is None else normal.normalize_str(unit)):
+                words[word] += count
+        return words
+
+
+JOINT = "\u034f"  # stands between the morphemes of a word; Unicode's own grapheme joiner, which no font shows
+
+
+def marked(text: str) -> str:
+    """A text with a JOINT between the morphemes of each word."""
+    from .korean import morphemes
+
+    text, out, place = text.replace(JOINT, ""), [], 0
+    for piece in morphemes(text):
+        start = text.index(piece, place)
+        if out and start == place:
+            out.append(JOINT)
+        out.append(text[place:start] + piece)
+        place = start + len(piece)
+    return "".join(out) + text[place:]
+
+
+def chunks(lines: Iterable[str], size: int = CHUNK) -> Iterator[list[str]]:
+    """Lines in groups of about so many characters. The groups depend on the text alone, never on who counts them."""
+    group: list[str] = []
+    length = 0
+    for line in lines:
+        group.append(line)
+        length += len(line) + 1
+        if length >= size:
+            yield group
+            group, length = [], 0
+    if group:
+        yield group
+
+
+def count_words(
+    lines: Iterable[str], cutter: Cutter, workers: int | None = None, tell: Tell | None = None
+) -> Counter[str]:
+    """How often each word occurs."""
+    words: Counter[str] = Counter()
+    seen, least = 0, 1
+    groups = chunks(lines)
+    for number, counts in enumerate(counted(groups, cutter, workers or os.cpu_count() or 1), 1):
+        words.update(counts)
+        seen += counts.total()
+        while len(words) > MOST:
+            least += 1
+            words = Counter({word: count for word, count in words.items() if count >= least})
+        if tell is not None:
+            tell("counting", number, 0, f"{seen:,} words, {len(words):,} of them different")
+    return words
+
+
+def counted(groups: Iterator[list[str]], cutter: Cutter, workers: int) -> Iterator[Counter[str]]:
+    """The counts of each group, in order; other processes are started only for a text that is long enough."""
+    first = next(groups, None)
+    if first is None:
+        return
+    second = next(groups, None)
+    if second is None or workers == 1:
+        for group in (first, *([second] if second else []), *([] if second is None else groups)):
+            yield cutter.count(group)
+        return
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        waiting = [pool.apply_async(cutter.count, (g,)) for g in (first, second)]
+        for group in groups:
+            waiting.append(pool.apply_async(cutter.count, (group,)))
+            if len(waiting) > workers + 1:  # so that the text is not read faster than it is counted
+                yield waiting.pop(0).get()
+        for job in waiting:
+            yield job.get()
+
+
+def alphabet_of(counts: Counter[str], most: int) -> set[str]:
+    """The most frequent characters of some words."""
+    letters: Counter[str] = Counter()
+    for word, count in counts.items():
+        for letter in word:
+            letters[letter] += count
+    return {letter for letter, _ in sorted(letters.items(), key=lambda item: (-item[1], item[0]))[:most]}
