@@ -17,10 +17,8 @@ from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
 
 TOKENIZER = toys.tokenizer(60, sentinels=20)
-TEXT = dataclasses.replace(
-    (made := toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))),
-    units=np.random.default_rng(0).integers(0, 4, len(made.tokens)).astype(np.uint8),
-)
+PLAIN = toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))
+TEXT = toys.with_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
 PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 MORE = {"bidirectional": {"slots": 9}, "units": {"stage": "phrase"}}
 
@@ -105,6 +103,7 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
     assert seen[1] == seen[7] == seen[32]
     through = {}
     for batch, position in batches(data, goal, 128, 7, epochs=1):
+        assert position <= len(plan)
         through |= {int(s): fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
     assert {n: through[n] for n in seen[1]} == seen[1], "and through the loader"
     assert position == len(plan)

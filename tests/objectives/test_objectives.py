@@ -13,7 +13,7 @@ import formers
 from formers import Error
 from formers.batch import Batch
 from formers.data.draws import bits, uniform
-from formers.data.loader import filled
+from formers.data.loader import batches, filled
 from formers.data.plans import Raw, Shape
 from formers.objectives.causal import CausalLM
 from formers.objectives.choose import OBJECTIVES, objective, settings
@@ -22,7 +22,7 @@ from formers.objectives.hiding import CHOICE, GRAM
 from formers.objectives.masked import MaskedLM
 from formers.objectives.ragged import cut, halves, harmonic, ranks
 from formers.objectives.tokens import IGNORED, token_hits, token_loss
-from formers.objectives.words import word_starts
+from formers.objectives.words import begins, word_marks
 from formers.text import bpe, wordpiece
 from tests.objectives import toys
 
@@ -117,9 +117,10 @@ def reference_grams(sizes, most, wanted, seed, sample):
         draw, n = float(uniform(seed, sample, w, GRAM)) * sum(share), 0
         while n < most - 1 and draw >= sum(share[: n + 1]):
             n += 1
-        while n and len(hidden) + len(sum(candidates[n], [])) > wanted:
+        candidates = [[piece for word in words for piece in word] for words in candidates]
+        while n and len(hidden) + len(candidates[n]) > wanted:
             n -= 1
-        found = sum(candidates[n], [])
+        found = candidates[n]
         if len(hidden) + len(found) > wanted or hidden & set(found):
             continue
         hidden |= set(found)
@@ -226,15 +227,26 @@ def test_cut_reaches_back():
 
 def test_word_beginnings():
     pieces = wordpiece.train(["walking walks talking talks"] * 5, 60)
-    known = word_starts(pieces)
-    for i in range(len(pieces)):
-        assert known[i] == (not pieces.token(i).startswith("##"))
-    bytes_ = bpe.train(["a walk a talk"] * 5, 280)
-    known = word_starts(bytes_)
-    for i in range(len(bytes_)):
-        piece = bytes_.rust.id_to_token(i)
-        assert known[i] == piece.startswith(("Ġ", "Ċ", "ĉ", "<|")), piece
-    assert word_starts(toys.tokenizer(inside=0)).all()
+    ids = np.arange(5, len(pieces))
+    found = begins(ids, word_marks(pieces), np.zeros(len(ids), bool))
+    assert found.tolist() == [not pieces.token(i).startswith("##") for i in ids]
+    first = np.arange(len(ids)) == len(ids) - 1
+    assert begins(ids, word_marks(pieces), first)[-1], "the first token of a sentence begins a word"
+    marks = np.array([0, 1, 2])  # goes on; begins a word; ends one, as in GPT-1
+    assert begins(np.array([1, 0, 2, 0, 1]), marks, np.zeros(5, bool)).tolist() == [True, False, False, True, True]
+    assert begins(np.array([1, 0]), None, np.zeros(2, bool)).all()
+
+
+def test_streams_go_on_from_batch_to_batch():
+    data, goal = toys.store([[25], [18]]), CausalLM(5, streams=2)
+    seen = list(batches(data, goal, 10, epochs=1))
+    rows = [np.concatenate([b.ids.reshape(2, 5)[r] for b, _ in seen]) for r in range(2)]
+    size = (43 - 1) // 2
+    for r in range(2):
+        assert np.array_equal(rows[r], data.tokens[r * size : r * size + 20])
+    labels = np.concatenate([b.labels.reshape(2, 5)[1] for b, _ in seen])
+    assert np.array_equal(labels, data.tokens[size + 1 : size + 21]), "also of the last token of a window"
+    assert all(b.starts.tolist() == [0, 5, 10] for b, _ in seen)
 
 
 def test_loss_and_hits():

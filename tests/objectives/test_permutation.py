@@ -34,7 +34,9 @@ def made(rows, length, seed=0, **more):
         ids += r.integers(toys.PLAIN, 60, sum(sizes)).tolist()
     total = len(ids)
     starts = np.arange(rows + 1) * (length - 3)
-    raw = Raw(np.array(ids), starts, np.array(span), r.random(total) < 0.1, None, np.zeros(rows, int), np.arange(rows) + 5)
+    raw = Raw(
+        np.array(ids), starts, np.array(span), r.random(total) < 0.1, None, np.zeros(rows, int), np.arange(rows) + 5
+    )
     return raw, objective("permutation", TOKENIZER, length, **more)
 
 

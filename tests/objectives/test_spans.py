@@ -79,7 +79,7 @@ def test_the_target_fills_the_gaps(lengths, seed):
         assert source[0] not in SENTINELS, "it begins with something kept"
         assert source[-2] == SENTINELS[len(spans) - 1], "and ends with a gap, without a closing sentinel"
         for token in source[:-1]:
-            filled += spans[token] if token in spans else [token]
+            filled += spans.get(token, [token])
         assert filled == original
         assert [t for t in source if t in SENTINELS] == list(spans)
         pairs = itertools.pairwise(source)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +12,7 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.data.loader import batches
-from formers.data.store import ENTITY, PHRASE
+from formers.data.store import ENTITY, PHRASE, Store
 from formers.objectives.choose import objective
 from formers.objectives.mixture import Mixture, together
 from formers.text import chars
@@ -29,7 +27,7 @@ def marked(seed=0, **more):
     data = toys.random_store(seed, **more)
     r = np.random.default_rng(seed)
     phrase, entity = r.random(len(data.tokens)) < 0.6, r.random(len(data.tokens)) < 0.4
-    return dataclasses.replace(data, units=(PHRASE * phrase + ENTITY * entity).astype(np.uint8))
+    return toys.with_units(data, (PHRASE * phrase + ENTITY * entity).astype(np.uint8))
 
 
 @given(st.integers(0, 10**4), st.sampled_from(["basic", "phrase", "entity"]))
@@ -58,7 +56,7 @@ def test_each_unit_has_its_chance(stage, mean):
     data = marked(3, documents=2000, most=60, longest=40)
     assert len(data.tokens) > 1_000_000
     goal = objective("units", TOKENIZER, 512, stage=stage)
-    _, raw, batch = toys.examples(goal, data)
+    _, _, batch = toys.examples(goal, data)
     hidden = np.isin(np.arange(len(batch.ids)), batch.chosen)
     inner = ~np.isin(np.arange(len(batch.ids)), np.concatenate((batch.starts[:-1], batch.starts[1:] - 1)))
     hidden = hidden[inner]
@@ -237,7 +235,7 @@ def test_mixtures_of_different_kinds_are_refused():
     assert twice.chosen.tolist() == [*made[2].chosen, *(made[2].chosen + len(made[2].ids))]
     assert twice.starts[-1] == 2 * made[2].starts[-1]
     assert np.array_equal(twice.ids[twice.starts[2] :], made[2].ids)
-    other = dataclasses.replace(text, fingerprint="other")
+    other = Store(text.tokens, text.starts, text.vocab, "other")
     with pytest.raises(Error, match="different tokenizers"):
         _ = Mixture((text, other), (None, None)).store
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Rust
@@ -17,12 +19,13 @@ PLAIN = 7  # the first id that is no special token
 
 
 def tokenizer(pieces: int = 60, sentinels: int = 0, roles: dict[str, str] | None = None, inside: int = 3) -> Tokenizer:
-    """Words w7, w8 …; every `inside`-th piece continues a word ("##"). Sentinels come last, the first of them highest."""
+    """Words w7, w8 …; every `inside`-th piece goes on ("##"). Sentinels come last, the first of them highest."""
     special = ROLES if roles is None else roles
     names = [*special.values()]
     names += [f"##w{i}" if inside and i % inside == 0 else f"w{i}" for i in range(len(names), pieces)]
     names += [f"<extra_id_{i}>" for i in reversed(range(sentinels))]
-    rust = Rust(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token=names[1]))
+    known = {name: i for i, name in enumerate(names)}
+    rust = Rust(models.WordPiece(known, unk_token=special["unk"], continuing_subword_prefix="##"))
     rust.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special.values()])
     return Tokenizer(rust.to_str(), special)
@@ -45,7 +48,7 @@ def store(documents, vocab: int = 60, end: int | None = None, units=None) -> Sto
     return Store(np.array(tokens, np.uint16), np.array(starts), vocab, "toy", np.array([*sentences, len(tokens)]), bits)
 
 
-def random_store(seed: int = 0, documents: int = 30, most: int = 12, longest: int = 20, vocab: int = 60, **more) -> Store:
+def random_store(seed=0, documents=30, most=12, longest=20, vocab=60, **more) -> Store:
     """Documents of random sentences."""
     r = np.random.default_rng(seed)
     made = [
@@ -67,9 +70,14 @@ def raw(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float 
     return Raw(ids, starts, np.zeros(total, np.int64), first, None, np.full(len(lengths), -1), samples)
 
 
+def with_units(data: Store, units) -> Store:
+    """The same store, with units."""
+    return Store(data.tokens, data.starts, data.vocab, data.fingerprint, data.sentences, units)
+
+
 def rows(values, starts):
     """Packed values as a list for each example."""
-    return [values[a:b].tolist() for a, b in zip(starts[:-1], starts[1:], strict=True)]
+    return [values[a:b].tolist() for a, b in itertools.pairwise(starts)]
 
 
 def examples(goal, data: Store, seed: int = 0, epoch: int = 0, numbers=None):

@@ -19,7 +19,7 @@ from .frames import Frame, laid
 from .ragged import bodies, cut
 from .targets import Ends, two_sided, two_sided_shape
 from .tokens import named_losses
-from .words import begins, word_starts
+from .words import begins, word_marks
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Denoising:
         front = next((i for role in ("bos", "cls") if (i := tokenizer.id(role)) not in (None, ends.end)), None)
         frame = (() if front is None else (front,), (ends.end,))
         return Denoising(
-            length, len(tokenizer), mask, ends.start, ends.end, frame, words=word_starts(tokenizer), **options
+            length, len(tokenizer), mask, ends.start, ends.end, frame, words=word_marks(tokenizer), **options
         )
 
     @property

@@ -21,7 +21,7 @@ from .frames import Frame, Laid, laid
 from .hiding import grams, hide, tokens
 from .ragged import bodies, cut
 from .tokens import named_losses
-from .words import begins, word_starts
+from .words import begins, word_marks
 
 Made = TypeVar("Made", bound="MaskedLM")
 
@@ -60,7 +60,7 @@ class MaskedLM:
         roles = ("pad", "bos", "eos", "cls", "sep", "mask")
         special = tuple(dict.fromkeys(i for role in roles if (i := tokenizer.id(role)) is not None))
         return cls(
-            length, len(tokenizer), mask, special, ((front,), (back,)), words=word_starts(tokenizer), end=end, **options
+            length, len(tokenizer), mask, special, ((front,), (back,)), words=word_marks(tokenizer), end=end, **options
         )
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:

@@ -22,19 +22,15 @@ LABELS = 4  # a plan's decisions are -1 … 2
 ORDER = 130  # what a random number is for
 
 
-@dataclass(frozen=True)
 class Joined(Store):
     """Stores that answer as one: the tokens of the second are numbered behind those of the first."""
 
-    stores: tuple[Store, ...] = ()
-
-    @staticmethod
-    def of_stores(stores: Sequence[Store]) -> Joined:
-        """All of one tokenizer."""
+    def __init__(self, stores: Sequence[Store]):
         if len({s.fingerprint for s in stores}) != 1:
             raise Error("the stores of a mixture have different tokenizers", fix="prepare them with one")
         starts = edges(np.array([s.starts[-1] for s in stores]))
-        return Joined(np.zeros(0, np.int64), starts, stores[0].vocab, stores[0].fingerprint, stores=tuple(stores))
+        super().__init__(np.zeros(0, np.int64), starts, stores[0].vocab, stores[0].fingerprint)
+        self.stores = tuple(stores)
 
     def take(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         """The tokens of spans one after the other, each from the store that it lies in."""
@@ -77,7 +73,7 @@ class Mixture:
     @property
     def store(self) -> Joined:
         """What a loader reads."""
-        return Joined.of_stores(self.stores)
+        return Joined(self.stores)
 
     @property
     def part(self) -> str:

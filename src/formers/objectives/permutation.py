@@ -19,7 +19,7 @@ from .frames import laid
 from .pairing import shorten
 from .ragged import harmonic, owners, ranks
 from .tokens import named_losses
-from .words import begins, word_starts
+from .words import begins, word_marks
 
 CUT, COIN, WHERE, ORDER, GRAM, LEFT, FILL, RANK = range(60, 68)  # what a random number is for
 
@@ -53,7 +53,7 @@ class PermutationLM:
             raise Error("this tokenizer has no <sep> and <cls>", fix="train or load a tokenizer for XLNet")
         if length < 10:
             raise Error(f"an example of {length} tokens has no room for two halves", fix="take at least 10")
-        return PermutationLM(length, sep, cls, words=word_starts(tokenizer), **options)  # type: ignore[arg-type]
+        return PermutationLM(length, sep, cls, words=word_marks(tokenizer), **options)  # type: ignore[arg-type]
 
     @property
     def reuse(self) -> int:

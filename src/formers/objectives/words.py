@@ -1,4 +1,4 @@
-"""Where words begin, by the pieces of a vocabulary."""
+"""Where words begin in a text of pieces."""
 
 from __future__ import annotations
 
@@ -6,23 +6,19 @@ import numpy as np
 
 from ..text.tokenizer import Tokenizer
 
-INSIDE, BLANKS = "##", ("▁", "Ġ", "Ċ", "ĉ")  # WordPiece marks what goes on, the others what begins
+BEGINS, ENDS = 1, 2  # bits: a piece begins a word; it ends one, so that the next begins another (GPT-1)
 
 
-def word_starts(tokenizer: Tokenizer) -> np.ndarray:
-    """(vocab,) bool: this piece begins a word."""
-    known = getattr(tokenizer, "word_starts", None)
-    if known is not None:
-        return np.asarray(known() if callable(known) else known, bool)
-    pieces = [tokenizer.rust.id_to_token(i) or "" for i in range(len(tokenizer))]
-    inside = np.array([p.startswith(INSIDE) and len(p) > len(INSIDE) for p in pieces])
-    blank = np.array([p.startswith(BLANKS) for p in pieces])
-    special = np.isin(pieces, list(tokenizer.special.values()))
-    if inside.any():
-        return ~inside
-    return blank | special if blank.any() else np.ones(len(pieces), bool)
+def word_marks(tokenizer: Tokenizer) -> np.ndarray:
+    """(vocab,) what each piece says of words."""
+    return (BEGINS * tokenizer.word_starts + ENDS * tokenizer.word_ends).astype(np.uint8)
 
 
-def begins(ids: np.ndarray, starts: np.ndarray | None, first: np.ndarray) -> np.ndarray:
+def begins(ids: np.ndarray, marks: np.ndarray | None, first: np.ndarray) -> np.ndarray:
     """(N,) bool: a word begins here; the first token of a sentence always begins one."""
-    return np.ones(len(ids), bool) if starts is None else starts[ids] | first
+    if marks is None:
+        return np.ones(len(ids), bool)
+    known = marks[ids]
+    found = (known & BEGINS > 0) | first
+    found[1:] |= known[:-1] & ENDS > 0
+    return found
