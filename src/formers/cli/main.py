@@ -15,6 +15,7 @@ from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
 from .prepare import prepare
+from .show import show
 from .tree import tree
 
 app = App(
@@ -29,6 +30,7 @@ app.command(tree)
 app.command(import_, name="import")
 app.command(export)
 app.command(prepare)
+app.command(show)
 app.command(doctor)
 
 
