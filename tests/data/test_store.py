@@ -108,7 +108,8 @@ def test_units_reach_to_the_next(tokenizer):
 
 def test_phrases_of_a_text():
     words = (1 / np.random.default_rng(0).uniform(0.001, 1, 20_000)).astype(int).tolist()  # frequent and rare ones
-    text = [" ".join(f"w{w}" for w in words[i : i + 10]) + " new york city" * (i % 200 == 0) for i in range(0, 20_000, 10)]
+    rows = [" ".join(f"w{w}" for w in words[i : i + 10]) for i in range(0, 20_000, 10)]
+    text = [row + " new york city" * (i % 20 == 0) for i, row in enumerate(rows)]
     found = learn(text, threshold=50)
     assert {"new york", "york city"} <= set(found) == set(found[:2]), "and no pair of frequent words"
     units = finder(["new york", "york city"])

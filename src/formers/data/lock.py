@@ -30,7 +30,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = False) -> Iterator[
         file.flush()
         yield
     finally:
-        if not shared:
+        if not shared or grab(file.fileno(), False, False):  # of those who share it, the last one takes it away
             path.unlink(missing_ok=True)
         file.close()
 

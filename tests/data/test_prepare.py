@@ -1,0 +1,326 @@
+"""formers prepare: the same store for any number of workers and ranks, after kills, and for any kind of source."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import formers
+from formers import Error, Store
+from formers.cli.main import main
+from formers.data import prepare as module
+from formers.data.encode import PHRASE
+from formers.data.lock import locked
+from formers.data.sources import read_tokenizer
+from formers.text import bpe, wordpiece
+
+TEXTS = [
+    f"The cat number {i} sat down. Then the dog number {i * 7} ran away! And {'so ' * (i % 9)}on." for i in range(300)
+]
+TOKENIZER = bpe.train(TEXTS[:50], 320)
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 1500)
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Seven files of different sizes."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    edges = [0, 5, 90, 100, 170, 171, 260, 300]
+    for i, (a, b) in enumerate(itertools.pairwise(edges)):
+        (folder / f"{i}.txt").write_text("\n".join(TEXTS[a:b]) + "\n", encoding="utf-8")
+    return folder
+
+
+def make(source, out, **how):
+    return formers.prepare(source, TOKENIZER, out, **{"shard": 2000, "held_out": 0.1, "unit": "line", **how})
+
+
+def content(path):
+    return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+@pytest.fixture
+def expected(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    make(files, tmp_path / "expected")
+    return content(tmp_path / "expected")
+
+
+def test_every_document_once(files, tmp_path):
+    train = make(files, tmp_path / "s")
+    held = Store.open(tmp_path / "s", "held")
+    assert len(train.home.mine["shards"]) > 2
+    texts = {}
+    for name, part in (("train", train), ("held", held)):
+        for a, b in zip(part.starts, part.starts[1:], strict=False):
+            texts.setdefault(TOKENIZER.decode(part.tokens[a:b]), []).append(name)
+            assert part.tokens[b - 1] == TOKENIZER.id("eos")
+    assert sorted(texts) == sorted(TEXTS)
+    assert all(len(where) == 1 for where in texts.values())
+    assert 10 < sum(where == ["held"] for where in texts.values()) < 60
+    assert len(train.sentences) - 1 + len(held.sentences) - 1 == 3 * len(TEXTS)
+    assert train.home.about["counts"]["exact"] == 0
+    assert not [p for p in (tmp_path / "s").iterdir() if p.suffix in (".tmp", "") or p.name.startswith("done")]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_for_any_number_of_workers(files, expected, tmp_path, workers):
+    make(files, tmp_path / "s", workers=workers)
+    assert content(tmp_path / "s") == expected
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_same_for_any_number_of_ranks(files, expected, tmp_path, ranks, monkeypatch):
+    assert sum(name.endswith("00000.bin") for name in expected) >= 4, "there are several groups"
+    for rank in reversed(range(ranks)):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(ranks))
+        made = make(files, tmp_path / "s")
+        assert (made is None) == (rank > 0), "the last one to come finishes"
+    assert content(tmp_path / "s") == expected
+
+
+@pytest.mark.parametrize("after", [1, 4, 9])
+def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
+    told = []
+
+    def tell(*_):
+        told.append(1)
+        if len(told) == after:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(files, tmp_path / "s", tell=tell)
+    assert not list((tmp_path / "s").glob("*.tmp"))
+    assert not (tmp_path / "s" / "lock").exists()
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*.bin")}
+    with pytest.raises(Error, match="is not a token store. It is not finished: run the same"):
+        Store.open(tmp_path / "s")
+    made = []
+    real = module.Shard.__init__
+    monkeypatch.setattr(
+        module.Shard, "__init__", lambda self, w, name, *a: made.append(name) or real(self, w, name, *a)
+    )
+    make(files, tmp_path / "s")
+    assert content(tmp_path / "s") == expected
+    after_ = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "s").glob("*.bin")}
+    assert before.items() <= after_.items(), "finished shards are not made again"
+    assert len(made) == len(set(made))
+
+
+SCRIPT = """
+import sys, time
+from formers.data import prepare as module
+from formers.data import sources
+from formers.text.tokenizer import Tokenizer
+module.CHUNK, sources.HEAP = 1500, 9000
+if __name__ == "__main__":
+    tokenizer = Tokenizer(open(sys.argv[2], encoding="utf-8").read(), {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
+    module.prepare(sys.argv[1], tokenizer, sys.argv[3], shard=2000, held_out=0.1, unit="line",
+                   tell=lambda *_: time.sleep(0.02))
+"""
+
+
+def start(files, tmp_path):
+    (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
+    (tmp_path / "t.json").write_text(TOKENIZER.text, encoding="utf-8")
+    command = [sys.executable, tmp_path / "run.py", files, tmp_path / "t.json", tmp_path / "s"]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+
+def test_killed_again_and_again(files, expected, tmp_path, full):
+    random, kills = np.random.default_rng(0), 0
+    for _ in range(60 if full else 4):
+        process = start(files, tmp_path)
+        until = time.monotonic() + 20
+        while not (tmp_path / "s" / "lock").exists() and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(random.uniform(0, 0.6))
+        process.send_signal(signal.SIGKILL)
+        kills += process.wait() == -signal.SIGKILL
+    assert kills
+    make(files, tmp_path / "s")
+    assert content(tmp_path / "s") == expected, "and no temporary files"
+
+
+def test_one_run_at_a_time(files, tmp_path):
+    process = start(files, tmp_path)
+    try:
+        while not (tmp_path / "s" / "begun.json").exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
+        with pytest.raises(Error, match=f"is in use by process {process.pid} on "):
+            make(files, tmp_path / "s")
+        with pytest.raises(Error, match="is in use by process"):
+            make(files, tmp_path / "s", rank=0, ranks=2)
+    finally:
+        process.kill()
+        process.wait()
+    assert (tmp_path / "s" / "lock").exists(), "the lock of the dead is stale"
+    make(files, tmp_path / "s")
+
+
+def test_ranks_lock_too(tmp_path):
+    (tmp_path / "s").mkdir()
+    with locked(tmp_path / "s" / "lock", shared=True), locked(tmp_path / "s" / "lock-1"):
+        with pytest.raises(Error, match="is in use by process"):
+            make(TEXTS, tmp_path / "s", rank=1, ranks=2)
+        with pytest.raises(Error, match="is in use by process"):
+            make(TEXTS, tmp_path / "s")
+        assert make(TEXTS, tmp_path / "s", rank=0, ranks=2) is not None, "one group, one rank that works"
+
+
+def test_other_settings_or_text_are_refused(files, tmp_path):
+    make(files, tmp_path / "s")
+    assert len(make(files, tmp_path / "s").starts), "it is finished already"
+    with pytest.raises(Error, match=r"other settings \(options\)"):
+        make(files, tmp_path / "s", held_out=0.2)
+    (files / "3.txt").write_text("something else\n", encoding="utf-8")
+    with pytest.raises(Error, match=r"other settings \(input\)"):
+        make(files, tmp_path / "s")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x", encoding="utf-8")
+    with pytest.raises(Error, match=r"is not empty \(thesis.txt\)"):
+        make(files, tmp_path / "mine")
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+    with pytest.raises(Error, match="cannot be held out"):
+        make(files, tmp_path / "x", held_out=1.5)
+    with pytest.raises(Error, match="there is no splitter 'magic'"):
+        make(files, tmp_path / "x", splitter="magic")
+    with pytest.raises(Error, match="no text to learn from"):
+        make(["", ""], tmp_path / "empty")
+
+
+def test_text_that_changed_under_finished_shards(tmp_path):
+    def stop(*_):
+        told.append(1)
+        if len(told) == 6:
+            raise KeyboardInterrupt
+
+    told = []
+    with pytest.raises(KeyboardInterrupt):
+        make(TEXTS, tmp_path / "s", tell=stop)
+    assert list((tmp_path / "s").glob("done-*"))
+    for other in (["x", *TEXTS[1:]], TEXTS[:3]):
+        with pytest.raises(Error, match="the text has changed since the finished shards were made"):
+            make(other, tmp_path / "s")
+    made = make(TEXTS, tmp_path / "s")
+    assert len(made.starts) + len(Store.open(tmp_path / "s", "held").starts) - 2 == len(TEXTS)
+
+
+def test_a_worker_that_dies(tmp_path, monkeypatch):
+    def tell(*_):
+        import multiprocessing
+
+        for child in multiprocessing.active_children():
+            os.kill(child.pid, signal.SIGKILL)
+
+    with pytest.raises(Error, match="a worker process ended before its work was done"):
+        make(TEXTS, tmp_path / "s", workers=1, tell=tell)
+    assert not list((tmp_path / "s").glob("*.tmp"))
+    make(TEXTS, tmp_path / "s")
+
+
+def test_lists_tables_and_datasets(tmp_path):
+    import pandas
+
+    expected = make(TEXTS, tmp_path / "list").identity
+    frame = pandas.DataFrame({"text": TEXTS, "label": 1})
+    assert make(frame, tmp_path / "frame", column="text").identity == expected
+    datasets = pytest.importorskip("datasets")
+    dataset = datasets.Dataset.from_dict({"text": TEXTS, "label": [1] * len(TEXTS)})
+    assert make(dataset, tmp_path / "dataset", column="text").identity == expected
+    assert make(iter(TEXTS), tmp_path / "iterator").identity == expected
+
+
+def test_phrases_for_ernie(files, tmp_path):
+    numbers = (1 / np.random.default_rng(0).uniform(0.001, 1, 20_000)).astype(int).tolist()
+    rows = [" ".join(f"w{n}" for n in numbers[i : i + 10]) for i in range(0, 20_000, 10)]
+    (files / "9.txt").write_text("\n".join(row + " the white house" * (i % 20 == 0) for i, row in enumerate(rows)))
+    made = make(files / "9.txt", tmp_path / "s", units="learn", held_out=0)
+    assert "white house\n" in (tmp_path / "s" / "phrases.txt").read_text(encoding="utf-8")
+    a, b = made.starts[:2]
+    ids, _, units = made.take(np.array([a]), np.array([b]))
+    words = TOKENIZER.decode(ids).split()
+    assert len(words) == 13
+    assert (units > 0).sum() >= 12, "one unit less than words, and the end mark"
+    house = [units[i] & PHRASE for i in range(b - a) if TOKENIZER.decode(ids[: i + 1]).endswith(" the white h")]
+    assert house == [0], "the second word of a phrase begins nothing"
+    with pytest.raises(Error, match="in a pass of their own"):
+        make(iter(TEXTS), tmp_path / "x", units="learn")
+    (tmp_path / "list.txt").write_text("The cat\n", encoding="utf-8")
+    assert make(files, tmp_path / "y", units=str(tmp_path / "list.txt")).units is not None
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("formers.data.hygiene"), reason="hygiene is not there")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_duplicates_are_left_out_over_all_files(files, tmp_path, ranks, monkeypatch):
+    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    (files / "9.txt").write_text("\n".join(TEXTS[50:150]) + "\nnew\n", encoding="utf-8")
+    for rank in range(ranks):
+        made = make(files, tmp_path / "s", deduplicate="exact", held_out=0, rank=rank, ranks=ranks)
+    assert len(made.starts) - 1 == len(TEXTS) + 1
+    assert made.home.about["counts"]["exact"] == 100
+
+
+def test_tokenizers_in_all_places(tmp_path):
+    pieces = wordpiece.train(TEXTS[:20], 200)
+    made = formers.build("bert", head="mlm", vocab=len(pieces), dim=8, heads=2, layers=1, ff=8)
+    made.tokenizer = pieces
+    formers.save(made, tmp_path / "model")
+    formers.export(made, tmp_path / "hf")
+    for where in ("model", "model/tokenizer.json", "hf", "hf/tokenizer.json"):
+        found = read_tokenizer(tmp_path / where)
+        assert found.fingerprint == pieces.fingerprint
+        assert found.special == pieces.special
+    (tmp_path / "old").mkdir()
+    vocab = sorted(json.loads(pieces.text)["model"]["vocab"].items(), key=lambda item: item[1])
+    (tmp_path / "old" / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocab), encoding="utf-8")
+    assert len(read_tokenizer(tmp_path / "old")) == len(pieces)
+    with pytest.raises(Error, match="has no tokenizer in a form"):
+        read_tokenizer(tmp_path / "nowhere")
+
+
+def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
+    def run(*words):
+        with pytest.raises(SystemExit) as end:
+            main(["prepare", *map(str, words)])
+        out, err = capsys.readouterr()
+        return end.value.code, out, " ".join(err.split())
+
+    (tmp_path / "t.json").write_text(TOKENIZER.text, encoding="utf-8")
+    words = (files, "--tokenizer", tmp_path / "t.json", "--unit", "line", "--out")
+    code, out, _ = run(*words, tmp_path / "s", "--held-out", "10%", "--shard-size", "4KB")
+    held = Store.open(tmp_path / "s", "held")
+    assert not code
+    assert f"s (held): {len(held.starts) - 1:,} documents" in out
+    for wrong, message in ((("--held-out", "many"), "'many' is not a share"), (("--splitter", "magic"), "splitter")):
+        code, _, err = run(*words, tmp_path / "x", *wrong)
+        assert code == 2
+        assert message in err.lower()
+    code, _, err = run(*words[1:], tmp_path / "x")
+    assert (code, "nothing to read" in err) == (2, True)
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "prepare", stopped)
+    code, _, err = run(*words, tmp_path / "y")
+    assert code == 130
+    assert "the same command goes on from there" in err

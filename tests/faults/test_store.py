@@ -1,0 +1,168 @@
+"""Damaged stores: every flipped bit and every truncation is noticed, its place is named, and it can be skipped."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+
+import formers
+from formers import Error, Store
+from formers.data.prepare import prepare
+from formers.data.shards import BLOCK
+from formers.text import bpe
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    """A store of several shards, sentences and units, and what it holds."""
+    words = np.random.default_rng(0).integers(0, 500, (1500, 60))
+    texts = [" ".join(f"w{w}" for w in row[: 10 + i % 50]) + f". And {i}." for i, row in enumerate(words)]
+    folder = tmp_path_factory.mktemp("faults")
+    (folder / "list.txt").write_text("w1 w2\n", encoding="utf-8")
+    tokenizer = bpe.train(texts[:50], 300)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("formers.data.prepare.CHUNK", 50_000)
+        store = formers.prepare(texts, tokenizer, folder / "s", shard=60_000, units=str(folder / "list.txt"))
+    assert len(store.home.mine["shards"]) > 1
+    return folder / "s", everything(store), texts
+
+
+def everything(store):
+    """All that a store says, read the way a run reads it."""
+    spans = store.starts[:-1], store.starts[1:]
+    ids, first, units = store.take(*spans)
+    return ids.tobytes(), first.tobytes(), units.tobytes(), store.starts.tobytes(), store.tokenizer.text
+
+
+def damage(path, random, truncate):
+    """One bit flipped, or the end cut off, in any file of the store; the offset."""
+    files = sorted(p for p in path.iterdir() if p.is_file())
+    sizes = np.array([p.stat().st_size for p in files])
+    file = files[random.choice(len(files), p=None if random.random() < 0.5 else sizes / sizes.sum())]
+    data = bytearray(file.read_bytes())
+    at = int(random.integers(len(data)))
+    if truncate:
+        del data[at:]
+    else:
+        data[at] ^= 1 << int(random.integers(8))
+    file.write_bytes(data)
+    return file, at
+
+
+def names(message, file, at):
+    """Does a message name the file and the block?"""
+    offset = int(message.split("offset ")[1].split()[0].replace(",", ""))
+    return file in message and offset <= at < offset + BLOCK
+
+
+@pytest.mark.parametrize("truncate", [False, True], ids=["flips", "truncations"])
+def test_no_damage_is_silent(good, tmp_path, truncate, full):
+    path, whole, _ = good
+    random, silent, harmless, count = np.random.default_rng(7 + truncate), [], 0, 1000 if full else 60
+    for number in range(count):
+        copy = tmp_path / str(number)
+        shutil.copytree(path, copy)
+        file, at = damage(copy, random, truncate)
+        try:
+            store = Store.open(copy)
+            if everything(store) == whole:
+                harmless += 1  # what was hit is not needed to read: a shard's own tables, or spaces in a JSON file
+                if file.suffix == ".bin":
+                    store.check()
+                    silent.append((file.name, at))
+            else:
+                silent.append((file.name, at))
+        except Error as error:
+            if file.suffix == ".bin" and not names(str(error), file.name, at):
+                silent.append((file.name, at, str(error)))
+        shutil.rmtree(copy)
+    print(f"{count} {'truncations' if truncate else 'flips'}: {len(silent)} silent, {harmless} in what is not read")
+    assert not silent
+
+
+def test_check_reads_everything(good, tmp_path):
+    path, whole, _ = good
+    shutil.copytree(path, tmp_path / "s")
+    store = Store.open(tmp_path / "s")
+    shard = store.home.mine["shards"][0]
+    file = tmp_path / "s" / shard["name"]
+    data = bytearray(file.read_bytes())
+    at = shard["arrays"]["starts"]["at"] + 5
+    data[at] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(Error, match=f"{shard['name']}: the block at offset {at // BLOCK * BLOCK:,} is not as it was"):
+        Store.open(tmp_path / "s").check()
+    assert everything(Store.open(tmp_path / "s", verify=False)) == whole
+
+
+@pytest.mark.parametrize("kind", ["flip", "truncation", "missing"])
+def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
+    path, _, texts = good
+    clean = Store.open(path)
+    shutil.copytree(path, tmp_path / "s")
+    shard = clean.home.mine["shards"][1]
+    base = clean.home.mine["shards"][0]["arrays"]["tokens"]["count"]
+    file = tmp_path / "s" / shard["name"]
+    data = bytearray(file.read_bytes())
+    at = 20_001
+    if kind == "flip":
+        data[at] ^= 4
+        low, high = 0, BLOCK
+        file.write_bytes(data)
+    elif kind == "truncation":
+        at = shard["arrays"]["units"]["at"] + 100
+        low, high = at // BLOCK * BLOCK, len(data)
+        file.write_bytes(data[:at])
+    else:
+        low, high = 0, len(data)
+        file.unlink()
+    with pytest.raises(Error, match=shard["name"]):
+        everything(Store.open(tmp_path / "s"))
+    with pytest.warns(UserWarning, match="damaged documents are left out"):
+        left = Store.open(tmp_path / "s", damaged="skip")
+    arrays = shard["arrays"]
+
+    def hit(a, b):
+        """Does a document of this shard lie in the damaged bytes, with its tokens or its units?"""
+        tokens = arrays["tokens"]["at"] + 2 * a, arrays["tokens"]["at"] + 2 * b
+        units = arrays["units"]["at"] + a, arrays["units"]["at"] + b
+        return any(x < high and y > low for x, y in (tokens, units))
+
+    inside = [base <= s < base + arrays["tokens"]["count"] for s in clean.starts[:-1]]
+    spans = list(zip(clean.starts[:-1], clean.starts[1:], strict=True))
+    kept = [i for i, (a, b) in enumerate(spans) if not (inside[i] and hit(a - base, b - base))]
+    assert 0 < left.skipped == len(texts) - len(kept)
+    expected = clean.take(clean.starts[:-1][kept], clean.starts[1:][kept])
+    got = left.take(left.starts[:-1], left.starts[1:])
+    assert all(np.array_equal(x, y) for x, y in zip(expected, got, strict=True))
+    assert left.identity != clean.identity
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Store.open(path, damaged="skip").skipped == 0
+
+
+def test_a_full_disk_leaves_finished_shards(tmp_path, monkeypatch):
+    texts = [f"text number {i} of many" for i in range(2000)]
+    tokenizer = bpe.train(texts[:20], 280)
+    monkeypatch.setattr("formers.data.prepare.CHUNK", 4000)
+    import formers.data.shards as shards
+
+    real, written = shards.Writer.write, [0]
+
+    def write(self, data):
+        written[0] += len(data)
+        if written[0] > 30_000:
+            raise OSError(28, "No space left on device")
+        real(self, data)
+
+    monkeypatch.setattr(shards.Writer, "write", write)
+    with pytest.raises((Error, OSError), match="[Nn]o space left"):
+        prepare(texts, tokenizer, tmp_path / "s", shard=3000)
+    assert not list((tmp_path / "s").glob("*.tmp"))
+    done = len(list((tmp_path / "s").glob("done-*")))
+    assert done
+    monkeypatch.setattr(shards.Writer, "write", real)
+    assert len(prepare(texts, tokenizer, tmp_path / "s", shard=3000).starts) - 1 == len(texts)
