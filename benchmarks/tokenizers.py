@@ -1,7 +1,7 @@
 """Tokenizers: how long training takes on 500 MB, in how much memory; how fast they read; how they compare.
 
-    FORMERS_DATA=… python -m benchmarks.tokenizers train bpe wordpiece unigram --size 32000 --megabytes 500
-    FORMERS_DATA=… python -m benchmarks.tokenizers linear
+FORMERS_DATA=… python -m benchmarks.tokenizers train bpe wordpiece unigram --size 32000 --megabytes 500
+FORMERS_DATA=… python -m benchmarks.tokenizers linear
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ FILES = ("lm/wikitext2.train.txt.xz", "lm/movie_reviews_ko.txt.xz", "lm/tinyshak
 def corpus(out: Path, megabytes: int, seed: int = 0) -> None:
     """The sample data again and again; from the second time on, in each line one character is another, so that new
     words keep coming as they do in real text."""
-    lines = [line for name in FILES for line in lzma.open(DATA / name, "rt", encoding="utf-8") if line.strip()]
+    text = "".join(lzma.decompress((DATA / name).read_bytes()).decode() for name in FILES)
+    lines = [line for line in text.splitlines(keepends=True) if line.strip()]
     draw, size, number = random.Random(seed), 0, 0
     draw.shuffle(lines)
     with out.open("w", encoding="utf-8") as file:

@@ -16,6 +16,7 @@ from .demo import demo
 from .doctor import doctor
 from .prepare import prepare
 from .show import show
+from .tokenizer import tokenizer
 from .tree import tree
 
 app = App(
@@ -32,6 +33,7 @@ app.command(export)
 app.command(prepare)
 app.command(show)
 app.command(doctor)
+app.command(tokenizer)
 
 
 def main(arguments: list[str] | None = None) -> Any:

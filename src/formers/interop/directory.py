@@ -24,8 +24,8 @@ from ..former import Former, empty, label_names
 from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
 from ..registry import member
-from ..text.tokenizer import Tokenizer
 from . import bilm, hdf5, huggingface, safe
+from .tokenizers import own
 from .unpickle import opened
 
 FORMAT = 1
@@ -114,10 +114,7 @@ def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...])
     former = empty(one.name, config, about["head"] if head == "auto" else head, labels or about["labels"])
     if safe.exists(where, "tokenizer.json"):
         limit = safe.WORDS_LIMIT if one.name == "vectors" else safe.FILE_LIMIT
-        text = huggingface.decoded(safe.read_bytes(where, "tokenizer.json", limit), where / "tokenizer.json")
-        former.tokenizer = Tokenizer(
-            text, {k: v for k, v in about["special"].items() if isinstance(v, str)}, where=where / "tokenizer.json"
-        )
+        former.tokenizer = own(where, about["special"], limit)
         if former.tokenizer.fingerprint != about.get("tokenizer"):
             raise Error(
                 "this is not the tokenizer that the model was saved with",

@@ -16,9 +16,8 @@ from ..former import LABELS, Former, empty
 from ..keymap import Reading
 from ..nn.prune import whole
 from ..registry import MEMBERS, Member, member
-from ..text import published
-from ..text.tokenizer import Tokenizer
 from . import safe
+from .tokenizers import BESIDE, options_of, read_tokenizer
 
 # Keys of every config that do not change the numbers of these families.
 COMMON = frozenset(
@@ -34,10 +33,6 @@ COMMON = frozenset(
     _attn_implementation_autoset _attn_implementation attn_implementation tie_last_hidden_states""".split()  # noqa: SIM905
 )
 FIXED = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
-BESIDE = (
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
-    "spiece.model", "sentencepiece.bpe.model", "generation_config.json",
-)  # fmt: skip
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 
 
@@ -186,36 +181,6 @@ def matches(pattern: str, name: str) -> bool:
     return template(pattern.replace("@", "")).fullmatch(name) is not None
 
 
-def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
-    """The tokenizer of a directory, if there is one in a form that we read; all its files are kept for export."""
-    for name in BESIDE:
-        if safe.exists(where, name):
-            kept[name] = safe.read_bytes(where, name)
-    options: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if name in kept:
-            options |= safe.parse_json(kept[name], where / name)
-    text = {
-        name: decoded(kept[name], where / name) for name in ("vocab.txt", "vocab.json", "merges.txt") if name in kept
-    }
-    if safe.exists(where, "tokenizer.json"):
-        whole = decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
-        return Tokenizer(whole, published.roles(options, published.usual(whole)), where=where / "tokenizer.json")
-    if "vocab.json" in text and "merges.txt" in text:
-        return published.from_merges(text["vocab.json"], text["merges.txt"], options, where / "merges.txt")
-    if "vocab.txt" in text:
-        return published.from_vocab(text["vocab.txt"], options, where / "vocab.txt")
-    return None
-
-
-def decoded(data: bytes, where: Path) -> str:
-    """Bytes of a text file."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
-
-
 def write(
     former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, tell: Tell | None = None
 ) -> None:
@@ -246,10 +211,7 @@ def write(
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
             if "tokenizer_config.json" not in former.kept:
-                special = {f"{role}_token": token for role, token in former.tokenizer.special.items()}
-                safe.write_json(
-                    folder / "tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", **special}
-                )
+                safe.write_json(folder / "tokenizer_config.json", options_of(former.tokenizer))
 
 
 def their_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:

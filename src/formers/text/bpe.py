@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from ..errors import Error

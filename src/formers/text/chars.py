@@ -6,11 +6,14 @@ Of the ids, 1 to 256 are bytes plus one, 257 and 258 stand for a sentence's begi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..errors import Error
+from . import words as word_level
+from .tokenizer import Tokenizer
 
 SLOTS = 50  # of a word, its two marks included: 48 bytes, or 16 syllables of Hangul
 SHIFT = 1  # published files count from 0 and leave that number to padding when they are read
@@ -57,3 +60,9 @@ def grid(
 def spell(ids: Sequence[int]) -> str:
     """The text of one word's ids; marks are left out, and half a character at the cut shows as �."""
     return bytes(i - SHIFT for i in map(int, ids) if SHIFT <= i < BEGIN).decode("utf-8", "replace")
+
+
+def train(lines: Iterable[str], size: int = 50_000, *, style: str = "elmo", **options: Any) -> Tokenizer:
+    """The words that an ELMo predicts. What it reads are characters, which nobody has to learn: `sentence` and `grid`
+    make them out of the same words (words.split with lower=False)."""
+    return word_level.train(lines, size, style=style, **options)

@@ -13,7 +13,9 @@ import numpy as np
 from ..errors import Error
 
 # Everything outside is left to the Rust library: in these ranges a character never joins with its neighbours.
-RISKY = re.compile("[^\x00-\x0c\x0e-\u02ff\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3]")
+RISKY = re.compile(
+    "[^\x00-\x0c\x0e-\u02ff\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3]"
+)
 
 
 class Charsmap:
@@ -45,10 +47,8 @@ class Charsmap:
         end = self.texts.find(b"\0", found[1])
         return found[0], self.texts[found[1] : None if end < 0 else end].decode("utf-8", "ignore")
 
-    def apply(self, text: str) -> tuple[str, list[int]] | None:
-        """The text with all entries replaced, and for each new character where it comes from; None: nothing to do."""
-        if RISKY.search(text) is None:
-            return None
+    def apply(self, text: str) -> tuple[str, list[int]]:
+        """The text with all entries replaced, and for each new character where it comes from."""
         data, out, origins = text.encode("utf-8", "ignore"), [], []
         place = letter = 0
         while place < len(data):

@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import tokenizers
@@ -52,9 +53,9 @@ JOINT = "\u034f"  # stands between the morphemes of a word; Unicode's own graphe
 
 def marked(text: str) -> str:
     """A text with a JOINT between the morphemes of each word."""
-    from .korean import morphemes
-
-    text, out, place = text.replace(JOINT, ""), [], 0
+    morphemes = import_module(f"{__package__}.korean").morphemes
+    text, place = text.replace(JOINT, ""), 0
+    out: list[str] = []
     for piece in morphemes(text):
         start = text.index(piece, place)
         if out and start == place:
@@ -85,6 +86,7 @@ def count_words(
     words: Counter[str] = Counter()
     seen, least = 0, 1
     groups = chunks(lines)
+    number = 0
     for number, counts in enumerate(counted(groups, cutter, workers or os.cpu_count() or 1), 1):
         words.update(counts)
         seen += counts.total()
@@ -92,7 +94,9 @@ def count_words(
             least += 1
             words = Counter({word: count for word, count in words.items() if count >= least})
         if tell is not None:
-            tell("counting", number, 0, f"{seen:,} words, {len(words):,} of them different")
+            tell("counting", number, number + 1, f"{seen:,} words, {len(words):,} of them different")  # more may come
+    if tell is not None and seen:
+        tell("counting", number, number, f"{seen:,} words, {len(words):,} of them different")
     return words
 
 

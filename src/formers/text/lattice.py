@@ -24,7 +24,6 @@ class Lattice:
         self.ends = ends[ends > np.append(-1, ends[:-1]) + 1]  # an empty word has no edges
         self.starts = np.append(0, ends[:-1] + 1)[ends > np.append(-1, ends[:-1]) + 1]
         sizes = self.ends - self.starts
-        self.word = np.repeat(np.arange(len(sizes)), sizes + 1)
         self.depth = np.full(len(symbols), 255, np.uint8)
         places = np.repeat(self.starts, sizes) + ramp(sizes)
         self.depth[places] = ramp(sizes)
@@ -67,7 +66,7 @@ class Lattice:
                     yield length, starts[low:high], pieces[low:high]
 
     def expect(self, chances: np.ndarray) -> tuple[np.ndarray, float]:
-        """How often each piece is expected, over all ways to cut the words (Kudo 2018, §3.2), and the log-likelihood."""
+        """How often each piece is expected over all ways to cut the words (Kudo 2018, §3.2), and the log-likelihood."""
         chances = chances * SCALE**self.lengths
         ahead, behind = np.zeros(len(self.symbols)), np.zeros(len(self.symbols))
         ahead[self.starts], behind[self.ends] = 1, 1
@@ -106,7 +105,8 @@ def ramp(sizes: np.ndarray) -> np.ndarray:
 
 def trie(pieces: Sequence[tuple[int, ...]], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A tree of pieces as sorted arrays: node · (size + 1) + character → node, and node → piece or -1."""
-    step, piece = {}, [-1]
+    step: dict[int, int] = {}
+    piece = [-1]
     for number, letters in enumerate(pieces):
         node = 0
         for letter in letters:

@@ -23,7 +23,7 @@ SLACK = 0.05  # how far above a rising score its bound is set, as a share of it
 class Words:
     """Distinct words with their counts, cut into pieces; the counts of pieces and of pairs stay exact under merging.
 
-    Pieces are numbers, `names` their strings. All words stand in one array, `symbols`, with an EDGE between two; `after`
+    Pieces are numbers, `names` their strings. All words stand in one array, `symbols`, an EDGE between two; `after`
     and `before` point to the next piece that is still there. Every pair that ever occurs has a slot: `both`, `left` and
     `right` hold its count and its pieces, and `pool[begin : begin + length]` the places where it stood when it came up.
     """
@@ -272,7 +272,9 @@ def grown(old: np.ndarray, size: int) -> np.ndarray:
     return old if len(old) >= size else np.concatenate([old, np.zeros(max(size, 2 * len(old)) - len(old), old.dtype)])
 
 
-def learn(queue: Queue, vocab: dict[str, Any], size: int, join: str = "", tell: Tell | None = None) -> list[tuple[str, str]]:
+def learn(
+    queue: Queue, vocab: dict[str, Any], size: int, join: str = "", tell: Tell | None = None
+) -> list[tuple[str, str]]:
     """Merge the best pair again and again until the vocabulary has its size; the merges, in their order."""
     merges, names, words = [], queue.words.names, queue.words
     while len(vocab) < size and (slot := queue.best()) is not None:
@@ -283,4 +285,6 @@ def learn(queue: Queue, vocab: dict[str, Any], size: int, join: str = "", tell: 
         vocab[piece] = None
         if tell is not None and len(merges) % 500 == 0:
             tell("merging", len(vocab), size, f"{left} + {right}")
+    if tell is not None:
+        tell("merging", len(vocab), len(vocab), f"{len(merges):,} merges")
     return merges

@@ -6,19 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ..config import table
 from ..errors import Error
 from .templates import BERT as WORDPIECE
-from .templates import GPT2, ROBERTA, T5
+from .templates import GPT2, ROBERTA, STYLES, T5, mark
 from .tokenizer import SPECIAL, Tokenizer, guarded
-
-
-
-
-
 
 
 def from_vocab(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
@@ -51,7 +46,7 @@ def wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
-    """Byte-level BPE as GPT-2 and RoBERTa publish it: vocab.json and merges.txt."""
+    """BPE out of vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
     return guarded(lambda: bpe(vocab, merges, options, where), where)
 
 
@@ -62,6 +57,8 @@ def bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> T
         raise Error("the ids of the vocabulary have large gaps", where=where, fix="is this the vocab.json of a GPT-2?")
     lines = [line for line in merges.split("\n") if line.strip() and not line.startswith("#version")]
     pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
+    if any(right.endswith("</w>") for _, right in pairs[:1000]):
+        return ends(pieces, pairs, options, where)
     usual = ROBERTA if "<mask>" in pieces and "<s>" in pieces else GPT2
     special = {role: token for role, token in roles(options, usual).items() if token in pieces}
     space = bool(options.get("add_prefix_space", False))
@@ -76,15 +73,21 @@ def bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> T
     return finished(rust, special, where)
 
 
+def ends(pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, Any], where: object) -> Tokenizer:
+    """GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
+    special = {role: token for role, token in roles(options, {"unk": "<unk>"}).items() if token in pieces}
+    unknown = special.get("unk")
+    rust = Rust(models.BPE(vocab=pieces, merges=pairs, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False))
+    rust.normalizer = normalizers.BertNormalizer(lowercase=True)
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rust.decoder = decoders.BPEDecoder(suffix="</w>")
+    return finished(rust, special, where)
+
+
 def finished(rust: Rust, special: Mapping[str, str], where: object) -> Tokenizer:
     """The tokenizer with its special tokens marked as such."""
     known = rust.get_vocab()
-    tokens = [
-        AddedToken(t, special=True, normalized=False, lstrip=t == "<mask>")
-        for t in dict.fromkeys(special.values())
-        if t in known
-    ]
-    rust.add_special_tokens(tokens)
+    rust.add_special_tokens([mark(t) for t in dict.fromkeys(special.values()) if t in known])
     return Tokenizer(rust.to_str(pretty=True), special, where=where)
 
 
@@ -105,5 +108,6 @@ def usual(text: str) -> Mapping[str, str]:
         added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         added = set()
-    tables = sorted((WORDPIECE, ROBERTA, GPT2, T5), key=lambda table: -len(added & set(table.values())))
+    known = [WORDPIECE, ROBERTA, GPT2, T5, *(style.special for style in STYLES.values())]
+    tables = sorted(known, key=lambda table: -len(added & set(table.values())))
     return {role: token for role, token in tables[0].items() if token in added}

@@ -12,10 +12,10 @@ from ..config import suggest
 from ..errors import Error
 
 SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # T5: the first sentinel is the very last piece
-LANGUAGES = tuple(
-    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX"
-    " ro_RO ru_RU si_LK tr_TR vi_VN zh_CN".split()
-)
+LANGUAGES = (
+    "ar_AR", "cs_CZ", "de_DE", "en_XX", "es_XX", "et_EE", "fi_FI", "fr_XX", "gu_IN", "hi_IN", "it_IT", "ja_XX", "kk_KZ",
+    "ko_KR", "lt_LT", "lv_LV", "my_MM", "ne_NP", "nl_XX", "ro_RO", "ru_RU", "si_LK", "tr_TR", "vi_VN", "zh_CN",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ XLNET = {
 }  # fmt: skip
 GPT = {"unk": "<unk>", "bos": "<start>", "sep": "<delimiter>", "cls": "<classify>"}
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
-CLS_SEP = {"single": "[CLS] $A [SEP]", "pair": "[CLS] $A [SEP] $B:1 [SEP]:1"}
+CLS_SEP = "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1"
 
 STYLES: dict[str, Style] = {
-    "bert": Style(BERT, tuple(BERT.values()), **CLS_SEP),
-    "albert": Style(ALBERT, tuple(ALBERT.values()), **CLS_SEP),
+    "bert": Style(BERT, tuple(BERT.values()), (), *CLS_SEP),
+    "albert": Style(ALBERT, tuple(ALBERT.values()), (), *CLS_SEP),
     "roberta": Style(ROBERTA, FAIRSEQ, ("<mask>",), "<s> $A </s>", "<s> $A </s> </s> $B </s>"),
     "mbart": Style(ROBERTA, FAIRSEQ, (*LANGUAGES, "<mask>"), "$A </s> en_XX", "$A $B </s> en_XX"),
     "gpt": Style(

@@ -9,6 +9,7 @@ import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ..config import table
 from ..errors import Error
 from . import bounds
 from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
-from .charsmap import Charsmap
+from .charsmap import RISKY, Charsmap
 from .counting import JOINT, marked
 from .normalise import normalise
 
@@ -57,7 +58,9 @@ class Tokenizer:
         kinds = {part: list(bounds.parts(about.get(part))) for part in ("normalizer", "pre_tokenizer", "decoder")}
         names = {part: [p.get("type") for p in tables] for part, tables in kinds.items()}
         model = about.get("model")
-        self.model: dict[str, Any] = {k: v for k, v in model.items() if k not in ("vocab", "merges")} if isinstance(model, dict) else {}
+        self.model: dict[str, Any] = (
+            {k: v for k, v in model.items() if k not in ("vocab", "merges")} if isinstance(model, dict) else {}
+        )
         self.bytes = "ByteLevel" in names["decoder"]
         self.fallback = "ByteFallback" in names["decoder"]
         self.spaces = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.fallback
@@ -87,34 +90,51 @@ class Tokenizer:
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """
-        text, other = self.prepare(text, normalise), None if pair is None else self.prepare(pair, normalise)
-        return guarded(lambda: self.rust.encode(text, other, add_special_tokens=special).ids)
+        both = [self.prepare(t, normalise) for t in (text, pair) if t is not None]
+        rust = self.rust
+        if any(done for _, done in both):
+            rust, both = self.plain, [(t if done else self.mapped(t)[0], True) for t, done in both]
+        return guarded(lambda: rust.encode(*(t for t, _ in both), add_special_tokens=special).ids)
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True, normalise: bool = False) -> list[list[int]]:
         """Ids of many texts, on all cores."""
         ready = [self.prepare(text, normalise) for text in texts]
-        return [e.ids for e in guarded(lambda: self.rust.encode_batch_fast(ready, add_special_tokens=special))]
+        rows: list[list[int]] = [[]] * len(ready)
+        for rust, which in ((self.rust, False), (self.plain, True)):
+            places = [i for i, (_, done) in enumerate(ready) if done == which]
+            chosen = [ready[i][0] for i in places]
+            if chosen:
+                made = guarded(lambda r=rust, c=chosen: r.encode_batch_fast(c, add_special_tokens=special))
+                for i, encoding in zip(places, made, strict=True):
+                    rows[i] = encoding.ids
+        return rows
 
     def encode_with_offsets(self, text: str, *, special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
         ready, origins = self.traced(text)
-        made = guarded(lambda: self.rust.encode(ready, add_special_tokens=special))
+        rust = self.plain if origins is not None and self.charsmap is not None else self.rust
+        made = guarded(lambda: rust.encode(ready, add_special_tokens=special))
         if origins is None:
             return made.ids, list(made.offsets)
         return made.ids, [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in made.offsets]
 
-    def prepare(self, text: str, compose: bool = False) -> str:
-        """What the Rust library is handed; most text needs nothing."""
+    def prepare(self, text: str, compose: bool = False) -> tuple[str, bool]:
+        """What the Rust library is handed, and whether SentencePiece's table was applied; most text needs nothing."""
         if compose:
             text = normalise(text)
-        if not text.isascii() and not self.composes:
+        if text.isascii():
+            return text, False
+        if not self.composes:
             self.look(text)
-        return text if self.charsmap is None and not self.morphemes else self.traced(text)[0]
+        if self.charsmap is None and not self.morphemes:
+            return text, False
+        ready, origins = self.traced(text)
+        return ready, origins is not None and self.charsmap is not None
 
     def traced(self, text: str) -> tuple[str, list[int] | None]:
-        """The same, and for each character of it where it comes from; None: all are where they were."""
+        """A text made ready, and for each character of it where it comes from; None: nothing was changed."""
         if self.charsmap is not None:
-            return self.charsmap.apply(text) or (text, None)
+            return self.mapped(text) if RISKY.search(text) else (text, None)
         if not self.morphemes or text.isascii():
             return text, None
         ready, place, origins = marked(text), 0, []
@@ -123,6 +143,24 @@ class Tokenizer:
             origins.append(place)
             place += character != JOINT
         return ready, [min(o, len(text) - 1) for o in origins]
+
+    def mapped(self, text: str) -> tuple[str, list[int]]:
+        """A text with SentencePiece's table applied."""
+        assert self.charsmap is not None
+        return self.charsmap.apply(text)
+
+    @functools.cached_property
+    def plain(self) -> Any:
+        """The Rust tokenizer without SentencePiece's table, for text that it has been applied to."""
+        if self.charsmap is None:
+            return self.rust
+        about = json.loads(self.text)
+        inner = about["normalizer"].get("normalizers", [])
+        about["normalizer"] = {"type": "Sequence", "normalizers": inner[1:]} if inner else None
+        rust = guarded(lambda: tokenizers.Tokenizer.from_str(json.dumps(about)))
+        rust.no_truncation()
+        rust.no_padding()
+        return rust
 
     def look(self, text: str) -> None:
         """Say once what happens to Korean here."""
@@ -193,6 +231,7 @@ class Tokenizer:
             starts = [False] * len(pieces)
         elif self.spaces:
             starts = [p.startswith("▁") for p in pieces]
+            special -= {self.special.get("unk", "")}  # it has a ▁ of its own before it, or is inside of a word
         elif self.model.get("type") == "WordPiece":
             starts = [not p.startswith(str(self.model.get("continuing_subword_prefix"))) for p in pieces]
         else:
@@ -206,12 +245,12 @@ class Tokenizer:
 
     @functools.cached_property
     def word_ends(self) -> np.ndarray:
-        """(vocab,) True for a piece that ends a word for certain: GPT-1's </w>, and special tokens."""
+        """(vocab,) True for a piece that ends a word for certain: GPT-1's </w>, and special tokens but the unknown."""
         pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
-        special = set(self.special.values()) | self.marks
+        special = (set(self.special.values()) | self.marks) - {self.special.get("unk", "")}
         return np.array([p in special or bool(self.suffix and p.endswith(self.suffix)) for p in pieces], bool)
 
-    def begins(self, ids: np.ndarray) -> np.ndarray:
+    def begins(self, ids: Any) -> np.ndarray:
         """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
         ids = np.asarray(ids, np.int64)
         after = np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
@@ -240,13 +279,13 @@ class Tokenizer:
     @property
     def left(self) -> bool:
         """Shorter texts are filled up at the left: the classifier's token comes last (XLNet)."""
-        after = self.frame().after
-        return bool(after) and after[-1] == self.id("cls")
+        return self.frame().after[-2:] == (self.id("sep"), self.id("cls"))
 
     def save(self, path: Any) -> None:
-        """Write tokenizer.json as it was read or trained."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(self.text)
+        """Write tokenizer.json as it was read or trained, and the other side's beside it."""
+        Path(path).write_text(self.text, encoding="utf-8")
+        if self.target is not None:
+            self.target.save(Path(path).with_suffix(".target.json"))
 
 
 def guarded(call: Any, where: object = None) -> Any:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from ..config import suggest
 from ..errors import Error
 from .templates import FAMILY
 from .tokenizer import Tokenizer
+
+KINDS = {"bpe": "bpe", "wordpiece": "wordpiece", "unigram": "unigram", "words": "words", "characters": "chars"}
 
 
 def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokenizer:
@@ -17,17 +21,14 @@ def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokeniz
     Options are those of the kind's own `train`; all have `style` (whose special tokens), `workers` and `tell`. The
     result is the same, byte for byte, however many processes count the words.
     """
-    from . import bpe, wordpiece
-
-    kinds = {"bpe": bpe.train, "wordpiece": wordpiece.train}
     if kind in FAMILY:
         kind, style = FAMILY[kind]
         options.setdefault("style", style)
-    if kind not in kinds:
-        raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest(kind, [*kinds, *FAMILY]))
-    try:
-        return kinds[kind](lines, size, **options)
-    except TypeError as error:
-        if "keyword argument" not in str(error):
-            raise
-        raise Error(f"{kind}: {error}", fix="see the options of the kind") from None
+    if kind not in KINDS:
+        raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest(kind, [*KINDS, *FAMILY]))
+    learn = import_module(f"{__package__}.{KINDS[kind]}").train
+    known = signature(learn).parameters
+    for name in options:
+        if name not in known and "options" not in known:
+            raise Error(f"{kind} has no option {name!r}", fix=suggest(name, [*known][2:]))
+    return learn(lines, size, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -25,7 +26,7 @@ from .tokenizer import Tokenizer
 SPACE = "▁"
 BYTES = tuple(f"<0x{byte:02X}>" for byte in range(256))
 PLACES = 16_000_000  # characters of distinct words that are looked at: the rarest words beyond are left out
-# Letters, numbers and marks are learnt apart (no piece "word,"); reading needs no such rule, for there is no such piece.
+# Letters, numbers and marks are learnt apart (no piece "word,"); reading needs no such rule: there is no such piece.
 KINDS = f"{SPACE}?[\\p{{L}}\\p{{M}}]+|{SPACE}?\\p{{N}}+|{SPACE}?[^\\p{{L}}\\p{{M}}\\p{{N}}{SPACE}]+|{SPACE}"
 
 
@@ -78,7 +79,7 @@ def machine(lower: bool, morphemes: bool, kinds: str | None = None) -> Rust:
     small = [normalizers.Lowercase()] if lower else []
     spaces = [normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip(), normalizers.Prepend(SPACE)]
     rust.normalizer = normalizers.Sequence([normalizers.NFC(), *small, *spaces])
-    parts = [pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")]
+    parts: list[Any] = [pre_tokenizers.Metaspace(replacement=SPACE, prepend_scheme="never")]
     if morphemes:
         parts.append(pre_tokenizers.Split(JOINT, "removed"))
     if kinds is not None:
@@ -93,7 +94,7 @@ def estimate(
     """The pieces that are left at the end, all letters among them, and their log-probabilities."""
     number = {letter: i for i, letter in enumerate(letters, 1)}
     symbols, weights = flat(counts, number)
-    pieces = [(i,) for i in range(1, len(letters) + 1)]
+    pieces: list[tuple[int, ...]] = [(i,) for i in range(1, len(letters) + 1)]
     pieces += seeds(symbols, weights, len(letters), longest, max(50_000, 8 * room))
     lattice = Lattice(symbols, weights, pieces, len(letters))
     amounts = np.bincount(symbols, weights, len(letters) + 1)[1:]

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from .bpe import numbered

@@ -7,7 +7,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ..config import Tell
+from ..errors import Error
+from .counting import Cutter, count_words
 from .normalise import normalise
+from .templates import style as style_of
 from .tokenizer import Tokenizer
 
 # Written out, so that Python and the Rust library mean the same by it.
@@ -35,17 +39,57 @@ def read(texts: Iterable[str | Sequence[str]], lower: bool = True) -> Iterator[S
         yield split(text, lower) if isinstance(text, str) else text
 
 
-def tokenizer(words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN) -> Tokenizer:
-    """A tokenizer that splits as `split` does and numbers the words in their order; `unknown` is one of them."""
+def tokenizer(
+    words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN, style: str | None = None, spaces: bool = False
+) -> Tokenizer:
+    """A tokenizer that splits as `split` does (or at spaces alone) and numbers the words in their order; `unknown` is
+    one of them."""
     first = {"type": "NFC"}
+    cut = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Removed", "invert": True}
     about: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
         "normalizer": {"type": "Sequence", "normalizers": [first, {"type": "Lowercase"}]} if lower else first,
-        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Removed", "invert": True},
+        "pre_tokenizer": {"type": "WhitespaceSplit"} if spaces else cut,
         "post_processor": None, "decoder": None,
         "model": {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": unknown},
     }  # fmt: skip
-    return Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
+    made = Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
+    if style is None:
+        return made
+    marks = style_of(style)
+    marks.finish(made.rust, {w: i for i, w in enumerate(words)})
+    return Tokenizer(made.rust.to_str(pretty=True), marks.special)
+
+
+def train(
+    lines: Iterable[str],
+    size: int = 50_000,
+    *,
+    style: str = "words",
+    least: int = 1,
+    lower: bool = False,
+    spaces: bool | None = None,
+    workers: int | None = None,
+    tell: Tell | None = None,
+) -> Tokenizer:
+    """The `size` most frequent words, the most frequent first (ties: the smaller strings), as adaptive softmax wants
+    them; any other is unknown. `least` leaves out words that are rarer still. Transformer-XL's (style transformer_xl)
+    are cut at spaces only, the others at punctuation as well."""
+    marks = style_of(style)
+    if "unk" not in marks.special or size <= len(marks.marks):
+        raise Error(f"{size} words of style {style!r} leave no room", fix='take a larger size, or style="words"')
+    spaces = style == "transformer_xl" if spaces is None else spaces
+    unknown = marks.special["unk"]
+    empty = tokenizer([unknown], lower, unknown, spaces=spaces)
+    counts = count_words(lines, Cutter(empty.text), workers, tell)
+    order = sorted(((-n, w) for w, n in counts.items() if n >= least and w not in marks.marks))
+    words = [*marks.first, *(w for _, w in order)][: size - len(marks.last)]
+    return tokenizer([*words, *marks.last], lower, unknown, style, spaces)
+
+
+def cutoffs(size: int) -> tuple[int, ...]:
+    """Where adaptive softmax may cut a vocabulary: the shares of Transformer-XL's 20k, 40k and 200k of 267,735."""
+    return tuple(n for share in (0.075, 0.15, 0.75) if (n := int(float(f"{share * size:.0e}"))) > 0)
 
 
 def grams(word: str, least: int, most: int, buckets: int) -> list[int]:

@@ -1,0 +1,106 @@
+"""Tokenizers in directories: found in whichever form they were published, and written so that others read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..config import suggest
+from ..errors import Error
+from ..text import published, sentencepiece
+from ..text.tokenizer import Tokenizer
+from . import safe
+
+BESIDE = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "encoder.json", "vocab.bpe",
+    "generation_config.json",
+)  # fmt: skip
+TEXTS = ("vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe")
+TARGET = "tokenizer.target.json"  # Marian's other side, in a formers directory
+MODELS = ("spiece.model", "sentencepiece.bpe.model")
+
+
+def load_tokenizer(where: Any) -> Tokenizer:
+    """The tokenizer of a directory (formers' own, or as published), or of a tokenizer.json, vocab.txt, spiece.model."""
+    path = Path(where).expanduser()
+    if path.is_file():
+        known = ("tokenizer.json", "vocab.txt", *MODELS)
+        if path.name not in known and path.suffix != ".json":
+            raise Error(f"{path.name} is not a tokenizer's file", where=path, fix=suggest(path.name, known))
+        if path.suffix == ".json" and path.name not in ("vocab.json", "encoder.json"):
+            text = decoded(safe.read_bytes(path.parent, path.name), path)
+            return Tokenizer(text, published.usual(text), where=path)
+        path = path.parent
+    folder = safe.folder(path)
+    if safe.exists(folder, "formers.json") and safe.exists(folder, "tokenizer.json"):
+        special = safe.read_json(folder, "formers.json").get("special")
+        return own(folder, special if isinstance(special, dict) else {})
+    made = read_tokenizer(folder, {})
+    if made is None:
+        raise Error(
+            "there is no tokenizer here", where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one"
+        )
+    return made
+
+
+def own(where: Path, special: dict[str, Any], limit: int = safe.FILE_LIMIT) -> Tokenizer:
+    """The tokenizer of a formers directory, with that of the other language where there are two."""
+    roles = {k: v for k, v in special.items() if isinstance(v, str)}
+
+    def one(name: str) -> Tokenizer:
+        return Tokenizer(decoded(safe.read_bytes(where, name, limit), where / name), roles, where=where / name)
+
+    made = one("tokenizer.json")
+    made.target = one(TARGET) if safe.exists(where, TARGET) else None
+    return made
+
+
+def save_tokenizer(tokenizer: Tokenizer, where: Any) -> Path:
+    """Write a directory with tokenizer.json and tokenizer_config.json, which transformers opens as well."""
+    with safe.staged(where) as folder:
+        tokenizer.save(folder / "tokenizer.json")
+        safe.write_json(folder / "tokenizer_config.json", options_of(tokenizer))
+    return Path(where)
+
+
+def options_of(tokenizer: Tokenizer) -> dict[str, str]:
+    """What tokenizer_config.json says."""
+    side = {"padding_side": "left"} if tokenizer.left else {}
+    roles = {f"{role}_token": token for role, token in tokenizer.special.items()}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **side, **roles}
+
+
+def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
+    """The tokenizer of a directory, if there is one in a form that we read; all its files are kept for export."""
+    for name in BESIDE:
+        if safe.exists(where, name):
+            kept[name] = safe.read_bytes(where, name)
+    options: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if name in kept:
+            options |= safe.parse_json(kept[name], where / name)
+    if safe.exists(where, "tokenizer.json"):
+        whole = decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
+        return Tokenizer(whole, published.roles(options, published.usual(whole)), where=where / "tokenizer.json")
+    text = {n: decoded(kept[n], where / n) for n in TEXTS if n in kept}
+    if {"source.spm", "target.spm", "vocab.json"} <= kept.keys():
+        both = kept["source.spm"], kept["target.spm"]
+        return sentencepiece.from_marian(*both, text["vocab.json"], options, where / "source.spm")
+    for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        if vocab in text and merges in text:
+            return published.from_merges(text[vocab], text[merges], options, where / merges)
+    for name in MODELS:
+        if name in kept:
+            return sentencepiece.from_spm(kept[name], options, where / name, name)
+    if "vocab.txt" in text:
+        return published.from_vocab(text["vocab.txt"], options, where / "vocab.txt")
+    return None
+
+
+def decoded(data: bytes, where: Path) -> str:
+    """Bytes of a text file."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None

@@ -1,0 +1,46 @@
+"""Text while it is being generated: pieces come one by one, characters go out as soon as they are whole."""
+
+from __future__ import annotations
+
+import codecs
+
+from .tokenizer import Tokenizer
+
+
+class Stream:
+    """Decode ids one at a time. A character of three bytes may come in three pieces (Hangul in byte-level BPE): bytes
+    are held back until they form one, so that � is never shown. All that `push` and `end` give is what `decode` gives.
+
+    `held` are the bytes that wait; what is still there at the end has never become a character.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = False):
+        self.tokenizer, self.special = tokenizer, special
+        self.decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self.last: list[int] = []  # the piece before: it says whether a space comes in between
+        self.begun = False
+
+    @property
+    def held(self) -> bytes:
+        """Bytes that do not form a character yet."""
+        return self.decoder.getstate()[0]
+
+    def push(self, index: int) -> str:
+        """What one more id adds to the text."""
+        made = self.tokenizer
+        if made.bytes or made.fallback:
+            data = b"".join(made.spelled([int(index)], self.special))
+            if made.fallback and data and not self.begun:
+                data = data.removeprefix(b" ")
+                self.begun = True
+            return self.decoder.decode(data)
+        if not self.special and made.rust.id_to_token(int(index)) in made.marks:
+            return ""
+        before = made.decode(self.last, special=self.special) if self.last else ""
+        text = made.decode([*self.last, int(index)], special=self.special)
+        self.last = [int(index)]
+        return text[len(before) :]
+
+    def end(self) -> str:
+        """What is left when nothing more comes."""
+        return self.decoder.decode(b"", final=True)
