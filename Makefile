@@ -32,8 +32,9 @@ gpu: ## on a machine with a CUDA device and its own Python packages: kernel test
 faults: $(VENV)/dev ## the fault tests with their full counts
 	$(BIN)/python -m pytest --full -s tests/faults $(ARGS)
 
-mutation: $(VENV)/dev ## does a test notice when nn/ is broken? prints the score
+mutation: $(VENV)/dev ## does a test notice when nn/ or objectives/ is broken? prints the score
 	$(BIN)/python -m tests.mutation $(ARGS)
+	$(BIN)/python -m tests.mutation $(ARGS) src/formers/objectives/*.py
 
 golden: $(VENV)/dev ## make the golden files of the parity tests anew
 	$(BIN)/python -m tests.parity.make_golden

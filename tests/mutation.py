@@ -1,4 +1,6 @@
-"""Does a test notice when nn/ is broken?   python -m tests.mutation [FILES] [--full] [--sample N] [--seed S] [--jobs J]
+"""Does a test notice when the code is broken?   python -m tests.mutation [FILES] [--full] [--sample N] [--seed S]
+
+The files are those of a room, nn/ or objectives/; --jobs J tries several at a time.
 
 One small change at a time is made in memory, never in a file: a process is forked from one that has torch loaded,
 reads the changed module in place of the real one, and runs the quick tests. A change is killed when a test fails or
@@ -41,13 +43,24 @@ GOAL = 0.85
 
 # In each child, until one fails: from the quick tests that kill most to the slow ones.
 NN = sorted(map(str, Path(__file__).parent.glob("nn/test_*.py")), reverse=True)  # types, parts, door before the others
-TESTS = [
-    [*NN, "-k", "not test_flex and not pieces and not compile"],
-    ["tests/parity/test_golden.py", "tests/test_former.py", "tests/generation", "tests/inspection", "-k", "not tree"],
-    ["tests/models/test_family.py", "-k", "not compiles and not presets"],
-    [*NN, "-k", "test_flex or pieces or compile"],
-    ["tests/models/test_family.py", "-k", "compiles and gpt2"],
-]
+OBJECTIVES = ["objectives", "pairs", "spans", "permutation", "denoise", "units", "static", "every_family"]
+TESTS = {
+    "nn": [
+        [*NN, "-k", "not test_flex and not pieces and not compile"],
+        [
+            "tests/parity/test_golden.py",
+            "tests/test_former.py",
+            "tests/generation",
+            "tests/inspection",
+            "-k",
+            "not tree",
+        ],
+        ["tests/models/test_family.py", "-k", "not compiles and not presets"],
+        [*NN, "-k", "test_flex or pieces or compile"],
+        ["tests/models/test_family.py", "-k", "compiles and gpt2"],
+    ],
+    "objectives": [[f"tests/objectives/test_{name}.py" for name in OBJECTIVES], ["tests/nn/test_adaptive.py"]],
+}
 OPTIONS = ["-x", "-q", "--tb=no", "--hypothesis-profile=hasty", "-p", "no:cacheprovider", "-p", "no:xdist"]
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
@@ -213,7 +226,7 @@ def start(file: str, tree: ast.Module, limit: int) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         os.chdir(SOURCE.parent)
         sys.meta_path.insert(0, Changed(file, tree))
-        code = int(any(pytest.main([*OPTIONS, *tests]) for tests in TESTS))
+        code = int(any(pytest.main([*OPTIONS, *tests]) for tests in TESTS[Path(file).parts[1]]))
     finally:
         os._exit(code)
 

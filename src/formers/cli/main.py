@@ -15,6 +15,7 @@ from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
 from .prepare import prepare
+from .show import show
 from .tokenizer import tokenizer
 from .tree import tree
 
@@ -30,6 +31,7 @@ app.command(tree)
 app.command(import_, name="import")
 app.command(export)
 app.command(prepare)
+app.command(show)
 app.command(doctor)
 app.command(tokenizer)
 

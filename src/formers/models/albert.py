@@ -164,7 +164,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ALBERTConfig, ALBERT, heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    segments=True, tokenizer="unigram", objective="masked",
+    segments=True, tokenizer="unigram", objective="sop",
     hf=Format("albert", {
         "AlbertModel": "none", "AlbertForPreTraining": "pretraining", "AlbertForMaskedLM": "mlm",
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",

@@ -169,6 +169,6 @@ PRESETS["switch-large-128"] = {"dim": 1024, "layers": 24, "heads": 16, "ff": 409
 
 FAMILY = Family(
     SwitchConfig, Switch, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="unigram", objective="spans",
+    tokenizer="unigram", objective="switch",
     hf=Format("switch_transformers", CLASSES, HF_CONFIG, keys, adjust, t5.architecture(NAME)),
 )  # fmt: skip

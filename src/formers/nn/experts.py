@@ -99,9 +99,11 @@ class Experts(nn.Module):
         return F.linear(self.dropout(self.act(F.linear(x, self.up[expert]))), self.down[expert])
 
 
-def balance(probability: Tensor, chosen: Tensor) -> Tensor:
+def balance(probability: Tensor, chosen: Tensor, keep: Tensor | None = None) -> Tensor:
     """E · Σ fᵢ·Pᵢ (§2.2, equation 4): 1 if all experts get the same, more otherwise. fᵢ is the share of tokens that
-    chose expert i, counted before any overflow; the gradient flows through Pᵢ."""
+    chose expert i, counted before any overflow; the gradient flows through Pᵢ. Only tokens of `keep` (N,) count."""
     experts = probability.shape[-1]
-    share = F.one_hot(chosen, experts).float().mean(0)
-    return experts * (share * probability.mean(0)).sum()
+    weight = probability.new_ones(chosen.shape) if keep is None else keep.to(probability.dtype)
+    weight = (weight / weight.sum().clamp(min=1))[:, None]
+    share = (F.one_hot(chosen, experts) * weight).sum(0)
+    return experts * (share * (probability * weight).sum(0)).sum()

@@ -1,22 +1,68 @@
-"""Special tokens around examples."""
+"""Special tokens around and between the spans of examples."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from ..batch import Batch
 from ..data.plans import Raw
 
-Frame = tuple[tuple[int, ...], tuple[int, ...]]  # marks before and behind an example
+Marks = tuple[int, ...]
+Frame = tuple[Marks, Marks]  # marks before and behind an example
 
 
-def framed(raw: Raw, frame: Frame, longest: int) -> Batch:
-    """Examples between the marks of a frame."""
-    front, back = (np.asarray(part, np.int64) for part in frame)
-    marks = np.concatenate((np.tile(front, len(raw.sample)), np.tile(back, len(raw.sample))))
-    where = np.concatenate((np.repeat(raw.starts[:-1], len(front)), np.repeat(raw.starts[1:], len(back))))
-    # What belongs behind an example comes before what belongs in front of the next.
-    order = np.lexsort((np.arange(len(where)) < len(front) * len(raw.sample), where))
-    ids = np.insert(raw.ids, where[order], marks[order])
-    starts = raw.starts + np.arange(len(raw.starts)) * (len(front) + len(back))
-    return Batch(ids, starts, longest, sample=raw.sample)
+@dataclass(frozen=True)
+class Laid:
+    """Examples with their marks: ids (N,), where they begin, and the slot of each token of the store among them."""
+
+    ids: np.ndarray
+    starts: np.ndarray  # (D+1,)
+    slots: np.ndarray  # (tokens of the store,)
+    raw: Raw
+
+    def carry(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
+        """What is known of the store's tokens as (N,), with `fill` at the marks."""
+        carried = np.full(len(self.ids), fill, values.dtype)
+        carried[self.slots] = values
+        return carried
+
+    @property
+    def begins(self) -> np.ndarray:
+        """(N,) bool: a span or a sentence begins here."""
+        raw = self.raw
+        first = raw.sentence.copy()
+        first[raw.starts[:-1][np.diff(raw.starts) > 0]] = True
+        first[1:] |= raw.span[1:] != raw.span[:-1]
+        return self.carry(first)
+
+
+def laid(raw: Raw, front: Marks = (), back: Marks = (), behind: tuple[Marks, ...] = ()) -> Laid:
+    """Marks before and behind each example, and those behind each of its spans (the last entry serves all others)."""
+    rows, count = len(raw.starts) - 1, len(raw.ids)
+    where, marks = [], []
+    if behind and count:
+        last = np.ones(count, bool)  # of a span
+        last[:-1] = raw.span[1:] != raw.span[:-1]
+        last[raw.starts[1:][raw.starts[1:] > 0] - 1] = True
+        ends = np.flatnonzero(last)
+        turn = np.minimum(raw.span[ends], len(behind) - 1)
+        size = np.array([len(b) for b in behind])[turn]
+        where.append(np.repeat(ends + 1, size))
+        table = np.zeros((len(behind), max(map(len, behind))), np.int64)
+        for row, some in enumerate(behind):
+            table[row, : len(some)] = some
+        marks.append(table[turn][np.arange(table.shape[1]) < size[:, None]])
+    for at, some in ((raw.starts[1:], back), (raw.starts[:-1], front)):  # what is behind comes before the next in front
+        where.append(np.repeat(at, len(some)))
+        marks.append(np.tile(np.asarray(some, np.int64), rows))
+    spots, values = np.concatenate(where), np.concatenate(marks)
+    rank = np.argsort(spots, kind="stable")
+    before = np.cumsum(np.bincount(spots, minlength=count + 1))  # marks up to the one in front of each token
+    slots = np.arange(count) + before[:count]
+    ids = np.empty(count + len(spots), np.int64)
+    ids[slots] = raw.ids
+    ids[spots[rank] + np.arange(len(spots))] = values[rank]
+    starts = raw.starts + before[raw.starts]
+    starts[:-1] -= len(front)  # the marks in front of an example are part of it
+    return Laid(ids, starts.astype(np.int64), slots, raw)

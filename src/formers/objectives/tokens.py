@@ -1,4 +1,4 @@
-"""The loss that most objectives share: a token of the vocabulary at each chosen place."""
+"""The losses that most objectives share: a token of the vocabulary at each chosen place, a class of each document."""
 
 from __future__ import annotations
 
@@ -8,28 +8,72 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.loader import IGNORED
+from ..nn.experts import balance
+from ..nn.probe import Probe
 from ..tasks.heads import Model
 
+Losses = dict[str, tuple[Tensor, Tensor]]
 
-def token_hidden(model: Model, batch: Batch) -> Tensor:
+
+def at_chosen(hidden: Tensor, batch: Batch) -> Tensor:
     """Hidden states (M, dim) at the chosen places only (None: at all)."""
-    hidden = model(batch)
     return hidden if batch.chosen is None else hidden.index_select(0, batch.chosen)
 
 
 def token_logits(model: Model, batch: Batch, part: str) -> Tensor:
     """Logits (M, vocab) at the chosen places, in at least single precision."""
-    logits = model.logits(token_hidden(model, batch), part=part)
+    return wide(model.logits(at_chosen(model(batch), batch), part=part))
+
+
+def wide(logits: Tensor) -> Tensor:
+    """In at least single precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
-def token_loss(model: Model, batch: Batch, part: str) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy at the chosen places, and their number; labels of -100 do not count."""
+def token_loss(
+    model: Model, batch: Batch, part: str, hidden: Tensor | None = None, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """Summed cross-entropy at the chosen places, and their number; labels of -100 do not count.
+
+    `smoothing` gives that share of the probability to all tokens alike (Vaswani et al. 2017, §5.4).
+    """
+    hidden = at_chosen(model(batch) if hidden is None else hidden, batch)
     count, own = (batch.labels != IGNORED).sum(), getattr(model.parts[part].out, "losses", None)
-    if own is not None:  # an output layer that needs not compute all logits
-        return own(token_hidden(model, batch), batch.labels, model.body.table).sum(), count
-    logits = token_logits(model, batch, part)
-    return F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORED), count
+    if own is not None and not smoothing:  # an output layer that needs not compute all logits
+        return own(hidden, batch.labels, model.body.table).sum(), count
+    logits = wide(model.logits(hidden, part=part))
+    total = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORED, label_smoothing=smoothing)
+    return total, count
+
+
+def answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    """Summed cross-entropy of what is asked of whole documents, and their number."""
+    logits = wide(model.logits(hidden, batch, part=part))
+    total = F.cross_entropy(logits, batch.answers, reduction="sum", ignore_index=IGNORED)
+    return total, (batch.answers != IGNORED).sum()
+
+
+def named_losses(model: Model, batch: Batch, part: str, answer: str | None = None, smoothing: float = 0.0) -> Losses:
+    """The loss of the tokens and, if `answer` names a part for it, that of the documents, from one pass."""
+    hidden = model(batch)
+    losses = {part: token_loss(model, batch, part, hidden, smoothing)}
+    if answer is not None:
+        losses[answer] = answer_loss(model, batch, answer, hidden)
+    return losses
+
+
+def balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Losses:
+    """With experts also α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4), over real tokens only."""
+    probe = Probe(routing=[])
+    losses = {part: token_loss(model, batch, part, model(batch, probe=probe))}
+    routing = probe.routing or []
+    if routing:
+        near = sum(getattr(m, "routed", False) for m in model.body.encoder.modules())
+        sides = [batch.source or batch] * near + [batch] * (len(routing) - near)
+        real = [(batch.sample >= 0)[side.layout.document] for side in sides]  # both sides have the same documents
+        terms = [balance(*seen, keep) for seen, keep in zip(routing, real, strict=True)]
+        losses["balance"] = alpha * torch.stack(terms).sum(), torch.ones((), device=batch.ids.device)
+    return losses
 
 
 @torch.no_grad()

@@ -1,0 +1,203 @@
+"""Permutation language modelling (Yang et al. 2019, §2.2, §2.6 and the released code): some tokens of a text are
+foretold in a random order, each from all that is not foretold and from those before it in that order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from ..batch import Batch
+from ..data.draws import below, bits, shuffled, uniform
+from ..data.plans import Plan, Raw, Shape, room
+from ..data.store import Store
+from ..errors import Error
+from ..tasks.heads import Model
+from ..text.tokenizer import Tokenizer
+from .frames import laid
+from .pairing import shorten
+from .ragged import harmonic, owners, ranks
+from .tokens import named_losses
+from .words import begins, word_marks
+
+CUT, COIN, WHERE, ORDER, GRAM, LEFT, FILL, RANK = range(60, 68)  # what a random number is for
+
+
+@dataclass(frozen=True)
+class PermutationLM:
+    """An example is `reuse` tokens that a memory may keep, then A SEP B SEP CLS: half its length each.
+
+    Targets are spans of n ∈ 1 … 5 pieces, p ∝ 1/n, each in a context of 6n and from a word's first piece on, filled up
+    to exactly `share` of the length (85 of 512: 43 and 42). Each half has an order of its own; the first never sees the
+    second, the second sees all of the first. Marks are never targets; with `released` they too wait for their turn.
+    `reversed` turns the text of half of the examples back to front.
+    """
+
+    length: int
+    sep: int
+    cls: int
+    share: float = 85 / 512
+    grams: int = 5
+    context: int = 6  # tokens around a target, for each of its pieces
+    released: bool = False
+    reversed: bool = False
+    words: np.ndarray | None = field(default=None, compare=False, repr=False)
+    part: str = "lm"
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, length: int, **options: bool | float | int) -> PermutationLM:
+        """With a tokenizer's <sep> and <cls>."""
+        sep, cls = tokenizer.id("sep"), tokenizer.id("cls")
+        if sep is None or cls is None:
+            raise Error("this tokenizer has no <sep> and <cls>", fix="train or load a tokenizer for XLNet")
+        if length < 10:
+            raise Error(f"an example of {length} tokens has no room for two halves", fix="take at least 10")
+        return PermutationLM(length, sep, cls, words=word_marks(tokenizer), **options)  # type: ignore[arg-type]
+
+    @property
+    def reuse(self) -> int:
+        """Tokens of the first half."""
+        return self.length // 2
+
+    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
+        """The whole store is one text, as in the released code. Behind the first half come A and B: half of the time B
+        is what follows A, else it is text from anywhere. Their ends are cut until they fit."""
+        edges = np.asarray(store.sentence_starts)
+        low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse - 3
+        if high - low < self.length:
+            what = f"{high - low} tokens are too few for examples of {self.length}"
+            raise Error(what, fix="give more text or shorter examples")
+        begin = np.arange(low, high - self.reuse - most, self.reuse)
+        a = begin + self.reuse
+        key = (seed, epoch)
+        # Sentences that begin behind a's first token and before there is enough, where A may end.
+        lower, upper = np.searchsorted(edges, a, side="right"), np.searchsorted(edges, a + most)
+        stop = edges[np.minimum(upper, len(edges) - 1)]
+        some = upper > lower
+        cut = edges[np.minimum(lower + below(np.maximum(upper - lower, 1), *key, begin, CUT), len(edges) - 1)]
+        a_end = np.where(some, cut, stop)
+        far = ~some | (uniform(*key, begin, COIN) < 0.5)
+        size = np.minimum(np.maximum(1, most - (a_end - a)), high - low - 1)
+        other = low + below(high - low - size, *key, begin, WHERE)
+        other_end = edges[np.minimum(np.searchsorted(edges, other + size), len(edges) - 1)]
+        other = edges[np.searchsorted(edges, other, side="right") - 1]
+        b, b_end = np.where(far, other, a_end), np.where(far, other_end, stop)
+        lose_a, lose_b = shorten(a_end - a, b_end - b, most)
+        spans = np.stack((begin, a, a, a_end - lose_a, b, b_end - lose_b), 1).reshape(-1, 3, 2)
+        order = shuffled(len(begin), seed, epoch, ORDER)
+        start, end = spans[order].reshape(-1, 2).T
+        turned = order % 2 if self.reversed else np.zeros(len(begin))
+        return Plan(start, end, np.arange(len(begin) + 1) * 3, turned.astype(np.int8))
+
+    def sizes(self, plan: Plan) -> np.ndarray:
+        """With three marks."""
+        lengths = plan.lengths + 3
+        return np.stack((lengths, self.wanted(lengths), np.zeros(len(plan), np.int64)), 1)
+
+    def wanted(self, lengths: np.ndarray) -> np.ndarray:
+        """How many tokens of an example are targets."""
+        return np.maximum(2, np.round(self.share * lengths)).astype(np.int64)
+
+    def shape(self, total: int, plan: Plan) -> Shape:
+        """As many places as full examples have."""
+        usual = (total // self.length + 1) * int(self.wanted(np.array([self.length]))[0])
+        return Shape(room(total, self.sizes(plan)[:, 0]), total, usual, self.length)
+
+    def corrupt(self, raw: Raw, seed: int) -> Batch:
+        """Choose targets, and an order for them."""
+        at = laid(raw, back=(self.cls,), behind=((), (self.sep,)))
+        rows = len(at.starts) - 1
+        span = at.carry(raw.span, -1)
+        marks = span < 0
+        known = np.maximum.accumulate(np.where(marks, 0, np.arange(len(span))))
+        segments = np.maximum(span[known] - 1, 0)
+        segments[at.starts[1:] - 1] = 2  # CLS
+        # Two lanes an example: its first half, and the rest.
+        first = np.bincount(owners(raw.starts)[raw.span == 0], minlength=rows)
+        lanes = np.append(np.stack((at.starts[:-1], at.starts[:-1] + first), 1).ravel(), at.starts[-1])
+        total = self.wanted(np.diff(at.starts))
+        goals = np.stack((total - total // 2, total // 2), 1).ravel()
+        word = begins(at.ids, self.words, at.begins)
+        targets = self.choose(word, ~marks, lanes, goals, seed, np.repeat(raw.sample, 2))
+        ids = at.ids
+        if self.reversed:
+            turned = np.arange(len(ids))
+            turned[at.slots] = at.slots[back_to_front(raw)]
+            ids, targets = ids[turned], targets[turned]
+        order = self.order(targets, marks, lanes, seed, raw.sample)
+        chosen = np.flatnonzero(targets)
+        return Batch(
+            ids, at.starts, self.length, segments=segments, order=order, chosen=chosen, labels=ids[chosen],
+            sample=raw.sample,
+        )  # fmt: skip
+
+    def choose(
+        self, word: np.ndarray, free: np.ndarray, lanes: np.ndarray, goals: np.ndarray, seed: int, sample: np.ndarray
+    ) -> np.ndarray:
+        """(N,) bool: the targets. All lanes make a step at once: a span, then its context."""
+        count = len(word)
+        # The next word's first piece from each token on; marks are no words.
+        following = np.where(word & free, np.arange(count), count)
+        following = np.append(np.minimum.accumulate(following[::-1])[::-1], count)
+        reach = np.append(0, np.cumsum(free))
+        side, lane = np.arange(len(goals)) % 2, np.arange(len(goals))
+        place, left, step = lanes[:-1].copy(), goals.copy(), 0
+        targets = np.zeros(count, bool)
+        while len(lane):
+            key = (seed, sample[lane], step * 2 + side[lane])
+            n = np.minimum(harmonic(self.grams, uniform(*key, GRAM)), left[lane])
+            before = below(n * self.context, *key, LEFT)
+            begin = following[np.minimum(place[lane] + before, count)]
+            end = begin + n
+            good = end < lanes[lane + 1]
+            lane, n, before, begin, end = (x[good] for x in (lane, n, before, begin, end))
+            for more in range(self.grams):
+                targets[begin[n > more] + more] = True
+            left[lane] -= reach[end] - reach[begin]
+            place[lane] = end + n * self.context - before
+            step += 1
+            lane = lane[(left[lane] > 0) & (place[lane] < lanes[lane + 1])]
+        return self.topped(targets & free, free, lanes, goals, seed, sample)
+
+    def topped(
+        self, targets: np.ndarray, free: np.ndarray, lanes: np.ndarray, goals: np.ndarray, seed: int, sample: np.ndarray
+    ) -> np.ndarray:
+        """Single tokens, each as likely as another, until every lane has its number."""
+        lane = owners(lanes)
+        at = np.flatnonzero(free & ~targets)
+        mine = lane[at]
+        missing = goals - np.bincount(lane, targets, len(goals)).astype(np.int64)
+        draw = bits(seed, sample[mine], at - lanes[mine], FILL, mine % 2)
+        more = ranks(draw, np.bincount(mine, minlength=len(goals))) < missing[mine]
+        targets[at[more]] = True
+        return targets
+
+    def order(
+        self, targets: np.ndarray, marks: np.ndarray, lanes: np.ndarray, seed: int, sample: np.ndarray
+    ) -> np.ndarray:
+        """(N,) what is given of the first half is 0, its targets follow in random order, then what is given of the
+        second half, then its targets. A token sees lower orders, and its content stream its own."""
+        waits = targets | (marks & self.released)
+        lane, at = owners(lanes), np.flatnonzero(waits)
+        mine = lane[at]
+        draw = bits(seed, sample[mine // 2], at - lanes[mine], RANK, mine % 2)
+        order = np.zeros(len(targets), np.int64)
+        order[at] = 1 + ranks(draw, np.bincount(mine, minlength=len(lanes) - 1))
+        base = np.diff(lanes)[0::2] + 1  # more than the first half can need
+        return order + np.where(lane % 2, base[lane // 2], 0)
+
+    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """The summed cross-entropy of the targets, read from the query stream."""
+        return named_losses(model, batch, self.part)
+
+
+def back_to_front(raw: Raw) -> np.ndarray:
+    """(N,) the token that stands in each place when every span of the examples with label 1 is reversed."""
+    owner = owners(raw.starts)
+    edge = np.ones(len(raw.ids), bool)
+    edge[1:] = (owner[1:] != owner[:-1]) | (raw.span[1:] != raw.span[:-1])
+    first = np.flatnonzero(edge)
+    sizes = np.diff(np.append(first, len(raw.ids)))
+    mirror = np.repeat(2 * first + sizes - 1, sizes) - np.arange(len(raw.ids))
+    return np.where(raw.label[owner] == 1, mirror, np.arange(len(raw.ids)))

@@ -1,0 +1,94 @@
+"""Arithmetic on examples of different lengths that lie one after the other. N entries, D examples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..data.draws import below, bits, shuffled
+from ..data.plans import Plan, single
+from ..data.store import Store
+
+DRAWN, TURN = 28, 18  # bits of a sort key: a draw, and an entry's place among its example's
+
+
+def edges(sizes: np.ndarray) -> np.ndarray:
+    """(D,) sizes → (D+1,) where each begins, and the end of all."""
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def owners(starts: np.ndarray) -> np.ndarray:
+    """(D+1,) → (N,) the example of each entry."""
+    return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+
+
+def turns(sizes: np.ndarray) -> np.ndarray:
+    """(D,) sizes → (N,) the place of each entry in its example."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def ranks(draw: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """(N,) 64-bit draws of examples of (D,) sizes → (N,) the rank of each among its example's, from 0.
+
+    Equal in any batch: the key that is sorted holds the example, some bits of the draw and the place. To sort the keys
+    themselves is several times faster than to ask for their order.
+    """
+    turn, owner = turns(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    short = draw >> np.uint64(64 - DRAWN)
+    if len(sizes) >> (64 - DRAWN - TURN) or (len(turn) and turn.max() >> TURN):
+        at = np.lexsort((turn, short, owner))
+    else:
+        key = owner.astype(np.uint64) << np.uint64(DRAWN + TURN) | short << np.uint64(TURN) | turn.astype(np.uint64)
+        key.sort()
+        low = (key & np.uint64((1 << TURN) - 1)).astype(np.int64)
+        at = np.repeat(np.cumsum(sizes) - sizes, sizes) + low
+    rank = np.empty(len(turn), np.int64)
+    rank[at] = turn
+    return rank
+
+
+def spread(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The numbers begin[i] … begin[i] + sizes[i] - 1 of all i, one after the other."""
+    return np.repeat(begin, sizes) + turns(sizes)
+
+
+def halves(count: np.ndarray, *key: object) -> np.ndarray:
+    """How many of `count` fair coins show heads: a binomial draw, 64 coins at a time."""
+    heads, left, turn = np.zeros(len(count), np.int64), count.astype(np.int64), 0
+    while (left > 0).any():
+        take = np.clip(left, 0, 64).astype(np.uint64)
+        some = bits(*key, turn) >> np.where(take, np.uint64(64) - take, np.uint64(0))
+        heads += np.where(take > 0, np.bitwise_count(some), 0).astype(np.int64)
+        left, turn = left - 64, turn + 1
+    return heads
+
+
+def harmonic(most: int, draw: np.ndarray) -> np.ndarray:
+    """Numbers 1 … most with p ∝ 1/n, out of numbers in [0, 1)."""
+    reach = np.cumsum(1 / np.arange(1, most + 1))
+    return np.minimum(np.searchsorted(reach / reach[-1], draw, side="right") + 1, most)
+
+
+def bodies(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Where the documents begin and end, without the store's end mark, for objectives that set marks themselves."""
+    begin, stop = store.starts[:-1], store.starts[1:]
+    if end is None:
+        return begin, stop
+    last = np.asarray(store.tokens[np.maximum(stop - 1, 0)])
+    return begin, stop - ((last == end) & (stop > begin))
+
+
+def cut(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
+    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full."""
+    count = -(-(end - begin) // length)
+    owner, turn = np.repeat(np.arange(len(count)), count), turns(count)
+    stop = np.minimum(begin[owner] + (turn + 1) * length, end[owner])
+    start = np.maximum(stop - length, begin[owner])
+    keep = stop - start > 1
+    start, stop = start[keep], stop[keep]
+    order = shuffled(len(start), seed, epoch, 0xDA7A)
+    return single(start[order], stop[order])
+
+
+__all__ = [
+    "below", "bits", "bodies", "cut", "edges", "halves", "harmonic", "owners", "ranks", "spread", "turns",
+]  # fmt: skip

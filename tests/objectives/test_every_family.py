@@ -1,0 +1,136 @@
+"""Every family learns by its own objective, from a store to lower loss; every objective is the same in any batch."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+import formers
+from formers.data.loader import batches
+from formers.data.plans import gather
+from formers.objectives.choose import OBJECTIVES, objective
+from formers.registry import MEMBERS
+from tests.models.test_family import OWN, SIZES
+from tests.objectives import toys
+
+TOKENIZER = toys.tokenizer(60, sentinels=20)
+PLAIN = toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))
+TEXT = toys.with_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
+PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
+MORE = {"bidirectional": {"slots": 9}, "units": {"stage": "phrase"}}
+
+
+def store_of(name):
+    return PAIRS if name == "seq2seq" else TEXT
+
+
+@pytest.mark.parametrize("name", [name for name, member in MEMBERS.items() if member.family.objective])
+def test_a_family_learns_by_its_own_objective(name):
+    family = MEMBERS[name].family
+    known = {field.name for field in dataclasses.fields(family.config)}
+    sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
+    sizes |= {"pad": TOKENIZER.id("pad")} if "pad" in known else {}
+    f = formers.build(name, head=family.pretraining, seed=0, **sizes)
+    goal = objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
+    batch = next(batches(store_of(family.objective), goal, 96))[0].to("cpu")
+    before = {key: value.detach().clone() for key, value in f.model.named_parameters()}
+    optimizer, seen = torch.optim.Adam(f.model.parameters(), lr=0.01), []
+    for _ in range(12):
+        losses = goal.loss(f.model, batch)
+        assert all(count > 0 for _, count in losses.values())
+        loss = sum(total / count for total, count in losses.values())
+        assert torch.isfinite(loss)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(float(loss.detach()))
+    assert seen[-1] < seen[0] - 0.1
+    asked = {part for part in losses if part in f.model.parts}
+    assert asked
+    for key, value in f.model.named_parameters():
+        part = key.split(".")[1] if key.startswith("heads.") else None
+        if part in asked and value.requires_grad:
+            assert not torch.equal(value, before[key]), f"{key} has learned nothing"
+    wanted = {"bert": {"mlm", "nsp"}, "albert": {"mlm", "sop"}, "switch": {"lm", "balance"}, "ernie": {"mlm"}}
+    assert set(losses) == wanted.get(name, set(losses) & {"lm", "mlm"})
+
+
+@pytest.mark.parametrize("name", ["unit_pairs", "dialogue"])
+def test_ernies_other_objectives(name):
+    f = formers.build("ernie", head="pretraining", vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
+    goal = objective(name, TOKENIZER, 24)
+    losses = goal.loss(f.model, next(batches(TEXT, goal, 96))[0].to("cpu"))
+    assert set(losses) == {"mlm", "nsp"}
+    assert all(torch.isfinite(total) and count > 0 for total, count in losses.values())
+
+
+def fields(batch, row):
+    """All that a batch says of one example, in a form that can be compared."""
+    low, high = (int(x) for x in batch.starts[row : row + 2])
+    said = {"ids": batch.ids[low:high].tolist()}
+    for name in ("positions", "segments", "tasks", "order"):
+        if getattr(batch, name) is not None:
+            said[name] = getattr(batch, name)[low:high].tolist()
+    if batch.chosen is None:
+        said["labels"] = batch.labels[low:high].tolist()
+    else:
+        mine = (batch.chosen >= low) & (batch.chosen < high) & (batch.labels != -100)
+        said["labels"] = sorted(zip((batch.chosen[mine] - low).tolist(), batch.labels[mine].tolist(), strict=True))
+    if batch.answers is not None:
+        said["answer"] = int(batch.answers[row])
+    if batch.source is not None:
+        low, high = (int(x) for x in batch.source.starts[row : row + 2])
+        said["source"] = batch.source.ids[low:high].tolist()
+    return said
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
+    length = 64 if name in ("spans", "switch") else 24  # a short text has one gap only, always at its end
+    goal, data = objective(name, TOKENIZER, length, **MORE.get(name, {})), store_of(name)
+    plan = goal.plan(data, 7, 0)
+    seen = {}
+    for size in (1, 7, 32):
+        said = {}
+        for low in range(0, min(len(plan), 64), size):
+            numbers = np.arange(low, min(low + size, len(plan), 64))
+            batch = goal.corrupt(gather(data, plan, numbers, numbers), 7)
+            said |= {int(sample): fields(batch, row) for row, sample in enumerate(batch.sample)}
+        seen[size] = said
+    assert seen[1] == seen[7] == seen[32]
+    through = {}
+    for batch, position in batches(data, goal, 128, 7, epochs=1):
+        assert position <= len(plan)
+        through |= {int(s): fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
+    assert {n: through[n] for n in seen[1]} == seen[1], "and through the loader"
+    assert position == len(plan)
+    if name not in ("causal", "seq2seq", "bidirectional"):  # which have nothing to draw
+        later = goal.corrupt(gather(data, plan, np.arange(32), len(plan) + np.arange(32)), 7)
+        assert any(fields(later, row) != seen[1][row] for row in range(32)), "anew in the next epoch"
+    other = goal.plan(data, 7, 1)
+    assert len(other) == len(plan)
+    assert not np.array_equal(other.begin, plan.begin)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_sizes_are_bounds_and_batches_have_one_shape(name):
+    goal, data = objective(name, TOKENIZER, 24, **MORE.get(name, {})), store_of(name)
+    plan = goal.plan(data, 1, 0)
+    numbers = np.arange(len(plan))
+    batch, sizes = goal.corrupt(gather(data, plan, numbers, numbers), 1), goal.sizes(plan)
+    assert (np.diff(batch.starts) <= sizes[:, 0]).all()
+    assert np.diff(batch.starts).max() <= batch.longest <= 24
+    if batch.chosen is not None:
+        row = np.searchsorted(batch.starts, batch.chosen, side="right") - 1
+        assert (np.bincount(row, minlength=len(plan)) <= sizes[:, 1]).all()
+    if batch.source is not None:
+        assert (np.diff(batch.source.starts) <= sizes[:, 2]).all()
+        assert np.diff(batch.source.starts).max() <= batch.source.longest <= 24
+    shapes = {
+        (b.ids.shape, b.labels.shape, b.starts.shape, None if b.source is None else b.source.ids.shape)
+        for b, _ in batches(data, goal, 100, epochs=2)
+    }
+    assert len(shapes) == 1

@@ -1,0 +1,233 @@
+"""Next sentence and sentence order against the released procedures, written out for one document at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formers import Error
+from formers.data.draws import below, bits, uniform
+from formers.objectives import pairing
+from formers.objectives.choose import objective
+from formers.objectives.pairing import Book, Pairing, shorten
+from tests.objectives import toys
+
+TOKENIZER = toys.tokenizer()
+CLS, SEP = TOKENIZER.id("cls"), TOKENIZER.id("sep")
+
+
+def truncated(a, b, most, coins):
+    """BERT's truncate_seq_pair: the longer side loses a piece from its front or back until the pair fits."""
+    a, b = list(a), list(b)
+    while len(a) + len(b) > most:
+        longer = a if len(a) > len(b) else b
+        assert longer
+        if next(coins):
+            del longer[0]
+        else:
+            longer.pop()
+    return a, b
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 50))
+def test_the_longer_side_loses_a_piece_until_both_fit(a, b, most):
+    left, right = truncated(range(a), range(b), most, iter(lambda: True, None))
+    lose = shorten(np.array([a]), np.array([b]), most)
+    assert (a - lose[0][0], b - lose[1][0]) == (len(left), len(right))
+
+
+def test_truncation_by_hand():
+    """5 + 4 into 6: A to 4 (4 + 4), B on the tie (4 + 3), then A (3 + 3)."""
+    assert [x.tolist() for x in shorten(np.array([5, 4, 2]), np.array([4, 4, 9]), 6)] == [[2, 1, 0], [1, 1, 5]]
+
+
+def reference(documents, number, most, key, short, swap=False):
+    """create_instances_from_document of BERT (and of ALBERT with the fallback), on sentences (begin, end)."""
+    first = np.cumsum([0, *map(len, documents)])
+    document, i, chunk, made = documents[number], 0, [], []
+    target = most
+    if uniform(*key, number, pairing.SHORT) < short:
+        target = 2 + int(below(most - 1, *key, number, pairing.SIZE))
+    while i < len(document):
+        chunk.append(document[i])
+        if i == len(document) - 1 or sum(e - b for b, e in chunk) >= target:
+            at = first[number] + i + 1 - len(chunk)  # the sentence that the chunk begins with
+            a_end = 1 if len(chunk) < 2 else 1 + int(below(len(chunk) - 1, *key, at, pairing.CUT))
+            a, b = list(chunk[:a_end]), list(chunk[a_end:])
+            coin = uniform(*key, at, pairing.COIN) < 0.5
+            label = 0
+            if len(chunk) == 1 or (coin and not swap):
+                label, b = 1, []
+                room = target - sum(e - b for b, e in a)
+                other = int(below(len(documents) - 1, *key, at, pairing.OTHER))
+                other += other >= number
+                start = int(below(len(documents[other]), *key, at, pairing.WHERE))
+                for sentence in documents[other][start:]:
+                    b.append(sentence)
+                    if sum(e - b for b, e in b) >= room:
+                        break
+                i -= len(chunk) - a_end
+            elif coin:
+                label, a, b = 1, b, a
+            tokens = [[t for b, e in side for t in range(b, e)] for side in (a, b)]
+            lose = shorten(np.array([len(tokens[0])]), np.array([len(tokens[1])]), most)
+            spans = []
+            for side, lost, use in zip(tokens, lose, (pairing.FRONT_A, pairing.FRONT_B), strict=True):
+                front = coins(int(lost[0]), *key, at, use)
+                spans.append((side[0] + front, side[-1] + 1 - int(lost[0]) + front))
+            made.append((*spans, label))
+            chunk = []
+        i += 1
+    return made
+
+
+def coins(count, *key):
+    """How many of the first `count` bits of the stream are set, from the highest of each word on."""
+    drawn = "".join(f"{int(bits(*key, turn)):064b}" for turn in range(-(-count // 64)))
+    return drawn[:count].count("1")
+
+
+@pytest.mark.parametrize("swap", [False, True])
+@given(
+    st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=9), min_size=2, max_size=6),
+    st.integers(4, 30), st.integers(0, 10**6),
+)  # fmt: skip
+def test_pairs_equal_the_released_procedure(swap, sizes, most, seed):
+    data = toys.store(sizes)
+    made = Pairing(most, 0.4, swap=swap, fallback=swap)
+    spans, labels = made.walk(Book.of(data), seed, 3, 0)
+    ours = sorted((*(tuple(map(int, s)) for s in pair), int(label)) for pair, label in zip(spans, labels, strict=True))
+    edges = data.sentence_starts
+    flat, documents = iter(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)), []
+    for document in sizes:
+        documents.append([next(flat) for _ in document])
+    theirs = [x for n in range(len(sizes)) for x in reference(documents, n, most, (seed, 3, 0), 0.4, swap)]
+    assert ours == sorted(theirs)
+
+
+def spans_of(plan):
+    return np.stack((plan.begin, plan.end), 1).reshape(-1, 2, 2)
+
+
+@given(st.integers(0, 50), st.integers(8, 40))
+def test_nsp_invariants(seed, length):
+    data = toys.random_store(seed, documents=6)
+    goal = objective("nsp", TOKENIZER, length)
+    plan, raw, batch = toys.examples(goal, data, seed)
+    document = np.searchsorted(data.starts, spans_of(plan)[:, :, 0], side="right") - 1
+    random = plan.label == 1
+    assert (document[random, 0] != document[random, 1]).all(), "B is of another document"
+    assert (document[~random, 0] == document[~random, 1]).all()
+    assert np.array_equal(batch.answers, plan.label)
+    tokens = toys.rows(raw.ids, raw.starts)
+    for ids, segments, original, span in zip(
+        toys.rows(batch.ids, batch.starts), toys.rows(batch.segments, batch.starts), tokens,
+        toys.rows(raw.span, raw.starts), strict=True,
+    ):  # fmt: skip
+        a = span.count(0)
+        assert len(ids) == len(original) + 3 <= length
+        assert ids[0] == CLS
+        assert ids[a + 1] == ids[-1] == SEP
+        assert segments == [0] * (a + 2) + [1] * (len(original) - a + 1)
+    restored = batch.ids.copy()
+    restored[batch.chosen] = batch.labels
+    assert np.array_equal(restored[~np.isin(restored, [CLS, SEP])], raw.ids), "the labels recover the text"
+    with_marks = np.isin(np.arange(len(restored)), batch.chosen) & np.isin(restored, [CLS, SEP])
+    assert not with_marks.any()
+
+
+@given(st.integers(0, 50), st.integers(8, 40))
+def test_sop_never_takes_another_document(seed, length):
+    data = toys.random_store(seed, documents=5)
+    goal = objective("sop", TOKENIZER, length, short=0.3)
+    plan = goal.plan(data, seed, 1)
+    spans = spans_of(plan)
+    document = np.searchsorted(data.starts, spans[:, :, 0], side="right") - 1
+    assert (document[:, 0] == document[:, 1]).all()
+    swapped = spans[:, 0, 0] > spans[:, 1, 0]
+    assert np.array_equal(swapped, plan.label == 1)
+    assert (spans[:, :, 1] > spans[:, :, 0]).all(), "neither side is empty"
+    ordered = np.where(swapped[:, None, None], spans[:, ::-1], spans)
+    assert (ordered[:, 0, 1] <= ordered[:, 1, 0]).all(), "no overlap"
+    assert ((spans[:, :, 1] - spans[:, :, 0]).sum(1) <= length - 3).all()
+
+
+def test_sop_joins_a_single_sentence_to_its_neighbour():
+    data = toys.store([[30, 4, 3], [5], [6, 7]])
+    plan = objective("sop", TOKENIZER, 23, short=0.0).plan(data, 0, 0)
+    document = np.searchsorted(data.starts, spans_of(plan)[:, 0, 0], side="right") - 1
+    assert sorted(document.tolist()) == [0, 0, 2], "a document of one sentence makes no pair"
+    last = spans_of(plan)[(document == 0) & (spans_of(plan).max((1, 2)) == 37)]
+    assert sorted(last[0].tolist()) == [[30, 34], [34, 37]], "the last one reaches back"
+    alone = toys.store([[5], [6]])
+    with pytest.raises(Error, match="no document has two sentences"):
+        objective("sop", TOKENIZER, 23).plan(alone, 0, 0)
+    assert len(objective("sop", TOKENIZER, 23, fallback=True).plan(alone, 0, 0)) == 2
+
+
+def test_nsp_statistics():
+    """A million tokens: half of the pairs are random (more, since single sentences always are), a tenth of the passes
+    is short, the cut is anywhere, cuts are half in front."""
+    r = np.random.default_rng(0)
+    data = toys.store([r.integers(5, 25, 40).tolist() for _ in range(1700)])
+    assert len(data.tokens) > 950_000
+    goal = objective("nsp", TOKENIZER, 128)
+    plan = goal.plan(data, 0, 0)
+    n = len(plan)
+    book = Book.of(data)
+    most = 125
+    target = np.where(
+        uniform(0, 0, 0, np.arange(1700), pairing.SHORT) < 0.1,
+        2 + below(most - 1, 0, 0, 0, np.arange(1700), pairing.SIZE), most,
+    )  # fmt: skip
+    assert (target < most).mean() == pytest.approx(0.1 * (most - 2) / (most - 1), abs=4 * (0.09 / 1700) ** 0.5)
+    spans = spans_of(plan)
+    owner = np.searchsorted(data.starts, spans[:, 0, 0], side="right") - 1
+    full = target[owner] == most
+    sentence = np.searchsorted(book.begin, spans[:, 0, 0], side="right") - 1
+    several = full & (sentence < book.last[owner] - 1)  # a document's last sentence alone has no continuation
+    assert plan.label[several].mean() == pytest.approx(0.5, abs=4 * 0.5 / several.sum() ** 0.5)
+    assert plan.label[full & ~several].all()
+    assert len(np.unique(owner)) == 1700, "every document is there"
+    assert book.first[0] == 0
+    lengths = plan.lengths[full]
+    assert lengths.max() == most
+    assert np.median(lengths) == most, "most pairs are full"
+    assert n > len(data.tokens) / most
+
+
+def test_labels_are_even_for_sop():
+    data = toys.random_store(3, documents=800, most=30)
+    label = objective("sop", TOKENIZER, 64).plan(data, 1, 0).label
+    assert label.mean() == pytest.approx(0.5, abs=4 * 0.5 / len(label) ** 0.5)
+
+
+def test_epochs_have_as_many_examples_but_others():
+    data = toys.random_store(1)
+    for name in ("nsp", "sop"):
+        goal = objective(name, TOKENIZER, 32)
+        plans = [goal.plan(data, 5, epoch) for epoch in range(6)]
+        assert len({len(p) for p in plans}) == 1
+        seen = [set(map(bytes, spans_of(p))) for p in plans]
+        assert seen[0] != seen[1]
+        again = goal.plan(data, 5, 2)
+        assert np.array_equal(again.begin, plans[2].begin)
+        assert np.array_equal(again.label, plans[2].label)
+
+
+def test_one_document_is_not_enough():
+    with pytest.raises(Error, match="needs text of other documents, and there is 1 document"):
+        objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7]]), 0, 0)
+    with pytest.raises(Error, match="needs text of other documents"):
+        objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7], []]), 0, 0)
+
+
+def test_end_marks_of_the_store_are_left_out():
+    eos = TOKENIZER.id("eos")
+    data = toys.random_store(2, end=eos)
+    plan, raw, _ = toys.examples(objective("nsp", TOKENIZER, 32), data)
+    assert len(plan)
+    assert eos not in raw.ids
+    assert eos not in toys.examples(objective("masked", TOKENIZER, 32), data)[1].ids

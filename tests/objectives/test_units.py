@@ -1,0 +1,251 @@
+"""ERNIE's units, pairs and dialogues; ELMo's two directions; mixtures of tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+import formers
+from formers import Error
+from formers.data.loader import batches
+from formers.data.store import ENTITY, PHRASE, Store
+from formers.objectives.choose import objective
+from formers.objectives.mixture import Mixture, together
+from formers.text import chars
+from tests.objectives import toys
+
+TOKENIZER = toys.tokenizer()
+CLS, SEP = TOKENIZER.id("cls"), TOKENIZER.id("sep")
+
+
+def marked(seed=0, **more):
+    """A store whose units begin at random tokens."""
+    data = toys.random_store(seed, **more)
+    r = np.random.default_rng(seed)
+    phrase, entity = r.random(len(data.tokens)) < 0.6, r.random(len(data.tokens)) < 0.4
+    return toys.with_units(data, (PHRASE * phrase + ENTITY * entity).astype(np.uint8))
+
+
+@given(st.integers(0, 10**4), st.sampled_from(["basic", "phrase", "entity"]))
+def test_units_are_hidden_whole(seed, stage):
+    data = marked(seed % 7)
+    goal = objective("units", TOKENIZER, 40, stage=stage, rate=0.3)
+    plan, raw, batch = toys.examples(goal, data, seed)
+    hidden = np.isin(np.arange(len(batch.ids)), batch.chosen)
+    inner = ~np.isin(np.arange(len(batch.ids)), np.concatenate((batch.starts[:-1], batch.starts[1:] - 1)))
+    hidden = hidden[inner]  # the tokens of the store, in their order
+    begins = np.ones(len(raw.ids), bool) if stage == "basic" else (raw.unit & {"phrase": 1, "entity": 2}[stage]) > 0
+    begins |= raw.sentence
+    begins[raw.starts[:-1]] = True
+    unit = np.cumsum(begins) - 1
+    share = np.bincount(unit, hidden) / np.bincount(unit)
+    assert set(share.tolist()) <= {0.0, 1.0}
+    restored = batch.ids.copy()
+    restored[batch.chosen] = batch.labels
+    assert np.array_equal(restored[inner], raw.ids)
+    assert (np.bincount(np.searchsorted(batch.starts, batch.chosen, side="right") - 1, minlength=len(plan))
+            <= goal.sizes(plan)[:, 1]).all()  # fmt: skip
+
+
+@pytest.mark.parametrize(("stage", "mean"), [("basic", 1.0), ("phrase", 1 / 0.6), ("entity", 2.5)])
+def test_each_unit_has_its_chance(stage, mean):
+    data = marked(3, documents=2000, most=60, longest=40)
+    assert len(data.tokens) > 1_000_000
+    goal = objective("units", TOKENIZER, 512, stage=stage)
+    _, _, batch = toys.examples(goal, data)
+    hidden = np.isin(np.arange(len(batch.ids)), batch.chosen)
+    inner = ~np.isin(np.arange(len(batch.ids)), np.concatenate((batch.starts[:-1], batch.starts[1:] - 1)))
+    hidden = hidden[inner]
+    assert hidden.mean() == pytest.approx(0.15, abs=4 * (0.15 * 0.85 * 2 * mean / len(hidden)) ** 0.5 + 0.0005)
+    now = batch.ids[batch.chosen]
+    assert (now == TOKENIZER.id("mask")).mean() == pytest.approx(0.8 + 0.1 / 60, abs=0.005), "each token its own"
+    if stage == "entity":  # within one unit, tokens meet different fates
+        at = np.flatnonzero(np.diff(batch.chosen) == 1)
+        fates = (now == TOKENIZER.id("mask")).astype(int)
+        assert np.corrcoef(fates[at], fates[at + 1])[0, 1] == pytest.approx(0, abs=0.02)
+
+
+def test_a_limit_for_places():
+    goal = objective("units", TOKENIZER, 512, rate=1.0)
+    _, _, batch = toys.examples(goal, toys.store([[400]]))
+    assert len(batch.chosen) == 400
+    few = objective("units", TOKENIZER, 512, rate=0.15)
+    assert few.wanted(np.array([512])).tolist() == [int(np.ceil(76.8 + 6 * 76.8**0.5 + 4))]
+    assert few.wanted(np.array([10])).tolist() == [10]
+
+
+def test_a_store_without_units():
+    with pytest.raises(Error, match="does not say where a phrase begins"):
+        toys.examples(objective("units", TOKENIZER, 40, stage="phrase"), toys.random_store())
+    with pytest.raises(Error, match="'stage' cannot be 'clause'"):
+        objective("units", TOKENIZER, 40, stage="clause")
+
+
+def test_true_pairs_are_one():
+    data = marked()
+    plan, raw, batch = toys.examples(objective("unit_pairs", TOKENIZER, 40, stage="phrase"), data)
+    spans = np.stack((plan.begin, plan.end), 1).reshape(-1, 2, 2)
+    document = np.searchsorted(data.starts, spans[:, :, 0], side="right") - 1
+    assert np.array_equal(batch.answers == 1, document[:, 0] == document[:, 1])
+    assert set(batch.segments.tolist()) == {0, 1}
+    assert len(raw.sample) == len(plan)
+
+
+@given(st.integers(0, 10**4), st.integers(12, 60))
+def test_dialogues(seed, length):
+    data = marked(seed % 5, documents=12)
+    goal = objective("dialogue", TOKENIZER, length, stage="basic")
+    plan, raw, batch = toys.examples(goal, data, seed)
+    for n in range(len(plan)):
+        low, high = plan.first[n : n + 2]
+        assert high - low in (2, 3)
+        documents = np.searchsorted(data.starts, plan.begin[low:high], side="right") - 1
+        own = np.bincount(documents).max()
+        if plan.label[n]:
+            assert own == high - low, "a real conversation"
+        else:
+            assert own == high - low - 1, "one turn is another's"
+        assert np.isin(plan.begin[low:high], data.sentence_starts).all()
+        ids, roles = (toys.rows(x, batch.starts)[n] for x in (batch.ids, batch.segments))
+        assert len(ids) <= length
+        assert ids.count(SEP) - ids[1:-1].count(SEP) == 1
+        turns = raw.span[raw.starts[n] : raw.starts[n + 1]].tolist()
+        sizes = [turns.count(i) for i in range(high - low)]
+        assert roles == [0] + [i % 2 for i, size in enumerate(sizes) for _ in range(size + 1)]
+    assert np.array_equal(batch.answers, plan.label)
+
+
+def test_half_of_the_dialogues_are_real():
+    data = toys.random_store(1, documents=3000, most=8, longest=8)
+    plan = objective("dialogue", TOKENIZER, 64).plan(data, 0, 0)
+    assert plan.label.mean() == pytest.approx(0.5, abs=4 * 0.5 / len(plan) ** 0.5)
+    fakes = np.flatnonzero(plan.label == 0)
+    place = []
+    for n in fakes:
+        low, high = plan.first[n : n + 2]
+        if high - low == 3:
+            documents = np.searchsorted(data.starts, plan.begin[low:high], side="right") - 1
+            place.append(int(np.argmin([(documents == d).sum() for d in documents])))
+    assert np.bincount(place) / len(place) == pytest.approx([1 / 3] * 3, abs=0.04), "any turn may be replaced"
+    with pytest.raises(Error, match="several conversations"):
+        objective("dialogue", TOKENIZER, 64).plan(toys.store([[3], [4]]), 0, 0)
+
+
+def elmo(sampled=0):
+    f = formers.build("elmo", vocab=60, slots=9, char_dim=4, filters=((1, 5), (2, 6)), dim=8, cell=10, dropout=0.0)
+    return f, objective("bidirectional", TOKENIZER, 12, slots=9, sampled=sampled)
+
+
+def test_both_directions():
+    f, goal = elmo()
+    data = toys.store([[5], [3]], end=TOKENIZER.id("eos"))
+    _, raw, batch = toys.examples(goal, data)
+    assert TOKENIZER.id("eos") not in raw.ids
+    assert batch.ids.shape == (12, 9)
+    words = toys.rows(batch.labels, batch.starts)
+    assert all((row[0], row[-1]) == (TOKENIZER.id("bos"), TOKENIZER.id("eos")) for row in words)
+    assert batch.ids[0].tolist() == chars.fill([chars.BEGIN], 9)
+    assert batch.ids[batch.starts[1] - 1].tolist() == chars.fill([chars.END], 9)
+    assert batch.ids[1].tolist() == chars.word(TOKENIZER.token(words[0][1]), 9)
+    full = next(batches(data, goal, 32))[0].to("cpu")
+    total, count = goal.loss(f.model, full)["lm"]
+    logits = f.model.logits(f.model(full))
+    forward = backward = 0.0
+    for low, high in ((0, int(full.starts[1])), (int(full.starts[1]), int(full.starts[2]))):
+        for t in range(low, high - 1):
+            forward += F.cross_entropy(logits[t, 0], full.labels[t + 1])
+            backward += F.cross_entropy(logits[t + 1, 1], full.labels[t])
+    assert count == 10
+    torch.testing.assert_close(total, (forward + backward) / 2)
+
+
+@torch.no_grad()
+def test_a_sampled_softmax_is_nearly_the_whole():
+    f, goal = elmo(sampled=3000)
+    batch = next(batches(toys.random_store(), goal, 64))[0].to("cpu")
+    exact = goal.loss(f.model.eval(), batch)["lm"]
+    whole = elmo()[1].loss(f.model, batch)["lm"]
+    torch.testing.assert_close(exact, whole, msg="without training there is nothing to save")
+    f.model.train()
+    near = goal.loss(f.model, batch)["lm"]
+    assert near[1] == whole[1]
+    # Of 60 words, 3,000 draws miss none: the sum is that of the whole softmax.
+    assert float(near[0] / near[1]) == pytest.approx(float(whole[0] / whole[1]), abs=1e-4)
+    few = elmo(sampled=5)[1].loss(f.model, batch)["lm"]
+    assert 0 < float(few[0]) != float(near[0])
+
+
+def test_a_mixture_takes_its_shares():
+    tokens = toys.tokenizer(60, sentinels=20, roles={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"})
+    text, pairs = toys.random_store(1, documents=40), toys.store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
+    goals = objective("spans", tokens, 24), objective("seq2seq", tokens, 24, prefix="w20 w22")
+    counts = [len(g.plan(s, 0, 0)) for g, s in zip(goals, (text, pairs), strict=True)]
+    mixed = Mixture((text, pairs), goals, rates=(0.75, 0.25), size=60)
+    data = mixed.store
+    seen = {0: [], 1: []}
+    for epoch in range(3):
+        plan = mixed.plan(data, 0, epoch)
+        task = plan.label // 4
+        assert np.bincount(task).tolist() == [45, 15]
+        assert 0 < np.diff(task.astype(int)).astype(bool).sum() < 60, "shuffled together"
+        for n in range(60):
+            seen[int(task[n])].append(plan.begin[plan.first[n] : plan.first[n + 1]].tolist())
+    spans = [str(x) for x in seen[1]]
+    assert len(set(spans[:20])) <= 20
+    assert {spans.count(s) for s in set(spans)} <= {2, 3}, "a task goes on where it stopped: 45 of 20, in turn"
+    assert len(set(map(str, seen[1]))) == counts[1]
+    sources = []
+    for batch, _ in batches(data, mixed, 96, epochs=1):
+        rows = toys.rows(batch.source.ids, batch.source.starts)
+        sources += [rows[i] for i in np.flatnonzero(batch.sample >= 0)]
+        assert sorted(batch.sample[batch.sample >= 0].tolist()) == list(
+            range(batch.sample[batch.sample >= 0].min(), batch.sample.max() + 1)
+        )
+    assert sum(source[:2] == [20, 22] for source in sources) == 15
+
+
+def test_t5s_rates():
+    def quota(counts, **more):
+        return Mixture((None,) * len(counts), (None,) * len(counts), **more).quota(np.array(counts)).tolist()
+
+    assert quota([100, 300]) == [100, 300]
+    assert quota([100, 300], cap=100) == [200, 200]
+    assert quota([100, 900], temperature=2.0, size=400) == [100, 300]
+    assert quota([1, 1, 1], size=10) == [4, 3, 3]
+    assert quota([5, 7], rates=(3.0, 1.0), size=8) == [6, 2]
+    with pytest.raises(Error, match="a rate above 0"):
+        quota([5, 7], rates=(1.0, 0.0))
+    with pytest.raises(Error, match="a store for each"):
+        Mixture((None,), ())
+
+
+def test_mixtures_of_different_kinds_are_refused():
+    tokens = toys.tokenizer(60, sentinels=20)
+    text = toys.random_store(1, documents=40)
+    made = [toys.examples(objective(n, tokens, 24), text, numbers=[0, 1])[2] for n in ("spans", "causal", "masked")]
+    with pytest.raises(Error, match="differ in source"):
+        together(made[:2])
+    with pytest.raises(Error, match="differ in chosen"):
+        together(made[1:])
+    twice = together([made[2], made[2]])
+    assert twice.chosen.tolist() == [*made[2].chosen, *(made[2].chosen + len(made[2].ids))]
+    assert twice.starts[-1] == 2 * made[2].starts[-1]
+    assert np.array_equal(twice.ids[twice.starts[2] :], made[2].ids)
+    other = Store(text.tokens, text.starts, text.vocab, "other")
+    with pytest.raises(Error, match="different tokenizers"):
+        _ = Mixture((text, other), (None, None)).store
+
+
+def test_a_joined_store_answers_as_its_stores():
+    first, second = marked(1), marked(2)
+    joined = Mixture((first, second), (None, None)).store
+    base = len(first.tokens)
+    ids, sentence, unit = joined.take(np.array([base + 3, 5, base]), np.array([base + 9, 11, base + 2]))
+    parts = [second.take(np.array([3]), np.array([9])), first.take(np.array([5]), np.array([11]))]
+    parts.append(second.take(np.array([0]), np.array([2])))
+    for got, index in ((ids, 0), (sentence, 1), (unit, 2)):
+        assert np.array_equal(got, np.concatenate([part[index] for part in parts]))
