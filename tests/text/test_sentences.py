@@ -79,6 +79,8 @@ The temperature is 20 °C.| It is warm.
 I like C++.| I like C# too.
 “Is it?”| “It is.”
 He asked: “Why?”| Nobody knew.
+It was Tom (?) Smith.| Fine.
+Wait ! , said Tom .| He left .
 It is over!!!| Really.
 One.| Two.| Three.
 He left the U.K. in May.| We stayed.
@@ -143,6 +145,7 @@ GPT-2를 학습했다.| BERT도 학습했다.
 뭐야?!| 왜 이래?!
 끝.
 좋은 영화
+최고다!라고 외쳤다.| 모두 웃었다.
 감독님, 배우님, 고맙습니다.| 잘 봤습니다.
 이게 뭐죠?| 모르겠는데요.
 이렇게 끝나다니 아쉽네요~| 2편 기대합니다~
