@@ -155,9 +155,10 @@ def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
     for piece in pieces:
         *whole, rest = (rest + piece).split("\n")
         for line in whole:
-            *long, last = slices(line, longest)
-            yield from ((part, False) for part in long)
-            yield last, True
+            if len(line) > longest:
+                *long, line = slices(line, longest)
+                yield from ((part, False) for part in long)
+            yield line, True
         *long, rest = slices(rest, longest)
         yield from ((part, False) for part in long)
     if rest:
