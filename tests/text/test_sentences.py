@@ -83,6 +83,10 @@ It was Tom (?) Smith.| Fine.
 Wait ! , said Tom .| He left .
 It is over!!!| Really.
 One.| Two.| Three.
+We met in San Francisco, CA.| The day was fine.
+Ask HR.| Robert knows.
+It is not mine but FERC's.| Based on this, we left.
+It ended." he said.| "Serious trouble came.| We left.
 He left the U.K. in May.| We stayed.
 He's 5 ft. 10 in. tall.| She is not.
 """.strip().split("\n")
