@@ -79,8 +79,14 @@ The temperature is 20 °C.| It is warm.
 I like C++.| I like C# too.
 “Is it?”| “It is.”
 He asked: “Why?”| Nobody knew.
+It was Tom (?) Smith.| Fine.
+Wait ! , said Tom .| He left .
 It is over!!!| Really.
 One.| Two.| Three.
+We met in San Francisco, CA.| The day was fine.
+Ask HR.| Robert knows.
+It is not mine but FERC's.| Based on this, we left.
+It ended." he said.| "Serious trouble came.| We left.
 He left the U.K. in May.| We stayed.
 He's 5 ft. 10 in. tall.| She is not.
 """.strip().split("\n")
@@ -143,6 +149,7 @@ GPT-2를 학습했다.| BERT도 학습했다.
 뭐야?!| 왜 이래?!
 끝.
 좋은 영화
+최고다!라고 외쳤다.| 모두 웃었다.
 감독님, 배우님, 고맙습니다.| 잘 봤습니다.
 이게 뭐죠?| 모르겠는데요.
 이렇게 끝나다니 아쉽네요~| 2편 기대합니다~
@@ -268,9 +275,9 @@ def test_time_is_linear(unit):
     def took(n):
         best = 9e9
         for _ in range(3):
-            begin = time.perf_counter()
+            begin = time.process_time()
             split(unit * n)
-            best = min(best, time.perf_counter() - begin)
+            best = min(best, time.process_time() - begin)
         return best
 
     n = 20_000

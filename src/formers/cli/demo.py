@@ -49,7 +49,7 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     where = room(out or Path(f"formers-demo-{language}"))
     documents, changes = bundled(language)
     known, held = split(documents)
-    console.print(f"{len(documents):,} documents ({changes}); {len(held):,} held out")
+    console.print(f"{changes}; {len(held):,} held out")
     prompt, blank = PROMPTS[language]
     runs = {}
     for family in ("gpt2", "bert"):

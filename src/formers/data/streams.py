@@ -16,6 +16,7 @@ from ..errors import Error
 from ..text.normalise import Changes, compose, normalise, scrub
 
 CHUNK = 1 << 18  # bytes read at once
+FEED = 1 << 8
 PACKED = (".gz", ".xz", ".zst")
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
 END = re.compile(r"(?:[.!?…]['\"”’)\]]*\s|[\n。！？])\s*")
@@ -68,11 +69,11 @@ def unpacked(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
 
 
 def unzstd(raw: IO[bytes]) -> Iterator[bytes]:
-    """zstd, frame after frame. A kilobyte may unpack to 32 MB at most, so a kilobyte is handed over at a time."""
+    """zstd, frame after frame. Four bytes may unpack to 128 kB, so few are handed over at a time."""
     zstandard = need("zstandard", "zst files")
     frame: Any = None
     ended = True
-    while rest := raw.read(1024):
+    while rest := raw.read(FEED):
         while rest:
             if ended:
                 frame, ended = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj(), False
@@ -154,9 +155,10 @@ def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
     for piece in pieces:
         *whole, rest = (rest + piece).split("\n")
         for line in whole:
-            *long, last = slices(line, longest)
-            yield from ((part, False) for part in long)
-            yield last, True
+            if len(line) > longest:
+                *long, line = slices(line, longest)
+                yield from ((part, False) for part in long)
+            yield line, True
         *long, rest = slices(rest, longest)
         yield from ((part, False) for part in long)
     if rest:

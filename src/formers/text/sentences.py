@@ -51,7 +51,8 @@ SAID = re.compile(r"(?:이?라|하|고|는|며|면|해|치|싶|보|만|가|왔|�
 PARTICLE = re.compile(r"(?:이?라[고는며]|하[고는며]|[고는며란를을이가은의도])")
 # Quoted or bracketed text, and what follows it when the sentence goes on: “간다. 온다.”라고, "Go. Now," he said.
 QUOTED = re.compile(
-    r"“[^“”\n]{0,300}”|‘[^‘’\n]{0,300}’|\"[^\"\n]{0,300}\"|「[^「」\n]{0,300}」|『[^『』\n]{0,300}』|\([^()\n]{0,300}\)"
+    r"“[^“”\n]{0,300}”|‘[^‘’\n]{0,300}’|「[^「」\n]{0,300}」|『[^『』\n]{0,300}』|\([^()\n]{0,300}\)"
+    r"|\"(?<![^\s(\[]\")(?=\S)[^\"\n]{0,300}(?<=\S)\""
 )
 GOES_ON = re.compile(r"[^\W\d_]|[,;:]|\s++[a-z]")
 TITLES = listed(
@@ -70,7 +71,7 @@ STARTERS = listed(
     "no not one some many most all both each by for from with then now later soon today also even still",
 )
 ORDER = frozenset("가나다라마바사아자차카타파하")  # as 1. 2. 3. in Korean lists
-WORD = re.compile(r"[^\s\"'“‘(\[]*$")
+WORD = re.compile(r"[^\s\"“‘(\[]*$")
 NEXT = re.compile(r"[\"'“‘(\[«「『]*([\w'’]*)")
 DATE = re.compile(r"(?:^|\D)(?:\d{4}|['’]?\d{2})\.\s*(?:\d{1,2}\.\s*)?\d{1,2}$")
 DAY = re.compile(r"\d{1,2}\.")
@@ -198,7 +199,9 @@ class Rules:
             return not (listed or DAY.match(text, after) or (DATE.search(head) and not following.isupper()))
         if place["close"]:
             return True
-        name, next_word = word.lower(), (NEXT.match(text, after) or [""])[0].strip("\"'“‘([«「『")
+        word = word.lstrip("'")
+        name = word if word.isupper() and len(word) > 1 and "." not in word else word.lower()  # CA. is not ca.
+        next_word = (NEXT.match(text, after) or [""])[0].strip("\"'“‘([«「『")
         starter = following.isupper() and next_word.lower() in STARTERS
         if first and (len(word) == 1 or re.fullmatch("[IVXivx]+", word)):  # A. IV.
             return False
