@@ -146,13 +146,22 @@ def bench_prepare(options: argparse.Namespace) -> None:
     shutil.rmtree(folder)
 
 
+def with_sentinels(tokenizer: Tokenizer) -> Tokenizer:
+    """The same tokenizer with what T5 needs."""
+    marks = ["</s>", *(f"<extra_id_{i}>" for i in reversed(range(100)))]
+    grown = Tokenizer(tokenizer.text, tokenizer.special)
+    grown.rust.add_special_tokens(marks)
+    return Tokenizer(grown.rust.to_str(), {**tokenizer.special, "eos": "</s>"})
+
+
 def bench_loader(options: argparse.Namespace) -> None:
     from formers.objectives.choose import OBJECTIVES, objective
 
     documents = text(4)
     tokenizers = [kind.train(documents[:100], 8000) for kind in (wordpiece, bpe)]
+    tokenizers.append(with_sentinels(tokenizers[0]))
     for name in options.objectives or OBJECTIVES:
-        goal, made = None, None
+        goal, made, why = None, None, ""
         for tokenizer in tokenizers:
             try:
                 goal = objective(name, tokenizer, options.length)
@@ -160,8 +169,9 @@ def bench_loader(options: argparse.Namespace) -> None:
                 next(batches(made, goal, options.total))
                 break
             except Error as error:
-                say(work="loader", objective=name, skipped=str(error))
-                goal = None
+                why, goal = str(error), None
+        if goal is None:
+            say(work="loader", objective=name, skipped=why)
         for workers in options.workers if goal is not None else ():
             assert made is not None
             assert goal is not None
@@ -179,11 +189,12 @@ def bench_loader(options: argparse.Namespace) -> None:
 
 def bench_memory(options: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp())
-    tokenizer = bpe.train(text(1), 4000)
+    documents = [d.replace("\n", " ") for d in text(1)]
+    tokenizer = bpe.train(documents, 4000)
     for megabytes in sorted(options.megabytes):
-        documents = text(megabytes)
-        (folder / "text.txt").write_text("\n".join(d.replace("\n", " ") for d in documents), encoding="utf-8")
-        del documents
+        with open(folder / "text.txt", "w", encoding="utf-8") as file:
+            for turn in range(int(megabytes)):
+                file.writelines(f"{turn} {document}\n" for document in documents)
         pid = os.fork()
         if not pid:
             prepare(folder / "text.txt", tokenizer, folder / str(megabytes), unit="line", workers=1, shard=4_000_000)
