@@ -10,10 +10,10 @@ from __future__ import annotations
 import bisect
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from . import plain
 PHRASE, ENTITY = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
 WORD = re.compile(r"\S+")
 BITS = {"phrase": PHRASE, "entity": ENTITY}
+END = operator.itemgetter(1)
+Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
 Split = Callable[[str], Sequence[str]]  # a text → its sentences
 Units = Callable[[str], Sequence[tuple[int, int, str]]]  # a text → (begin, end, "phrase" or "entity")
 
@@ -55,15 +57,16 @@ def encode(
     starts = np.concatenate(([0], np.cumsum(lengths)))[:-1].tolist()
     sentences = marks = None
     if split is not None:
-        found = (
-            begin + token for begin, i in zip(starts, kept, strict=True) for token in first(rows[i], texts[i], split)
-        )
-        sentences = np.fromiter(found, np.int64)
+        found: list[int] = []
+        for begin, i in zip(starts, kept, strict=True):
+            found += (begin + token for token in first(rows[i].offsets, texts[i], split))
+        sentences = np.array(found, np.int64)
     if units is not None:
         marks = np.zeros(len(tokens), np.uint8)
         for begin, i in zip(starts, kept, strict=True):
+            offsets = rows[i].offsets
             for at, bits in edges(texts[i], units(texts[i])).items():
-                marks[begin + place(rows[i], at)] |= bits
+                marks[begin + place(offsets, at)] |= bits
             marks[begin + len(ids[i]) :][: len(tail)] = PHRASE | ENTITY  # the end mark is a unit of its own
     return Encoded(tokens, lengths, sentences, marks)
 
@@ -73,18 +76,17 @@ def width(vocab: int) -> type:
     return np.uint16 if vocab <= 2**16 else np.uint32
 
 
-def place(row: Any, at: int, low: int = 0) -> int:
-    """The token that holds the character `at` of an encoded text: the first that ends behind it."""
-    last = len(row) - 1  # a character behind all tokens belongs to the last of them
-    return bisect.bisect_right(range(last), at, low, last, key=lambda i: row.token_to_chars(i)[1])
+def place(offsets: Offsets, at: int, low: int = 0) -> int:
+    """The token that holds the character `at`: the first that ends behind it, or the last of all."""
+    return bisect.bisect_right(offsets, at, low, len(offsets) - 1, key=END)
 
 
-def first(row: Any, text: str, split: Split) -> Iterator[int]:
+def first(offsets: Offsets, text: str, split: Split) -> Iterator[int]:
     """The tokens at which sentences begin, each once; the first token always."""
     yield 0
     before = 0
     for at in begins(text, split(text)):
-        token = place(row, at, before)
+        token = place(offsets, at, before)
         if token > before:
             yield token
             before = token
@@ -94,13 +96,12 @@ def begins(text: str, sentences: Sequence[str]) -> Iterator[int]:
     """Where each sentence begins in a text; a splitter may have changed the spaces inside a sentence."""
     at = 0
     for sentence in sentences:
-        words = sentence.split()
-        if not words:
+        found, size = text.find(sentence, at), len(sentence)
+        if not size or sentence.isspace():
             continue
-        found = text.find(sentence, at)
-        size = len(sentence)
         if found < 0:
-            found, size = text.find(words[0], at), len(words[0])
+            word = sentence.split()[0]
+            found, size = text.find(word, at), len(word)
         if found < 0:
             raise Error(f"the sentence {sentence[:40]!r} is not in its text", fix="report this: the splitter is wrong")
         yield found
