@@ -12,7 +12,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from ..errors import Error
-from .counting import JOINT, Cutter, alphabet_of, count_words
+from .counting import Cutter, alphabet_of, count_words
+from .joints import JOINT
 from .merges import Queue, Words, learn
 from .templates import style as style_of
 from .tokenizer import ALPHABET, Tokenizer

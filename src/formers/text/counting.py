@@ -8,12 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import tokenizers
 
 from ..config import Tell
+from .joints import marked
 
 WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Where the tokenizer cuts anyway. Words are counted by these first, and only what differs goes through the tokenizer.
@@ -39,30 +39,13 @@ class Cutter:
         units: Counter[str] = Counter()
         find = (BYTES if self.bytes else SPACES).findall
         for line in lines:
-            units.update(find(marked(line) if self.morphemes else line))
+            units.update(find(marked(line)[0] if self.morphemes else line))
         normal, split = rust.normalizer, rust.pre_tokenizer
         words: Counter[str] = Counter()
         for unit, count in units.items():
             for word, _ in split.pre_tokenize_str(unit if normal is None else normal.normalize_str(unit)):
                 words[word] += count
         return words
-
-
-JOINT = "\u034f"  # stands between the morphemes of a word; Unicode's own grapheme joiner, which no font shows
-
-
-def marked(text: str) -> str:
-    """A text with a JOINT between the morphemes of each word."""
-    morphemes = import_module(f"{__package__}.korean").morphemes
-    text, place = text.replace(JOINT, ""), 0
-    out: list[str] = []
-    for piece in morphemes(text):
-        start = text.index(piece, place)
-        if out and start == place:
-            out.append(JOINT)
-        out.append(text[place:start] + piece)
-        place = start + len(piece)
-    return "".join(out) + text[place:]
 
 
 def chunks(lines: Iterable[str], size: int = CHUNK) -> Iterator[list[str]]:

@@ -20,7 +20,7 @@ from ..errors import Error
 from . import bounds
 from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
-from .counting import JOINT, marked
+from .joints import JOINT, marked
 from .normalise import normalise
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
@@ -122,7 +122,7 @@ class Tokenizer:
         """What the Rust library is handed, and whether SentencePiece's table was applied; most text needs nothing."""
         if compose:
             text = normalise(text)
-        if text.isascii():
+        if text.isascii() and (self.charsmap is None or "\r" not in text):
             return text, False
         if not self.composes:
             self.look(text)
@@ -137,12 +137,7 @@ class Tokenizer:
             return self.mapped(text) if RISKY.search(text) else (text, None)
         if not self.morphemes or text.isascii():
             return text, None
-        ready, place, origins = marked(text), 0, []
-        for character in ready:  # a joint belongs to the character after it
-            place = text.index(character, place) if character != JOINT else place
-            origins.append(place)
-            place += character != JOINT
-        return ready, [min(o, len(text) - 1) for o in origins]
+        return marked(text)
 
     def mapped(self, text: str) -> tuple[str, list[int]]:
         """A text with SentencePiece's table applied."""
@@ -229,6 +224,7 @@ class Tokenizer:
             starts = [p[:1] in spaces for p in pieces]
         elif self.suffix:
             starts = [False] * len(pieces)
+            special -= {self.special.get("unk", "")}  # it stands for one character
         elif self.spaces:
             starts = [p.startswith("▁") for p in pieces]
             special -= {self.special.get("unk", "")}  # it has a ▁ of its own before it, or is inside of a word
