@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import unicodedata
 from collections import Counter
 
@@ -60,6 +62,22 @@ def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
     made = bpe.train(iter(LINES), 300, workers=workers)
     assert made.text == bpe.train(LINES, 300, workers=1).text
     assert [tuple(m) for m in model(made)["merges"]] == brute_bytes(LINES, 300)[0]
+
+
+def test_a_script_without_a_guard_still_trains(tmp_path):
+    """Other processes import the script again and fail there; the text is then counted here, and nothing hangs."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from formers.text import bpe, counting\n"
+        "counting.chunks.__defaults__ = (50,)\n"
+        "lines = ['the cat sat on the mat', 'the dog sat on the log'] * 20\n"
+        "made = bpe.train(lines, 280, workers=2)\n"
+        "assert made.text == bpe.train(lines, 280, workers=1).text\n"
+        "print('done')\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith("done\n")
 
 
 def test_words_that_do_not_fit_are_the_rarest(monkeypatch):

@@ -28,8 +28,9 @@ pytestmark = [
 ]
 TEXTS = [
     "Hello, World! It's 2024.", "안녕하세요 ㅋㅋ 현행법을 개정", unicodedata.normalize("NFD", "안녕하세요 현행법"),
-    "naïve café — 😀👍🏽👨‍👩‍👧", "  two  spaces\tand\na line \r\n", "a\x00b\x01c\x7f\x85\u200bd\ufeff", "½\u0301x ﬁ ｆｕｌｌ Ⅻ ㈱",
-    "日本語 テスト ｶﾞ 中文", "e\u0301\u0323 o\u0302", "``quoted'' 1,000 ▁ ▁▁a", "", " ", "ﷺ" * 3, "I'll we've DON'T", "ΟΔΟΣ İstanbul ß",
+    "naïve café — 😀👍🏽👨\u200d👩\u200d👧", "  two  spaces\tand\na line \r\n", "a\x00b\x01c\x7f\x85\u200bd\ufeff",
+    "½\u0301x ﬁ ｆｕｌｌ Ⅻ ㈱", "日本語 テスト ｶﾞ 中文", "e\u0301\u0323 o\u0302", "``quoted'' 1,000 ▁ ▁▁a", "", " ",
+    "ﷺ" * 3, "I'll we've DON'T", "ΟΔΟΣ İstanbul ß",
 ]  # fmt: skip
 
 
@@ -114,14 +115,14 @@ def couple(name, where):
 
 
 NAMES = (
-    "bert-base-uncased", "bert-base-cased", "koelectra", "ernie-3.0-base-zh", "openai-gpt", "gpt2", "gpt-neox-20b", "t5",
-    "albert",
+    "bert-base-uncased", "bert-base-cased", "koelectra", "ernie-3.0-base-zh", "openai-gpt", "gpt2", "gpt-neox-20b",
+    "t5", "albert",
 )  # fmt: skip
 
 
 def same(name, ours, theirs, text):
-    """Equal ids; or, for T5, two ways to cut the text that have the same score, where SentencePiece's own choice hangs on
-    the last bit of a 32-bit sum (′′ + ′ or ′ + ′′)."""
+    """Equal ids; or, for T5, two ways to cut the text with the same score, where SentencePiece's own choice hangs on the
+    last bit of a 32-bit sum (′′ + ′ or ′ + ′′)."""
     mine, want = ours.encode(text), theirs(text)
     if mine != want and name == "t5":
         score = dict(enumerate(s for _, s, _ in json_scores(ours)))
@@ -364,9 +365,11 @@ def test_a_model_by_hand():
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"\xff" * 40, b"\x0a\xff\xff\xff\x7f", message(*PLAIN[1:]), message(*PLAIN, PLAIN[2]), message(*PLAIN, piece("")),
+        b"", b"\xff" * 40, b"\x0a\xff\xff\xff\x7f", message(*PLAIN[1:]), message(*PLAIN, PLAIN[2]),
+        message(*PLAIN, piece("")),
         message(*PLAIN, piece("x" * 2000)), message(*PLAIN, (1, 5)), message(*PLAIN, piece("x", float("nan"))),
-        message(*PLAIN, piece("x", 0.0, 9)), message(*PLAIN, (2, message((3, 3)))), message(*PLAIN, (2, message((24, 1)))),
+        message(*PLAIN, piece("x", 0.0, 9)), message(*PLAIN, (2, message((3, 3)))),
+        message(*PLAIN, (2, message((24, 1)))),
         message(*PLAIN, (3, message((2, b"\xff\xff\xff\xff")))), message(*PLAIN, (3, message((5, 0)))),
         message(*PLAIN, (1, message((1, b"\xff")))), message(*PLAIN, (2, message((3, b"x")))),
         message(*PLAIN, *(piece(chr(0x4E00 + i) * 300) for i in range(2000)), (2, message((3, 2)))),
