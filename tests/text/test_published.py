@@ -121,8 +121,8 @@ NAMES = (
 
 
 def same(name, ours, theirs, text):
-    """Equal ids; or, for T5, two ways to cut the text with the same score, where SentencePiece's own choice hangs on the
-    last bit of a 32-bit sum (′′ + ′ or ′ + ′′)."""
+    """Equal ids; or, for T5, two ways to cut the text with the same score, where SentencePiece's own choice hangs on
+    the last bit of a 32-bit sum (′′ + ′ or ′ + ′′)."""
     mine, want = ours.encode(text), theirs(text)
     if mine != want and name == "t5":
         score = dict(enumerate(s for _, s, _ in json_scores(ours)))
