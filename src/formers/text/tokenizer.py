@@ -65,11 +65,11 @@ class Tokenizer:
         self.fallback = "ByteFallback" in names["decoder"]
         self.spaces = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.fallback
         self.morphemes = JOINT in json.dumps([about.get("pre_tokenizer"), about.get("decoder")], ensure_ascii=False)
-        maps = [p["precompiled_charsmap"] for p in kinds["normalizer"] if "precompiled_charsmap" in p]
-        first = next((p for p in kinds["normalizer"] if p.get("type") != "Sequence"), {})
-        whole = "precompiled_charsmap" in first  # else the table sees what other steps have made of the text
-        self.charsmap = Charsmap(base64.b64decode(maps[0]), where) if whole else None
-        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or whole
+        normal = about.get("normalizer") or {}
+        steps = normal.get("normalizers") or [normal]
+        chars = steps[0].get("precompiled_charsmap")  # later, it would see what other steps have made of the text
+        self.charsmap = None if chars is None else Charsmap(base64.b64decode(chars), where)
+        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None
 
     def __len__(self) -> int:
         return self.rust.get_vocab_size(with_added_tokens=True)
