@@ -1,7 +1,7 @@
-"""Tokenizers: how long training takes on 500 MB, in how much memory; how fast they read; how they compare.
+"""Tokenizers: how long training takes on 500 MB, in how much memory; how fast they read beside the Rust library alone.
 
 FORMERS_DATA=… python -m benchmarks.tokenizers train bpe wordpiece unigram --size 32000 --megabytes 500
-FORMERS_DATA=… python -m benchmarks.tokenizers linear
+FORMERS_DATA=… python -m benchmarks.tokenizers speed
 """
 
 from __future__ import annotations
@@ -106,6 +106,29 @@ def train(kinds: list[str], size: int, megabytes: int, workers: int) -> None:
             print(json.dumps(row), flush=True)
 
 
+def speed(size: int) -> None:
+    """encode_batch beside the Rust library's own, on one core, turn by turn."""
+    from formers.text.trainers import train as learn
+
+    text = lzma.decompress((DATA / FILES[0]).read_bytes()) + lzma.decompress((DATA / FILES[1]).read_bytes())
+    lines = [line for line in text.decode().splitlines() if line.strip()]
+    random.Random(0).shuffle(lines)
+    lines = lines[:20_000]
+    for kind in ("gpt2", "bert", "t5", "gpt"):
+        made = learn(kind, lines, size)
+        best = {"formers": float("inf"), "raw": float("inf")}
+        for _ in range(5):
+            for name, call in (
+                ("formers", lambda m=made: m.encode_batch(lines, special=False)),
+                ("raw", lambda m=made: [e.ids for e in m.rust.encode_batch_fast(lines, add_special_tokens=False)]),
+            ):
+                began = time.perf_counter()
+                call()
+                best[name] = min(best[name], time.perf_counter() - began)
+        rate = sum(map(len, lines)) / 1e6 / best["formers"]
+        print(f"{kind:8} {rate:5.2f} M characters/s, {best['raw'] / best['formers']:.0%} of the Rust library alone")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -114,8 +137,11 @@ def main() -> None:
     one.add_argument("--size", type=int, default=32_000)
     one.add_argument("--megabytes", type=int, default=500)
     one.add_argument("--workers", type=int, default=2)
+    verbs.add_parser("speed").add_argument("--size", type=int, default=8000)
     options = parser.parse_args()
-    if options.verb == "train":
+    if options.verb == "speed":
+        speed(options.size)
+    else:
         train(options.kinds, options.size, options.megabytes, options.workers)
 
 

@@ -74,3 +74,13 @@ def test_spelled_back():
 def test_what_is_no_word(call, message):
     with pytest.raises(Error, match=message):
         call()
+
+
+def test_words_of_an_elmo():
+    from formers.text import chars, words
+
+    made = chars.train(["the cat sat", "the dog 안녕"], 6)
+    assert [made.token(i) for i in range(4)] == ["<S>", "</S>", "<UNK>", "the"]
+    text = words.split("the cat 안녕", lower=False)
+    assert chars.sentence(text).shape == (5, 50)
+    assert len(made.encode("the cat 안녕", special=False)) == len(text)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from formers.text.words import grams, split, tokenizer
+from formers import Error
+from formers.text.words import cutoffs, grams, split, tokenizer, train
 
 HASHES = {
     "<a>": 1087600, "<wh": 167652, "where": 969176, "<한국": 1124397, "국>": 1787587, "café>": 761685, "é>": 1996781,
@@ -60,3 +61,29 @@ def test_grams():
     for piece, number in HASHES.items():
         word = piece.strip("<>")
         assert number in grams(word, 1, 6, 2_000_000), piece
+
+
+def test_the_most_frequent_words_come_first():
+    made = train(["b b b a a c", "b c c d"], 6, style="transformer_xl")
+    assert [made.token(i) for i in range(len(made))] == ["<eos>", "<unk>", "b", "c", "a", "d"]
+    assert made.encode("a b x") == [4, 2, 1, 0]
+    assert len(train(["b b a"], 60, style="transformer_xl", least=2)) == 3
+    assert train(["don't, 'A'"], 60).decode(train(["don't, 'A'"], 60).encode("don't A")) == "don't A"
+    with pytest.raises(Error, match="leave no room"):
+        train(["a"], 2, style="transformer_xl")
+
+
+def test_types_of_wikitext(data):
+    """The figure others published: words seen fewer than 3 times are unknown, one end mark a line."""
+    import lzma
+
+    with lzma.open(data / "lm/wikitext2.train.txt.xz", "rt", encoding="utf-8") as file:
+        lines = file.read().split("\n")
+    made = train(lines, 10**6, style="transformer_xl", least=3)
+    assert len(made) == 33278
+
+
+def test_cutoffs():
+    assert cutoffs(267735) == (20000, 40000, 200000)
+    assert cutoffs(33278) == (2000, 5000, 20000)
+    assert cutoffs(10) == (1, 7) or all(0 < c < 10 for c in cutoffs(10))

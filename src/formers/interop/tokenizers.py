@@ -8,7 +8,7 @@ from typing import Any
 from ..config import suggest
 from ..errors import Error
 from ..text import published, sentencepiece
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import SPECIAL, Tokenizer
 from . import safe
 
 BESIDE = (
@@ -82,7 +82,9 @@ def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
             options |= safe.parse_json(kept[name], where / name)
     if safe.exists(where, "tokenizer.json"):
         whole = decoded(safe.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
-        return Tokenizer(whole, published.roles(options, published.usual(whole)), where=where / "tokenizer.json")
+        named = any(f"{role}_token" in options for role in SPECIAL)
+        special = published.roles(options, {} if named else published.usual(whole))
+        return Tokenizer(whole, special, where=where / "tokenizer.json")
     text = {n: decoded(kept[n], where / n) for n in TEXTS if n in kept}
     if {"source.spm", "target.spm", "vocab.json"} <= kept.keys():
         both = kept["source.spm"], kept["target.spm"]

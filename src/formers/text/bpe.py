@@ -12,7 +12,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from ..errors import Error
-from .counting import JOINT, Cutter, alphabet_of, count_words
+from .counting import Cutter, alphabet_of, count_words
+from .joints import JOINT
 from .merges import Queue, Words, learn
 from .templates import style as style_of
 from .tokenizer import ALPHABET, Tokenizer
@@ -53,9 +54,10 @@ def train(
         least_size = len(ALPHABET) + len(marks.marks)
         raise Error(f"a byte-level vocabulary of {size} is too small", fix=f"take at least {least_size}")
     rust = machine(nfc, morphemes)
-    counts = count_words(lines, Cutter(rust.to_str(), bytes=True, morphemes=morphemes), workers, tell)
+    cutter = Cutter(rust.to_str(), bytes=True, morphemes=morphemes)
+    words = Words(count_words(lines, cutter, workers, tell), list)
     vocab = marks.vocab(sorted(ALPHABET), size)
-    merges = learn(Queue(Words(counts, list), frequency, least, near=True), vocab, size - len(marks.last), tell=tell)
+    merges = learn(Queue(words, frequency, least, near=True), vocab, size - len(marks.last), tell=tell)
     rust.model = models.BPE(vocab=(ids := numbered([*vocab, *marks.last])), merges=merges)
     rust.decoder = decoders.ByteLevel()
     marks.finish(rust, ids)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import tokenizers
 
 from ..config import Tell
+from .joints import marked
 
 WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Where the tokenizer cuts anyway. Words are counted by these first, and only what differs goes through the tokenizer.
 SPACES = re.compile("[^ \t\n\r]+")
 BYTES = re.compile(f" ?[^{WHITE}]+|[{WHITE}]+(?![^{WHITE}])|[{WHITE}]")
 CHUNK = 4_000_000  # characters that are counted at a time
-SMALL = 2 * CHUNK  # below this a second process is not worth its start
 MOST = 8_000_000  # distinct words that are remembered; beyond it, the rarest so far are forgotten
 
 
@@ -39,30 +41,13 @@ class Cutter:
         units: Counter[str] = Counter()
         find = (BYTES if self.bytes else SPACES).findall
         for line in lines:
-            units.update(find(marked(line) if self.morphemes else line))
+            units.update(find(marked(line)[0] if self.morphemes else line))
         normal, split = rust.normalizer, rust.pre_tokenizer
         words: Counter[str] = Counter()
         for unit, count in units.items():
             for word, _ in split.pre_tokenize_str(unit if normal is None else normal.normalize_str(unit)):
                 words[word] += count
         return words
-
-
-JOINT = "\u034f"  # stands between the morphemes of a word; Unicode's own grapheme joiner, which no font shows
-
-
-def marked(text: str) -> str:
-    """A text with a JOINT between the morphemes of each word."""
-    morphemes = import_module(f"{__package__}.korean").morphemes
-    text, place = text.replace(JOINT, ""), 0
-    out: list[str] = []
-    for piece in morphemes(text):
-        start = text.index(piece, place)
-        if out and start == place:
-            out.append(JOINT)
-        out.append(text[place:start] + piece)
-        place = start + len(piece)
-    return "".join(out) + text[place:]
 
 
 def chunks(lines: Iterable[str], size: int = CHUNK) -> Iterator[list[str]]:
@@ -102,22 +87,38 @@ def count_words(
 
 def counted(groups: Iterator[list[str]], cutter: Cutter, workers: int) -> Iterator[Counter[str]]:
     """The counts of each group, in order; other processes are started only for a text that is long enough."""
-    first = next(groups, None)
-    if first is None:
+    first = list(itertools.islice(groups, 2))
+    groups = itertools.chain(first, groups)
+    if workers == 1 or len(first) < 2:
+        yield from map(cutter.count, groups)
         return
-    second = next(groups, None)
-    if second is None or workers == 1:
-        for group in (first, *([second] if second else []), *([] if second is None else groups)):
-            yield cutter.count(group)
-        return
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        waiting = [pool.apply_async(cutter.count, (g,)) for g in (first, second)]
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    waiting: deque[tuple[list[str], Future[Counter[str]] | None]] = deque()
+    try:
         for group in groups:
-            waiting.append(pool.apply_async(cutter.count, (group,)))
+            waiting.append((group, handed(pool, cutter, group)))
             if len(waiting) > workers + 1:  # so that the text is not read faster than it is counted
-                yield waiting.pop(0).get()
-        for job in waiting:
-            yield job.get()
+                yield fetched(cutter, *waiting.popleft())
+        while waiting:
+            yield fetched(cutter, *waiting.popleft())
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def handed(pool: ProcessPoolExecutor, cutter: Cutter, group: list[str]) -> Future[Counter[str]] | None:
+    """A group given to another process, if there is one that works."""
+    try:
+        return pool.submit(cutter.count, group)
+    except BrokenProcessPool:
+        return None
+
+
+def fetched(cutter: Cutter, group: list[str], job: Future[Counter[str]] | None) -> Counter[str]:
+    """The counts of a group; made here where processes do not start (a script without an `if __name__` guard)."""
+    try:
+        return cutter.count(group) if job is None else job.result()
+    except BrokenProcessPool:
+        return cutter.count(group)
 
 
 def alphabet_of(counts: Counter[str], most: int) -> set[str]:

@@ -30,7 +30,7 @@ class Words:
 
     def __init__(self, counts: Mapping[str, int], cut: Callable[[str], list[str]]):
         items = sorted(counts.items())
-        names = sorted({piece for word, _ in items for piece in cut(word)})
+        names = sorted({piece for word, _ in items for piece in cut(word)} - {""})  # "" is an edge inside of a word
         self.names = ["", *names]
         self.number = {name: i for i, name in enumerate(self.names)}
         flat, weights = array("i", [EDGE]), array("q", [0])

@@ -25,6 +25,8 @@ def wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer
     """The same; what the Rust library does not like is still its own error."""
     pieces = [line.rstrip("\r\n") for line in text.split("\n")]
     pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
+    if all(line.endswith(f"\t{i}") for i, line in enumerate(pieces)):  # PaddlePaddle writes the number as well
+        pieces = [line.rpartition("\t")[0] for line in pieces]
     vocab = {piece: i for i, piece in enumerate(pieces)}
     special = roles(options, WORDPIECE)
     lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]

@@ -20,7 +20,7 @@ from ..errors import Error
 from . import bounds
 from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
-from .counting import JOINT, marked
+from .joints import JOINT, marked
 from .normalise import normalise
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
@@ -65,11 +65,11 @@ class Tokenizer:
         self.fallback = "ByteFallback" in names["decoder"]
         self.spaces = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.fallback
         self.morphemes = JOINT in json.dumps([about.get("pre_tokenizer"), about.get("decoder")], ensure_ascii=False)
-        maps = [p["precompiled_charsmap"] for p in kinds["normalizer"] if "precompiled_charsmap" in p]
-        first = next((p for p in kinds["normalizer"] if p.get("type") != "Sequence"), {})
-        whole = "precompiled_charsmap" in first  # else the table sees what other steps have made of the text
-        self.charsmap = Charsmap(base64.b64decode(maps[0]), where) if whole else None
-        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or whole
+        normal = about.get("normalizer") or {}
+        steps = normal.get("normalizers") or [normal]
+        chars = steps[0].get("precompiled_charsmap")  # later, it would see what other steps have made of the text
+        self.charsmap = None if chars is None else Charsmap(base64.b64decode(chars), where)
+        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None
 
     def __len__(self) -> int:
         return self.rust.get_vocab_size(with_added_tokens=True)
@@ -98,6 +98,10 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str], *, special: bool = True, normalise: bool = False) -> list[list[int]]:
         """Ids of many texts, on all cores."""
+        if self.composes and not normalise and self.charsmap is None and not self.morphemes:
+            return [
+                e.ids for e in guarded(lambda: self.rust.encode_batch_fast(list(texts), add_special_tokens=special))
+            ]
         ready = [self.prepare(text, normalise) for text in texts]
         rows: list[list[int]] = [[]] * len(ready)
         for rust, which in ((self.rust, False), (self.plain, True)):
@@ -122,7 +126,7 @@ class Tokenizer:
         """What the Rust library is handed, and whether SentencePiece's table was applied; most text needs nothing."""
         if compose:
             text = normalise(text)
-        if text.isascii():
+        if text.isascii() and (self.charsmap is None or "\r" not in text):
             return text, False
         if not self.composes:
             self.look(text)
@@ -137,12 +141,7 @@ class Tokenizer:
             return self.mapped(text) if RISKY.search(text) else (text, None)
         if not self.morphemes or text.isascii():
             return text, None
-        ready, place, origins = marked(text), 0, []
-        for character in ready:  # a joint belongs to the character after it
-            place = text.index(character, place) if character != JOINT else place
-            origins.append(place)
-            place += character != JOINT
-        return ready, [min(o, len(text) - 1) for o in origins]
+        return marked(text)
 
     def mapped(self, text: str) -> tuple[str, list[int]]:
         """A text with SentencePiece's table applied."""
@@ -229,6 +228,7 @@ class Tokenizer:
             starts = [p[:1] in spaces for p in pieces]
         elif self.suffix:
             starts = [False] * len(pieces)
+            special -= {self.special.get("unk", "")}  # it stands for one character
         elif self.spaces:
             starts = [p.startswith("▁") for p in pieces]
             special -= {self.special.get("unk", "")}  # it has a ▁ of its own before it, or is inside of a word

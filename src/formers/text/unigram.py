@@ -18,7 +18,8 @@ from tokenizers import Tokenizer as Rust
 from ..config import Tell
 from ..errors import Error
 from .bpe import numbered
-from .counting import JOINT, Cutter, alphabet_of, count_words
+from .counting import Cutter, alphabet_of, count_words
+from .joints import JOINT
 from .lattice import DEEPEST, Lattice
 from .templates import style as style_of
 from .tokenizer import Tokenizer
@@ -95,7 +96,7 @@ def estimate(
     number = {letter: i for i, letter in enumerate(letters, 1)}
     symbols, weights = flat(counts, number)
     pieces: list[tuple[int, ...]] = [(i,) for i in range(1, len(letters) + 1)]
-    pieces += seeds(symbols, weights, len(letters), longest, max(50_000, 8 * room))
+    pieces += seeds(symbols, weights, len(letters), longest, max(50_000, 8 * room), room)
     lattice = Lattice(symbols, weights, pieces, len(letters))
     amounts = np.bincount(symbols, weights, len(letters) + 1)[1:]
     chances = np.append(amounts, np.full(len(pieces) - len(letters), amounts.mean() if len(amounts) else 1.0))
@@ -145,14 +146,17 @@ def flat(counts: Counter[str], number: dict[str, int]) -> tuple[np.ndarray, np.n
     return np.array(symbols, np.int32), np.array(weights, np.int64)
 
 
-def seeds(symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, most: int) -> list[tuple[int, ...]]:
-    """The substrings that cover most text, by count × length. One that is always part of the same longer one is none.
+def seeds(
+    symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, most: int, need: int = 0
+) -> list[tuple[int, ...]]:
+    """The substrings that cover most text, by count × length. One that is always part of the same longer one is none,
+    unless fewer than `need` are left.
 
     Each length grows from the last: a substring is frequent only if both of its halves one shorter are.
     """
     name, places = symbols.astype(np.int64), np.flatnonzero(symbols != 0)
     before: tuple[np.ndarray, ...] | None = None
-    rows: list[tuple[np.ndarray, int, np.ndarray]] = []
+    rows: list[tuple[np.ndarray, int, np.ndarray, np.ndarray]] = []
     for length in range(2, longest + 2):
         last = places + length - 1
         inside = last < len(symbols)
@@ -167,8 +171,7 @@ def seeds(symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, 
             np.maximum.at(longer, left[first], counts)
             np.maximum.at(longer, right[first], counts)
             numbers, amounts, at = before
-            free = longer[numbers] < amounts
-            rows.append((amounts[free] * (length - 1), length - 1, at[free]))
+            rows.append((amounts * (length - 1), length - 1, at, longer[numbers] < amounts))
         if length > longest or not len(unique):
             break
         frequent = counts >= 2
@@ -177,7 +180,8 @@ def seeds(symbols: np.ndarray, weights: np.ndarray, letters: int, longest: int, 
         name[places] = renumbered[index]
         before = renumbered[frequent], counts[frequent], places[first[frequent]]
         places = places[frequent[index]]
-    worth = np.concatenate([score for score, _, _ in rows]) if rows else np.zeros(0)
-    found = [(length, place) for _, length, at in rows for place in at.tolist()]
-    best = np.argsort(-worth, kind="stable")[:most]
+    worth = np.concatenate([np.zeros(0), *(score for score, *_ in rows)])
+    free = np.concatenate([np.zeros(0, bool), *(alone for *_, alone in rows)])
+    found = [(length, place) for _, length, at, _ in rows for place in at.tolist()]
+    best = np.lexsort((-worth, ~free))[: min(most, max(int(free.sum()), need))]
     return [tuple(symbols[place : place + length].tolist()) for length, place in (found[i] for i in best.tolist())]

@@ -15,7 +15,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from .bpe import numbered
-from .counting import JOINT, Cutter, alphabet_of, count_words
+from .counting import Cutter, alphabet_of, count_words
+from .joints import JOINT
 from .merges import Queue, Words, learn
 from .templates import BERT as SPECIAL
 from .templates import style as style_of
@@ -75,12 +76,12 @@ def train(
 
 
 def cut(word: str) -> list[str]:
-    """The characters of a word; one that begins a morpheme keeps the mark before it."""
-    first, *rest = word.split(JOINT) if JOINT in word else [word]
-    inner = [JOIN + c for c in first[1:]]
-    for morpheme in rest:
-        inner += [JOIN + (JOINT if i == 0 else "") + c for i, c in enumerate(morpheme)]
-    return [*first[:1], *inner] if first else cut(word.lstrip(JOINT))
+    """The characters of a word; one that begins a morpheme keeps the mark before it, and an edge stands between."""
+    first, *rest = word.lstrip(JOINT).split(JOINT)
+    pieces = [*first[:1], *(JOIN + c for c in first[1:])]
+    for morpheme in filter(None, rest):
+        pieces += ["", JOIN + JOINT + morpheme[0], *(JOIN + c for c in morpheme[1:])]
+    return pieces
 
 
 def machine(lower: bool, unknown: str = SPECIAL["unk"]) -> Rust:

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..former import Former, build
 from ..objectives.choose import objective
 from ..registry import member
+from ..text.templates import FAMILY
 from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
 from .evaluate import Score, evaluate, unigram
@@ -79,7 +80,8 @@ def pretrain(
     letters = 0 if declared.tokenizer == "bpe" else len(set().union(*documents))
     pieces = max(recipe.pieces, 2 * letters)
     say("tokenizer", 0, 1, f"{declared.tokenizer}, {pieces:,} pieces")
-    tokenizer = train_tokenizer(declared.tokenizer, (line for d in documents for line in d.split("\n")), pieces)
+    lines = (line for d in documents for line in d.split("\n"))
+    tokenizer = train_tokenizer(declared.tokenizer, lines, pieces, style=FAMILY[member(family).name][1])
     store, aside = Store.of(documents, tokenizer), Store.of(held, tokenizer)
     say("tokenizer", 1, 1, f"{len(tokenizer):,} pieces, {len(store.tokens):,} tokens")
     goal = objective(recipe.objective or declared.objective, tokenizer, recipe.length)

@@ -1,0 +1,174 @@
+"""RELIABILITY row 16: round trips without loss, and time that grows with the text; row 13: no two alike."""
+
+from __future__ import annotations
+
+import io
+import random
+import time
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from formers import Error
+from formers.data.readers import bundled
+from formers.text import sentencepiece
+from formers.text.normalise import normalise
+from formers.text.stream import Stream
+from formers.text.tokenizer import Tokenizer
+from formers.text.trainers import train
+
+LINES = ["the cat sat on the mat and the dog", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ", "0123 4.5 x=y; {z}"] * 4
+CORPUS = [line for d in bundled("en")[0][:4] + bundled("ko")[0][:10] for line in d.split("\n")]
+EXACT = train("bpe", LINES, 400, nfc=False)
+COMPOSED = train("bpe", LINES, 400)
+TEXT = st.text(max_size=40) | st.text(st.sampled_from("a 한ᄒ\u1161\u11ab\u0301\n\u3000😀\u200d'"), max_size=40)
+
+
+def round_trips(count):
+    seen = []
+
+    @settings(max_examples=count, suppress_health_check=list(HealthCheck))
+    @given(TEXT)
+    def run(text):
+        text = text.encode("utf-8", "ignore").decode().replace("<|endoftext|>", "")
+        ids = EXACT.encode(text)
+        assert EXACT.decode(ids) == text
+        assert normalise(COMPOSED.decode(COMPOSED.encode(text))) == normalise(text)
+        stream = Stream(EXACT)
+        assert "".join(map(stream.push, ids)) + stream.end() == text
+        seen.append(text)
+
+    run()
+    return len(seen)
+
+
+@pytest.mark.filterwarnings("ignore:decomposed Hangul")
+def test_round_trip():
+    assert round_trips(300) >= 300
+
+
+@pytest.mark.full
+@pytest.mark.filterwarnings("ignore:decomposed Hangul")
+def test_round_trip_in_full():
+    count = round_trips(100_000)
+    print(f"row 16: {count:,} round trips without loss")
+    assert count >= 100_000
+
+
+KINDS = {
+    "bpe": {}, "gpt": {"alphabet": 60}, "bert": {"alphabet": 60}, "t5": {"alphabet": 60}, "textcnn": {},
+}  # fmt: skip
+SHAPES = {
+    "words": lambda n: "the cat 현행법은 " * (n // 14),
+    "one word": lambda n: "catdog" * (n // 6),
+    "one letter": lambda n: "a" * n,
+    "spaces": lambda n: " " * n,
+    "marks": lambda n: ".,!?" * (n // 4),
+    "unknown": lambda n: "\u4e2d" * n,
+    "accents": lambda n: "e" + "\u0301" * n,
+    "jamo": lambda n: "\u1112\u1161\u11ab" * (n // 3),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_tokens_grow_with_the_text(kind, shape):
+    """The short form counts tokens: twice the text, twice the tokens, or fewer."""
+    made = train(kind, LINES, 420, **KINDS[kind])
+    one, two = (len(made.encode(SHAPES[shape](n), special=False)) for n in (2000, 4000))
+    assert two <= 2.3 * max(one, 1)
+    assert len(made.decode(made.encode(SHAPES[shape](2000)))) <= 8 * 2000
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_time_grows_with_the_text(kind, shape):
+    made = train(kind, LINES, 420, **KINDS[kind])
+
+    def seconds(n):
+        text, best = SHAPES[shape](n), float("inf")
+        for _ in range(7):
+            began = time.perf_counter()
+            made.decode(made.encode(text))
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    size = 2000
+    while seconds(size) < 0.02 and size < 2**20:
+        size *= 2
+    ratio = seconds(2 * size) / seconds(size)
+    print(f"row 16: {kind}, {shape}: t(2n)/t(n) = {ratio:.2f} at n = {size:,}")
+    assert ratio <= 2.3
+
+
+def test_all_pairs_of_fingerprints_differ():
+    """Families, options, corpora; of one size, and of two."""
+    corpora = (bundled("en")[0][:1], bundled("en")[0][1:2], bundled("ko")[0][:3])
+    kinds = (
+        ("bpe", {}), ("bpe", {"nfc": False}), ("bloom", {}), ("roberta", {}), ("gpt", {}), ("bert", {}), ("gnmt", {}),
+        ("bert", {"lower": True}), ("bert", {"score": "ratio"}), ("t5", {}), ("albert", {}), ("xlnet", {}),
+        ("t5", {"byte_fallback": True}), ("words", {}), ("transformer_xl", {}), ("elmo", {}),
+    )  # fmt: skip
+    made = [train(kind, lines, 460, workers=1, **options) for kind, options in kinds for lines in corpora]
+    made += [train("bpe", lines, 461) for lines in corpora]
+    prints = [t.fingerprint for t in made]
+    assert len(set(prints)) == len(prints)
+    assert prints[:3] == [Tokenizer(t.text, t.special).fingerprint for t in made[:3]]
+    assert sum(len(t) == 460 for t in made) > 20
+    print(f"row 13: {len(prints) * (len(prints) - 1) // 2:,} pairs of tokenizers, all told apart")
+
+
+def mutated(data, draw):
+    """Some bytes are others, left out, doubled, or the end is missing."""
+    data = bytearray(data)
+    for _ in range(draw.randint(1, 8)):
+        place = draw.randrange(len(data))
+        kind = draw.randrange(4)
+        if kind == 0:
+            data[place] = draw.randrange(256)
+        elif kind == 1:
+            del data[place : place + draw.randint(1, 40)]
+        elif kind == 2:
+            data[place:place] = data[place : place + draw.randint(1, 40)]
+        elif len(data) > 50:
+            del data[draw.randrange(len(data) // 2, len(data)) :]
+    return bytes(data)
+
+
+def mutations(count):
+    """Every mutated model is an Error, or a tokenizer that works or fails with an Error."""
+    peer, draw, refused = pytest.importorskip("sentencepiece"), random.Random(0), 0
+    models = []
+    for options in (
+        {"vocab_size": 400},
+        {"vocab_size": 400, "model_type": "bpe"},
+        {"vocab_size": 600, "byte_fallback": True},
+    ):
+        out = io.BytesIO()
+        peer.SentencePieceTrainer.train(
+            sentence_iterator=iter(CORPUS), model_writer=out, minloglevel=2, num_threads=1,
+            normalization_rule_name="nfkc", **options,
+        )  # fmt: skip
+        models.append(out.getvalue())
+    for number in range(count):
+        data = mutated(models[number % 3], draw)
+        began = time.perf_counter()
+        try:
+            made = sentencepiece.from_spm(data, {})
+            made.decode(made.encode("the cat 현행법 \u1112\u1161 é ½"))
+        except Error:
+            refused += 1
+        assert time.perf_counter() - began < 20
+    return refused
+
+
+def test_mutated_models():
+    assert 0 < mutations(60) <= 60
+
+
+@pytest.mark.full
+def test_mutated_models_in_full():
+    refused = mutations(5000)
+    print(f"row 14, tokenizers: 5,000 mutated SentencePiece models, {refused:,} refused, 0 crashes")

@@ -1,0 +1,133 @@
+"""BPE: equal to brute force on bytes and on GPT-1's characters, lossless, the same for any number of processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formers import Error
+from formers.text import bpe, counting
+from formers.text.normalise import normalise
+from formers.text.tokenizer import ALPHABET
+from tests.text import brute
+
+LINES = ["the cat sat on the mat", "the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임"] * 3
+
+
+def model(made):
+    return json.loads(made.text)["model"]
+
+
+def brute_bytes(lines, size):
+    split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = Counter(tuple(w) for line in lines for w, _ in split.pre_tokenize_str(line))
+    return brute.bpe(words, sorted(ALPHABET), size - 1)
+
+
+@given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
+def test_equal_to_brute_force(lines, more):
+    made = model(bpe.train(lines, 257 + more))
+    merges, vocab = brute_bytes(lines, 257 + more)
+    assert [tuple(m) for m in made["merges"]] == merges
+    assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, bpe.END]
+
+
+@given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
+def test_ends_of_words_equal_to_brute_force(lines, more):
+    lines = [*lines, "ab ab"]
+    made = model(bpe.train(lines, 10 + more, style="gpt", alphabet=4))
+    words = Counter((*w[:-1], w[-1] + "</w>") for line in lines for w in line.split())
+    letters = sorted({p for w in words for p in w})
+    merges, vocab = brute.bpe(words, ["<unk>", *letters], 10 + more - 3)
+    assert [tuple(m) for m in made["merges"]] == merges
+    assert made["vocab"]["<unk>"] == 0
+    assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, "<start>", "<delimiter>", "<classify>"]
+
+
+@pytest.mark.parametrize("chunk", [50, 10**6])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
+    """Also with Korean, whose bytes make long words; the text is cut into many chunks, or is one."""
+    if chunk == 10**6 and workers == 2:
+        pytest.skip("one chunk starts no process")
+    monkeypatch.setattr(counting.chunks, "__defaults__", (chunk,))
+    made = bpe.train(iter(LINES), 300, workers=workers)
+    assert made.text == bpe.train(LINES, 300, workers=1).text
+    assert [tuple(m) for m in model(made)["merges"]] == brute_bytes(LINES, 300)[0]
+
+
+def test_a_script_without_a_guard_still_trains(tmp_path):
+    """Other processes import the script again and fail there; the text is then counted here, and nothing hangs."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from formers.text import bpe, counting\n"
+        "counting.chunks.__defaults__ = (50,)\n"
+        "lines = ['the cat sat on the mat', 'the dog sat on the log'] * 20\n"
+        "made = bpe.train(lines, 280, workers=2)\n"
+        "assert made.text == bpe.train(lines, 280, workers=1).text\n"
+        "print('done')\n"
+    )
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.endswith("done\n")
+
+
+def test_words_that_do_not_fit_are_the_rarest(monkeypatch):
+    monkeypatch.setattr(counting, "MOST", 3)
+    monkeypatch.setattr(counting.chunks, "__defaults__", (1,))
+    cutter = counting.Cutter(bpe.machine(True, False).to_str(), bytes=True)
+    counts = counting.count_words(["a a a b b b c d e f"] * 1, cutter, 1)
+    assert {w.strip("Ġ") for w in counts} <= {"a", "b"}
+    assert sum(counts.values()) >= 3
+
+
+TRAINED = bpe.train(LINES, 320)
+EXACT = bpe.train(LINES, 320, nfc=False)
+
+
+@given(st.text(max_size=40))
+@pytest.mark.filterwarnings("ignore:decomposed Hangul")
+def test_lossless(text):
+    """Byte for byte without NFC, and up to NFC with it (Python and Rust know the same Unicode here)."""
+    text = text.encode("utf-8", errors="ignore").decode().replace(bpe.END, "")
+    assert EXACT.decode(EXACT.encode(text)) == text
+    assert normalise(TRAINED.decode(TRAINED.encode(text))) == normalise(text)
+    units = counting.BYTES.findall(text)
+    assert "".join(units) == text
+    split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
+    assert [w for u in units for w, _ in split(u)] == [w for w, _ in split(text)]
+
+
+def test_decomposed_hangul_is_composed_first():
+    """FAMILY: NFD makes a Korean byte-level BPE many times longer; without the normaliser it does here too."""
+    text, apart = "현행법을 개정", unicodedata.normalize("NFD", "현행법을 개정")
+    assert TRAINED.encode(apart) == TRAINED.encode(text)
+    with pytest.warns(UserWarning, match="decomposed Hangul"):
+        assert len(EXACT.encode(apart)) > 3 * len(EXACT.encode(text))
+
+
+def test_gpt1_keeps_syllables():
+    made = bpe.train([*LINES, "Café ÉCOLE"] * 2, 90, style="gpt", alphabet=60)
+    text = "The cat: 현행법은 café école"
+    assert made.decode(made.encode(text.replace(":", ""), special=False)) == text.lower().replace(":", "")
+    assert made.encode(unicodedata.normalize("NFD", text)) == made.encode(text)
+    assert made.encode("the cat", "the dog")[0] == made.id("bos")
+
+
+def test_options():
+    with pytest.raises(Error, match="too small"):
+        bpe.train(LINES, 256)
+    with pytest.raises(Error, match="bytes know no option 'lower'"):
+        bpe.train(LINES, 300, lower=True)
+    with pytest.raises(Error, match="no style 'gtp2'"):
+        bpe.train(LINES, 300, style="gtp2")
+    assert len(bpe.train([], 300)) == 257
+    assert bpe.train(LINES, 300, style="bloom").id("pad") == 3
