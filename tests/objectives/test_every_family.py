@@ -134,3 +134,17 @@ def test_sizes_are_bounds_and_batches_have_one_shape(name):
         for b, _ in batches(data, goal, 100, epochs=2)
     }
     assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("name", ["nsp", "spans", "permutation"])
+def test_the_same_for_any_number_of_workers_and_ranks(name):
+    goal = objective(name, TOKENIZER, 24)
+
+    def said(**how):
+        runs = [batches(TEXT, goal, 96, 3, epochs=1, rank=rank, **how) for rank in range(how.get("ranks", 1))]
+        return {int(s): fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
+
+    alone = said()
+    assert len(alone) == len(goal.plan(TEXT, 3, 0))
+    for how in ({"workers": 1}, {"workers": 2}, {"ranks": 2}):
+        assert said(**how) == alone

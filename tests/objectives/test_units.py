@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,11 @@ def marked(seed=0, **more):
     return toys.with_units(data, (PHRASE * phrase + ENTITY * entity).astype(np.uint8))
 
 
+@functools.cache
+def million():
+    return marked(3, documents=1700, most=60, longest=40)
+
+
 @given(st.integers(0, 10**4), st.sampled_from(["basic", "phrase", "entity"]))
 def test_units_are_hidden_whole(seed, stage):
     data = marked(seed % 7)
@@ -53,7 +60,7 @@ def test_units_are_hidden_whole(seed, stage):
 
 @pytest.mark.parametrize(("stage", "mean"), [("basic", 1.0), ("phrase", 1 / 0.6), ("entity", 2.5)])
 def test_each_unit_has_its_chance(stage, mean):
-    data = marked(3, documents=2000, most=60, longest=40)
+    data = million()
     assert len(data.tokens) > 1_000_000
     goal = objective("units", TOKENIZER, 512, stage=stage)
     _, _, batch = toys.examples(goal, data)
@@ -249,3 +256,19 @@ def test_a_joined_store_answers_as_its_stores():
     parts.append(second.take(np.array([0]), np.array([2])))
     for got, index in ((ids, 0), (sentence, 1), (unit, 2)):
         assert np.array_equal(got, np.concatenate([part[index] for part in parts]))
+
+
+def test_a_task_has_its_number():
+    for name in ("units", "unit_pairs"):
+        batch = toys.examples(objective(name, TOKENIZER, 40, task=2), marked())[2]
+        assert batch.tasks.tolist() == [2] * len(batch.ids)
+        assert toys.examples(objective(name, TOKENIZER, 40), marked())[2].tasks is None
+
+
+def test_streams_of_words():
+    data = toys.store([[25], [18]], end=TOKENIZER.id("eos"))
+    goal = objective("bidirectional", TOKENIZER, 5, slots=9, streams=2)
+    seen = list(batches(data, goal, 10, epochs=1))
+    assert all(b.ids.shape == (10, 9) and b.starts.tolist() == [0, 5, 10] for b, _ in seen)
+    row = np.concatenate([b.labels.reshape(2, 5)[1] for b, _ in seen])
+    assert np.array_equal(row, data.tokens[len(data.tokens) // 2 :][: len(row)])

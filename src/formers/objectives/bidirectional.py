@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, room
+from ..data.plans import Plan, Raw, Shape, room, streams
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text import chars
@@ -33,6 +33,7 @@ class BidirectionalLM:
     frame: Frame = ((), ())
     end: int | None = None
     sampled: int = 0
+    streams: int = 0  # windows that follow each other from batch to batch, for a state that is carried over
     part: str = "lm"
 
     @staticmethod
@@ -50,21 +51,25 @@ class BidirectionalLM:
         return BidirectionalLM(length, spelling, frame, tokenizer.id("eos"), **options)  # type: ignore[arg-type]
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, with room for the marks."""
+        """Windows in random order, with room for the marks; of streams, the store's own marks stay inside."""
+        if self.streams:
+            return streams(store, self.length, self.streams)
         return cut(*bodies(store, self.end), self.length - sum(map(len, self.frame)), seed, epoch)
 
     def sizes(self, plan: Plan) -> np.ndarray:
         """As many words and places as the plan says, and the marks."""
-        lengths = plan.lengths + sum(map(len, self.frame))
+        lengths = plan.lengths + (0 if self.streams else sum(map(len, self.frame)))
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 
     def shape(self, total: int, plan: Plan) -> Shape:
         """A loss at every word."""
+        if self.streams:
+            return Shape(self.streams, self.streams * self.length, 0, self.length)
         return Shape(room(total, self.sizes(plan)[:, 0]), total, 0, self.length)
 
     def corrupt(self, raw: Raw, seed: int) -> Batch:
         """Nothing is hidden; the labels are the words themselves, and the loss looks at the one before and behind."""
-        at = laid(raw, *self.frame)
+        at = laid(raw, *(((), ()) if self.streams else self.frame))
         return Batch(self.spelling[at.ids], at.starts, self.length, labels=at.ids, sample=raw.sample)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
