@@ -67,6 +67,15 @@ def test_ernies_other_objectives(name):
     assert all(torch.isfinite(total) and count > 0 for total, count in losses.values())
 
 
+def test_a_head_without_the_part_is_refused():
+    goal = objective("nsp", TOKENIZER, 24)
+    batch = next(batches(TEXT, goal, 96))[0].to("cpu")
+    for head, part in (("mlm", "nsp"), ("nsp", "mlm")):
+        f = formers.build("bert", head=head, vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
+        with pytest.raises(formers.Error, match=f"the head has no part '{part}'"):
+            goal.loss(f.model, batch)
+
+
 def fields(batch, row):
     """All that a batch says of one example, in a form that can be compared."""
     low, high = (int(x) for x in batch.starts[row : row + 2])

@@ -265,6 +265,21 @@ def test_a_task_has_its_number():
         assert toys.examples(objective(name, TOKENIZER, 40), marked())[2].tasks is None
 
 
+def test_one_mark_for_begin_and_end_stands_at_the_end():
+    pieces = toys.tokenizer(roles={"bos": "</s>", "eos": "</s>", "unk": "<unk>"})
+    goal = objective("bidirectional", pieces, 12, slots=9)
+    assert goal.frame == ((), (pieces.id("eos"),))
+    assert goal.spelling[pieces.id("eos")].tolist() == chars.fill([chars.END], 9)
+
+
+def test_losses_are_summed_in_single_precision():
+    f, goal = elmo(sampled=20)
+    f.to(dtype=torch.bfloat16)
+    batch = next(batches(toys.random_store(), goal, 64))[0].to("cpu")
+    assert goal.loss(f.model.train(), batch)["lm"][0].dtype == torch.float32
+    assert goal.loss(f.model.eval(), batch)["lm"][0].dtype == torch.float32
+
+
 def test_streams_of_words():
     data = toys.store([[25], [18]], end=TOKENIZER.id("eos"))
     goal = objective("bidirectional", TOKENIZER, 5, slots=9, streams=2)

@@ -82,8 +82,8 @@ def pretrain(
     tokenizer = train_tokenizer(declared.tokenizer, (line for d in documents for line in d.split("\n")), pieces)
     store, aside = Store.of(documents, tokenizer), Store.of(held, tokenizer)
     say("tokenizer", 1, 1, f"{len(tokenizer):,} pieces, {len(store.tokens):,} tokens")
-    own = recipe.head == declared.pretraining
-    goal = objective(declared.objective if own else PLAIN[recipe.head], tokenizer, recipe.length)
+    kind = declared.objective if recipe.head == declared.pretraining else PLAIN.get(recipe.head, declared.objective)
+    goal = objective(kind, tokenizer, recipe.length)
     values: dict[str, Any] = {**recipe.model, **ids(tokenizer), "vocab": len(tokenizer)}
     former = build(family, head=recipe.head, seed=seed, **values)
     former.tokenizer = tokenizer
