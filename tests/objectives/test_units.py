@@ -15,6 +15,7 @@ import formers
 from formers import Error
 from formers.data.loader import batches
 from formers.data.store import ENTITY, PHRASE, Store
+from formers.objectives.bidirectional import by_frequency, chance
 from formers.objectives.choose import objective
 from formers.objectives.mixture import Mixture, together
 from formers.text import chars
@@ -263,6 +264,13 @@ def test_a_task_has_its_number():
         batch = toys.examples(objective(name, TOKENIZER, 40, task=2), marked())[2]
         assert batch.tasks.tolist() == [2] * len(batch.ids)
         assert toys.examples(objective(name, TOKENIZER, 40), marked())[2].tasks is None
+
+
+def test_words_are_drawn_by_frequency():
+    drawn = by_frequency(200_000, 50, torch.device("cpu")).view(20_000, 10)
+    seen = torch.stack([(drawn == word).any(1).double().mean() for word in range(50)])
+    torch.testing.assert_close(seen, chance(torch.arange(50), 10, 50).double(), atol=0.015, rtol=0)
+    assert chance(torch.arange(50), 1, 50).sum() == pytest.approx(1.0), "the chances of one draw"
 
 
 def test_one_mark_for_begin_and_end_stands_at_the_end():

@@ -95,19 +95,27 @@ class BidirectionalLM:
         out: Any = head.out
         weight, bias = model.body.table if out.weight is None else out.weight, out.bias
         vocab, goal = weight.shape[0], labels.clamp(min=0)
-        draw = torch.rand(self.sampled, device=hidden.device)
-        drawn = (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1).sort().values
+        drawn = by_frequency(self.sampled, vocab, hidden.device).sort().values
         again = F.pad(drawn[1:] == drawn[:-1], (1, 0))  # a word counts once
-
-        def expected(word: Tensor) -> Tensor:  # log of the chance that a word is among those drawn
-            once = torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1)
-            return torch.log(-torch.expm1(self.sampled * torch.log1p(-once)))
-
-        right = wide((states * weight[goal]).sum(-1) + bias[goal]) - expected(goal)  # (N, 2)
-        wrong = wide(F.linear(states, weight[drawn], bias[drawn])) - expected(drawn)  # (N, 2, sampled)
+        right = wide((states * weight[goal]).sum(-1) + bias[goal]) - chance(goal, self.sampled, vocab).log()  # (N, 2)
+        wrong = (
+            wide(F.linear(states, weight[drawn], bias[drawn])) - chance(drawn, self.sampled, vocab).log()
+        )  # (N, 2, sampled)
         wrong = wrong.masked_fill(again | (drawn == goal[..., None]), -torch.inf)  # nor is it held against itself
         nll = torch.logsumexp(torch.cat((right[..., None], wrong), -1), -1) - right
         return (nll * (labels != IGNORED)).sum()
+
+
+def by_frequency(number: int, vocab: int, device: torch.device) -> Tensor:
+    """Words drawn with p(i) = log(1 + 1/(i + 1)) / log(vocab + 1): Zipf's law for a vocabulary sorted by frequency."""
+    draw = torch.rand(number, device=device, dtype=torch.float64)
+    return (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1)
+
+
+def chance(word: Tensor, number: int, vocab: int) -> Tensor:
+    """The chance that a word is among so many drawn ones."""
+    once = torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1)
+    return -torch.expm1(number * torch.log1p(-once))
 
 
 def spelled(word: str, slots: int) -> list[int]:
