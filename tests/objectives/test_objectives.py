@@ -311,6 +311,12 @@ def test_objectives_by_name():
         objective("masked", pieces, 16, rates=0.2)
     with pytest.raises(Error, match="'vocab'"):
         objective("masked", pieces, 16, vocab=7)
+    with pytest.raises(Error, match="rate is a share between 0 and 1, got 1.5"):
+        objective("masked", pieces, 16, rate=1.5)
+    assert objective("masked", pieces, 16, rate=0).rate == 0
+    with pytest.raises(Error, match="examples of 2 tokens are too short"):
+        objective("masked", pieces, 2)
+    assert objective("masked", pieces, 3).length == 3
     with pytest.raises(Error, match="'rate'"):
         objective("masked", pieces, 16, rate="much")
     with pytest.raises(Error, match="no \\[CLS\\]"):

@@ -139,6 +139,9 @@ def test_half_of_the_dialogues_are_real():
             documents = np.searchsorted(data.starts, plan.begin[low:high], side="right") - 1
             place.append(int(np.argmin([(documents == d).sum() for d in documents])))
     assert np.bincount(place) / len(place) == pytest.approx([1 / 3] * 3, abs=0.04), "any turn may be replaced"
+    with pytest.raises(Error, match="no room for 3 turns"):
+        objective("dialogue", TOKENIZER, 6).plan(data, 0, 0)
+    assert len(objective("dialogue", TOKENIZER, 7).plan(data, 0, 0))
     with pytest.raises(Error, match="several conversations"):
         objective("dialogue", TOKENIZER, 64).plan(toys.store([[3], [4]]), 0, 0)
 

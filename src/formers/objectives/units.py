@@ -91,6 +91,8 @@ class Dialogue(Units, NextSentence):
         place = at[:-1] + below(number, *key, begin, WHICH)
         sentence[place[fake]] = instead[fake]
         share = np.repeat((self.length - 1) // number - 1, number)
+        if share.min() < 1:
+            raise Error(f"examples of {self.length} tokens have no room for {self.turns} turns", fix="take longer ones")
         start, stop = book.begin[sentence], np.minimum(book.end[sentence], book.begin[sentence] + share)
         order = shuffled(len(begin), seed, epoch, ORDER)
         spans = spread(at[:-1][order], number[order])
