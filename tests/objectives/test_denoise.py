@@ -255,6 +255,7 @@ def test_sizes_and_errors():
         objective("denoise", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}), 32)
     with pytest.raises(Error, match="too short"):
         goal(7).plan(data, 0, 0)
+    assert len(goal(8).plan(data, 0, 0))
 
 
 def test_a_language_stands_at_the_end():

@@ -69,9 +69,7 @@ def objective(name: str, tokenizer: Tokenizer, length: int, **options: Any) -> A
     typed = {key: coerce(value, known[key], key, f"objective {name}") for key, value in options.items()}
     for key in SHARES & set(typed):
         if not 0 <= typed[key] <= 1:
-            raise Error(
-                f"{key} is a share between 0 and 1, got {typed[key]}", where=f"objective {name}", fix="write 0.15"
-            )
+            raise Error(f"{key} is a share between 0 and 1, got {typed[key]}", fix="15 % is 0.15")
     if length < SHORTEST:
         raise Error(f"examples of {length} tokens are too short", fix=f"take at least {SHORTEST}")
     return choice.kind.of(tokenizer, length, **{**dict(choice.options), **typed})
