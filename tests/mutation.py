@@ -43,6 +43,11 @@ GOAL = 0.85
 
 # In each child, until one fails: from the quick tests that kill most to the slow ones.
 NN = sorted(map(str, Path(__file__).parent.glob("nn/test_*.py")), reverse=True)  # types, parts, door before the others
+OWN = {  # the test that looks at a file of objectives/ most closely comes first
+    "bidirectional": "units", "mixture": "units", "units": "units", "pairing": "pairs", "pairs": "pairs",
+    "spans": "spans", "targets": "spans", "seq2seq": "spans", "tokens": "spans", "noise": "denoise",
+    "denoise": "denoise", "permutation": "permutation", "static": "static",
+}  # fmt: skip
 OBJECTIVES = ["objectives", "pairs", "spans", "permutation", "denoise", "units", "static", "every_family"]
 TESTS = {
     "nn": [
@@ -59,7 +64,7 @@ TESTS = {
         [*NN, "-k", "test_flex or pieces or compile"],
         ["tests/models/test_family.py", "-k", "compiles and gpt2"],
     ],
-    "objectives": [[f"tests/objectives/test_{name}.py" for name in OBJECTIVES], ["tests/nn/test_adaptive.py"]],
+    "objectives": [[f"tests/objectives/test_{name}.py"] for name in OBJECTIVES] + [["tests/nn/test_adaptive.py"]],
 }
 OPTIONS = ["-x", "-q", "--tb=no", "--hypothesis-profile=hasty", "-p", "no:cacheprovider", "-p", "no:xdist"]
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
@@ -213,6 +218,11 @@ class Changed(importlib.machinery.SourceFileLoader):
         return importlib.util.spec_from_file_location(name, self.path, loader=self) if name == self.name else None
 
 
+def tests_of(file: Path) -> list[list[str]]:
+    """The tests of a file's room, those of the file itself first."""
+    return sorted(TESTS[file.parts[1]], key=lambda tests: not tests[0].endswith(f"test_{OWN.get(file.stem)}.py"))
+
+
 def start(file: str, tree: ast.Module, limit: int) -> int:
     """Fork a child that runs the tests against a changed file; it exits with 0 if all pass."""
     child = os.fork()
@@ -226,7 +236,7 @@ def start(file: str, tree: ast.Module, limit: int) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
         os.chdir(SOURCE.parent)
         sys.meta_path.insert(0, Changed(file, tree))
-        code = int(any(pytest.main([*OPTIONS, *tests]) for tests in TESTS[Path(file).parts[1]]))
+        code = int(any(pytest.main([*OPTIONS, *tests]) for tests in tests_of(Path(file))))
     finally:
         os._exit(code)
 

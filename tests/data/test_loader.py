@@ -24,6 +24,8 @@ from formers.objectives.causal import CausalLM
 from formers.objectives.choose import OBJECTIVES, objective
 from formers.text import wordpiece
 
+NAMES = [name for name in OBJECTIVES if name != "seq2seq"]  # which needs a store of pairs
+
 
 def store(*lengths, vocab=100):
     starts = np.cumsum([0, *lengths])
@@ -73,7 +75,7 @@ def corpus():
 
 def goals(tokenizer, length=24):
     """Every objective that this tokenizer can have."""
-    for name in OBJECTIVES:
+    for name in NAMES:
         try:
             yield objective(name, tokenizer, length)
         except Error:
@@ -196,7 +198,7 @@ def test_a_boundary_gives_the_same_batches(corpus):
                 assert equal(batch, other)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_the_same_in_any_batch_worker_and_rank_and_another_in_the_next_epoch(corpus, name):
     tokenizer, made = corpus
     try:

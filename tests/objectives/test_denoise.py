@@ -255,3 +255,18 @@ def test_sizes_and_errors():
         objective("denoise", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}), 32)
     with pytest.raises(Error, match="too short"):
         goal(7).plan(data, 0, 0)
+    assert len(goal(8).plan(data, 0, 0))
+
+
+def test_a_language_stands_at_the_end():
+    roles = {"bos": "<s>", "pad": "<pad>", "eos": "</s>", "unk": "<unk>", "mask": "<mask>"}
+    pieces = toys.tokenizer(roles=roles)
+    named = pieces.token(20)
+    made = objective("denoise", pieces, 40, language=named, **QUIET)
+    batch = made.corrupt(toys.raw([4]), 0)
+    ids = toys.raw([4]).ids.tolist()
+    assert batch.labels.tolist() == [*ids, pieces.id("eos"), 20]
+    assert batch.ids.tolist() == [20, *ids, pieces.id("eos")], "the decoder starts with the language"
+    assert batch.source.ids.tolist() == [*ids, pieces.id("eos"), 20]
+    with pytest.raises(Error, match="no token 'xx_XX'"):
+        objective("denoise", pieces, 40, language="xx_XX")

@@ -67,6 +67,15 @@ def test_ernies_other_objectives(name):
     assert all(torch.isfinite(total) and count > 0 for total, count in losses.values())
 
 
+def test_a_head_without_the_part_is_refused():
+    goal = objective("nsp", TOKENIZER, 24)
+    batch = next(batches(TEXT, goal, 96))[0].to("cpu")
+    for head, part in (("mlm", "nsp"), ("nsp", "mlm")):
+        f = formers.build("bert", head=head, vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
+        with pytest.raises(formers.Error, match=f"the head has no part '{part}'"):
+            goal.loss(f.model, batch)
+
+
 def fields(batch, row):
     """All that a batch says of one example, in a form that can be compared."""
     low, high = (int(x) for x in batch.starts[row : row + 2])
@@ -134,3 +143,17 @@ def test_sizes_are_bounds_and_batches_have_one_shape(name):
         for b, _ in batches(data, goal, 100, epochs=2)
     }
     assert len(shapes) == 1
+
+
+@pytest.mark.parametrize("name", ["nsp", "spans", "permutation"])
+def test_the_same_for_any_number_of_workers_and_ranks(name):
+    goal = objective(name, TOKENIZER, 24)
+
+    def said(**how):
+        runs = [batches(TEXT, goal, 96, 3, epochs=1, rank=rank, **how) for rank in range(how.get("ranks", 1))]
+        return {int(s): fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
+
+    alone = said()
+    assert len(alone) == len(goal.plan(TEXT, 3, 0))
+    for how in ({"workers": 1}, {"workers": 2}, {"ranks": 2}):
+        assert said(**how) == alone

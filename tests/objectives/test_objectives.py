@@ -311,6 +311,12 @@ def test_objectives_by_name():
         objective("masked", pieces, 16, rates=0.2)
     with pytest.raises(Error, match="'vocab'"):
         objective("masked", pieces, 16, vocab=7)
+    with pytest.raises(Error, match="rate is a share between 0 and 1, got 1.5"):
+        objective("masked", pieces, 16, rate=1.5)
+    assert objective("masked", pieces, 16, rate=0).rate == 0
+    with pytest.raises(Error, match="examples of 2 tokens are too short"):
+        objective("masked", pieces, 2)
+    assert objective("masked", pieces, 3).length == 3
     with pytest.raises(Error, match="'rate'"):
         objective("masked", pieces, 16, rate="much")
     with pytest.raises(Error, match="no \\[CLS\\]"):
@@ -318,6 +324,16 @@ def test_objectives_by_name():
 
 
 def test_every_objective_has_help_and_options():
+    assert set(OBJECTIVES) == {
+        "causal", "prefix", "seq2seq", "bidirectional", "masked", "words", "ngrams", "nsp", "sop", "permutation",
+        "denoise", "spans", "switch", "prefix_spans", "deshuffle", "units", "unit_pairs", "dialogue",
+    }  # fmt: skip
+    pieces = toys.tokenizer(60, sentinels=20)
+    made = {name: objective(name, pieces, 24) for name in OBJECTIVES}
+    assert made["prefix"].prefix
+    assert (made["words"].grams, made["ngrams"].grams, made["sop"].grams, made["nsp"].grams) == (1, 3, 3, 0)
+    assert (made["switch"].balance, made["spans"].balance) == (0.01, 0.0)
+    assert (made["prefix_spans"].kind, made["deshuffle"].kind, made["spans"].kind) == ("prefix", "deshuffle", "spans")
     for name, choice in OBJECTIVES.items():
         assert choice.help, name
         assert set(dict(choice.options)) <= set(settings(choice.kind)), name

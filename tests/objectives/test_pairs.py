@@ -220,6 +220,9 @@ def test_epochs_have_as_many_examples_but_others():
 def test_one_document_is_not_enough():
     with pytest.raises(Error, match="needs text of other documents, and there is 1 document"):
         objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7]]), 0, 0)
+    with pytest.raises(Error, match="a pair of 1 tokens is too short"):
+        objective("nsp", TOKENIZER, 4).plan(toys.store([[5, 6], [7]]), 0, 0)
+    assert len(objective("nsp", TOKENIZER, 5).plan(toys.store([[5, 6], [7]]), 0, 0))
     with pytest.raises(Error, match="needs text of other documents"):
         objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7], []]), 0, 0)
 

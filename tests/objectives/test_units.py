@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ import formers
 from formers import Error
 from formers.data.loader import batches
 from formers.data.store import ENTITY, PHRASE, Store
+from formers.objectives.bidirectional import by_frequency, chance
 from formers.objectives.choose import objective
 from formers.objectives.mixture import Mixture, together
 from formers.text import chars
@@ -28,6 +31,11 @@ def marked(seed=0, **more):
     r = np.random.default_rng(seed)
     phrase, entity = r.random(len(data.tokens)) < 0.6, r.random(len(data.tokens)) < 0.4
     return toys.with_units(data, (PHRASE * phrase + ENTITY * entity).astype(np.uint8))
+
+
+@functools.cache
+def million():
+    return marked(3, documents=1700, most=60, longest=40)
 
 
 @given(st.integers(0, 10**4), st.sampled_from(["basic", "phrase", "entity"]))
@@ -53,7 +61,7 @@ def test_units_are_hidden_whole(seed, stage):
 
 @pytest.mark.parametrize(("stage", "mean"), [("basic", 1.0), ("phrase", 1 / 0.6), ("entity", 2.5)])
 def test_each_unit_has_its_chance(stage, mean):
-    data = marked(3, documents=2000, most=60, longest=40)
+    data = million()
     assert len(data.tokens) > 1_000_000
     goal = objective("units", TOKENIZER, 512, stage=stage)
     _, _, batch = toys.examples(goal, data)
@@ -131,6 +139,9 @@ def test_half_of_the_dialogues_are_real():
             documents = np.searchsorted(data.starts, plan.begin[low:high], side="right") - 1
             place.append(int(np.argmin([(documents == d).sum() for d in documents])))
     assert np.bincount(place) / len(place) == pytest.approx([1 / 3] * 3, abs=0.04), "any turn may be replaced"
+    with pytest.raises(Error, match="no room for 3 turns"):
+        objective("dialogue", TOKENIZER, 6).plan(data, 0, 0)
+    assert len(objective("dialogue", TOKENIZER, 7).plan(data, 0, 0))
     with pytest.raises(Error, match="several conversations"):
         objective("dialogue", TOKENIZER, 64).plan(toys.store([[3], [4]]), 0, 0)
 
@@ -249,3 +260,41 @@ def test_a_joined_store_answers_as_its_stores():
     parts.append(second.take(np.array([0]), np.array([2])))
     for got, index in ((ids, 0), (sentence, 1), (unit, 2)):
         assert np.array_equal(got, np.concatenate([part[index] for part in parts]))
+
+
+def test_a_task_has_its_number():
+    for name in ("units", "unit_pairs"):
+        batch = toys.examples(objective(name, TOKENIZER, 40, task=2), marked())[2]
+        assert batch.tasks.tolist() == [2] * len(batch.ids)
+        assert toys.examples(objective(name, TOKENIZER, 40), marked())[2].tasks is None
+
+
+def test_words_are_drawn_by_frequency():
+    drawn = by_frequency(200_000, 50, torch.device("cpu")).view(20_000, 10)
+    seen = torch.stack([(drawn == word).any(1).double().mean() for word in range(50)])
+    torch.testing.assert_close(seen, chance(torch.arange(50), 10, 50).double(), atol=0.015, rtol=0)
+    assert chance(torch.arange(50), 1, 50).sum() == pytest.approx(1.0), "the chances of one draw"
+
+
+def test_one_mark_for_begin_and_end_stands_at_the_end():
+    pieces = toys.tokenizer(roles={"bos": "</s>", "eos": "</s>", "unk": "<unk>"})
+    goal = objective("bidirectional", pieces, 12, slots=9)
+    assert goal.frame == ((), (pieces.id("eos"),))
+    assert goal.spelling[pieces.id("eos")].tolist() == chars.fill([chars.END], 9)
+
+
+def test_losses_are_summed_in_single_precision():
+    f, goal = elmo(sampled=20)
+    f.to(dtype=torch.bfloat16)
+    batch = next(batches(toys.random_store(), goal, 64))[0].to("cpu")
+    assert goal.loss(f.model.train(), batch)["lm"][0].dtype == torch.float32
+    assert goal.loss(f.model.eval(), batch)["lm"][0].dtype == torch.float32
+
+
+def test_streams_of_words():
+    data = toys.store([[25], [18]], end=TOKENIZER.id("eos"))
+    goal = objective("bidirectional", TOKENIZER, 5, slots=9, streams=2)
+    seen = list(batches(data, goal, 10, epochs=1))
+    assert all(b.ids.shape == (10, 9) and b.starts.tolist() == [0, 5, 10] for b, _ in seen)
+    row = np.concatenate([b.labels.reshape(2, 5)[1] for b, _ in seen])
+    assert np.array_equal(row, data.tokens[len(data.tokens) // 2 :][: len(row)])

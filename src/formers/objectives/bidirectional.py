@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, room
+from ..data.plans import Plan, Raw, Shape, room, streams
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text import chars
@@ -33,6 +33,7 @@ class BidirectionalLM:
     frame: Frame = ((), ())
     end: int | None = None
     sampled: int = 0
+    streams: int = 0  # windows that follow each other from batch to batch, for a state that is carried over
     part: str = "lm"
 
     @staticmethod
@@ -50,21 +51,25 @@ class BidirectionalLM:
         return BidirectionalLM(length, spelling, frame, tokenizer.id("eos"), **options)  # type: ignore[arg-type]
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, with room for the marks."""
+        """Windows in random order, with room for the marks; of streams, the store's own marks stay inside."""
+        if self.streams:
+            return streams(store, self.length, self.streams)
         return cut(*bodies(store, self.end), self.length - sum(map(len, self.frame)), seed, epoch)
 
     def sizes(self, plan: Plan) -> np.ndarray:
         """As many words and places as the plan says, and the marks."""
-        lengths = plan.lengths + sum(map(len, self.frame))
+        lengths = plan.lengths + (0 if self.streams else sum(map(len, self.frame)))
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 
     def shape(self, total: int, plan: Plan) -> Shape:
         """A loss at every word."""
+        if self.streams:
+            return Shape(self.streams, self.streams * self.length, 0, self.length)
         return Shape(room(total, self.sizes(plan)[:, 0]), total, 0, self.length)
 
     def corrupt(self, raw: Raw, seed: int) -> Batch:
         """Nothing is hidden; the labels are the words themselves, and the loss looks at the one before and behind."""
-        at = laid(raw, *self.frame)
+        at = laid(raw, *(((), ()) if self.streams else self.frame))
         return Batch(self.spelling[at.ids], at.starts, self.length, labels=at.ids, sample=raw.sample)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
@@ -90,19 +95,27 @@ class BidirectionalLM:
         out: Any = head.out
         weight, bias = model.body.table if out.weight is None else out.weight, out.bias
         vocab, goal = weight.shape[0], labels.clamp(min=0)
-        draw = torch.rand(self.sampled, device=hidden.device)
-        drawn = (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1).sort().values
+        drawn = by_frequency(self.sampled, vocab, hidden.device).sort().values
         again = F.pad(drawn[1:] == drawn[:-1], (1, 0))  # a word counts once
-
-        def expected(word: Tensor) -> Tensor:  # log of the chance that a word is among those drawn
-            once = torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1)
-            return torch.log(-torch.expm1(self.sampled * torch.log1p(-once)))
-
-        right = wide((states * weight[goal]).sum(-1) + bias[goal]) - expected(goal)  # (N, 2)
-        wrong = wide(F.linear(states, weight[drawn], bias[drawn])) - expected(drawn)  # (N, 2, sampled)
+        right = wide((states * weight[goal]).sum(-1) + bias[goal]) - chance(goal, self.sampled, vocab).log()  # (N, 2)
+        wrong = (
+            wide(F.linear(states, weight[drawn], bias[drawn])) - chance(drawn, self.sampled, vocab).log()
+        )  # (N, 2, sampled)
         wrong = wrong.masked_fill(again | (drawn == goal[..., None]), -torch.inf)  # nor is it held against itself
         nll = torch.logsumexp(torch.cat((right[..., None], wrong), -1), -1) - right
         return (nll * (labels != IGNORED)).sum()
+
+
+def by_frequency(number: int, vocab: int, device: torch.device) -> Tensor:
+    """Words drawn with p(i) = log(1 + 1/(i + 1)) / log(vocab + 1): Zipf's law for a vocabulary sorted by frequency."""
+    draw = torch.rand(number, device=device, dtype=torch.float64)
+    return (torch.exp(draw * np.log(vocab + 1)) - 1).long().clamp(max=vocab - 1)
+
+
+def chance(word: Tensor, number: int, vocab: int) -> Tensor:
+    """The chance that a word is among so many drawn ones."""
+    once = torch.log1p(1 / (word + 1.0)) / np.log(vocab + 1)
+    return -torch.expm1(number * torch.log1p(-once))
 
 
 def spelled(word: str, slots: int) -> list[int]:

@@ -51,6 +51,11 @@ OBJECTIVES = {
 }
 GIVEN = {"length", "vocab", "mask", "special", "words", "sentinels", "spelling", "sep", "cls", "end", "frame"}
 
+SHARES = {
+    "rate", "masked", "random", "infill", "permute", "delete", "insert", "rotate", "short", "smoothing", "share",
+}  # fmt: skip
+SHORTEST = 3
+
 
 def objective(name: str, tokenizer: Tokenizer, length: int, **options: Any) -> Any:
     """An objective for a tokenizer, over examples of a length; an option that it does not have is an error."""
@@ -62,6 +67,11 @@ def objective(name: str, tokenizer: Tokenizer, length: int, **options: Any) -> A
         if key not in known:
             raise Error(f"the objective {name!r} has no option {key!r}", fix=suggest(key, known))
     typed = {key: coerce(value, known[key], key, f"objective {name}") for key, value in options.items()}
+    for key in SHARES & set(typed):
+        if not 0 <= typed[key] <= 1:
+            raise Error(f"{key} is a share between 0 and 1, got {typed[key]}", fix="15 % is 0.15")
+    if length < SHORTEST:
+        raise Error(f"examples of {length} tokens are too short", fix=f"take at least {SHORTEST}")
     return choice.kind.of(tokenizer, length, **{**dict(choice.options), **typed})
 
 

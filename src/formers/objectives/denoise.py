@@ -48,13 +48,21 @@ class Denoising:
     part: str = "lm"
 
     @staticmethod
-    def of(tokenizer: Tokenizer, length: int, start: int | None = None, **options: Any) -> Denoising:
-        """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>."""
-        ends, mask = Ends.of(tokenizer, ("eos", "sep"), start), tokenizer.id("mask")
+    def of(
+        tokenizer: Tokenizer, length: int, start: int | None = None, language: str | None = None, **options: Any
+    ) -> Denoising:
+        """<s> … </s> on both sides (without <s>, the end mark alone); the decoder starts with </s>.
+
+        With a `language` (mBART), … </s> ko_KR on both sides, and the decoder starts with the language.
+        """
+        named = None if language is None else tokenizer.rust.token_to_id(language)
+        if language is not None and named is None:
+            raise Error(f"this tokenizer has no token {language!r}", fix="train or load one for mBART")
+        ends, mask = Ends.of(tokenizer, ("eos", "sep"), named if start is None else start), tokenizer.id("mask")
         if mask is None:
             raise Error("this tokenizer has no <mask>", fix="train or load one for BART")
         front = next((i for role in ("bos", "cls") if (i := tokenizer.id(role)) not in (None, ends.end)), None)
-        frame = (() if front is None else (front,), (ends.end,))
+        frame = (() if front is None else (front,), (ends.end,)) if named is None else ((), (ends.end, named))
         return Denoising(
             length, len(tokenizer), mask, ends.start, ends.end, frame, words=word_marks(tokenizer), **options
         )

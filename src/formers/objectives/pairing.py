@@ -93,7 +93,9 @@ class Pairing:
         return Plan(begin, end, np.arange(count + 1) * 2, label[order].astype(np.int8))
 
     def check(self, book: Book) -> None:
-        """Text of another document needs another document."""
+        """A pair has two tokens at least; text of another document needs another document."""
+        if self.most < 2:
+            raise Error(f"a pair of {self.most} tokens is too short", fix="take longer examples")
         if (not self.swap or self.fallback) and len(book.first) < 2:
             what = f"next sentence prediction needs text of other documents, and there is {len(book.first)} document"
             raise Error(what, fix="give more documents: blank lines between them, or one in each file")

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.loader import IGNORED
+from ..errors import Error
 from ..nn.experts import balance
 from ..nn.probe import Probe
 from ..tasks.heads import Model
@@ -37,6 +38,7 @@ def token_loss(
 
     `smoothing` gives that share of the probability to all tokens alike (Vaswani et al. 2017, §5.4).
     """
+    known(model, part)
     hidden = at_chosen(model(batch) if hidden is None else hidden, batch)
     count, own = (batch.labels != IGNORED).sum(), getattr(model.parts[part].out, "losses", None)
     if own is not None and not smoothing:  # an output layer that needs not compute all logits
@@ -46,8 +48,16 @@ def token_loss(
     return total, count
 
 
+def known(model: Model, part: str) -> None:
+    """Refuse a model whose head lacks what an objective trains."""
+    if part not in model.parts:
+        what = f"the head has no part {part!r}, which this objective trains (it has {', '.join(model.parts)})"
+        raise Error(what, fix="build the model with its family's pretraining head, or take another objective")
+
+
 def answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Summed cross-entropy of what is asked of whole documents, and their number."""
+    known(model, part)
     logits = wide(model.logits(hidden, batch, part=part))
     total = F.cross_entropy(logits, batch.answers, reduction="sum", ignore_index=IGNORED)
     return total, (batch.answers != IGNORED).sum()

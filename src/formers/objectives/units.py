@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from ..data.draws import below, shuffled, uniform
-from ..data.plans import Plan
+from ..data.plans import Plan, Raw
 from ..data.store import ENTITY, PHRASE, Store
 from ..errors import Error
 from .frames import Laid
@@ -32,6 +32,12 @@ class Units(MaskedLM):
     """
 
     stage: Stage = "basic"
+    task: int | None = None  # of ERNIE 2.0, which has an embedding for it
+
+    def lay(self, raw: Raw) -> tuple[Laid, dict[str, Any]]:
+        """As without units, and the task."""
+        at, more = super().lay(raw)
+        return at, more if self.task is None else {**more, "tasks": np.full(len(at.ids), self.task)}
 
     def wanted(self, lengths: np.ndarray) -> np.ndarray:
         """At most so many tokens: the number is left to chance."""
@@ -85,6 +91,8 @@ class Dialogue(Units, NextSentence):
         place = at[:-1] + below(number, *key, begin, WHICH)
         sentence[place[fake]] = instead[fake]
         share = np.repeat((self.length - 1) // number - 1, number)
+        if share.min() < 1:
+            raise Error(f"examples of {self.length} tokens have no room for {self.turns} turns", fix="take longer ones")
         start, stop = book.begin[sentence], np.minimum(book.end[sentence], book.begin[sentence] + share)
         order = shuffled(len(begin), seed, epoch, ORDER)
         spans = spread(at[:-1][order], number[order])

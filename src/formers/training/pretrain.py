@@ -34,7 +34,6 @@ class Recipe:
     head: str
     model: Mapping[str, Any] = field(default_factory=dict)
     warmup: int = 50
-    objective: str | None = None  # None: the family's own
 
 
 # For two CPU cores and a minute each. A small BERT sits on the unigram plateau until its heads have found each token's
@@ -44,8 +43,9 @@ RECIPES = {
     "gpt2": Recipe(1024, 64, 2048, 500, 2e-3, "lm", QUIET | {
         "dim": 128, "layers": 3, "heads": 4, "context": 64, "init": 0.05, "embed_dropout": 0.0}),
     "bert": Recipe(1024, 24, 2040, 1500, 1.5e-3, "mlm", QUIET | {
-        "dim": 96, "layers": 2, "heads": 4, "ff": 384, "context": 24, "init": 0.05}, objective="masked"),
+        "dim": 96, "layers": 2, "heads": 4, "ff": 384, "context": 24, "init": 0.05}),
 }  # fmt: skip
+PLAIN = {"lm": "causal", "mlm": "masked"}  # objectives of heads that are not the whole of a family's pretraining
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ def pretrain(
     tokenizer = train_tokenizer(declared.tokenizer, lines, pieces, style=FAMILY[member(family).name][1])
     store, aside = Store.of(documents, tokenizer), Store.of(held, tokenizer)
     say("tokenizer", 1, 1, f"{len(tokenizer):,} pieces, {len(store.tokens):,} tokens")
-    goal = objective(recipe.objective or declared.objective, tokenizer, recipe.length)
+    kind = declared.objective if recipe.head == declared.pretraining else PLAIN.get(recipe.head, declared.objective)
+    goal = objective(kind, tokenizer, recipe.length)
     values: dict[str, Any] = {**recipe.model, **ids(tokenizer), "vocab": len(tokenizer)}
     former = build(family, head=recipe.head, seed=seed, **values)
     former.tokenizer = tokenizer
