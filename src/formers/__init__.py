@@ -15,17 +15,17 @@ from .errors import Error
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .data.prepare import prepare
     from .data.store import Store
     from .former import Former, build, tree
     from .interop.directory import export, load, save
+    from .interop.prepare import prepare
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
 _LAZY = {
     "Former": ("former", "Former"),
     "build": ("former", "build"),
     "tree": ("former", "tree"),
-    "prepare": ("data.prepare", "prepare"),
+    "prepare": ("interop.prepare", "prepare"),
     "Store": ("data.store", "Store"),
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),

@@ -20,7 +20,7 @@ from formers.cli.main import main
 from formers.data import prepare as module
 from formers.data.encode import PHRASE
 from formers.data.lock import locked
-from formers.data.sources import read_tokenizer
+from formers.interop.tokenizers import load_tokenizer
 from formers.text import bpe, wordpiece
 
 TEXTS = [
@@ -279,6 +279,19 @@ def test_duplicates_are_left_out_over_all_files(files, tmp_path, ranks, monkeypa
     assert made.home.about["counts"]["exact"] == 100
 
 
+@pytest.mark.parametrize("drop", [False, True])
+def test_tests_inside_the_text_are_found_and_counted(files, tmp_path, drop):
+    known = [f"this very sentence of a test number {i} is certainly long enough to be found again" for i in range(5)]
+    (files / "9.txt").write_text("\n".join([*known[:3], f"before {known[0]} after"]) + "\n", encoding="utf-8")
+    (tmp_path / "sst.tsv").write_text("text\tlabel\n" + "".join(f"{t}\t1\n" for t in known), encoding="utf-8")
+    plain = make(files, tmp_path / "plain", held_out=0)
+    made = make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "sst.tsv"], drop_tests=drop)
+    counts = made.home.about["counts"]
+    assert counts["tests"]["tests"] == {"sst.tsv": {"examples": 5, "found": 3, "short": 0}}
+    assert counts["seen_in_tests"] == 4
+    assert len(plain.starts) - len(made.starts) == (4 if drop else 0)
+
+
 def test_tokenizers_in_all_places(tmp_path):
     pieces = wordpiece.train(TEXTS[:20], 200)
     made = formers.build("bert", head="mlm", vocab=len(pieces), dim=8, heads=2, layers=1, ff=8)
@@ -286,15 +299,15 @@ def test_tokenizers_in_all_places(tmp_path):
     formers.save(made, tmp_path / "model")
     formers.export(made, tmp_path / "hf")
     for where in ("model", "model/tokenizer.json", "hf", "hf/tokenizer.json"):
-        found = read_tokenizer(tmp_path / where)
+        found = load_tokenizer(tmp_path / where)
         assert found.fingerprint == pieces.fingerprint
         assert found.special == pieces.special
     (tmp_path / "old").mkdir()
     vocab = sorted(json.loads(pieces.text)["model"]["vocab"].items(), key=lambda item: item[1])
     (tmp_path / "old" / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocab), encoding="utf-8")
-    assert len(read_tokenizer(tmp_path / "old")) == len(pieces)
-    with pytest.raises(Error, match="has no tokenizer in a form"):
-        read_tokenizer(tmp_path / "nowhere")
+    assert len(load_tokenizer(tmp_path / "old")) == len(pieces)
+    with pytest.raises(Error, match="no such directory"):
+        load_tokenizer(tmp_path / "nowhere")
 
 
 def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
@@ -320,7 +333,7 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "prepare", stopped)
+    monkeypatch.setattr("formers.interop.prepare.prepare", stopped)
     code, _, err = run(*words, tmp_path / "y")
     assert code == 130
     assert "the same command goes on from there" in err

@@ -27,6 +27,8 @@ def prepare(
     units: str | None = None,
     held_out: str = "0",
     deduplicate: Literal["exact", "near", "no"] = "no",
+    tests: list[str] | None = None,
+    drop_tests: bool = False,
     shard_size: str = "256MB",
     workers: int | None = None,
 ) -> None:
@@ -56,13 +58,17 @@ def prepare(
         The share of documents to hold out, as 1% or 0.01: the part "held" of the store.
     deduplicate
         Leave out documents that came before: exact, or near (also nearly the same).
+    tests
+        Test files that are looked for in the text: how many of their examples share text with it is said and kept.
+    drop_tests
+        Leave out the documents that share text with a test.
     shard_size
         About how large one file of tokens is.
     workers
         Processes that encode; as many as there are cores by default, none for a small text.
     """
-    from ..data.prepare import prepare as make
-    from ..data.sources import find
+    from ..data.readers import find
+    from ..interop.prepare import prepare as make
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
@@ -77,7 +83,8 @@ def prepare(
             store = make(
                 found, tokenizer, out, unit=unit, column=column, workers=workers,
                 splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
-                deduplicate=None if deduplicate == "no" else deduplicate, shard=tokens(shard_size), tell=tell,
+                deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
+                drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print(f"formers: finished shards stay in {out}; the same command goes on from there", markup=False)
@@ -96,10 +103,14 @@ def report(store: object, out: Path) -> None:
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
         console.print(f"{out} ({part}): {sizes} in {len(about['shards'])} shards", markup=False)
     counts = {**home.about["counts"]}
-    notes = counts.pop("notes", [])
+    notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     told = [f"{count:,} {name}" for name, count in counts.items() if count] + list(notes)
     if told:
         console.print("read: " + ", ".join(told), markup=False)
+    for name, test in (seen or {"tests": {}})["tests"].items():
+        short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
+        found = f"{test['found']:,} of {test['examples']:,} examples"
+        console.print(f"{name}: {found} share text with the documents{short}", markup=False)
 
 
 def share(text: str) -> float:

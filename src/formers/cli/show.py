@@ -113,14 +113,14 @@ def ready(objective: str, documents: list[str], where: Path | None) -> Tokenizer
     """The tokenizer that is asked for, or a small one of the kind that suits the objective."""
     from ..config import suggest
     from ..data.readers import bundled
-    from ..data.sources import read_tokenizer
+    from ..interop.tokenizers import load_tokenizer
     from ..objectives.choose import OBJECTIVES
     from ..text.trainers import train
 
     if objective not in OBJECTIVES:
         raise Error(f"the objective {objective!r} is not available", fix=suggest(objective, OBJECTIVES))
     if where is not None:
-        return read_tokenizer(where)
+        return load_tokenizer(where)
     korean = sum("가" <= letter <= "힣" for document in documents[:100] for letter in document)
     lines = [line for d in documents[:CORPUS] for line in d.split("\n")]
     more = bundled("ko" if korean else "en")[0][:CORPUS]

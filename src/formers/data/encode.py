@@ -8,25 +8,22 @@ processes of `formers prepare`.
 from __future__ import annotations
 
 import bisect
-import functools
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import Error
-from ..text.tokenizer import Tokenizer, guarded
-from . import plain
+from ..text.sentences import spans
+from ..text.tokenizer import Offsets, Tokenizer
 
 PHRASE, ENTITY = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
 WORD = re.compile(r"\S+")
 BITS = {"phrase": PHRASE, "entity": ENTITY}
 END = operator.itemgetter(1)
-Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
-Split = Callable[[str], Sequence[str]]  # a text → its sentences
+Split = Callable[[str], Iterable[int]]  # a text → where its sentences begin
 Units = Callable[[str], Sequence[tuple[int, int, str]]]  # a text → (begin, end, "phrase" or "entity")
 
 
@@ -44,10 +41,13 @@ def encode(
     documents: Sequence[str], tokenizer: Tokenizer, split: Split | None = None, units: Units | None = None
 ) -> Encoded:
     """Encode documents, each with the end mark behind it, if the tokenizer has one."""
-    rust, texts = tokenizer.rust, list(documents)
-    call = rust.encode_batch_fast if split is None and units is None else rust.encode_batch
-    rows = guarded(lambda: call(texts, add_special_tokens=False))
-    ids = [row.ids for row in rows]
+    texts = list(documents)
+    offsets: list[Offsets] = []
+    if split is None and units is None:
+        ids = tokenizer.encode_batch(texts, special=False)
+    else:
+        rows = tokenizer.encode_batch_with_offsets(texts, special=False)
+        ids, offsets = [row for row, _ in rows], [row for _, row in rows]
     kept = [i for i, row in enumerate(ids) if row]
     end = tokenizer.id("eos")
     tail = [] if end is None else [end]
@@ -59,14 +59,13 @@ def encode(
     if split is not None:
         found: list[int] = []
         for begin, i in zip(starts, kept, strict=True):
-            found += (begin + token for token in first(rows[i].offsets, texts[i], split))
+            found += (begin + token for token in first(offsets[i], split(texts[i])))
         sentences = np.array(found, np.int64)
     if units is not None:
         marks = np.zeros(len(tokens), np.uint8)
         for begin, i in zip(starts, kept, strict=True):
-            offsets = rows[i].offsets
             for at, bits in edges(texts[i], units(texts[i])).items():
-                marks[begin + place(offsets, at)] |= bits
+                marks[begin + place(offsets[i], at)] |= bits
             marks[begin + len(ids[i]) :][: len(tail)] = PHRASE | ENTITY  # the end mark is a unit of its own
     return Encoded(tokens, lengths, sentences, marks)
 
@@ -81,31 +80,15 @@ def place(offsets: Offsets, at: int, low: int = 0) -> int:
     return bisect.bisect_right(offsets, at, low, len(offsets) - 1, key=END)
 
 
-def first(offsets: Offsets, text: str, split: Split) -> Iterator[int]:
+def first(offsets: Offsets, begins: Iterable[int]) -> Iterator[int]:
     """The tokens at which sentences begin, each once; the first token always."""
     yield 0
     before = 0
-    for at in begins(text, split(text)):
+    for at in begins:
         token = place(offsets, at, before)
         if token > before:
             yield token
             before = token
-
-
-def begins(text: str, sentences: Sequence[str]) -> Iterator[int]:
-    """Where each sentence begins in a text; a splitter may have changed the spaces inside a sentence."""
-    at = 0
-    for sentence in sentences:
-        found, size = text.find(sentence, at), len(sentence)
-        if not size or sentence.isspace():
-            continue
-        if found < 0:
-            word = sentence.split()[0]
-            found, size = text.find(word, at), len(word)
-        if found < 0:
-            raise Error(f"the sentence {sentence[:40]!r} is not in its text", fix="report this: the splitter is wrong")
-        yield found
-        at = found + size
 
 
 def edges(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
@@ -133,6 +116,10 @@ def edges(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
 
 def splitter(name: str | None) -> Split | None:
     """How documents are cut into sentences: None (not at all), rules or kiwi."""
-    return (
-        None if name is None else functools.partial(plain.full("text.sentences", "split", plain.split), splitter=name)
-    )
+    if name is None:
+        return None
+    if name == "kiwi":
+        from ..text import korean
+
+        return korean.begins
+    return lambda text: [begin for begin, _ in spans(text)]

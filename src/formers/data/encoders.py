@@ -14,8 +14,8 @@ from typing import Any
 
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
-from . import plain
-from .encode import Encoded, encode, splitter
+from .encode import Encoded, Units, encode, splitter
+from .hygiene import Held
 
 Reached = tuple[int, str, int]  # documents so far, a hash of their text, bytes of this chunk
 
@@ -31,6 +31,7 @@ class Options:
     shard: int = 128 << 20  # tokens
     unit: str | None = None
     column: str | None = None
+    drop_tests: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:
@@ -102,14 +103,14 @@ def start(*given: Any) -> None:
 def begin_work(text: str, special: dict[str, str], options: Options, where: Path) -> None:
     """Make the tools that `work` uses in this process."""
     global TOOLS
-    units = None
+    units: Units | None = None
     if options.units == "kiwi":
-        units = plain.full("text.korean", "units", None)
+        from ..text.korean import units
     elif options.units:
         from .phrases import finder, read
 
         units = finder(read(where / "phrases.txt" if options.units == "learn" else Path(options.units)))
-    held = plain.full("data.hygiene", "Held", plain.Held)(share=options.held_out) if options.held_out else None
+    held = Held(share=options.held_out) if options.held_out else None
     TOOLS = (Tokenizer(text, special), splitter(options.splitter), units, held)
 
 

@@ -26,8 +26,9 @@ def records(where: Path, group: int) -> list[dict[str, Any]]:
     return out
 
 
-def finish(where: Path, groups: int) -> None:
-    """Put the shards of all groups together. Nothing is moved: the tables say where documents begin."""
+def finish(where: Path, groups: int, more: dict[str, Any]) -> None:
+    """Put the shards of all groups together. Nothing is moved: the tables say where documents begin. `more` counts go
+    beside those of the groups."""
     notes = [note for group in range(groups) for note in records(where, group)]
     about, parts = unseal(where / "begun.json"), {}
     for part in ("train", "held"):
@@ -36,7 +37,7 @@ def finish(where: Path, groups: int) -> None:
             parts[part] = {"shards": shards, "tables": tables(where, part, shards), **sizes(shards)}
     if "train" not in parts:
         raise Error("there is no text to learn from", where=where, fix="give documents that are not empty")
-    put(where / "store.json", seal({**about, "counts": counted(notes), "parts": parts}))
+    put(where / "store.json", seal({**about, "counts": counted(notes) | more, "parts": parts}))
     for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
         stale.unlink(missing_ok=True)
     (where / "begun.json").unlink(missing_ok=True)

@@ -12,7 +12,7 @@ import hashlib
 import os
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,18 @@ from ..config import Tell
 from ..errors import Error
 from ..text.normalise import Changes
 from ..text.tokenizer import Tokenizer
-from . import plain
 from .encode import Encoded, width
 from .encoders import Options, Pool, Reached
 from .finish import finish, records
+from .hygiene import Seen
 from .lock import locked
+from .near import Near
+from .overlap import Watch
+from .overlap import batches as together
 from .phrases import learn
+from .readers import find, read
 from .shards import Writer, put, seal, unseal
-from .sources import Source, opened, read_tokenizer
+from .sources import Source, opened
 from .store import FORMAT, Store
 
 CHUNK = 1 << 19  # characters that are encoded at a time
@@ -40,7 +44,7 @@ PACKED = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is 
 
 def prepare(
     source: Any,
-    tokenizer: Tokenizer | str | Path,
+    tokenizer: Tokenizer,
     out: str | Path,
     *,
     unit: str | None = None,
@@ -50,6 +54,8 @@ def prepare(
     units: str | None = None,
     held_out: float = 0.0,
     deduplicate: str | None = None,
+    tests: Any = None,
+    drop_tests: bool = False,
     shard: int = 128 << 20,
     rank: int | None = None,
     ranks: int | None = None,
@@ -59,11 +65,13 @@ def prepare(
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
     takes its share of the files; the answer is None for a rank that ends before others. `held_out` is the share of
-    documents that become the part "held". `units` is kiwi, learn or a file of phrases.
+    documents that become the part "held". `units` is kiwi, learn or a file of phrases. `tests` (files, or
+    {name: texts}) are looked for in the text: what is found is counted, and left out with `drop_tests`.
     """
     rank, ranks = place(rank, ranks)
-    where, coder = Path(out), read_tokenizer(tokenizer)
-    options = Options(splitter, units, held_out, deduplicate, shard, unit, column)
+    where = Path(out)
+    options = Options(splitter, units, held_out, deduplicate, shard, unit, column, drop_tests)
+    watch = None if tests is None else Watch(named(tests))
     entry = opened(source, unit, column)
     with ExitStack() as stack:
         try:
@@ -73,8 +81,8 @@ def prepare(
         stack.enter_context(locked(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(locked(where / f"lock-{rank}"))
-        if not begin(where, coder, options, entry):
-            return Store.open(where, tokenizer=coder)
+        if not begin(where, tokenizer, options, entry):
+            return Store.open(where, tokenizer=tokenizer)
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
                 raise Error(
@@ -82,13 +90,13 @@ def prepare(
                 )
             found = (text for group in range(len(entry.groups)) for text in entry.read(group, Changes()))
             put(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn(found)))
-        run = Run(where, coder, options, entry, rank, ranks, tell or (lambda *_: None))
-        pool = stack.enter_context(Pool(workers, coder, options, where))
+        run = Run(where, tokenizer, options, entry, rank, ranks, tell or (lambda *_: None), watch)
+        pool = stack.enter_context(Pool(workers, tokenizer, options, where))
         run.all(pool)
         ends = [records(where, group)[-1:] for group in range(len(entry.groups))]
         if all(end and end[0]["last"] for end in ends):
-            finish(where, len(ends))
-            return Store.open(where, tokenizer=coder)
+            finish(where, len(ends), {} if watch is None else {"tests": watch.report().dict()})
+            return Store.open(where, tokenizer=tokenizer)
     return None
 
 
@@ -135,25 +143,28 @@ class Run:
     """One process's share of the work."""
 
     def __init__(
-        self, where: Path, tokenizer: Tokenizer, options: Options, entry: Source, rank: int, ranks: int, tell: Tell
-    ):
+        self, where: Path, tokenizer: Tokenizer, options: Options, entry: Source, rank: int, ranks: int, tell: Tell,
+        watch: Watch | None = None,
+    ):  # fmt: skip
         self.where, self.tokenizer, self.options, self.entry = where, tokenizer, options, entry
-        self.rank, self.ranks, self.tell = rank, ranks, tell
+        self.rank, self.ranks, self.tell, self.watch = rank, ranks, tell, watch
         self.parts = ("train", "held") if options.held_out else ("train",)
         self.bytes, self.began = 0, time.monotonic()
         self.total = sum(entry.size(PACKED, g) for g in range(len(entry.groups)) if g % ranks == rank)
 
     def all(self, pool: Pool) -> None:
-        """Every group that is ours and not finished. To remove duplicates, all text before it is read too."""
+        """Every group that is ours and not finished. To find duplicates or tests, all text is read."""
         fresh = Fresh(self.options.deduplicate) if self.options.deduplicate else None
         for group in range(len(self.entry.groups)):
             done = records(self.where, group)
             wanted = group % self.ranks == self.rank and not (done and done[-1]["last"])
-            if wanted or fresh is not None:
-                changes, counts = Changes(), {"exact": 0, "near": 0}
+            if wanted or fresh is not None or self.watch is not None:
+                changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0}
                 documents = self.entry.read(group, changes)
                 if fresh is not None:
                     documents = fresh(documents, counts)
+                if self.watch is not None:
+                    documents = watched(documents, self.watch, counts, self.options.drop_tests)
                 if wanted:
                     self.group(group, documents, changes, counts, done, pool)
                 else:
@@ -198,17 +209,29 @@ class Run:
         self.tell("encoding", self.bytes, total, f"{self.bytes / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
 
 
+def watched(documents: Iterable[str], watch: Watch, counts: dict[str, int], drop: bool) -> Iterator[str]:
+    """Documents held against the tests; those that share text with one are counted, and left out if asked."""
+    for batch in together(documents):
+        for text, touched in zip(batch, watch.meets(batch), strict=True):
+            counts["seen_in_tests"] += touched
+            if not (touched and drop):
+                yield text
+
+
+def named(tests: Any) -> dict[str, Iterable[str]]:
+    """Tests by name: a table of texts as it is, files by their names."""
+    return dict(tests) if isinstance(tests, Mapping) else {path.name: read([path]) for path in find(tests)}
+
+
 class Fresh:
     """Documents without those that came before, over all groups of the input."""
 
     def __init__(self, kind: str):
-        hygiene, near = plain.full("data.hygiene", "Seen", None), plain.full("data.near", "Near", None)
-        self.batches = plain.full("data.hygiene", "batches", None)
-        self.seen, self.like = hygiene(), near(LIKE) if kind == "near" else None
+        self.seen, self.like = Seen(), Near(LIKE) if kind == "near" else None
 
     def __call__(self, documents: Iterable[str], counts: dict[str, int]) -> Iterator[str]:
         """Those of one group, in order; the others are counted."""
-        for batch in self.batches(documents):
+        for batch in together(documents):
             for text, new in zip(batch, self.seen.new(batch), strict=True):
                 if new and (self.like is None or self.like.new(text)):
                     yield text

@@ -1,5 +1,4 @@
-"""What formers prepare is given: files in groups that make shards of their own, or a list, table or dataset; and a
-tokenizer, or where one lies."""
+"""What formers prepare is given: files in groups that make shards of their own, or a list, table or dataset."""
 
 from __future__ import annotations
 
@@ -10,14 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import table
-from ..errors import Error
-from ..text import published
 from ..text.normalise import Changes
-from ..text.tokenizer import Tokenizer
-from . import plain
+from .readers import find, read
 
-find, read = plain.full("data.readers", "find", plain.find), plain.full("data.readers", "read", plain.read)
 EDGE = 1 << 16  # bytes at either end of a file that tell whether it is the same
 HEAP = 64 << 20  # bytes of small files that go into one group
 
@@ -76,39 +70,3 @@ def stamp(path: Path) -> dict[str, Any]:
         file.seek(max(0, size - EDGE))
         whole.update(file.read(EDGE))
     return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
-
-
-def read_tokenizer(given: Tokenizer | str | os.PathLike[str]) -> Tokenizer:
-    """A tokenizer, or the one of a file or directory: tokenizer.json, vocab.txt, vocab.json with merges.txt."""
-    if isinstance(given, Tokenizer):
-        return given
-    path = Path(given)
-    folder = path if path.is_dir() else path.parent
-    options: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        if (folder / name).is_file():
-            options |= table(text(folder / name), folder / name)
-    for name in ("formers.json", "store.json"):  # our own directories name the special tokens by role
-        if (folder / name).is_file() and (folder / "tokenizer.json").is_file():
-            special = table(text(folder / name), folder / name).get("special")
-            return Tokenizer(text(folder / "tokenizer.json"), special, where=folder / "tokenizer.json")
-    names = ("tokenizer.json", "vocab.txt", "vocab.json") if path.is_dir() else (path.name,)
-    for file in (folder / name for name in names):
-        if file.is_file():
-            whole = text(file)
-            if file.suffix == ".txt":
-                return published.from_vocab(whole, options, file)
-            if (folder / "merges.txt").is_file() and file.name == "vocab.json":
-                return published.from_merges(whole, text(folder / "merges.txt"), options, file)
-            return Tokenizer(whole, published.roles(options, published.usual(whole)), where=file)
-    raise Error("has no tokenizer in a form that formers reads", where=path, fix="give a tokenizer.json, or its folder")
-
-
-def text(path: Path) -> str:
-    """A small text file."""
-    try:
-        return path.read_bytes().decode("utf-8")
-    except OSError as error:
-        raise Error(f"cannot be read ({error.strerror})", where=path, fix="look at the path") from None
-    except UnicodeDecodeError:
-        raise Error("is not UTF-8", where=path, fix="is this a tokenizer's file?") from None

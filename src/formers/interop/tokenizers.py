@@ -28,14 +28,15 @@ def load_tokenizer(where: Any) -> Tokenizer:
         known = ("tokenizer.json", "vocab.txt", *MODELS)
         if path.name not in known and path.suffix != ".json":
             raise Error(f"{path.name} is not a tokenizer's file", where=path, fix=suggest(path.name, known))
-        if path.suffix == ".json" and path.name not in ("vocab.json", "encoder.json"):
+        if path.suffix == ".json" and path.name not in ("tokenizer.json", "vocab.json", "encoder.json"):
             text = decoded(safe.read_bytes(path.parent, path.name), path)
             return Tokenizer(text, published.usual(text), where=path)
         path = path.parent
     folder = safe.folder(path)
-    if safe.exists(folder, "formers.json") and safe.exists(folder, "tokenizer.json"):
-        special = safe.read_json(folder, "formers.json").get("special")
-        return own(folder, special if isinstance(special, dict) else {})
+    for name in ("formers.json", "store.json"):  # ours name the special tokens by role
+        if safe.exists(folder, name) and safe.exists(folder, "tokenizer.json"):
+            special = safe.read_json(folder, name).get("special")
+            return own(folder, special if isinstance(special, dict) else {})
     made = read_tokenizer(folder, {})
     if made is None:
         raise Error(

@@ -44,11 +44,16 @@ def stretches(text: str) -> list[tuple[int, str]]:
 
 def sentences(text: str) -> list[str]:
     """The sentences of a text; what the analyser passes over stays with the sentence before it."""
+    found = [text[begin:end].strip() for begin, end in itertools.pairwise([*begins(text), len(text)])]
+    return [sentence for sentence in found if sentence]
+
+
+def begins(text: str) -> list[int]:
+    """Where the sentences of a text begin."""
     found = []
     for at, part in stretches(text):
-        starts = [0, *(s.start for s in kiwi().split_into_sents(part)[1:]), len(part)]
-        found += [text[at + begin : at + end].strip() for begin, end in itertools.pairwise(starts)]
-    return [sentence for sentence in found if sentence]
+        found += [at, *(at + s.start for s in kiwi().split_into_sents(part)[1:])]
+    return found
 
 
 def tokens(text: str) -> list[tuple[int, int, str]]:

@@ -24,6 +24,7 @@ from .joints import JOINT, marked
 from .normalise import normalise
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
 VOWELS = "".join(map(chr, range(0x1161, 0x1176)))  # every syllable of decomposed Hangul has one of them
 
 
@@ -103,24 +104,39 @@ class Tokenizer:
                 e.ids for e in guarded(lambda: self.rust.encode_batch_fast(list(texts), add_special_tokens=special))
             ]
         ready = [self.prepare(text, normalise) for text in texts]
-        rows: list[list[int]] = [[]] * len(ready)
-        for rust, which in ((self.rust, False), (self.plain, True)):
-            places = [i for i, (_, done) in enumerate(ready) if done == which]
-            chosen = [ready[i][0] for i in places]
-            if chosen:
-                made = guarded(lambda r=rust, c=chosen: r.encode_batch_fast(c, add_special_tokens=special))
-                for i, encoding in zip(places, made, strict=True):
-                    rows[i] = encoding.ids
+        return [made.ids for made in self.encoded(ready, special, fast=True)]
+
+    def encode_with_offsets(self, text: str, *, special: bool = True) -> tuple[list[int], Offsets]:
+        """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
+        return self.encode_batch_with_offsets([text], special=special)[0]
+
+    def encode_batch_with_offsets(
+        self, texts: Sequence[str], *, special: bool = True
+    ) -> list[tuple[list[int], Offsets]]:
+        """Ids of many texts, and where in its text each stands."""
+        traced = [self.traced(text) for text in texts]
+        ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
+        rows = []
+        for made, (_, origins) in zip(self.encoded(ready, special), traced, strict=True):
+            offsets = made.offsets
+            if origins is not None:
+                offsets = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in offsets]
+            rows.append((made.ids, offsets))
         return rows
 
-    def encode_with_offsets(self, text: str, *, special: bool = True) -> tuple[list[int], list[tuple[int, int]]]:
-        """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
-        ready, origins = self.traced(text)
-        rust = self.plain if origins is not None and self.charsmap is not None else self.rust
-        made = guarded(lambda: rust.encode(ready, add_special_tokens=special))
-        if origins is None:
-            return made.ids, list(made.offsets)
-        return made.ids, [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in made.offsets]
+    def encoded(self, ready: Sequence[tuple[str, bool]], special: bool, fast: bool = False) -> list[Any]:
+        """What the Rust library makes of texts, each by the one that suits it: with SentencePiece's table, or without
+        (True: it has been applied). `fast` finds no offsets."""
+        rows: list[Any] = [None] * len(ready)
+        for which in {done for _, done in ready}:
+            rust = self.plain if which else self.rust
+            call = rust.encode_batch_fast if fast else rust.encode_batch
+            places = [i for i, (_, done) in enumerate(ready) if done == which]
+            chosen = [ready[i][0] for i in places]
+            made = guarded(lambda call=call, chosen=chosen: call(chosen, add_special_tokens=special))
+            for i, encoding in zip(places, made, strict=True):
+                rows[i] = encoding
+        return rows
 
     def prepare(self, text: str, compose: bool = False) -> tuple[str, bool]:
         """What the Rust library is handed, and whether SentencePiece's table was applied; most text needs nothing."""

@@ -1,0 +1,21 @@
+"""formers.prepare: text and a tokenizer, wherever it lies, into a token store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..data.prepare import prepare as make
+from ..data.store import Store
+from ..text.tokenizer import Tokenizer
+from .tokenizers import load_tokenizer
+
+
+def prepare(source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, **options: Any) -> Store | None:
+    """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
+
+    `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
+    The options are those of formers.data.prepare.prepare: unit, column, workers, splitter, units, held_out,
+    deduplicate, tests, shard, tell.
+    """
+    return make(source, tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer), out, **options)
