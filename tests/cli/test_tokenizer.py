@@ -15,7 +15,7 @@ from formers.text.trainers import train
 
 @pytest.fixture
 def text(tmp_path):
-    lines = [line for d in bundled("en")[0][:3] + bundled("ko")[0][:5] for line in d.split("\n")]
+    lines = [line for d in (bundled("en")[0][0][:20_000], *bundled("ko")[0][:5]) for line in d.split("\n")]
     with lzma.open(tmp_path / "text.txt.xz", "wt", encoding="utf-8") as file:
         file.write("\n".join(lines))
     return tmp_path / "text.txt.xz"

@@ -19,7 +19,7 @@ from formers.text.tokenizer import Tokenizer
 from formers.text.trainers import train
 
 LINES = ["the cat sat on the mat and the dog", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ", "0123 4.5 x=y; {z}"] * 4
-CORPUS = [line for d in bundled("en")[0][:4] + bundled("ko")[0][:10] for line in d.split("\n")]
+CORPUS = [bundled("en")[0][0][i : i + 400] for i in range(0, 20_000, 400)] + bundled("ko")[0][:10]
 EXACT = train("bpe", LINES, 400, nfc=False)
 COMPOSED = train("bpe", LINES, 400)
 TEXT = st.text(max_size=40) | st.text(st.sampled_from("a 한ᄒ\u1161\u11ab\u0301\n\u3000😀\u200d'"), max_size=40)
@@ -105,7 +105,7 @@ def test_time_grows_with_the_text(kind, shape):
 
 def test_all_pairs_of_fingerprints_differ():
     """Families, options, corpora; of one size, and of two."""
-    corpora = (bundled("en")[0][:1], bundled("en")[0][1:2], bundled("ko")[0][:3])
+    corpora = ([bundled("en")[0][0][:9000]], [bundled("en")[0][1][:9000]], bundled("ko")[0][:3])
     kinds = (
         ("bpe", {}), ("bpe", {"nfc": False}), ("bloom", {}), ("roberta", {}), ("gpt", {}), ("bert", {}), ("gnmt", {}),
         ("bert", {"lower": True}), ("bert", {"score": "ratio"}), ("t5", {}), ("albert", {}), ("xlnet", {}),
@@ -142,9 +142,9 @@ def mutations(count):
     peer, draw, refused = pytest.importorskip("sentencepiece"), random.Random(0), 0
     models = []
     for options in (
-        {"vocab_size": 400},
-        {"vocab_size": 400, "model_type": "bpe"},
-        {"vocab_size": 600, "byte_fallback": True},
+        {"vocab_size": 600},
+        {"vocab_size": 600, "model_type": "bpe"},
+        {"vocab_size": 900, "byte_fallback": True},
     ):
         out = io.BytesIO()
         peer.SentencePieceTrainer.train(
