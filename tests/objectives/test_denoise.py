@@ -270,3 +270,19 @@ def test_a_language_stands_at_the_end():
     assert batch.source.ids.tolist() == [*ids, pieces.id("eos"), 20]
     with pytest.raises(Error, match="no token 'xx_XX'"):
         objective("denoise", pieces, 40, language="xx_XX")
+
+
+def test_sentences_move_before_words_are_hidden():
+    raw = toys.raw([40] * 50, sentences=0.3)
+    source = goal(infill=0.0).corrupt(raw, 0).source
+    moved = [
+        a != b[1:-1] for a, b in zip(toys.rows(raw.ids, raw.starts), toys.rows(source.ids, source.starts), strict=True)
+    ]
+    assert sum(moved) > 45
+    order = noise.permuted(raw.starts, raw.sentence, 1.0, 0, raw.sample)
+    assert np.array_equal(source.ids[~np.isin(source.ids, [BOS, END])], raw.ids[order])
+    both = goal().corrupt(raw, 0).source
+    text = noise.infilled(
+        (raw.ids[order], raw.starts), (WORDS[raw.ids] | raw.sentence)[order], 0.3, 3.0, MASK, 0, raw.sample
+    )  # fmt: skip
+    assert np.array_equal(both.ids[~np.isin(both.ids, [BOS, END])], text[0]), "words stay those of the text"

@@ -17,6 +17,7 @@ from formers.data.loader import batches
 from formers.data.store import ENTITY, PHRASE, Store
 from formers.objectives.bidirectional import by_frequency, chance
 from formers.objectives.choose import objective
+from formers.objectives.hiding import units
 from formers.objectives.mixture import Mixture, together
 from formers.text import chars
 from tests.objectives import toys
@@ -84,6 +85,14 @@ def test_a_limit_for_places():
     few = objective("units", TOKENIZER, 512, rate=0.15)
     assert few.wanted(np.array([512])).tolist() == [int(np.ceil(76.8 + 6 * 76.8**0.5 + 4))]
     assert few.wanted(np.array([10])).tolist() == [10]
+
+
+def test_a_limit_is_reached_and_not_passed():
+    free, starts = np.ones(6, bool), np.array([0, 6])
+    begins = np.array([True, False, True, False, True, False])
+    for limit, count in ((6, 6), (5, 4), (4, 4), (1, 0)):
+        hidden = units(free, begins, starts, 1.0, np.array([limit]), 0, np.array([0]))
+        assert hidden.sum() == count
 
 
 def test_a_store_without_units():

@@ -159,6 +159,8 @@ def check_random(name, where, count):
     @given(ALPHABETS)
     def run(text):
         text = text.encode("utf-8", "ignore").decode()
+        for token in ours.added if name == "t5" else ():  # SentencePiece alone knows no special tokens in a text
+            text = text.replace(token, "")
         seen.append(text)
         assert same(name, ours, theirs, text), (name, text)
 

@@ -32,19 +32,20 @@ class Laid:
         """(N,) bool: a span or a sentence begins here."""
         raw = self.raw
         first = raw.sentence.copy()
-        first[raw.starts[:-1][np.diff(raw.starts) > 0]] = True
+        first[raw.starts[:-1]] = True
         first[1:] |= raw.span[1:] != raw.span[:-1]
         return self.carry(first)
 
 
 def laid(raw: Raw, front: Marks = (), back: Marks = (), behind: tuple[Marks, ...] = ()) -> Laid:
-    """Marks before and behind each example, and those behind each of its spans (the last entry serves all others)."""
+    """Marks before and behind each example, and those behind each of its spans (the last entry serves all others).
+    No example is empty."""
     rows, count = len(raw.starts) - 1, len(raw.ids)
     where, marks = [], []
     if behind and count:
         last = np.ones(count, bool)  # of a span
         last[:-1] = raw.span[1:] != raw.span[:-1]
-        last[raw.starts[1:][raw.starts[1:] > 0] - 1] = True
+        last[raw.starts[1:] - 1] = True
         ends = np.flatnonzero(last)
         turn = np.minimum(raw.span[ends], len(behind) - 1)
         size = np.array([len(b) for b in behind])[turn]
