@@ -204,22 +204,7 @@ def escaped(words: str) -> str:
 
 def lines(files: Iterable[Path]) -> Iterator[str]:
     """The lines of files, document by document."""
-    from ..data import readers
+    from ..data.readers import read
 
-    read = getattr(readers, "read", None) or plain
-    for path in files:
-        if not path.exists():
-            raise Error("no such file", where=path, fix="check the path")
-        for document in read(path):
-            yield from document.split("\n")
-
-
-def plain(path: Path) -> Iterator[str]:
-    """Lines of a text file, packed or not."""
-    import bz2
-    import gzip
-    import lzma
-
-    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-    with openers.get(path.suffix, open)(path, "rt", encoding="utf-8", errors="replace") as file:
-        yield from (line.rstrip("\r\n") for line in file)
+    for document in read(list(files)):
+        yield from document.split("\n")
