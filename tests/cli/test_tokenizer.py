@@ -67,7 +67,7 @@ def test_errors_are_one_line(text, tmp_path, capsys):
         (("train", "bert", text, "--out", tmp_path / "full"), "exists already"),
         (("train", "words", text, "--alphabet", "5"), "words has no option 'alphabet'"),
         (("show", tmp_path / "none", "x"), "no such directory"),
-        (("compare", tmp_path, "--file", tmp_path / "empty.txt"), "there is no text in it"),
+        (("compare", tmp_path, "--file", tmp_path / "empty.txt"), "the file is empty"),
     ):
         run("tokenizer", *words, code=2)
         err = capsys.readouterr().err
