@@ -150,7 +150,7 @@ def test_head_masks():
     for key in ("encoder", "decoder", "cross"):
         assert not torch.allclose(t5.logits(IDS, target=IDS, heads={key: torch.zeros(2, 3)}), plain)
     for heads, message in (
-        (torch.ones(2, 2), "the encoder mask of heads has shape (2, 2)"),
+        (torch.ones(2, 2), "the mask of heads has shape (2, 2)"),
         ({"encoder": ones}, "heads must be one mask"),
     ):
         with pytest.raises(Error) as caught:
@@ -327,6 +327,23 @@ def test_segments_only_where_they_are_read():
         small("t5").logits(IDS, segments=IDS * 0, target=IDS)
 
 
+def test_tasks_only_where_they_are_read():
+    ernie = formers.build("ernie", **SMALL["bert"], tasks=3, use_tasks=True, init=0.5)
+    plain, tasks = ernie.hidden(IDS), torch.tensor([[0, 1, 2, 0], [2, 2, 0, 0]])
+    torch.testing.assert_close(ernie.hidden(IDS, tasks=tasks * 0), plain)
+    assert (ernie.hidden(IDS, tasks=tasks) - plain).abs().max() > 1e-3
+    assert (ernie.logits(IDS, KEEP, tasks=tasks)["mlm"] - ernie.logits(IDS, KEEP)["mlm"]).abs().max() > 1e-3
+    for f, given, message in (
+        (ernie, tasks + 1, r"tasks\[0, 2\] is 3, outside the tasks of 3"),
+        (ernie, tasks[:1], "does not fit ids"),
+        (ernie, tasks.float(), "tasks must be whole numbers"),
+        (formers.build("ernie", **SMALL["bert"]), tasks, "ernie does not read tasks"),
+        (small("bert"), tasks, "bert does not read tasks"),
+    ):
+        with pytest.raises(Error, match=message):
+            f.logits(IDS, tasks=given)
+
+
 def test_a_cache_reads_left_to_right():
     with pytest.raises(Error, match="reads both ways"):
         small("bert", "mlm").logits(IDS, memory=Cache(2, 8))
@@ -337,6 +354,18 @@ def test_a_cache_belongs_to_one_source():
     f.logits(IDS, target=IDS[:, :1], memory=cache)
     with pytest.raises(Error, match="seen another source"):
         f.logits(IDS.flip(0), target=IDS[:, :1], memory=cache)
+    ragged, cache = torch.tensor([[5, 6, 7], [8, 0, 0]]), Cache(2, 8)
+    f.logits(ragged, ragged > 0, target=IDS[:, :1], memory=cache)
+    with pytest.raises(Error, match="seen another source"):  # the same tokens, cut otherwise
+        f.logits(torch.tensor([[5, 6], [7, 8]]), target=IDS[:, :1], memory=cache)
+
+
+def test_a_cache_holds_one_type_of_numbers():
+    f, cache = small("gpt2"), Cache(2, 8)
+    f.logits(IDS, memory=cache)
+    f.to(dtype=torch.bfloat16)
+    with pytest.raises(Error, match="the cache holds torch.float32 on cpu, new keys are torch.bfloat16"):
+        f.logits(IDS, memory=cache)
 
 
 def test_an_encoder_alone_has_no_decoders_head(tmp_path):

@@ -219,7 +219,7 @@ class ConfigMap:
     Every key of theirs must be in `rows` (mapped), in `fixed` (formers can honour these values only), or
     `irrelevant` to the numbers; any other key is an error that names it. `aliases` are other names of a mapped key,
     `defaults` is what their class takes for an absent key where that differs from ours, `older` reads keys that they
-    no longer write.
+    no longer write, where today's do not say otherwise.
     """
 
     rows: Mapping[str, str | Row]
@@ -258,7 +258,8 @@ class ConfigMap:
         for alias, key in self.aliases.items():
             if alias in theirs and named.setdefault(key, theirs[alias]) != theirs[alias]:
                 raise Error(f"{alias} and {key} contradict each other", where=where, fix="remove one of them")
-        for key, value in {**self.defaults, **named}.items():
+        given = {**self.defaults, **named}
+        for key, value in sorted(given.items(), key=lambda item: item[0] not in self.older):  # today's keys win
             if key in self.rows or key in self.older:
                 try:
                     ours.update(self.row(key).read(value))

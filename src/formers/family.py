@@ -72,10 +72,12 @@ class Family:
 
 
 # Hugging Face's names of activations; the first of several is the one we write.
-ACT = renamed("act", {
+ACTIVATIONS = {
     "relu": "relu", "relu2": "relu2", "gelu": "gelu", "gelu_python": "gelu", "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_accurate": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh", "quick_gelu": "gelu_quick", "silu": "silu", "swish": "silu", "mish": "mish",
     "tanh": "tanh", "sigmoid": "sigmoid", "leaky_relu": "leaky_relu", "linear": "linear",
-})  # fmt: skip
+}  # fmt: skip
+ACT = renamed("act", ACTIVATIONS)
+SUMMARY_ACT = renamed("summary_act", {**ACTIVATIONS, "": None})
 TOKENS = {"pad_token_id": "pad", "bos_token_id": "bos", "eos_token_id": "eos"}

@@ -15,7 +15,7 @@ from . import config as settings
 from . import registry
 from .batch import Batch
 from .errors import Error
-from .nn.cache import Cache
+from .nn.cache import Cache, shape
 from .nn.init import initialise
 from .nn.memory import Memory
 from .nn.probe import Probe
@@ -74,23 +74,24 @@ class Former:
         target_keep: Tensor | None = None,
         memory: Cache | Memory | State | None = None,
         heads: Any = None,
+        tasks: Tensor | None = None,
         **streams: Any,
     ) -> Any:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
         decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `remember`); `heads` masks
-        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". `streams` are XLNet's:
-        `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here,
-        whose result is (B, M, …). ELMo reads characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the
-        next word and of the one before.
+        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". ERNIE 2.0 reads `tasks`,
+        like segments. `streams` are XLNet's: `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and
+        `target_mapping` (B, M, T), 1 = predict here, whose result is (B, M, …). ELMo reads characters (B, T, 50), and
+        its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
         """
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
             head = registry.member(self.family).family.pretraining
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
-        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory)
+        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, tasks=tasks)
         how = self.how(memory, heads)
         if streams:
             given = {name: self.here(value) for name, value in streams.items() if value is not None}
@@ -122,6 +123,7 @@ class Former:
         memory: Cache | Memory | State | None = None,
         heads: Any = None,
         layer: int | None = -1,
+        tasks: Tensor | None = None,
     ) -> Tensor:
         """Hidden states (B, T, dim) of a layer: 0 the embeddings, i after block i, -1 the last (with the final norm),
         None all of them (layers + 1, B, T, dim). Of an encoder-decoder, the decoder's if there is a target, else the
@@ -129,7 +131,7 @@ class Former:
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
         alone = self.pair and target is None
-        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, alone)
+        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, alone, tasks)
         probe = Probe(hidden=layer != -1)
         run = self.model.body.encode if alone else self.model.body
         last = run(batch, probe=probe, **self.how(None if alone else memory, heads))
@@ -169,22 +171,27 @@ class Former:
         target_keep: Tensor | None = None,
         memory: Cache | Memory | State | None = None,
         alone: bool = False,
+        tasks: Tensor | None = None,
     ) -> tuple[Batch, tuple[int, ...]]:
         """Padded tensors checked and packed, and the shape of their rows; `alone` asks for the encoder's side only."""
         ids = self.here(ids, "ids", whole=True)
         keep, target_keep = (None if t is None else self.here(t, "keep") for t in (keep, target_keep))
-        segments = None if segments is None else self.here(segments, "segments", whole=True)
         target = None if target is None else self.here(target, "target", whole=True)
-        if segments is not None and not registry.member(self.family).family.segments:
-            raise Error(f"{self.family} does not read segments", fix="leave segments out")
+        beside = {name: v for name, v in (("segments", segments), ("tasks", tasks)) if v is not None}
+        reads = registry.member(self.family).family.segments, getattr(self.config, "use_tasks", False)
+        for name, read in zip(("segments", "tasks"), reads, strict=True):
+            if name in beside and not read:
+                raise Error(f"{self.family} does not read {name}", fix=f"leave {name} out")
+        beside = {name: self.here(value, name, whole=True) for name, value in beside.items()}
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
-        source = pack(self.config, ids, keep, segments)
+        source = pack(self.config, ids, keep, beside)
         check_length(source.longest if self.pair else self.reach(memory, source.longest), self.config)
         if self.pair and isinstance(memory, Cache):
-            if memory.given is not None and not torch.equal(memory.given, source.ids):
+            given = source.ids, source.starts
+            if memory.given is not None and not all(map(torch.equal, memory.given, given)):
                 raise Error("this cache has seen another source", fix="make a cache for each source")
-            memory.given = source.ids
+            memory.given = given
         rows = row_shape(self.config, ids)
         if not self.pair or alone:
             if target is not None:
@@ -235,6 +242,7 @@ class Former:
                 raise Error(what, fix="make one with remember(rows, size)")
             if isinstance(memory, Cache) and getattr(self.config, "causal", True) is False:
                 raise Error(f"{self.family} reads both ways, and a cache only what came before", fix="leave memory out")
+            memory.bind(shape(self.family, self.config))
             how["memory" if isinstance(memory, Memory) else "cache"] = memory
         if heads is not None:
             how["heads"] = head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)

@@ -73,7 +73,8 @@ class KeyMap:
     `prefix` stands before the body's names when we write (`@` puts it before a name of a head); on reading, any of
     `prefixes` may stand there or be missing. `tied` lists their copies of a tensor, `drop` their leftovers (`**`
     stands for anything), `aliases` the endings that old files spell differently, and `second` names that hold a
-    tensor as well in what they write: read only if the first is missing, and written as a copy.
+    tensor as well in what they write: read only if the first is missing, and written as a copy. `made` are tables that
+    they keep and we compute: what a file has there must be the same.
     """
 
     body: Mapping[str, str | Op]
@@ -84,6 +85,7 @@ class KeyMap:
     drop: Sequence[str] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)  # old ending → today's
     second: Mapping[str, str] = field(default_factory=dict)  # their second name → their first
+    made: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)  # number of rows → table
 
     def moves(self, ours: Iterable[str], prefix: str | None = None) -> list[Move]:
         """How each of our parameters is made of theirs, by the names that they would write today."""
@@ -134,14 +136,15 @@ class KeyMap:
         spare = [template(name.replace("@", "")) for table in self.heads.values() for name in table]
         spare += [template(name) for name in (*self.drop, *self.second)]
         checks = []
-        for name in sorted(set(there) - used):
+        made = {there[name]: table for name, table in self.made.items() if name in there}
+        for name in sorted(set(there) - used - set(self.made)):
             source = self.tied.get(name, "")
             if source in used:
                 checks.append((there[name], there[source]))
             elif not source and not any(pattern.fullmatch(name) for pattern in spare):
                 fix = "it belongs to another model, or the config describes a smaller one"
                 raise Error(f"unknown tensor {there[name]!r}", fix=fix)
-        return Reading(moves, fresh, checks)
+        return Reading(moves, fresh, checks, made)
 
     def bare(self, name: str) -> str:
         """A name of a file without prefix and as it would be spelled today."""
@@ -156,11 +159,13 @@ class KeyMap:
 
 @dataclass(frozen=True)
 class Reading:
-    """A plan: moves to make, our parameters that the file lacks, and pairs of tied tensors that must be equal."""
+    """A plan: moves to make, our parameters that the file lacks, pairs of tied tensors that must be equal, and tables
+    that must be what we compute."""
 
     moves: list[Move]
     fresh: list[str]
     checks: list[tuple[str, str]]
+    made: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)
 
 
 def rule(theirs: str, scope: str, op: str | Op) -> tuple[re.Pattern[str], str, Op]:

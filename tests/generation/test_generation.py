@@ -77,6 +77,43 @@ def test_the_end_mark_ends_a_row():
     assert len(got[1]) <= 6
 
 
+def test_prompts_of_any_kind():
+    f = decoder()
+    want = continue_ids(f, [[1, 2, 3], [4, 5, 6]], 3, Sampling(temperature=0))
+    grid = torch.tensor([[1, 2, 3], [4, 5, 6]])
+    for prompts in (grid, grid.int(), grid.numpy(), list(grid), ((1, 2, 3), (4, 5, 6))):
+        assert continue_ids(f, prompts, 3, Sampling(temperature=0)) == want
+    assert continue_ids(f, grid[0], 3, Sampling(temperature=0)) == want[:1]
+    assert grid.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "message"),
+    [
+        ("ab", 3, "a prompt cannot be made a tensor"), ([[[1]]], 3, "a prompt must be a row of ids"),
+        ([[1.5]], 3, "a prompt must be whole numbers"), ([1.5], 3, "a prompt must be whole numbers"),
+        ([1, 2], 3, "a prompt must be a row of ids"), (5, 3, "prompts must be rows of ids"), ([], 3, "is empty"),
+        (torch.tensor([[[1]]]), 3, "a prompt must be a row of ids"), (torch.ones(2), 3, "must be whole numbers"),
+        ([[1]], "a", "tokens must be at least 1"), ([[1]], 1.5, "tokens must be at least 1"),
+        ([[1], None], 3, "a prompt cannot be made a tensor"),
+    ],
+)  # fmt: skip
+def test_prompts_that_make_no_sense(prompts, tokens, message):
+    with pytest.raises(Error, match=message):
+        continue_ids(decoder(), prompts, tokens)
+
+
+@pytest.mark.parametrize("family", ["bart", "mbart"])
+def test_what_an_encoder_decoder_cannot_begin_with(family):
+    sizes = {"vocab": 40, "context": 8, "dim": 12, "layers": 1, "heads": 2, "ff": 16}
+    with pytest.raises(Error, match="9 tokens are more than the context of 8"):
+        continue_ids(formers.build(family, **sizes), [[5] * 9], 3)
+    with pytest.raises(Error, match=r"start\[0\] is 9999, outside the vocabulary of 40"):
+        continue_ids(formers.build(family, **sizes, start=9999), [[5]], 3)
+    with pytest.raises(Error, match="does not say how the decoder starts"):
+        continue_ids(formers.build(family, **sizes, start=None, bos=None, pad=None), [[5]], 3)
+
+
 def test_text():
     f = decoder(vocab=300)
     f.tokenizer = bpe.train(["안녕하세요 여러분 안녕하세요"] * 4, 300)

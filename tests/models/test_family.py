@@ -9,6 +9,7 @@ import torch
 
 import formers
 from formers.batch import Batch
+from formers.generation.sample import Sampling, continue_ids
 from formers.nn.prune import attentions
 from formers.registry import MEMBERS
 
@@ -227,6 +228,47 @@ def test_with_a_cache_as_without(name):
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
 
 
+def left_to_right(name, **more):
+    return make(name, "lm", **({"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}), **more)
+
+
+@pytest.mark.parametrize("name", decoders())
+def test_a_state_belongs_to_one_kind_of_model(name):
+    f = left_to_right(name)
+    ids = read(f, torch.tensor([[5, 6, 7], [8, 9, 10]]))
+    given = {"ids": ids, "target": ids} if f.pair else {"ids": ids}
+    state = f.remember(2, 9)
+    with torch.no_grad():
+        f.logits(**given, memory=state)
+        changes = [{key: value} for key, value in (("heads", 1), ("layers", 3)) if hasattr(f.config, key)]
+        others = [left_to_right(name, **change) for change in changes]
+        others += [o for o in map(left_to_right, decoders()) if o.state is f.state and o.pair == f.pair]
+        for other in (o for o in others if o.config != f.config):
+            with pytest.raises(formers.Error, match=f"this {f.state.__name__} is of a model with"):
+                other.logits(**given, memory=state)
+        f.logits(**given, memory=state)
+        if name in with_heads():
+            f.prune({"decoder": {0: [1]}} if f.pair else {0: [1]})
+            with pytest.raises(formers.Error, match="is of a model with pruned"):
+                f.logits(**given, memory=state)
+    for rows, size in ((-1, 5), (2, "a"), (None, 3), (2, -1), (1.0, 2)):
+        with pytest.raises(formers.Error, match="makes no sense"):
+            f.remember(rows, size)
+
+
+@pytest.mark.parametrize("name", [n for n in decoders() if hasattr(MEMBERS[n].family.config(), "context")])
+def test_a_full_context_is_each_rows_own_matter(name):
+    f = left_to_right(name, eos=None)
+    with torch.no_grad():
+        for p in f.model.parameters():  # so that the next token depends on all that is seen
+            p.mul_(3)
+    g = torch.Generator().manual_seed(1)
+    prompts = [torch.randint(2, 47, (n,), generator=g).tolist() for n in (18, 14, 11)]
+    tokens = 24 if f.pair else 6
+    together = continue_ids(f, prompts, tokens, Sampling(temperature=0))
+    assert together == [continue_ids(f, [p], tokens, Sampling(temperature=0))[0] for p in prompts]
+
+
 def some_heads(f):
     """Heads to take out, in every stack of attention, other ones in each layer."""
     stacks = {}
@@ -277,8 +319,14 @@ def test_pruned_as_masked(name, tmp_path):
         f.prune({"decoder": {0: [3]}} if f.pair else {0: [3]})
     with pytest.raises(formers.Error, match="there is no layer 7"):
         f.prune({"decoder": {7: [0]}} if f.pair else {7: [0]})
+    sizes = [p.shape for p in f.model.parameters()]
+    too_many = {"encoder": {0: [0, 1]}, "decoder": {1: [0, 1, 2]}} if f.pair else {0: [0, 1], 1: [0, 1, 2]}
     with pytest.raises(formers.Error, match="would be left"):
-        f.prune({"decoder": {0: [0, 1, 2]}} if f.pair else {0: [0, 1, 2]})
+        f.prune(too_many)
+    assert (f.config, [p.shape for p in f.model.parameters()]) == (again.config, sizes), "half pruned"
+    for odd in ({0: 1}, {0: None}, [0], None, {"decoder": {0: [0]}, 1: [2]}, {"decoder": {0: 1}}):
+        with pytest.raises(formers.Error, match="does not say which heads|say which stack"):
+            f.prune(odd)
     if f.pair:
         with pytest.raises(formers.Error, match="which stack"):
             f.prune({0: [1]})

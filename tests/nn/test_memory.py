@@ -157,9 +157,9 @@ def read_after(f, ids, kept):
     ("other", "ids", "message"),
     [
         (model(), torch.zeros(3, 2, dtype=torch.long), "the memory has 2 rows, the batch 3"),
-        (model(layers=3), torch.zeros(2, 2, dtype=torch.long), "2 layers of width 16, the model has 3 of width 16"),
-        (model(layers=1), torch.zeros(2, 2, dtype=torch.long), "2 layers of width 16, the model has 1 of width 16"),
-        (model(dim=12), torch.zeros(2, 2, dtype=torch.long), "2 layers of width 16, the model has 2 of width 12"),
+        (model(layers=3), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 3"),
+        (model(layers=1), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 1"),
+        (model(dim=12), torch.zeros(2, 2, dtype=torch.long), "with dim 16, not of one with dim 12"),
     ],
 )
 def test_a_memory_of_another_shape_is_refused_and_unharmed(other, ids, message):
@@ -213,3 +213,11 @@ def test_with_heads_switched_off_and_hidden_states():
     torch.testing.assert_close(memory.states[1], states[1])
     quiet = f.logits(ids, heads=torch.tensor([[0, 1], [1, 1]]))
     assert (quiet - f.logits(ids)).abs().max() > 1e-3
+
+
+def test_a_memory_of_another_family_is_refused():
+    f, memory, ids = model(), Memory(1, 4), torch.tensor([[1, 2]])
+    f.logits(ids, memory=memory)
+    xlnet = formers.build("xlnet", vocab=50, dim=16, layers=2, heads=2, ff=24)
+    with pytest.raises(Error, match="of a model with family transformer_xl, not of one with family xlnet"):
+        xlnet.logits(ids, memory=memory)

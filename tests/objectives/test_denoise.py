@@ -110,6 +110,14 @@ def test_span_lengths_are_poisson_and_fill_the_budget():
     assert (np.bincount(owner, lengths) == 102).all(), "30 % exactly"
     last = np.append(np.diff(owner) > 0, True)
     inner = lengths[~last]  # the last one is cut to fit
+    assert (lengths[last] > 0).all(), "once there are enough, there are no more"
+    empty, count = noise.span_lengths(np.array([10]), 0.3, 1e-9, 0, np.arange(1))
+    assert empty.tolist() == [0] * (3 + noise.SPARE - 1) + [3], "the last one takes what is left"
+    assert count.tolist() == [3 + noise.SPARE]
+    alone = (np.arange(7, 12), np.array([0, 2, 5]))  # each text is one word, whatever is said
+    made = noise.infilled(alone, np.zeros(5, bool), 0.3, 3.0, 1, 0, np.arange(2))
+    assert set(made[0].tolist()) == {1}
+    assert (np.diff(made[1]) > 0).all()
     share = np.bincount(inner, minlength=8)[:8] / len(inner)
     want = [math.exp(-3) * 3**n / math.factorial(n) for n in range(8)]
     assert share == pytest.approx(want, abs=0.006)

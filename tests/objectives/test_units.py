@@ -237,10 +237,24 @@ def test_t5s_rates():
     assert quota([100, 900], temperature=2.0, size=400) == [100, 300]
     assert quota([1, 1, 1], size=10) == [4, 3, 3]
     assert quota([5, 7], rates=(3.0, 1.0), size=8) == [6, 2]
+    assert quota([1, 2, 7], size=4) == [0, 1, 3], "what is left goes to the largest remainders"
     with pytest.raises(Error, match="a rate above 0"):
         quota([5, 7], rates=(1.0, 0.0))
     with pytest.raises(Error, match="a store for each"):
         Mixture((None,), ())
+
+
+def test_a_mixture_of_one_sided_tasks_has_places():
+    text = toys.random_store(1, documents=40)
+    goals = objective("masked", TOKENIZER, 24), objective("words", TOKENIZER, 24, rate=0.3)
+    mixed = Mixture((text, text), goals)
+    plan = mixed.plan(mixed.store, 0, 0)
+    shape = mixed.shape(96, plan)
+    assert shape.tokens == 96
+    assert shape.places == goals[1].shape(96, goals[1].plan(text, 0, 0)).places
+    assert (shape.source, shape.longest) == (0, 24)
+    seen = [b for b, _ in batches(mixed.store, mixed, 96, epochs=1)]
+    assert sum((b.sample >= 0).sum() for b in seen) == len(plan)
 
 
 def test_mixtures_of_different_kinds_are_refused():

@@ -68,7 +68,13 @@ class Case:
         return self.ending in ("ForMultipleChoice", "DoubleHeadsModel")
 
 
-CASES = [Case(family, ending, seed) for family, endings in HEADS.items() for ending in endings for seed in (0, 1)]
+SEEDS = {"SwitchTransformers": (0, 1, 2, 3), "Marian": (0, 1, 2)}
+CASES = [
+    Case(family, ending, seed)
+    for family, endings in HEADS.items()
+    for ending in endings
+    for seed in SEEDS.get(family, (0, 1))
+]
 
 
 def config(case: Case) -> dict[str, Any]:
@@ -83,7 +89,7 @@ def config(case: Case) -> dict[str, Any]:
         return {
             "vocab_size": VOCAB, "n_positions": 24, "n_embd": heads * width, "n_layer": layers, "n_head": heads,
             "afn": r.choice(["gelu", "relu", "silu"]), "layer_norm_epsilon": eps, "num_labels": labels,
-            "summary_type": r.choice(["cls_index", "first"]), "summary_activation": r.choice([None, "tanh"]),
+            "summary_type": r.choice(["cls_index", "first"]), "summary_activation": ["gelu_new", "tanh"][case.seed],
             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "summary_first_dropout": 0.0, **tokens,
         }  # fmt: skip
     if case.family == "GPTNeo":
@@ -118,11 +124,15 @@ def config(case: Case) -> dict[str, Any]:
             "router_bias": False, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 9,
             "decoder_start_token_id": 0, "pad_token_id": 0, "eos_token_id": 1, "dropout_rate": 0.0,
             "router_jitter_noise": 0.0, "dense_act_fn": r.choice(["relu", "silu"]),
+            "tie_word_embeddings": case.seed < 3,
+            **({"num_sparse_encoder_layers": 0, "num_sparse_decoder_layers": 0} if case.seed == 2 else {}),
         }  # fmt: skip
     if case.family in ("Bart", "MBart", "Marian"):
         own = {"share_encoder_decoder_embeddings": tied, "decoder_vocab_size": VOCAB if tied else VOCAB - 4}
+        if case.seed == 2:  # sides that could share their embeddings and do not, and a decoder alone that need not
+            tied, own = False, {"share_encoder_decoder_embeddings": case.ending != "ForCausalLM"}
         return {
-            **(own if case.family == "Marian" and case.ending != "ForCausalLM" else {}),
+            **(own if case.family == "Marian" and (case.ending != "ForCausalLM" or case.seed == 2) else {}),
             "vocab_size": VOCAB, "max_position_embeddings": 24, "d_model": 15, "encoder_layers": layers,
             "decoder_layers": r.choice([1, 2]), "encoder_attention_heads": 3, "decoder_attention_heads": 5,
             "encoder_ffn_dim": ff, "decoder_ffn_dim": 17, "activation_function": r.choice(["gelu", "relu", "silu"]),
@@ -141,7 +151,8 @@ def config(case: Case) -> dict[str, Any]:
             "layer_norm_epsilon": eps, "scale_attn_by_inverse_layer_idx": not tied,
             "scale_attn_weights": r.choice([True, False]),
             "tie_word_embeddings": tied, "pad_token_id": 0, "bos_token_id": 3, "eos_token_id": 4, "num_labels": labels,
-            "summary_type": r.choice(["cls_index", "first", "mean"]), "summary_activation": r.choice([None, "tanh"]),
+            "summary_type": r.choice(["cls_index", "first", "mean"]),
+            "summary_activation": [None, "gelu_new"][case.seed],
             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "summary_first_dropout": 0.0,
             "classifier_dropout": 0.0,
         }  # fmt: skip
@@ -150,7 +161,6 @@ def config(case: Case) -> dict[str, Any]:
         if case.family == "Albert":
             more = {"embedding_size": 5, "num_hidden_groups": 1 if tied else 2, "inner_group_num": 1 if tied else 2,
                     "num_hidden_layers": 3, "classifier_dropout_prob": 0.0, "num_labels": labels}  # fmt: skip
-            more |= {"num_labels": 2} if case.ending == "ForPreTraining" else {}
         if case.family == "Ernie":
             more = {"task_type_vocab_size": 4, "use_task_id": not tied}
         return {
@@ -211,6 +221,8 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     given = {"ids": ids, "keep": keep}
     if case.family in ("GPT2", "Bert", "Roberta", "Albert", "Ernie", "OpenAIGPT"):
         given["segments"] = torch.randint(0, 3, shape, generator=g)
+    if config(case).get("use_task_id"):
+        given["tasks"] = torch.randint(0, 4, shape, generator=torch.Generator().manual_seed(case.seed))
     if case.pair and not case.shifts:
         given["target"] = torch.randint(5, VOCAB - 4, (3, 8), generator=g)
         given["target_keep"] = torch.ones(3, 8, dtype=torch.bool)
@@ -220,13 +232,18 @@ def inputs(case: Case, side: str = "right") -> dict[str, torch.Tensor]:
     return given
 
 
+def beside(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """What is read beside the tokens, by their names."""
+    names = {"segments": "token_type_ids", "tasks": "task_type_ids"}
+    return {theirs: given[ours] for ours, theirs in names.items() if ours in given}
+
+
 def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Their outputs by our names, zero where there is padding."""
     keep = given["keep"]
     pad = model.config.pad_token_id
     call = {"input_ids": torch.where(keep, given["ids"], pad), "attention_mask": keep.long()}
-    if "segments" in given:
-        call["token_type_ids"] = given["segments"]
+    call |= beside(given)
     if not case.pair and case.family not in (*PAIRS, "Bloom"):
         first = keep.long().argmax(-1, keepdim=True)
         positions = (torch.arange(keep.shape[-1]) - first).clamp(min=0)
@@ -238,8 +255,12 @@ def theirs(case: Case, model: Any, given: dict[str, torch.Tensor]) -> dict[str, 
         }
     if case.shifts:  # their shift runs over the padding; ours over each row's own tokens
         shifted = torch.where(keep, given["ids"], pad).roll(1, -1)
-        shifted[torch.arange(len(shifted)), keep.long().argmax(-1)] = model.config.decoder_start_token_id
+        rows, last = torch.arange(len(shifted)), keep.shape[-1] - 1 - keep.flip(-1).long().argmax(-1)
+        begin = given["ids"][rows, last] if case.family == "MBart" else model.config.decoder_start_token_id
+        shifted[rows, keep.long().argmax(-1)] = begin
         call |= {"decoder_input_ids": shifted, "decoder_attention_mask": keep.long()}
+    if case.family == "Ernie" and case.choices and "tasks" in given:  # theirs forgets to lay them out as rows
+        call["task_type_ids"] = given["tasks"].flatten(0, -2)
     if case.ending == "DoubleHeadsModel" and model.config.summary_type == "cls_index":
         places = torch.arange(keep.shape[-1])
         call["mc_token_ids"] = torch.where(keep, places, -1).amax(-1)

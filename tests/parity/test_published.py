@@ -7,6 +7,7 @@ import shutil
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -247,8 +248,6 @@ LEFTOVERS = {
     "AlbertForPreTraining-1": {"albert.embeddings.position_ids": (1, 27)},
     "ErnieForPreTraining-1": {"ernie.embeddings.position_ids": (1, 27)},
     "BartForConditionalGeneration-0": {"model.encoder.version": (1,), "model.decoder.version": (1,)},
-    "MarianMTModel-0": {"model.encoder.embed_positions.weight": (24, 15),
-                        "model.decoder.embed_positions.weight": (24, 15)},
 }  # fmt: skip
 
 
@@ -256,6 +255,63 @@ LEFTOVERS = {
 def test_leftovers_of_the_others(published, name):
     folder, known = published(name, lambda t: t | {key: torch.ones(shape) for key, shape in LEFTOVERS[name].items()})
     same(formers.load(folder), known)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_positions_that_are_computed_must_be_the_files(published, dtype):
+    table = marian_positions(24, 15).to(dtype)
+    extra = {f"model.{side}.embed_positions.weight": table.clone() for side in ("encoder", "decoder")}
+    folder, known = published("MarianMTModel-0", lambda t: t | extra)
+    same(formers.load(folder), known)
+    name = "model.decoder.embed_positions.weight"
+    for wrong in (table.flip(1), table + 0.1, table[:, :-1], torch.ones(24, 15), torch.ones(())):
+        tensors = load_file(folder / "model.safetensors")
+        save_file(tensors | {name: wrong.contiguous()}, folder / "model.safetensors")
+        with pytest.raises(Error, match=f"'{name}' is not the table"):
+            formers.load(folder)
+
+
+def marian_positions(rows, width):
+    """As transformers fills it: numpy, all sines first."""
+    power = np.array([[place / 10000 ** (2 * (i // 2) / width) for i in range(width)] for place in range(rows)])
+    return torch.from_numpy(np.concatenate([np.sin(power[:, 0::2]), np.cos(power[:, 1::2])], 1)).float()
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        {"rotary_pct": 1.0}, {"rotary_emb_base": 300.0}, {"rope_theta": 300.0}, {"partial_rotary_factor": 1.0},
+        {"attention_probs_dropout_prob": 0.3, "hidden_dropout_prob": 0.2}, {"rotary_pct": 1.0, "rope_theta": 9.0},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}, "rotary_pct": 0.5, "rotary_emb_base": 7.0},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_rotary_settings_of_old_files(published, old):
+    transformers = pytest.importorskip("transformers")
+    folder, _ = published(
+        "GPTNeoXForCausalLM-0", config=lambda c: {k: v for k, v in c.items() if k != "rope_parameters"} | old
+    )
+    (folder / "model.safetensors").unlink()
+    config = transformers.GPTNeoXConfig.from_pretrained(folder)
+    model = transformers.GPTNeoXForCausalLM(config).eval()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.normal_(0, 0.3)
+    about = (folder / "config.json").read_text()
+    model.save_pretrained(folder)
+    (folder / "config.json").write_text(about)
+    f, ids = formers.load(folder), torch.tensor([[5, 6, 7, 8, 9, 10]])
+    with torch.no_grad():
+        assert (f.logits(ids) - model(ids).logits).abs().max() <= 1e-5
+    assert (f.config.dropout, f.config.attention_dropout) == (config.hidden_dropout, config.attention_dropout)
+
+
+def test_bloom_without_biases_is_refused(published):
+    """transformers' slow_but_exact leaves out two biases of each layer."""
+    folder, known = published("BloomForCausalLM-0", config=lambda c: c | {"slow_but_exact": True, "pretraining_tp": 2})
+    with pytest.raises(Error, match="slow_but_exact: formers cannot honour True"):
+        formers.load(folder)
+    same(formers.load(folder, ignore=["slow_but_exact"]), known)
 
 
 def test_gamma_and_beta_of_berts_children(published):

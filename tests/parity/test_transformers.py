@@ -7,15 +7,17 @@ import torch
 from safetensors.torch import load_file
 
 import formers
+from formers.nn.prune import attentions
 from formers.registry import member
-from tests.parity.cases import CASES, RENAMED, Case, inputs, ours, pulled, reference, theirs
+from tests.parity.cases import CASES, RENAMED, Case, beside, config, inputs, ours, pulled, reference, theirs
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 # Of untied models: second names that their forward never reads.
 UNUSED = ("cls.predictions.bias", "lm_head.bias", "predictions.bias", "shared.weight", "model.shared.weight")
-SHORTER = ("num_decoder_layers", "num_sparse_decoder_layers")  # of an encoder alone
+# What an encoder alone, and sides that do not share although they could, say otherwise.
+OTHERWISE = ("num_decoder_layers", "num_sparse_decoder_layers", "share_encoder_decoder_embeddings")
 
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: case.name)
@@ -91,7 +93,7 @@ def test_export_loads_in_transformers_and_agrees(pair, tmp_path):
         first, second = theirs(case, model, given), theirs(case, again, given)
     assert all(torch.equal(first[name], second[name]) for name in first)
     for key, value in model.config.to_dict().items():
-        if key not in ("transformers_version", "_name_or_path", "dtype", "tie_word_embeddings", *SHORTER):
+        if key not in ("transformers_version", "_name_or_path", "dtype", "tie_word_embeddings", *OTHERWISE):
             assert again.config.to_dict().get(key) == value, key
 
 
@@ -130,8 +132,7 @@ def test_hidden_states_of_every_layer(pair):
     model.eval()
     former.model.eval()
     call = {"input_ids": given["ids"], "attention_mask": given["keep"].long(), "output_hidden_states": True}
-    if "segments" in given:
-        call["token_type_ids"] = given["segments"]
+    call |= beside(given)
     if case.family == "Roberta":
         call["position_ids"] = torch.arange(11)[None] + model.config.pad_token_id + 1
     if "target" in given:
@@ -160,8 +161,7 @@ def test_attention_weights(pair):
     model.eval().set_attn_implementation("eager")
     former.model.eval()
     call = {"input_ids": given["ids"], "attention_mask": given["keep"].long(), "output_attentions": True}
-    if "segments" in given:
-        call["token_type_ids"] = given["segments"]
+    call |= beside(given)
     if "target" in given:
         call |= {"decoder_input_ids": given["target"], "decoder_attention_mask": given["target_keep"].long()}
     with torch.no_grad():
@@ -183,3 +183,54 @@ def test_attention_weights(pair):
             padded = torch.zeros_like(want)
             padded[..., : got.shape[-2], : got.shape[-1]] = got
             assert ((want - padded) * real).abs().max() <= 1e-5
+
+
+def several(case: Case) -> bool:
+    """There is more than one head."""
+    settings = config(case)
+    names = ("n_head", "num_heads", "num_attention_heads", "encoder_attention_heads")
+    return all(settings.get(name, 2) > 1 for name in names)
+
+
+PRUNED = {(case.family, case.ending): case for case in CASES if several(case)}
+
+
+def take_out(former) -> None:
+    """A head of every attention, another one in each layer."""
+    gone: dict = {}
+    for (kind, layer), (_, attention) in attentions(former.model.body).items():
+        gone.setdefault(kind, {})[layer] = [layer % attention.total]
+    former.prune(gone if hasattr(former.model.body, "encoder") else next(iter(gone.values())))
+
+
+@pytest.mark.filterwarnings("ignore:layers .* share one block")
+@pytest.mark.parametrize("case", PRUNED.values(), ids=lambda case: case.name)
+def test_what_is_pruned_loads_in_transformers_and_agrees(case, tmp_path):
+    model, given = reference(case).eval(), inputs(case)
+    model.save_pretrained(tmp_path / "hf")
+    former = formers.load(tmp_path / "hf")
+    if case.family == "Albert":  # a block that layers share loses the heads of all of them
+        former.prune({0: [0]})
+    else:
+        take_out(former)
+    formers.export(former, tmp_path / "out")
+    again = type(model).from_pretrained(tmp_path / "out").eval()
+    with torch.no_grad():
+        whole, want, got = theirs(case, model, given), theirs(case, again, given), ours(former, given)
+    for name in want:
+        assert (want[name] - whole[name]).abs().max() > 1e-3, "nothing was pruned"
+        assert (want[name] - got[name]).abs().max() <= 1e-5, name
+
+
+@pytest.mark.parametrize(("tied", "scaled", "shared"), [(1, 1, 1), (0, 1, 1), (1, 0, 1), (0, 0, 1), (0, 0, 0)])
+def test_switch_transformers_however_tied(tied, scaled, shared, tmp_path):
+    sizes = {"vocab": 40, "dim": 12, "layers": 2, "heads": 3, "head_dim": 4, "ff": 16, "sparse": 1, "capacity": 9}
+    how = {"tied": bool(tied), "scaled": bool(scaled), "shared": bool(shared)}
+    former = formers.build("switch", **sizes, **how)
+    formers.export(former, tmp_path / "out")
+    model = transformers.SwitchTransformersForConditionalGeneration.from_pretrained(tmp_path / "out").eval()
+    ids, target = torch.tensor([[5, 6, 7, 1]]), torch.tensor([[0, 9, 8]])
+    with torch.no_grad():
+        want, got = model(input_ids=ids, decoder_input_ids=target).logits, former.logits(ids, target=target)
+        assert (want - got).abs().max() <= 1e-5
+        assert (formers.load(tmp_path / "out").logits(ids, target=target) - got).abs().max() <= 1e-5

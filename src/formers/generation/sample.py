@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
+from ..config import shown, table
 from ..data.draws import uniform
 from ..errors import Error
 from ..former import Former
 from ..nn.memory import Memory
-from ..tasks.inputs import check_ids
+from ..tasks.inputs import check_ids, check_length, start_token, tensor
 
 
 @dataclass(frozen=True)
@@ -50,34 +52,50 @@ class Sampling:
 
 @torch.inference_mode()
 def continue_ids(
-    former: Former, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = Sampling()
+    former: Former, prompts: Sequence[Sequence[int]] | Tensor, tokens: int, sampling: Sampling = Sampling()
 ) -> list[list[int]]:
-    """Up to `tokens` new ids for each prompt; a row ends at the end mark. To an encoder-decoder the prompts are the
-    source. When a decoder's context is full, the last half of it is read again and the rest forgotten; a model with a
-    memory forgets what is oldest."""
-    check(former, prompts, tokens)
-    rows = [list(map(int, prompt)) for prompt in prompts]
+    """Up to `tokens` new ids for each prompt (rows of ids, or a tensor of them); a row ends at the end mark. To an
+    encoder-decoder the prompts are the source. When a row fills a decoder's context, the last half of it is read again
+    and the rest forgotten; a model with a memory forgets what is oldest. Of what a checkpoint's generation_config.json
+    asks for, only the end mark is obeyed: no forced or forbidden tokens."""
+    rows = check(former, prompts, tokens)
     source = packed(rows, former.device) if former.pair else None
-    begun = [[first_token(former)] if former.pair else row for row in rows]
+    texts = [[start_token(former.config)] if former.pair else row for row in rows]
+    begun, stops, ended = [len(text) for text in texts], end_marks(former), set[int]()
     context: int | None = getattr(former.config, "context", None)
     kept = former.config.memory if issubclass(former.state, Memory) else context
-    size = kept or max(map(len, begun)) + tokens
+    size = kept or max(begun) + tokens
     again = 2 if streams(former) else 1  # tokens of each step
-    stops = set(np.atleast_1d(np.array([] if former.config.eos is None else former.config.eos)).tolist())
-    done: list[list[int]] = [[] for _ in rows]
-    state, fed = former.remember(len(rows), size), [row if context is None else row[-context:] for row in begun]
+    windows = [max(0, n - context) if context else 0 for n in begun]  # where what a row has read begins
+    state, fed = former.remember(len(rows), size), [text[n:] for text, n in zip(texts, windows, strict=True)]
     for step in range(tokens):
-        if context is not None and state.used + max(map(len, fed)) > context:
-            state = former.remember(len(rows), size)
-            fed = [(row + new)[-(context // 2 or 1) :] for row, new in zip(begun, done, strict=True)]
+        full = [context is not None and len(text) - n > context for text, n in zip(texts, windows, strict=True)]
+        if context is not None and any(full):  # a row's window depends on the row alone
+            windows = [
+                len(text) - (context // 2 or 1) if over else n
+                for text, n, over in zip(texts, windows, full, strict=True)
+            ]
+            state, fed = former.remember(len(rows), size), [text[n:] for text, n in zip(texts, windows, strict=True)]
         picked = sampling.pick(ask(former, fed, source, state), step).tolist()
-        for row, token in zip(done, picked, strict=True):
-            if not (row and row[-1] in stops):
-                row.append(token)
-        if all(row[-1] in stops for row in done):
+        for text, token in zip(texts, picked, strict=True):
+            text.append(token)
+        ended |= {row for row, token in enumerate(picked) if token in stops}
+        if len(ended) == len(rows):
             break
-        fed = [(row + new)[-again:] for row, new in zip(begun, done, strict=True)]
-    return [row[:-1] if row[-1] in stops else row for row in done]
+        fed = [text[-again:] for text in texts]
+    new = [text[n:] for text, n in zip(texts, begun, strict=True)]
+    return [list(itertools.takewhile(lambda token: token not in stops, row)) for row in new]
+
+
+def end_marks(former: Former) -> set[int]:
+    """The tokens at which a text ends, as generation_config.json says if there is one, else as the config."""
+    kept, name = former.kept.get("generation_config.json"), "eos_token_id"
+    marks = None if kept is None else table(kept.decode("utf-8", "replace"), "generation_config.json").get(name)
+    marks = former.config.eos if marks is None else marks
+    marks = marks if isinstance(marks, list | tuple) else [] if marks is None else [marks]
+    if not all(type(mark) is int for mark in marks):
+        raise Error(f"{name}: {shown(marks)} is no token", where="generation_config.json", fix="correct it")
+    return set(marks)
 
 
 def ask(former: Former, fed: list[list[int]], source: Batch | None, state: Any) -> Tensor:
@@ -103,8 +121,8 @@ def streams(former: Former) -> bool:
     return hasattr(former.model.body, "blank")
 
 
-def check(former: Former, prompts: Sequence[Sequence[int]], tokens: int) -> None:
-    """Refuse what cannot be continued."""
+def check(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tokens: int) -> list[list[int]]:
+    """Prompts as lists; refuse what cannot be continued."""
     words = hasattr(former.config, "slots")  # who reads words of characters has no token to go on with
     blind = getattr(former.config, "causal", True) is False and not streams(former)
     if former.head not in ("lm", "double") or words or blind:
@@ -112,20 +130,28 @@ def check(former: Former, prompts: Sequence[Sequence[int]], tokens: int) -> None
             f"{former.family} with head {former.head!r} does not continue text",
             fix="load a decoder such as gpt2 with head='lm'",
         )
-    if not prompts or not all(prompts):
+    if type(tokens) is not int or tokens < 1:
+        raise Error(f"tokens must be at least 1, got {shown(tokens)}", fix="ask for a number of tokens")
+    rows = prompt_rows(prompts)
+    for row in rows:
+        check_ids(row[None], former.config, "ids")
+        check_length(len(row) if former.pair else 0, former.config)
+    return [row.tolist() for row in rows]
+
+
+def prompt_rows(prompts: Any) -> list[Tensor]:
+    """Each prompt as a tensor of whole numbers; a tensor (tokens,) is one prompt."""
+    if isinstance(prompts, Tensor) and prompts.dim() == 1:
+        prompts = prompts[None]
+    if not isinstance(prompts, Sequence | Tensor | np.ndarray):
+        raise Error(f"prompts must be rows of ids, not {shown(prompts)}", fix="for one prompt, pass [ids]")
+    void = torch.empty(0, dtype=torch.long)  # torch makes an empty list one of floats
+    rows = [void if isinstance(p, Sequence) and not p else tensor(p, "a prompt", whole=True) for p in prompts]
+    if any(row.dim() != 1 for row in rows):
+        raise Error(f"a prompt must be a row of ids, got {shown(prompts)}", fix="for one prompt, pass [ids]")
+    if not rows or not all(map(len, rows)):
         raise Error("a prompt is empty", fix="give at least one token to begin with")
-    if tokens < 1:
-        raise Error(f"tokens must be at least 1, got {tokens}", fix="ask for some tokens")
-    for prompt in prompts:
-        check_ids(torch.tensor([list(prompt)]), former.config, "ids")
-
-
-def first_token(former: Former) -> int:
-    """The decoder's first input."""
-    first = former.config.pad if former.config.start is None else former.config.start
-    if first is None:
-        raise Error(f"{former.family}'s config does not say how the decoder starts", fix="set start, or pad")
-    return int(first)
+    return rows
 
 
 def packed(rows: list[list[int]], device: torch.device) -> Batch:

@@ -185,6 +185,13 @@ def fill(
                 where=where,
                 fix='if both are meant, set "tie_word_embeddings": false in config.json',
             )
+    for name, made in reading.made.items():
+        held = weights.get(name)
+        near = max(torch.finfo(torch.float16).eps, torch.finfo(held.dtype).eps if held.is_floating_point() else 0)
+        fits = held.dim() > 0 and held.shape[1:] == made(1).shape[1:]  # or it could ask for any amount of memory
+        if not fits or not torch.allclose(held.float(), made(len(held)), rtol=0, atol=near):
+            what = f"{name!r} is not the table of sines and cosines that it should be"
+            raise Error(what, where=where, fix="the file is damaged, or of a model with learned positions")
     untrained = set(reading.fresh)
     for part, module in former.model.parts.items():
         own = {f"heads.{part}.{name}" for name, _ in module.named_parameters()}

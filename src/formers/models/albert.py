@@ -92,8 +92,7 @@ def heads(c: ALBERTConfig) -> dict[str, dict[str, Head]]:
     """BERT's heads; masked tokens are predicted at the width of the embeddings, and sop stands in for nsp."""
     mine = {name: parts for name, parts in bert.heads(c).items() if name not in ("nsp", "lm")}
     mlm = replace(mine["mlm"]["mlm"], inner_dim=c.embed)
-    sop = replace(mine["classify"]["classify"], out=2)
-    return mine | {"mlm": {"mlm": mlm}, "pretraining": {"mlm": mlm, "sop": sop}}
+    return mine | {"mlm": {"mlm": mlm}, "pretraining": {"mlm": mlm, "sop": mine["classify"]["classify"]}}
 
 
 HF_CONFIG = ConfigMap(

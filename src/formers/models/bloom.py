@@ -88,9 +88,10 @@ HF_CONFIG = ConfigMap(
         "n_embed": "hidden_size", "n_embd": "hidden_size", "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head", "n_heads": "n_head", "n_layers": "n_layer",
     },
-    fixed={"apply_residual_connection_post_layernorm": (False,)},
+    # transformers' slow_but_exact leaves out biases (if pretraining_tp is above 1)
+    fixed={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
     irrelevant=frozenset({
-        "pretraining_tp", "slow_but_exact", "masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi",
+        "pretraining_tp", "masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi",
         "seq_length", "skip_bias_add", "skip_bias_add_qkv", "attention_softmax_in_fp32", "pretraining_pp",
         "unk_token_id", "n_inner",
     }),

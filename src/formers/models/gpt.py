@@ -4,7 +4,8 @@ Parent  transformer (its decoder, without cross attention)
 New     1. pretrain as a language model, then fine-tune with the language model as a second loss   2. learned positions
         3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k   5. tanh-gelu
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, also with padding on the left; the
+        second head's "last" and "mean" read a text's own tokens, where transformers reads the padding as well
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, Row, divides, positive, probability, renamed
-from ..family import TOKENS, Family, Format, Head, Pool
+from ..family import SUMMARY_ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, Op, transposed
 from ..nn.attention import Attention
 from ..nn.block import Block, Stack
@@ -55,6 +56,7 @@ class GPTConfig:
         probability(self, "dropout", "embed_dropout", "attention_dropout", "summary_dropout")
         divides(self)
         activation(self.act)
+        activation(self.summary_act or "linear")
 
 
 class GPT(Trunk):
@@ -95,7 +97,7 @@ ROWS: dict[str, str | Row] = {
     "layer_norm_epsilon": "eps", "resid_pdrop": "dropout", "embd_pdrop": "embed_dropout",
     "attn_pdrop": "attention_dropout",
     "summary_type": renamed("summary", {"cls_index": "last", "last": "last", "first": "first", "mean": "mean"}),
-    "summary_activation": "summary_act", "summary_first_dropout": "summary_dropout", "initializer_range": "init",
+    "summary_activation": SUMMARY_ACT, "summary_first_dropout": "summary_dropout", "initializer_range": "init",
     "tie_word_embeddings": "tied", **TOKENS,
 }  # fmt: skip
 ALIASES = {

@@ -4,7 +4,7 @@ Parent  gpt
 New     1. the norm moves to the input of each sub-block, and one more stands after the last block
         2. residual projections start smaller by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: as gpt
 """
 
 from __future__ import annotations

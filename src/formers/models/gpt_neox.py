@@ -57,10 +57,10 @@ class GPTNeoXConfig:
     def __post_init__(self) -> None:
         positive(self, "vocab", "context", "dim", "layers", "heads", "ff")
         positive(self, "init", least=0)
-        probability(self, "dropout", "attention_dropout", "head_dropout", "rotary_fraction")
-        divides(self)
-        if self.turned % 2 or not self.turned:
-            what = f"rotary width must be even and not zero, got {self.turned}"
+        probability(self, "dropout", "attention_dropout", "head_dropout")
+        width = divides(self)
+        if not 0 < self.turned <= width or self.turned % 2:
+            what = f"rotary width must be even and from 2 to {width}, got {self.turned}"
             raise Error(what, fix="choose rotary_fraction so that head_dim × fraction is even")
         if self.base <= 0:
             raise Error(f"base must be above 0, got {self.base}", fix="take 10000")
@@ -133,6 +133,9 @@ HF_CONFIG = ConfigMap(
     older={
         "rotary_pct": lambda v: {"rotary_fraction": v}, "rotary_emb_base": lambda v: {"base": v}, "rope_scaling": rope,
     },
+    irrelevant=frozenset({  # of old files; transformers passes over them
+        "attention_probs_dropout_prob", "hidden_dropout_prob", "rope_theta", "partial_rotary_factor",
+    }),
     defaults={"hidden_act": "gelu", "eos_token_id": 2},
 )  # fmt: skip
 

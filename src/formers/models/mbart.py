@@ -24,7 +24,9 @@ class MBARTConfig(bart.BARTConfig):
     vocab: int = 250027
     order: Order = "pre"
     scaled: bool = True
-    start: int | None = None  # None: the last token, which names the language
+    start: int | None = None  # None: generation begins with bos
+
+    wraps = True  # a text shifted right begins with its own last token, which names the language
 
 
 HF_CONFIG = ConfigMap(

@@ -6,7 +6,8 @@ New     1. some feed-forward layers have many experts, and each token takes one 
         initial weights
 Shapes  as t5; a router gives (N, experts)
 Differs from the reference: a capacity counts the tokens of one document; without a fixed one it is the paper's factor
-        times the document's length, where transformers always has a fixed one
+        times the document's length, where transformers always has a fixed one; no sparse layers means none, where
+        transformers makes one all the same (a file that says 0 is read as it does)
 """
 
 from __future__ import annotations
@@ -45,14 +46,18 @@ class SwitchConfig(t5.T5Config):
     eval_capacity_factor: float = 2.0
     jitter: float = 0.01
     router_bias: bool = False
+    shared: bool = True  # both sides have the same token embeddings
 
     def __post_init__(self) -> None:
         super().__post_init__()
         positive(self, "experts", "capacity")
         positive(self, "sparse", "decoder_sparse", least=0)
         probability(self, "jitter")
-        if self.sparse > self.layers or self.far_sparse > self.depth:
+        if self.sparse > self.layers or (self.depth and self.far_sparse > self.depth):
             raise Error("there are more sparse layers than layers", fix="take fewer sparse layers")
+        if not self.shared and (self.tied or self.scaled):
+            what = "sides with embeddings of their own have an output of its own, not tied and not scaled"
+            raise Error(what, fix="set tied and scaled to false, or shared to true")
         if min(self.capacity_factor, self.eval_capacity_factor) <= 0:
             raise Error("a capacity factor must be above 0", fix="take 1.25 and 2.0")
 
@@ -93,6 +98,7 @@ class Switch(Pair):
             Embeddings(c.dim, c.vocab, dropout=c.dropout),
             t5.side(c, c.layers, decoder=False, feed=feed),
             t5.side(c, c.depth, decoder=True, feed=feed) if c.depth else None,
+            Embeddings(c.dim, c.vocab, dropout=c.dropout) if c.depth and not c.shared else None,
         )
 
 
@@ -118,12 +124,23 @@ def capacity(c: SwitchConfig) -> int:
     return c.capacity or 64
 
 
+def theirs(sparse: int, layers: int) -> int:
+    """Their rule (every so many layers, the second first) makes one sparse layer even if none is asked for."""
+    if layers and not sparse:
+        raise Error("transformers has no Switch Transformer without experts on a side", fix="take a T5")
+    return sparse
+
+
 ABSENT = ("feed_forward_proj", "classifier_dropout", "scale_decoder_outputs")
 HF_CONFIG = ConfigMap(
     {key: row for key, row in t5.HF_CONFIG.rows.items() if key not in ABSENT}
     | {
-        "dense_act_fn": ACT, "num_experts": "experts", "num_sparse_encoder_layers": "sparse",
-        "num_sparse_decoder_layers": "decoder_sparse", "router_jitter_noise": "jitter", "router_bias": "router_bias",
+        "dense_act_fn": ACT, "num_experts": "experts",
+        "num_sparse_encoder_layers": Row(lambda n: {"sparse": n or 1}, lambda c: theirs(c.sparse, c.layers)),
+        "num_sparse_decoder_layers": Row(
+            lambda n: {"decoder_sparse": n or 1}, lambda c: theirs(c.far_sparse, c.depth)
+        ),
+        "tie_word_embeddings": "scaled", "router_jitter_noise": "jitter", "router_bias": "router_bias",
         "expert_capacity": Row(lambda v: {"capacity": v}, capacity),
     },
     aliases=t5.HF_CONFIG.aliases,
@@ -140,16 +157,25 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
-    """As T5; an encoder alone has no sparse decoder layers."""
+    """As T5; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens and reads
+    the two of the sides."""
     found = t5.adjust(settings, architecture, file)
-    return found | ({"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {})
+    alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
+    return found | {"shared": found["scaled"], "tied": found["scaled"] and found["tied"]} | alone
 
 
 def keys(c: SwitchConfig, head: str) -> KeyMap:
     """T5's names, and those of the experts, which are separate tensors there and one of ours."""
     theirs = t5.keys(c, head, feed="mlp")
     every = "|".join(f"expert_{i}" for i in range(c.experts))
-    body = dict(theirs.body)
+    body, tied, second = dict(theirs.body), dict(theirs.tied), dict[str, str]()
+    shared, near, far = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
+    if not c.shared:
+        del body[shared]
+        body |= {near: "embed.token.weight", far: "target.token.weight"}
+        tied, second = {}, {shared: near}
+    elif not c.scaled:  # said to be untied: nothing is there unless it is written
+        second = tied
     for side, last in (("encoder", 1), ("decoder", 2)):
         layer, ours = f"{side}.block.{{i}}.layer.{last}.mlp", f"{side}.blocks.{{i}}.ff"
         body[f"{layer}.router.classifier.*"] = f"{ours}.router.*"
@@ -158,7 +184,13 @@ def keys(c: SwitchConfig, head: str) -> KeyMap:
                 f"{ours}.{part}", lambda t: t.unflatten(0, (c.experts, -1)), lambda t: t.flatten(0, 1)
             )
     return KeyMap(
-        body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes, tied=theirs.tied, drop=theirs.drop
+        body,
+        heads=theirs.heads,
+        prefix=theirs.prefix,
+        prefixes=theirs.prefixes,
+        tied=tied,
+        drop=theirs.drop,
+        second=second,
     )
 
 

@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from ..config import ConfigMap, Row, positive
@@ -114,21 +115,28 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
-    """As BART; all of Marian's sines come before its cosines."""
-    found = bart.adjust(settings, architecture, file)
-    return found | {"shared": found["shared"] and settings.get("shared", True), "halves": True}
+    """As BART; all of Marian's sines come before its cosines, and a decoder alone reads the decoder's vocabulary."""
+    found = bart.adjust(settings, architecture, file) | {"halves": True}
+    if not found["encoder"]:
+        return found | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}
+    return found | {"shared": found["shared"] and settings.get("shared", True)}
 
 
 def keys(c: TransformerConfig, head: str) -> KeyMap:
-    """Marian's names are BART's; its position tables are fixed, and not kept."""
+    """Marian's names are BART's; its position tables are fixed, and not kept. Of sides that could share a table and do
+    not (transformers, untied), nobody reads the shared one."""
     theirs, far = bart.keys(c, head), "decoder.embed_tokens.weight"
+    waves = Sinusoids(c.dim, c.halves)
     return KeyMap(
         theirs.body,
         heads=theirs.heads,
         prefix=theirs.prefix,
         prefixes=theirs.prefixes,
         tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
-        drop=(*theirs.drop, "encoder.embed_positions.weight", "decoder.embed_positions.weight"),
+        drop=(*theirs.drop, *(() if c.shared else ("shared.weight",))),
+        made=dict.fromkeys(
+            ("encoder.embed_positions.weight", "decoder.embed_positions.weight"), lambda n: waves(torch.arange(n))
+        ),
     )
 
 

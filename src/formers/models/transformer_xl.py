@@ -131,8 +131,6 @@ class TransformerXL(nn.Module):
     ) -> Tensor:
         """(N,) → (N, dim)"""
         c, layout = self.config, batch.layout
-        if memory is not None:
-            memory.fits(c.layers, c.dim)
         seen = max(1, c.memory if memory is None else memory.length)
         mask = both(causal, window(seen)) if c.same_length else causal
         sight = Sight(layout, mask=mask, recall=memory, heads=heads, probe=probe, kind="decoder")

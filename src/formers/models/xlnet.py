@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import ConfigMap, Row, divides, positive, probability, renamed
 from ..errors import Error
-from ..family import ACT, TOKENS, Family, Format, Head, Pool
+from ..family import ACT, SUMMARY_ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, Op
 from ..nn.block import Block, Stack
 from ..nn.embeddings import Embeddings, working
@@ -71,8 +71,7 @@ class XLNetConfig:
         probability(self, "dropout", "summary_dropout")
         divides(self)
         activation(self.act)
-        if self.summary_act is not None:
-            activation(self.summary_act)
+        activation(self.summary_act or "linear")
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="positions are pairs of a sine and a cosine")
 
@@ -125,8 +124,6 @@ class XLNet(nn.Module):
         stream; without them, the content stream is the result, in which a token always sees itself.
         """
         layout, used = batch.layout, 0 if memory is None else memory.used
-        if memory is not None:
-            memory.fits(self.config.layers, self.config.dim)
         content, query = order_tables(batch.order, layout) if see is None else see_tables(see)
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
@@ -201,7 +198,7 @@ HF_CONFIG = ConfigMap(
         "reuse_len": Row(lambda n: {"reuse": n or None}, lambda c: c.reuse),
         "summary_type": renamed("summary", {"last": "last", "cls_index": "last", "first": "first", "mean": "mean"}),
         "summary_use_proj": "summary_dense",
-        "summary_activation": renamed("summary_act", {"tanh": "tanh", "relu": "relu", "gelu": "gelu", "": None}),
+        "summary_activation": SUMMARY_ACT,
         "summary_last_dropout": "summary_dropout", "start_n_top": "start_top", "end_n_top": "end_top",
         "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
     },

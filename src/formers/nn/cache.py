@@ -3,14 +3,46 @@ only."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from ..batch import Layout
 from ..errors import Error
 
+FREE = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
-class Cache:
+
+def shape(family: str, config: Any) -> dict[str, Any]:
+    """What of a model its states depend on."""
+    names = (f.name for f in dataclasses.fields(config) if not FREE.fullmatch(f.name))
+    return {"family": family} | {name: getattr(config, name) for name in names}
+
+
+class Kept:
+    """What a caller keeps between batches: it serves one kind of model, the one that used it first."""
+
+    model: Mapping[str, Any] | None = None  # that one's settings
+
+    def __init__(self, rows: int, size: int):
+        if type(rows) is not int or type(size) is not int or rows < 1 or size < 0:
+            what = f"a {type(self).__name__.lower()} of {size!r} states for {rows!r} rows makes no sense"
+            raise Error(what, fix="give at least one row, and a length of 0 or more")
+
+    def bind(self, model: Mapping[str, Any]) -> None:
+        """Refuse to serve a model of another shape than the first."""
+        self.model = self.model or model
+        for name in {**self.model, **model}:
+            if (first := self.model.get(name)) != (now := model.get(name)):
+                what = f"this {type(self).__name__} is of a model with {name} {first}, not of one with {name} {now}"
+                raise Error(what, fix="make one for each model with remember(rows, size)")
+
+
+class Cache(Kept):
     """The past of `rows` sequences, up to `size` tokens each; every row has its own length.
 
     Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
@@ -18,10 +50,11 @@ class Cache:
     """
 
     def __init__(self, rows: int, size: int):
+        super().__init__(rows, size)
         self.rows, self.size, self.used = rows, size, 0
         self.lengths: Tensor | None = None
         self.layers: dict[int, Layer] = {}
-        self.given: Tensor | None = None  # the source's ids, so that another one is noticed
+        self.given: tuple[Tensor, Tensor] | None = None  # the source's ids and starts, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.state: tuple[Tensor, ...] | None = None  # of a recurrent decoder after the tokens seen: (rows, ...) each
 
@@ -62,6 +95,9 @@ class Layer:
     def append(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Write packed (N, H, D) keys and values; get all of them as (rows, used, H, D)."""
         cache = self.cache
+        if self.keys is not None and (self.keys.dtype, self.keys.device) != (k.dtype, k.device):
+            what = f"the cache holds {self.keys.dtype} on {self.keys.device}, new keys are {k.dtype} on {k.device}"
+            raise Error(what, fix="make a new cache after the model has moved")
         if self.keys is None or self.values is None:
             self.keys = k.new_zeros(cache.rows, cache.size, *k.shape[1:])
             self.values = v.new_zeros(cache.rows, cache.size, *v.shape[1:])

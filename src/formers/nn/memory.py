@@ -7,9 +7,10 @@ from torch import Tensor
 
 from ..batch import Layout
 from ..errors import Error
+from .cache import Kept
 
 
-class Memory:
+class Memory(Kept):
     """The last `length` hidden states that each layer was given, for `rows` sequences, without their gradients.
 
     Feed a model one segment after the other with the same memory, one document per row (an empty one where a row has
@@ -20,9 +21,7 @@ class Memory:
     """
 
     def __init__(self, rows: int, length: int, *, zeros: bool = False, reuse: int | None = None):
-        if rows < 1 or length < 0:
-            what = f"a memory of {length} states for {rows} rows makes no sense"
-            raise Error(what, fix="give at least one row, and a length of 0 or more")
+        super().__init__(rows, length)
         if reuse is not None and reuse < 1:
             raise Error(f"a memory cannot reuse {reuse} tokens", fix="give at least 1, or None for all")
         self.reuse = reuse
@@ -45,13 +44,6 @@ class Memory:
         self.used -= count
         self.states = {layer: x[:, : self.used] for layer, x in self.states.items()}
         self.lengths = None if self.lengths is None else (self.lengths - count).clamp(min=0)
-
-    def fits(self, layers: int, dim: int) -> None:
-        """Refuse to serve a model of another shape than the one that filled this memory."""
-        known = (len(self.states), next(iter(self.states.values())).shape[-1]) if self.states else (layers, dim)
-        if known != (layers, dim):
-            what = f"the memory holds {known[0]} layers of width {known[1]}, the model has {layers} of width {dim}"
-            raise Error(what, fix="make a memory for each model")
 
     def begin(self, layout: Layout) -> Tensor | None:
         """Check that a batch fits; the number of states each row holds, None if there are none."""

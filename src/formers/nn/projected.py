@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Layout
+from .cache import Kept
 
 ROWS = 512  # tokens whose gates are held at once when there is no backward pass
 
 
-class State:
+class State(Kept):
     """What recurrent layers remember from one batch to the next; it belongs to the caller.
 
     Row d is the state after document d. A batch with more documents starts the new ones from zero, one with fewer
@@ -27,7 +28,8 @@ class State:
 
     used = 0  # tokens that count against a context: there is no such limit
 
-    def __init__(self, rows: int = 0, size: int = 0) -> None:  # neither is bounded
+    def __init__(self, rows: int = 1, size: int = 0) -> None:  # neither is bounded
+        super().__init__(rows, size)
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # h (2, rows, P) and c (2, rows, H) of each layer
 
     def begin(self, layer: int, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:

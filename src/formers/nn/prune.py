@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..config import shown
 from ..errors import Error
 from .attention import Attention
 from .block import Stack
@@ -33,7 +34,7 @@ SIDES = ("encoder", "decoder")
 
 def prune(body: Any, pruned: Iterable[str]) -> None:
     """Remove heads, each named "stack.layer.head", from a body in place."""
-    known, gone = attentions(body), dict[str, tuple[Attention, set[int]]]()
+    known, gone = attentions(body), dict[str, set[int]]()
     for entry in pruned:
         kind, layer, head = taken_apart(entry)
         if (kind, layer) not in known:
@@ -47,12 +48,19 @@ def prune(body: Any, pruned: Iterable[str]) -> None:
         name, module = known[kind, layer]
         if not 0 <= head < module.total:
             raise Error(f"layer {layer} has no head {head}", fix=f"its heads are 0 to {module.total - 1}")
-        gone.setdefault(name, (module, set()))[1].add(head)
-    for name, (module, heads) in gone.items():
-        kept = [h for h in module.kept or range(module.total) if h not in heads]
+        gone.setdefault(name, set()).add(head)
+    modules = dict(known.values())
+    left = {name: [h for h in heads_left(modules[name]) if h not in heads] for name, heads in gone.items()}
+    for name, kept in left.items():
         if not kept:
             raise Error(f"no head of {name} would be left", fix="keep one, or take the layer out")
-        shrink(module, kept)
+    for name, kept in left.items():  # only now: a refusal leaves the model as it was
+        shrink(modules[name], kept)
+
+
+def heads_left(module: Attention) -> Iterable[int]:
+    """The numbers of an attention's heads."""
+    return module.kept or range(module.total)
 
 
 def taken_apart(entry: str) -> tuple[str, int, int]:
@@ -63,22 +71,31 @@ def taken_apart(entry: str) -> tuple[str, int, int]:
     return kind, int(numbers[0]), int(numbers[1])
 
 
-def named(heads: Mapping[Any, Any], stacks: Iterable[str]) -> list[str]:
+def named(heads: Any, stacks: Iterable[str]) -> list[str]:
     """What a caller asks for, {layer: [heads]} or {stack: {layer: [heads]}}, as names."""
     stacks = list(stacks)
-    nested = heads if any(isinstance(v, Mapping) for v in heads.values()) else None
-    if nested is None and len(stacks) > 1:
-        raise Error("say which stack: heads are pruned by stack", fix=f"prune({{{stacks[0]!r}: {{0: [1]}}}})")
-    table = nested or {stacks[0]: heads} if stacks else {}
     if not stacks:
         raise Error("this model has no attention heads to prune", fix="choose a model with multi-head attention")
-    return [f"{kind}.{layer}.{head}" for kind, rows in table.items() for layer, row in rows.items() for head in row]
+    by_stack = f"prune({{{stacks[0]!r}: {{0: [1]}}}})"
+    wrong = Error(f"{shown(heads)} does not say which heads of which layers", fix=f"prune({{0: [1]}}), or {by_stack}")
+    if not isinstance(heads, Mapping):
+        raise wrong
+    nested = any(isinstance(value, Mapping) for value in heads.values())
+    if not nested and len(stacks) > 1:
+        raise Error("say which stack: heads are pruned by stack", fix=by_stack)
+    table = heads if nested else {stacks[0]: heads}
+    if not all(isinstance(layers, Mapping) for layers in table.values()):
+        raise wrong
+    rows = [(f"{kind}.{layer}", row) for kind, layers in table.items() for layer, row in layers.items()]
+    if not all(isinstance(row, list | tuple | set | range) for _, row in rows):
+        raise wrong
+    return [f"{layer}.{head}" for layer, row in rows for head in row]
 
 
 @torch.no_grad()
 def shrink(module: Attention, kept: list[int]) -> None:
     """Keep some of an attention's heads; their position biases keep their values."""
-    at = torch.tensor([(module.kept or range(module.total)).index(h) for h in kept])
+    at = torch.tensor([list(heads_left(module)).index(h) for h in kept])
     for name, parts in module.parts().items():
         old = module.get_parameter(name)
         new = select(old, parts, module.heads, at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..data.draws import below, bits, shuffled
+from ..data.draws import bits, shuffled
 from ..data.plans import Plan, single
 from ..data.store import Store
 
@@ -87,8 +87,3 @@ def cut(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) 
     start, stop = start[keep], stop[keep]
     order = shuffled(len(start), seed, epoch, 0xDA7A)
     return single(start[order], stop[order])
-
-
-__all__ = [
-    "below", "bits", "bodies", "cut", "edges", "halves", "harmonic", "owners", "ranks", "spread", "turns",
-]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -68,22 +69,25 @@ def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | 
         raise Error(what, fix=f"use 0 to {size - 1}; is this the tokenizer of this model?")
 
 
-def pack(config: Any, ids: Tensor, keep: Tensor | None, segments: Tensor | None, name: str = "ids") -> Batch:
-    """Rows of ids (…, T), or (…, T, slots) characters, as a batch; every row must have a token."""
+def pack(
+    config: Any, ids: Tensor, keep: Tensor | None, beside: Mapping[str, Tensor] | None = None, name: str = "ids"
+) -> Batch:
+    """Rows of ids (…, T), or (…, T, slots) characters, as a batch; every row must have a token. What a model reads
+    `beside` the ids is their segments and tasks."""
+    beside = beside or {}
     check_shape(ids, config, name)
     rows = len(row_shape(config, ids))
-    for other, value in (("keep", keep), ("segments", segments)):
+    for other, value in {**beside, "keep": keep}.items():
         if value is not None and value.shape != ids.shape[: rows + 1]:
             what = f"{other} {tuple(value.shape)} does not fit {name} {tuple(ids.shape)}"
             raise Error(what, fix=f"give {other} one value for each token")
     if keep is not None and keep.dtype != torch.bool:
         raise Error(f"keep must be bool, got {str(keep.dtype)[6:]}", fix="use for example keep = ids != pad")
     check_ids(ids, config, name, keep)
-    if segments is not None:
-        size = getattr(config, "segments", None)
-        check_range(segments, config.vocab if size is None else size, "segments", "segments", keep)
-    keep, segments = (t if t is None else t.flatten(0, -2) for t in (keep, segments))
-    batch = Batch.of(ids.flatten(0, rows - 1), keep, segments)
+    for other, value in beside.items():
+        check_range(value, getattr(config, other, config.vocab), other, other, keep)  # GPT-2's segments are tokens
+    flat = {other: value.flatten() if keep is None else value[keep] for other, value in beside.items()}
+    batch = Batch.of(ids.flatten(0, rows - 1), None if keep is None else keep.flatten(0, -2)).replace(**flat)
     empty = batch.starts[1:] == batch.starts[:-1]
     if empty.any():
         raise Error(f"row {int(empty.nonzero()[0])} of {name} has no token at all", fix="leave empty rows out")
@@ -96,15 +100,24 @@ def target_batch(config: Any, target: Tensor, keep: Tensor | None, source: Batch
     if target.shape[:-1] != rows:
         what = f"target {tuple(target.shape)} has other rows than ids {rows}"
         raise Error(what, fix="give one target row per source row")
-    return pack(config, target, keep, None, "target").replace(source=source)
+    return pack(config, target, keep, name="target").replace(source=source)
+
+
+def start_token(config: Any) -> int:
+    """The decoder's first input: `start`, else the begin mark, else the pad."""
+    first = next((token for token in (config.start, config.bos, config.pad) if token is not None), None)
+    if first is None:
+        raise Error("the config does not say how the decoder starts", fix="set start, bos or pad")
+    check_range(torch.tensor([first]), getattr(config, "target_vocab", None) or config.vocab, "start", "vocabulary")
+    return first
 
 
 def shifted(config: Any, source: Batch) -> Batch:
-    """The source once more as the decoder's input, one to the right, as T5's classifiers take it."""
-    first = torch.zeros_like(source.ids, dtype=torch.bool)
-    first[source.layout.first()] = True
-    start = config.pad if config.start is None else config.start
-    return source.replace(ids=torch.where(first, start, source.ids.roll(1)), source=source)
+    """The source once more as the decoder's input, one to the right, as T5's classifiers take it; before it stands the
+    start token, or (mBART) the row's own last token, which names the language."""
+    layout, ids = source.layout, source.ids.roll(1)
+    ids[layout.first()] = source.ids[layout.last()] if getattr(config, "wraps", False) else start_token(config)
+    return source.replace(ids=ids, source=source)
 
 
 def permuted(body: Any, batch: Batch, shape: tuple[int, ...], given: dict[str, Tensor]) -> tuple[Batch, dict[str, Any]]:
@@ -162,6 +175,6 @@ def head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
         if key not in sizes:
             raise Error(f"there is no {key!r} with heads to mask", fix="known: " + ", ".join(sizes))
         if tuple(mask.shape) != sizes[key]:
-            what = f"the {key} mask of heads has shape {tuple(mask.shape)}"
+            what = f"the mask of heads{f' of the {key}' if pair else ''} has shape {tuple(mask.shape)}"
             raise Error(what, fix=f"give (layers, heads) = {sizes[key]}")
     return masks if pair else masks["encoder"]
