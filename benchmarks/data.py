@@ -23,6 +23,8 @@ import lzma
 import os
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -83,10 +85,13 @@ def raw(tokenizer: Tokenizer, documents: list[str], threads: int) -> None:
             row.ids  # noqa: B018
 
 
-def whole(folder: Path, tokenizer: Tokenizer, workers: int, splitter: str | None) -> None:
-    """The whole of prepare, from the file to the store."""
+def whole(folder: Path, workers: int, splitter: str) -> None:
+    """The whole command as people give it, from the file to the store, its start included."""
     shutil.rmtree(folder / "out", ignore_errors=True)
-    prepare(folder / "text.txt", tokenizer, folder / "out", unit="block", workers=workers, splitter=splitter)
+    words = f"prepare {folder / 'text.txt'} --tokenizer {folder / 'tokenizer.json'} --out {folder / 'out'} --unit block"
+    more = f"--workers {workers} --splitter {splitter}"
+    command = [sys.executable, "-m", "formers.cli.main", *words.split(), *more.split()]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
 def bench_encode(options: argparse.Namespace) -> None:
@@ -124,11 +129,12 @@ def bench_prepare(options: argparse.Namespace) -> None:
     for kind in (bpe, wordpiece):
         tokenizer = kind.train(documents[:400], 8000)
         for workers in options.workers:
-            ours = functools.partial(whole, folder, tokenizer, workers)
+            tokenizer.save(folder / "tokenizer.json")
+            ours = functools.partial(whole, folder, workers)
             works = {
                 "encode_batch": functools.partial(raw, tokenizer, documents, workers),
                 "prepare": functools.partial(ours, "rules"),
-                "prepare, no sentences": functools.partial(ours, None),
+                "prepare, no sentences": functools.partial(ours, "none"),
             }
             best: dict[str, tuple[float, float]] = {}
             for _ in range(options.rounds):
