@@ -204,6 +204,8 @@ def test_the_other_kinds_of_noise():
     assert (masked == MASK).sum() / 100_000 == pytest.approx(0.2, abs=0.006)
     deleted = goal(**QUIET, delete=0.25).corrupt(raw, 0).source
     assert np.diff(deleted.starts).sum() - 4000 == pytest.approx(75_000, abs=600)
+    odd = goal(**QUIET, insert=0.11).corrupt(toys.raw([50]), 0).source
+    assert len(odd.ids) == 50 + 6 + 2, "rounded up"
     more = goal(**QUIET, insert=0.1).corrupt(raw, 0).source
     assert (np.diff(more.starts) == 57).all()
     assert (more.ids == MASK).sum() == 5 * 2000

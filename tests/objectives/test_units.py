@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.data.loader import batches
+from formers.data.plans import gather
 from formers.data.store import ENTITY, PHRASE, Store
 from formers.objectives.bidirectional import by_frequency, chance
 from formers.objectives.choose import objective
@@ -255,6 +256,26 @@ def test_a_mixture_of_one_sided_tasks_has_places():
     assert (shape.source, shape.longest) == (0, 24)
     seen = [b for b, _ in batches(mixed.store, mixed, 96, epochs=1)]
     assert sum((b.sample >= 0).sum() for b in seen) == len(plan)
+
+
+def test_a_mixture_keeps_what_plans_decide():
+    first, second = toys.random_store(1), toys.random_store(2)
+    goals = objective("nsp", TOKENIZER, 32), objective("sop", TOKENIZER, 32)
+    mixed = Mixture((first, second), goals)
+    plan = mixed.plan(mixed.store, 0, 0)
+    for task, (goal, store) in enumerate(zip(goals, (first, second), strict=True)):
+        own = goal.plan(store, 0, 0)
+        rows, part = mixed.parts(plan)[task]
+        base = mixed.store.starts[task]
+        said = {(tuple(p.begin[n * 2 : n * 2 + 2] - shift), int(p.label[n])) for p, shift in ((own, 0), (part, base))
+                for n in range(len(p))}  # fmt: skip
+        assert len(said) == len(own) == len(rows), "the same examples with the same labels"
+    raw = gather(mixed.store, plan, np.arange(len(plan)), np.arange(len(plan)))
+    answers = dict(zip((batch := mixed.corrupt(raw, 0)).sample.tolist(), batch.answers.tolist(), strict=True))
+    assert [answers[n] for n in range(len(plan))] == (plan.label % 4 - 1).tolist()
+    assert set(answers.values()) == {0, 1}
+    with pytest.raises(Error, match="31 at most"):
+        Mixture((first,) * 32, (goals[0],) * 32)
 
 
 def test_mixtures_of_different_kinds_are_refused():
