@@ -46,6 +46,7 @@ def real(sentences):
     return package.load_model(device="cpu").encode(sentences, convert_to_tensor=True, normalize_embeddings=True)
 
 
+@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 def test_embeddings_are_the_packages_own(f):
     theirs = real(SENTENCES)
     ours = embedded(f, SENTENCES)
@@ -65,6 +66,7 @@ def test_meaning_is_near(f):
     assert a @ b > 0.3 > a @ c
 
 
+@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 def test_export_and_import_are_exact(f, tmp_path):
     formers.export(f, tmp_path / "hf")
     formers.save(formers.load(tmp_path / "hf"), tmp_path / "own")

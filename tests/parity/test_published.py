@@ -446,8 +446,7 @@ def test_what_belongs_to_a_checkpoint_survives_import_and_export(published, tmp_
         "generation_config.json": b'{"max_length": 7}',
         "special_tokens_map.json": b'{"mask_token": "<mask>"}',
         "tokenizer_config.json": b'{"model_max_length": 24, "custom": [1, 2]}',
-        "added_tokens.json": b"{}",
-        "spiece.model": b"\x00\x01 not read, kept",
+        "added_tokens.json": b'{"<kept>": 7}',
     }
     for name, data in beside.items():
         (folder / name).write_bytes(data)

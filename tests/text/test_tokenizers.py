@@ -92,6 +92,7 @@ def test_bytes_of_pieces():
     assert to_bytes("한국") == "한국".encode()
 
 
+@pytest.mark.parametrize("name", MEMBERS)
 def test_every_family_has_its_tokenizer(name):
     """By the family's name, and by the kind that its model file declares."""
     made = train(name, LINES, 420)
