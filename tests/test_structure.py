@@ -86,7 +86,7 @@ def test_only_the_door_calls_attention_kernels():
 
 
 def test_only_safe_reads_weights_and_only_unpickle_unpickles():
-    assert {p.name for p in FILES if "safe_open" in p.read_text(encoding="utf-8")} == {"safe.py"}
+    assert {p.name for p in FILES if "safe_open" in p.read_text(encoding="utf-8")} == {"weights.py"}
     hdf5 = {p.name for p in FILES if "import h5py" in p.read_text(encoding="utf-8")}
     assert hdf5 == {"hdf5.py", "bilm.py"}  # which read and which write
     for word in ("torch.load", "import pickle", "pickle.load"):

@@ -30,6 +30,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load
 
 import formers
@@ -241,7 +242,7 @@ attack("a formers directory with a pickle, asked for", own, f"no {WEIGHTS}", "/m
 def sharded(folder: Path, file: str = "part.safetensors", index: str = INDEX, **more) -> None:
     """The weights as one shard of this name in the index, whatever its real name is."""
     os.rename(folder / WEIGHTS, folder / "part.safetensors")
-    with safe.safe_open(folder / "part.safetensors", framework="pt") as opened:
+    with safe_open(folder / "part.safetensors", framework="pt") as opened:
         table = dict.fromkeys(opened.keys(), file)
     (folder / index).write_text(json.dumps({"weight_map": table} | more))
 

@@ -45,6 +45,7 @@ def write(where: Path, family: str, dim: int) -> None:
 
     import formers
     from formers.interop import huggingface, safe
+    from formers.interop.weights import write_weights
     from formers.registry import member
 
     with torch.device("meta"):
@@ -58,7 +59,7 @@ def write(where: Path, family: str, dim: int) -> None:
 
     where.mkdir()
     sizes = [shapes[move.ours].numel() * 4 for move in moves]
-    safe.write_weights(where, tensors(), sizes, 50 * 10**6)
+    write_weights(where, tensors(), sizes, 50 * 10**6)
     safe.write_json(where / "config.json", huggingface.their_config(former, torch.float32))
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 import formers
 from formers import Error
 from formers.interop import safe
+from formers.interop.weights import Weights, write_weights
 from formers.text import bpe
 from formers.text.tokenizer import Tokenizer
 
@@ -44,7 +45,7 @@ def equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 def write(folder: Path, tensors: dict[str, torch.Tensor], shard: int) -> None:
     groups = ({name: value} for name, value in tensors.items())
-    safe.write_weights(folder, groups, [t.nbytes for t in tensors.values()], shard)
+    write_weights(folder, groups, [t.nbytes for t in tensors.values()], shard)
 
 
 # --- folders and names
@@ -242,7 +243,7 @@ def test_weights_come_back_bit_for_bit(tmp_path, shard, files):
         about = json.loads(index.read_text())
         assert about["metadata"]["total_size"] == sum(t.nbytes for t in tensors.values())
         assert set(about["weight_map"]) == set(tensors)
-    weights = safe.Weights(tmp_path)
+    weights = Weights(tmp_path)
     assert len(weights) == len(tensors)
     assert set(weights) == set(tensors)
     assert "nothing" not in weights
@@ -260,14 +261,14 @@ def test_empty_tensors_and_views(tmp_path):
         "parameter": torch.nn.Parameter(base),
     }
     write(tmp_path, tensors, 10**9)
-    weights = safe.Weights(tmp_path)
+    weights = Weights(tmp_path)
     assert all(equal(weights.get(name), value.detach()) for name, value in tensors.items())
 
 
 def test_equal(tmp_path):
     x = torch.randn(3)
     save_file({"a": x, "b": x.clone(), "c": x + 1, "d": x[None].clone()}, tmp_path / "model.safetensors")
-    weights = safe.Weights(tmp_path)
+    weights = Weights(tmp_path)
     assert weights.equal("a", "b")
     assert not weights.equal("a", "c")
     assert not weights.equal("a", "d")
@@ -276,7 +277,7 @@ def test_equal(tmp_path):
 def test_the_single_file_goes_before_an_index(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
     (tmp_path / "model.safetensors.index.json").write_text("broken")
-    assert list(safe.Weights(tmp_path)) == ["a"]
+    assert list(Weights(tmp_path)) == ["a"]
 
 
 def test_a_file_that_only_the_library_refuses(tmp_path, monkeypatch):
@@ -286,7 +287,7 @@ def test_a_file_that_only_the_library_refuses(tmp_path, monkeypatch):
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
     monkeypatch.setattr(safe, "safe_open", refuse)
     with pytest.raises(Error, match=r"not a valid safetensors file \(first line second line\). Fetch it again"):
-        safe.Weights(tmp_path)
+        Weights(tmp_path)
 
 
 # --- writing

@@ -59,7 +59,7 @@ def same(folder: Path, known: dict[str, torch.Tensor], tmp_path: Path) -> None:
     shutil.rmtree(plain, ignore_errors=True)
     plain.mkdir()
     shutil.copy(GOLDEN / NAME / "config.json", plain)
-    formers.interop.safe.save_file(known, plain / "model.safetensors")
+    formers.interop.weights.save_file(known, plain / "model.safetensors")
     before = sorted((p.name, p.stat().st_mtime_ns) for p in folder.iterdir())
     one, other = formers.load(folder, pickle=True), formers.load(plain)
     assert one.dtype == other.dtype

@@ -15,6 +15,7 @@ from ..former import Former, empty
 from ..keymap import Reading
 from ..registry import member
 from . import hdf5, huggingface, safe
+from .weights import Weights
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
 FAMILY = "elmo"
@@ -32,7 +33,7 @@ def found(where: Path) -> str | None:
 
 
 def read(
-    where: Path, weights: safe.Weights, head: str, *, ignore: Iterable[str] = (), labels: tuple[str, ...] = ()
+    where: Path, weights: Weights, head: str, *, ignore: Iterable[str] = (), labels: tuple[str, ...] = ()
 ) -> tuple[Former, Reading]:
     """A model without values, and the plan to fill them in from the weights."""
     one, path = member(FAMILY), where / OPTIONS

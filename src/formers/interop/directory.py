@@ -27,6 +27,7 @@ from ..registry import member
 from . import bilm, hdf5, huggingface, safe
 from .tokenizers import own
 from .unpickle import opened
+from .weights import Weights, real, write_weights
 
 FORMAT = 1
 SMALL = 2**24  # numbers of a new head that nobody minds
@@ -60,7 +61,7 @@ def load(
     folder, dtype = safe.folder(where), floating(dtype)
     wanted = label_names(labels)
     if safe.exists(folder, "formers.json"):
-        weights = safe.Weights(folder)
+        weights = Weights(folder)
         former, reading = read(folder, weights, head, wanted)
         fill(former, weights, reading, device, dtype, folder, tell)
     elif safe.exists(folder, "config.json"):
@@ -86,7 +87,7 @@ def floating(dtype: Any) -> torch.dtype | None:
     raise Error(f"dtype {dtype!r} is no floating-point type", fix="take torch.float32, torch.bfloat16 or torch.float16")
 
 
-def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, Reading]:
+def read(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, Reading]:
     """Our own directory: a model without values, and the plan to fill them in from the weights."""
     path, about = where / "formers.json", safe.read_json(where, "formers.json")
     if about.get("format") != FORMAT:
@@ -129,7 +130,7 @@ def read(where: Path, weights: safe.Weights, head: str, labels: tuple[str, ...])
     return former, plan(former, config, about["head"], weights, where)
 
 
-def plan(former: Former, config: Any, own: str, weights: safe.Weights, where: Path) -> Reading:
+def plan(former: Former, config: Any, own: str, weights: Weights, where: Path) -> Reading:
     """Our names are their names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
     ours = [name for name, _ in former.model.named_parameters()]
     source = {name: name for name in weights}
@@ -169,7 +170,7 @@ def plan(former: Former, config: Any, own: str, weights: safe.Weights, where: Pa
 
 def fill(
     former: Former,
-    weights: safe.Weights,
+    weights: Weights,
     reading: Reading,
     device: Any,
     dtype: torch.dtype | None,
@@ -276,7 +277,7 @@ def export(
 
 def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None = None) -> None:
     """Write a formers directory; it appears only when it is complete."""
-    safe.real(former.model)
+    real(former.model)
     state = dict(former.model.named_parameters())
     about = {
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),
@@ -284,7 +285,7 @@ def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None
         "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint,
     }  # fmt: skip
     with safe.staged(path) as folder:
-        safe.write_weights(
+        write_weights(
             folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard, tell
         )
         safe.write_json(folder / "formers.json", about)

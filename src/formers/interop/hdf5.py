@@ -19,7 +19,7 @@ from ..errors import Error
 from .apart import confine, end, run, scratch
 
 if TYPE_CHECKING:
-    from .safe import Weights
+    from .weights import Weights
 
 SECONDS, MEMORY = 600, 2**29  # memory beyond what the libraries take and three times the file
 NAMES, DEPTH, AXES = 10_000, 8, 4
@@ -35,14 +35,14 @@ def needed(where: object = None) -> None:
 @contextmanager
 def opened(path: Path) -> Iterator[Weights]:
     """The arrays of an hdf5 file by their full names, as weights that can be read one by one."""
-    from . import safe
+    from .weights import Weights
 
     needed(path)
     with scratch() as folder:
         target = folder / "model.safetensors"
         code = PROGRAM.format(source=str(path.resolve()), target=str(target), memory=MEMORY, seconds=SECONDS)
         run(code, path, target, SECONDS, "the hdf5 file", "fetch it again; only plain arrays are read")
-        yield safe.Weights(folder)
+        yield Weights(folder)
 
 
 def main(source: str, target: str, memory: int, seconds: int) -> None:

@@ -18,6 +18,7 @@ from ..nn.prune import whole
 from ..registry import MEMBERS, Member, member
 from . import safe
 from .tokenizers import BESIDE, options_of, read_tokenizer
+from .weights import Weights, real, write_weights
 
 # Keys of every config that do not change the numbers of these families.
 COMMON = frozenset(
@@ -38,7 +39,7 @@ DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "b
 
 def read(
     where: Path,
-    weights: safe.Weights,
+    weights: Weights,
     head: str,
     *,
     family: str | None = None,
@@ -111,7 +112,7 @@ def describe(
         raise hf.config.spoken(error, config) from None
 
 
-def enough(config: Any, weights: safe.Weights, where: Path) -> None:
+def enough(config: Any, weights: Weights, where: Path) -> None:
     """Refuse a config that asks for more layers than the file can fill, before they are built."""
     layers = getattr(config, "layers", 0) + (getattr(config, "decoder_layers", None) or 0)
     if layers > len(weights):
@@ -141,7 +142,7 @@ def label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
     return tuple(str(numbered[i]) for i in range(len(numbered)))
 
 
-def plan(one: Member, former: Former, own: str, weights: safe.Weights, where: Path) -> Reading:
+def plan(one: Member, former: Former, own: str, weights: Weights, where: Path) -> Reading:
     """Which tensors go where. With another head than the file's own, that head starts anew where the file has nothing
     for it; a tagger does not take over a classifier's last layer just because they share a name."""
     hf = one.family.hf
@@ -189,7 +190,7 @@ def write(
     hf = one.family.hf
     if hf is None:
         raise Error(f"{one.name} has no format in transformers", fix="use formers.save")
-    safe.real(former.model)
+    real(former.model)
     parameters = whole(former.model.body, dict(former.model.named_parameters()))
     keys = hf.keys(former.config, former.head)
     moves = keys.moves(parameters)
@@ -203,7 +204,7 @@ def write(
 
     size = (dtype or former.dtype).itemsize
     with safe.staged(out) as folder:
-        safe.write_weights(folder, tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
+        write_weights(folder, tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
         safe.write_json(folder / "config.json", their_config(former, dtype or former.dtype))
         for name, data in former.kept.items():
             if name in BESIDE:

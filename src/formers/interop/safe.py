@@ -14,17 +14,14 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors import SafetensorError
 
-from ..config import Tell, shown, table
+from ..config import shown, table
 from ..errors import Error
 
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -194,69 +191,6 @@ def written(path: Any) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-class Weights:
-    """Tensors of a folder by name, memory-mapped and read when asked for: one file, or shards with an index."""
-
-    def __init__(self, where: Path, stem: str = "model"):
-        single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
-        self.where = where
-        self.files: dict[str, Any] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        if exists(where, single):
-            self.open(single, None)
-        elif exists(where, index):
-            listed = shards(where, index)
-            for name, wanted in listed.items():
-                self.open(name, wanted)
-            if lost := set().union(*listed.values()) - set(self.files):
-                raise Error(
-                    f"{len(lost)} tensors of the index are in no shard, {shown(min(lost))} first",
-                    where=where / index,
-                    fix="a shard is incomplete",
-                )
-        else:
-            raise Error(
-                f"no {single} and no {index}",
-                where=where,
-                fix="a pytorch_model.bin is read only if you say so: --pickle, or pickle=True",
-            )
-
-    def open(self, name: str, wanted: set[str] | None) -> None:
-        """Check one file's header and map the file."""
-        path = member(self.where, name)
-        shapes = header(path)
-        try:
-            handle = safe_open(path, framework="pt")
-        except (SafetensorError, OSError, ValueError) as error:
-            raise Error(
-                f"not a valid safetensors file ({' '.join(str(error).split())[:100]})", where=path, fix="fetch it again"
-            ) from None
-        for key, shape in shapes.items():
-            if wanted is not None and key not in wanted:
-                raise Error(
-                    f"tensor {shown(key)} is not in the index", where=path, fix="index and shard do not belong together"
-                )
-            self.files[key], self.shapes[key] = handle, shape
-        few(len(self.files), path)
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
-
-    def get(self, name: str) -> Tensor:
-        """One tensor, mapped from its file."""
-        return self.files[name].get_tensor(name)
-
-    def equal(self, one: str, other: str) -> bool:
-        """Two tensors hold the same values."""
-        return self.shapes[one] == self.shapes[other] and torch.equal(self.get(one), self.get(other))
-
-
 def shards(where: Path, index: str) -> dict[str, set[str]]:
     """The files that an index names, each with the tensors that it should hold."""
     listed = read_json(where, index).get("weight_map")
@@ -329,12 +263,6 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def real(model: torch.nn.Module) -> None:
-    """Refuse a model without values."""
-    if any(p.is_meta for p in model.parameters()):
-        raise Error("this model has no weights to write", fix="build or load it outside of torch.device('meta')")
-
-
 def free(out: Any) -> None:
     """Refuse to write over something."""
     target = Path(out).expanduser()
@@ -396,35 +324,6 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def write_weights(
-    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, tell: Tell | None = None
-) -> None:
-    """Write tensors in groups (one move of a key map each), one shard after the other, so that no second copy of the
-    model arises. `sizes` are the groups' bytes in the same order."""
-    plan: list[int] = [0]  # how many groups each shard takes
-    filled = 0
-    for size in sizes:
-        if plan[-1] and filled + size > shard:
-            plan.append(0)
-            filled = 0
-        plan[-1] += 1
-        filled += size
-    listed: dict[str, str] = {}
-    total, stem = 0, "model"
-    for number, members in enumerate(plan, 1):
-        name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
-        tensors: dict[str, Tensor] = {}
-        for _ in range(members):
-            tensors |= {key: t.detach().contiguous() for key, t in next(groups).items()}
-        save_file(tensors, where / name, metadata={"format": "pt"})
-        listed |= dict.fromkeys(tensors, name)
-        total += sum(t.nbytes for t in tensors.values())
-        if tell is not None:
-            tell("writing", number, len(plan), name)
-    if len(plan) > 1:
-        write_json(where / f"{stem}.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": listed})
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from ..errors import Error
 from . import safe
 from .apart import confine, end, run, scratch
+from .weights import Weights
 
 SINGLE, INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 SECONDS, MEMORY = 600, 2**30  # memory beyond what the libraries take, and
@@ -24,12 +25,12 @@ PROGRAM = "from formers.interop.unpickle import main; main({source!r}, {target!r
 
 
 @contextmanager
-def opened(where: Path, pickle: bool) -> Iterator[safe.Weights]:
+def opened(where: Path, pickle: bool) -> Iterator[Weights]:
     """The weights of a folder: its safetensors, or, only if there are none and a pickle is allowed, converted ones."""
     ready = any(safe.exists(where, name) for name in ("model.safetensors", "model.safetensors.index.json"))
     single, sharded = safe.exists(where, SINGLE), safe.exists(where, INDEX)
     if ready or not pickle or not (single or sharded):
-        yield safe.Weights(where)
+        yield Weights(where)
         return
     shards = [SINGLE] if single else list(safe.shards(where, INDEX))
     with scratch() as folder:
@@ -39,7 +40,7 @@ def opened(where: Path, pickle: bool) -> Iterator[safe.Weights]:
             convert(safe.member(where, name), target)
             table |= dict.fromkeys(safe.header(target), target.name)
         safe.write_json(folder / "model.safetensors.index.json", {"weight_map": table})
-        yield safe.Weights(folder)
+        yield Weights(folder)
 
 
 def convert(source: Path, target: Path) -> None:
