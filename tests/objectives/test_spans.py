@@ -104,6 +104,16 @@ def test_statistics_over_a_million_tokens():
     assert (sizes == 1).mean() == pytest.approx(27 / 84, abs=0.01), "as of a random cut of 85 into 28"
 
 
+def test_batches_have_their_size_on_the_larger_side():
+    data = toys.store([[568]] * 20)
+    shape = goal().shape(8 * 512, goal().plan(data, 0, 0))
+    assert (shape.source, shape.tokens) == (8 * 512, 8 * 114)
+    assert (shape.source_longest, shape.longest, shape.places) == (512, 114, 0)
+    assert shape.documents >= 8 + 8, "room for as many dummies"
+    batch = next(batches(data, goal(), 8 * 512))[0]
+    assert (batch.sample >= 0).sum() == 8
+
+
 def test_prefix_and_deshuffle():
     raw = toys.raw([30, 2, 9])
     prefix = objective("prefix_spans", TOKENIZER, 32).corrupt(raw, 4)

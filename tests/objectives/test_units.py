@@ -278,6 +278,14 @@ def test_a_mixture_keeps_what_plans_decide():
         Mixture((first,) * 32, (goals[0],) * 32)
 
 
+def test_a_mixture_asks_for_the_first_tasks_loss():
+    f = formers.build("bert", head="mlm", vocab=60, context=24, dim=12, layers=1, heads=3, ff=18)
+    text = toys.random_store(1, documents=40)
+    mixed = Mixture((text, text), (objective("masked", TOKENIZER, 24), objective("nsp", TOKENIZER, 24)))
+    batch = next(batches(text, mixed.objectives[0], 96))[0].to("cpu")
+    assert list(mixed.loss(f.model, batch)) == ["mlm"] == [mixed.part]
+
+
 def test_mixtures_of_different_kinds_are_refused():
     tokens = toys.tokenizer(60, sentinels=20)
     text = toys.random_store(1, documents=40)
