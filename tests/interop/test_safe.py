@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 
 import formers
 from formers import Error
-from formers.interop import safe
+from formers.interop import safe, weights
 from formers.interop.weights import Weights, write_weights
 from formers.text import bpe
 from formers.text.tokenizer import Tokenizer
@@ -285,7 +285,7 @@ def test_a_file_that_only_the_library_refuses(tmp_path, monkeypatch):
         raise SafetensorError("first line\nsecond line")
 
     save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
-    monkeypatch.setattr(safe, "safe_open", refuse)
+    monkeypatch.setattr("formers.interop.weights.safe_open", refuse)
     with pytest.raises(Error, match=r"not a valid safetensors file \(first line second line\). Fetch it again"):
         Weights(tmp_path)
 
@@ -378,7 +378,7 @@ def test_a_full_disk_at_every_step(tmp_path, monkeypatch, verb, step):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     place, name = {
-        "save_file": (safe, "save_file"), "write_json": (safe, "write_json"), "sync": (safe.os, "fsync"),
+        "save_file": (weights, "save_file"), "write_json": (safe, "write_json"), "sync": (safe.os, "fsync"),
         "rename": (safe.os, "rename"), "write_bytes": (Path, "write_bytes"),
         "tokenizer": (Tokenizer, "save"),
     }[step]  # fmt: skip
@@ -397,7 +397,7 @@ def test_a_full_disk_as_the_rust_library_tells_it(tmp_path, monkeypatch):
     def full(*_, **__):
         raise SafetensorError("Error while serializing: I/O error: No space left\non device (os error 28)")
 
-    monkeypatch.setattr(safe, "save_file", full)
+    monkeypatch.setattr("formers.interop.weights.save_file", full)
     with pytest.raises(Error, match=r"writing failed \(.*No space left on device \(os error 28\)\). Is the disk full"):
         formers.save(small(), tmp_path / "out")
     assert not list(tmp_path.iterdir())
