@@ -6,9 +6,9 @@
     python -m benchmarks.data memory [--megabytes 50 200]
 
 encode: what one worker does, beside `encode_batch` with its ids fetched, by seconds of work.
-prepare: the same text, the same tokenizer, so many processes against so many threads of `encode_batch`; the ratio is to
-`encode_batch` with its ids fetched. Both take turns; the best round counts. `cpu` compares the seconds that were really
-worked in all processes, for machines with noisy neighbours.
+prepare: the command against a script with the bare library, the same text and tokenizer, so many processes against so
+many threads of `encode_batch`, both from their start to their end, in turns; the best round counts. `cpu` compares the
+seconds that were really worked in all processes, for machines with noisy neighbours.
 loader: tokens per second of batches with their corruption, on a text of random words (no data is needed).
 memory: the largest resident size of the main process and of its workers, for texts of two sizes.
 """
@@ -76,13 +76,21 @@ def timed(call: Any) -> tuple[float, float]:
     return time.perf_counter() - began, spent() - worked
 
 
-def raw(tokenizer: Tokenizer, documents: list[str], threads: int) -> None:
-    """The bare library, over chunks as large as ours, with the ids fetched."""
-    os.environ["TOKENIZERS_PARALLELISM"] = "true" if threads > 1 else "false"
-    os.environ["RAYON_NUM_THREADS"] = str(threads)
-    for i in range(0, len(documents), 150):
-        for row in tokenizer.rust.encode_batch(documents[i : i + 150], add_special_tokens=False):
-            row.ids  # noqa: B018
+BARE = """
+import pathlib, sys, tokenizers
+folder = pathlib.Path(sys.argv[1])
+coder = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+documents = (folder / "text.txt").read_text(encoding="utf-8").split("\\n\\n")
+for i in range(0, len(documents), 150):
+    for row in coder.encode_batch(documents[i : i + 150], add_special_tokens=False):
+        row.ids
+"""
+
+
+def raw(folder: Path, threads: int) -> None:
+    """A script with the bare library, over chunks as large as ours, with the ids fetched and dropped."""
+    more = {"TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false", "RAYON_NUM_THREADS": str(threads)}
+    subprocess.run([sys.executable, "-c", BARE, str(folder)], check=True, env=os.environ | more)
 
 
 def whole(folder: Path, workers: int, splitter: str) -> None:
@@ -132,7 +140,7 @@ def bench_prepare(options: argparse.Namespace) -> None:
             tokenizer.save(folder / "tokenizer.json")
             ours = functools.partial(whole, folder, workers)
             works = {
-                "encode_batch": functools.partial(raw, tokenizer, documents, workers),
+                "encode_batch": functools.partial(raw, folder, workers),
                 "prepare": functools.partial(ours, "rules"),
                 "prepare, no sentences": functools.partial(ours, "none"),
             }

@@ -296,3 +296,11 @@ class ConfigMap:
             return all(getattr(config, name) == ours for name, ours in self.row(key).read(value).items())
         except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
             return False
+
+
+def size(text: str) -> int:
+    """A size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")
+    return max(1, int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")))

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from ..config import size
 from .progress import progress
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -126,10 +127,3 @@ def torch_dtype(name: Dtype) -> Any:
     import torch
 
     return getattr(torch, name)
-
-
-def size(text: str) -> int:
-    """A size as people write it: 500MB, 5GB, 1.5GiB."""
-    from ..interop.huggingface import size as parse
-
-    return parse(text)

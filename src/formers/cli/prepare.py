@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from ..config import size
 from ..errors import Error
 from .progress import progress
 
@@ -123,6 +124,4 @@ def share(text: str) -> float:
 
 def tokens(text: str) -> int:
     """A size of two-byte tokens, as people write it: 256MB, 1GB."""
-    from .convert import size
-
     return max(1, size(text) // 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -229,11 +228,3 @@ def their_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
         names = {str(i): label for i, label in enumerate(former.labels)}
         config |= {"id2label": names, "label2id": {label: i for i, label in enumerate(former.labels)}}
     return config
-
-
-def size(text: str) -> int:
-    """A size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
-        raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")
-    return max(1, int(float(match[1]) * (1024 if match[3] else 1000) ** " kmgt".index(match[2].lower() or " ")))
