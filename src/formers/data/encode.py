@@ -7,22 +7,19 @@ processes of `formers prepare`.
 
 from __future__ import annotations
 
-import bisect
 import itertools
-import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..text.sentences import spans
-from ..text.tokenizer import Offsets, Tokenizer
+from ..text.tokenizer import Tokenizer
 
 PHRASE, ENTITY = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
 WORD = re.compile(r"\S+")
 BITS = {"phrase": PHRASE, "entity": ENTITY}
-END = operator.itemgetter(1)
 Split = Callable[[str], Iterable[int]]  # a text → where its sentences begin
 Units = Callable[[str], Sequence[tuple[int, int, str]]]  # a text → (begin, end, "phrase" or "entity")
 
@@ -42,53 +39,42 @@ def encode(
 ) -> Encoded:
     """Encode documents, each with the end mark behind it, if the tokenizer has one."""
     texts = list(documents)
-    offsets: list[Offsets] = []
+    noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
+
+    def places(text: str) -> list[int]:
+        """Where sentences begin, then where units do."""
+        begins = [] if split is None else list(split(text))
+        bits = {} if units is None else edges(text, units(text))
+        noted.append((len(begins), list(bits.values())))
+        return [*begins, *bits]
+
+    rows: list[tuple[list[int], list[int]]]
     if split is None and units is None:
-        ids = tokenizer.encode_batch(texts, special=False)
+        rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False)]
     else:
-        rows = tokenizer.encode_batch_with_offsets(texts, special=False)
-        ids, offsets = [row for row, _ in rows], [row for _, row in rows]
-    kept = [i for i, row in enumerate(ids) if row]
+        rows = tokenizer.encode_with_places(texts, places)
+    kept = [i for i, (row, _) in enumerate(rows) if row]
     end = tokenizer.id("eos")
     tail = [] if end is None else [end]
-    lengths = np.array([len(ids[i]) + len(tail) for i in kept], np.int64)
-    flat = itertools.chain.from_iterable(itertools.chain(ids[i], tail) for i in kept)
+    lengths = np.array([len(rows[i][0]) + len(tail) for i in kept], np.int64)
+    flat = itertools.chain.from_iterable(itertools.chain(rows[i][0], tail) for i in kept)
     tokens: np.ndarray = np.fromiter(flat, width(len(tokenizer)), int(lengths.sum()))
-    starts = np.concatenate(([0], np.cumsum(lengths)))[:-1].tolist()
-    sentences = marks = None
-    if split is not None:
-        found: list[int] = []
-        for begin, i in zip(starts, kept, strict=True):
-            found += (begin + token for token in first(offsets[i], split(texts[i])))
-        sentences = np.array(found, np.int64)
-    if units is not None:
-        marks = np.zeros(len(tokens), np.uint8)
-        for begin, i in zip(starts, kept, strict=True):
-            for at, bits in edges(texts[i], units(texts[i])).items():
-                marks[begin + place(offsets[i], at)] |= bits
-            marks[begin + len(ids[i]) :][: len(tail)] = PHRASE | ENTITY  # the end mark is a unit of its own
-    return Encoded(tokens, lengths, sentences, marks)
+    sentences: list[int] = []
+    marks = None if units is None else np.zeros(len(tokens), np.uint8)
+    for begin, i in zip((np.cumsum(lengths) - lengths).tolist(), kept, strict=True):
+        row, found = rows[i]
+        if split is not None:
+            sentences += (begin + token for token in sorted({0, *found[: noted[i][0]]}))  # the first token always
+        if marks is not None:
+            for token, bits in zip(found[noted[i][0] :], noted[i][1], strict=True):
+                marks[begin + token] |= bits
+            marks[begin + len(row) :][: len(tail)] = PHRASE | ENTITY  # the end mark is a unit of its own
+    return Encoded(tokens, lengths, None if split is None else np.array(sentences, np.int64), marks)
 
 
 def width(vocab: int) -> type:
     """The narrowest type that holds the ids of a vocabulary."""
     return np.uint16 if vocab <= 2**16 else np.uint32
-
-
-def place(offsets: Offsets, at: int, low: int = 0) -> int:
-    """The token that holds the character `at`: the first that ends behind it, or the last of all."""
-    return bisect.bisect_right(offsets, at, low, len(offsets) - 1, key=END)
-
-
-def first(offsets: Offsets, begins: Iterable[int]) -> Iterator[int]:
-    """The tokens at which sentences begin, each once; the first token always."""
-    yield 0
-    before = 0
-    for at in begins:
-        token = place(offsets, at, before)
-        if token > before:
-            yield token
-            before = token
 
 
 def edges(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:

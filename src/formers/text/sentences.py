@@ -70,6 +70,8 @@ STARTERS = listed(
     "when while after before since but and so yet however although though because what who how why where which",
     "no not one some many most all both each by for from with then now later soon today also even still",
 )
+PLAIN = re.compile("(?![ivx]{4})[a-z]{4}")
+SHORTENED = frozenset(word.lower()[-4:] for word in TITLES | NUMBERED | MAY_END)
 ORDER = frozenset("가나다라마바사아자차카타파하")  # as 1. 2. 3. in Korean lists
 WORD = re.compile(r"[^\s\"“‘(\[]*$")
 NEXT = re.compile(r"[\"'“‘(\[«「『]*([\w'’]*)")
@@ -158,11 +160,12 @@ class Rules:
     def mark(self, place: re.Match[str], start: int) -> bool:
         """An end mark, perhaps behind an abbreviation, inside a name, or of a thought that goes on."""
         text, at, after = self.text, place.start(), place.end()
-        if after == len(text) or place["tail"].count("\n") > 1:
+        tail = place["tail"]
+        if after == len(text) or tail.count("\n") > 1:
             return True
         mark, before, following = text[at : place.end("mark")], text[at - 1] if at > start else " ", text[after]
         korean = "가" <= before <= "힣" and self.language != "en"
-        if not any(map(str.isspace, place["tail"])):  # 봤다.너무, 영화..너무
+        if not tail or tail.split() == [tail]:  # no space: 봤다.너무, 영화..너무
             ends = before in FINAL or (len(mark) > 1 and before not in GOES)
             return (
                 korean and ends and not place["close"] and "가" <= following <= "힣" and not PARTICLE.match(text, after)
@@ -188,6 +191,9 @@ class Rules:
     def stop(self, place: re.Match[str], start: int, before: str, following: str) -> bool:
         """A single full stop."""
         text, at, after = self.text, place.start(), place.end()
+        close = text[at - 4 : at] if at - start >= 4 else ""
+        if PLAIN.fullmatch(close) and close not in SHORTENED and not place["close"]:
+            return True  # behind a word like most
         head = text[max(start, at - REACH) : at]
         found = WORD.search(head)
         word = found[0] if found else ""

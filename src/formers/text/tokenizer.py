@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import bisect
 import functools
 import hashlib
 import json
+import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from .normalise import normalise
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
+SCAN = 1 << 20  # steps of a search that costs less than all offsets as Python's tuples
+END = operator.itemgetter(1)
 VOWELS = "".join(map(chr, range(0x1161, 0x1176)))  # every syllable of decomposed Hangul has one of them
 
 
@@ -114,15 +118,30 @@ class Tokenizer:
         self, texts: Sequence[str], *, special: bool = True
     ) -> list[tuple[list[int], Offsets]]:
         """Ids of many texts, and where in its text each stands."""
+        return [(made.ids, offsets(made, origins)) for made, origins in self.encode_traced(texts, special)]
+
+    def encode_with_places(
+        self, texts: Sequence[str], places: Callable[[str], Sequence[int]]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Ids of many texts, and which tokens hold the characters at the `places` of each: the one that a character is
+        in, else the next, else the last."""
+        rows = []
+        for text, (made, origins) in zip(texts, self.encode_traced(texts, False), strict=True):
+            wanted, found = places(text), None
+            if origins is None and len(made) * len(wanted) < SCAN:  # the library looks through all tokens for each
+                found = [made.char_to_token(at) for at in wanted]
+            if found is None or None in found:
+                reach = offsets(made, origins)
+                found = [bisect.bisect_right(reach, at, 0, max(0, len(reach) - 1), key=END) for at in wanted]
+            rows.append((made.ids, found))
+        return rows
+
+    def encode_traced(self, texts: Sequence[str], special: bool) -> list[tuple[Any, list[int] | None]]:
+        """What the Rust library makes of texts, and where the characters that it was handed come from."""
         traced = [self.traced(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
-        rows = []
-        for made, (_, origins) in zip(self.encoded(ready, special), traced, strict=True):
-            offsets = made.offsets
-            if origins is not None:
-                offsets = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in offsets]
-            rows.append((made.ids, offsets))
-        return rows
+        made = self.encoded(ready, special)
+        return [(one, origins) for one, (_, origins) in zip(made, traced, strict=True)]
 
     def encoded(self, ready: Sequence[tuple[str, bool]], special: bool, fast: bool = False) -> list[Any]:
         """What the Rust library makes of texts, each by the one that suits it: with SentencePiece's table, or without
@@ -302,6 +321,13 @@ class Tokenizer:
         Path(path).write_text(self.text, encoding="utf-8")
         if self.target is not None:
             self.target.save(Path(path).with_suffix(".target.json"))
+
+
+def offsets(made: Any, origins: list[int] | None) -> Offsets:
+    """Where the tokens of an encoding stand in the text as it came."""
+    if origins is None:
+        return made.offsets
+    return [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in made.offsets]
 
 
 def guarded(call: Any, where: object = None) -> Any:
