@@ -337,3 +337,34 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     code, _, err = run(*words, tmp_path / "y")
     assert code == 130
     assert "the same command goes on from there" in err
+
+
+def test_an_old_store_is_never_given_for_new_text(tmp_path):
+    formers.prepare(["one two three."] * 9, TOKENIZER, tmp_path / "m")
+    with pytest.raises(Error, match="text in memory cannot be compared"):
+        formers.prepare(["four five six."] * 9, TOKENIZER, tmp_path / "m")
+
+
+def test_a_first_command_that_failed_blocks_nothing(tmp_path):
+    (tmp_path / "x.tsv").write_text("a\tb\n1\thello there\n2\tyou\n", encoding="utf-8")
+    with pytest.raises(Error):
+        formers.prepare(tmp_path / "x.tsv", TOKENIZER, tmp_path / "s", column="document")
+    assert len(formers.prepare(tmp_path / "x.tsv", TOKENIZER, tmp_path / "s", column="b").starts) == 3
+
+
+def test_other_tests_are_other_settings(files, tmp_path):
+    (tmp_path / "t.txt").write_text("a test\n", encoding="utf-8")
+    make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "t.txt"])
+    with pytest.raises(Error, match="other settings"):
+        make(files, tmp_path / "s", held_out=0)
+
+
+def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
+    pieces = wordpiece.train(["only a few english words here"] * 5, 60)
+    pieces.save(tmp_path / "tokenizer.json")
+    (tmp_path / "ko.txt").write_text("한국어 문장 하나\n또 하나\n", encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["prepare", str(tmp_path / "ko.txt"), "--tokenizer", str(tmp_path), "--out", str(tmp_path / "s")])
+    assert not end.value.code
+    assert "100% of the tokens are unknown" in " ".join(capsys.readouterr().out.split())
+    assert Store.open(tmp_path / "s").home.about["counts"]["unknown"] == 5

@@ -108,6 +108,11 @@ def report(store: object, out: Path) -> None:
     told = [f"{count:,} {name}" for name, count in counts.items() if count] + list(notes)
     if told:
         console.print("read: " + ", ".join(told), markup=False)
+    total = sum(about["tokens"] for about in home.about["parts"].values())
+    if counts.get("unknown", 0) > 0.02 * total:
+        share = counts["unknown"] / total
+        warn = f"{share:.0%} of the tokens are unknown to this tokenizer: it was made for other text"
+        console.print(f"[bold yellow]{warn}[/]")
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
         found = f"{test['found']:,} of {test['examples']:,} examples"

@@ -81,7 +81,8 @@ def prepare(
         stack.enter_context(locked(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(locked(where / f"lock-{rank}"))
-        if not begin(where, tokenizer, options, entry):
+        seen = None if watch is None else sorted(watch.report().tests)
+        if not begin(where, tokenizer, options, entry, seen):
             return Store.open(where, tokenizer=tokenizer)
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
@@ -112,14 +113,19 @@ def place(rank: int | None, ranks: int | None) -> tuple[int, int]:
     return rank, ranks
 
 
-def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source) -> bool:
+def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, tests: list[str] | None) -> bool:
     """Write down what is to be made, or compare with what an earlier run began. False: it is finished already."""
     asked = {
         "format": FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
         "vocab": len(tokenizer), "dtype": np.dtype(width(len(tokenizer))).name,
-        "options": dataclasses.asdict(options), "sources": entry.stamps,
+        "options": dataclasses.asdict(options), "sources": entry.stamps, "tests": tests,
     }  # fmt: skip
     done, begun = where / "store.json", where / "begun.json"
+    if done.exists() and any("bytes" not in stamp for stamp in entry.stamps):
+        what = "holds a finished store, and text in memory cannot be compared with it"
+        raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
+    if begun.exists() and not any(where.glob("done-*.json")):
+        begun.unlink()  # nothing was finished: other settings are welcome
     if done.exists() or begun.exists():
         there = unseal(done if done.exists() else begun)
         for key, value in asked.items():
@@ -130,7 +136,7 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source) ->
                     fix="choose another directory, or remove this one",
                 )  # fmt: skip
         return not done.exists()
-    own = ("lock", "tokenizer.json")  # of a run that was killed before it had begun
+    own = ("lock", "tokenizer.json", "train-", "held-", "phrases.txt")  # of a run that was killed before it had begun
     strange = [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]
     if strange:
         raise Error(f"is not empty ({strange[0]})", where=where, fix="choose another directory")
@@ -159,7 +165,7 @@ class Run:
             done = records(self.where, group)
             wanted = group % self.ranks == self.rank and not (done and done[-1]["last"])
             if wanted or fresh is not None or self.watch is not None:
-                changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0}
+                changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0, "unknown": 0}
                 documents = self.entry.read(group, changes)
                 if fresh is not None:
                     documents = fresh(documents, counts)
@@ -177,6 +183,8 @@ class Run:
         """Encode one group's documents and cut them into shards."""
         for stale in self.where.glob(f"*{group:05d}-*.tmp"):
             stale.unlink(missing_ok=True)
+        unknown = self.tokenizer.id("unk")
+        unknown = -1 if unknown is None else unknown
         number, after = len(done), done[-1] if done else {"documents": 0, "text": ""}
         shard: Shard | None = None
         at = after["documents"], after["text"]
@@ -186,6 +194,7 @@ class Run:
                     self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer, self.options
                 )
                 shard.add(made)
+                counts["unknown"] += sum(int(np.count_nonzero(part.ids == unknown)) for part in made.values())
                 at = reached[:2]
                 self.say(reached[2])
                 if shard.tokens >= self.options.shard:
