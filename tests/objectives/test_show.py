@@ -119,3 +119,15 @@ def test_a_file(capsys, tmp_path):
     )
     assert code == 0, err
     assert "example 2 of" in out
+
+
+@pytest.mark.parametrize("words", [
+    ("denoise", "mean=0"), ("denoise", "mean=-1"), ("spans", "mean=-2"), ("masked", "grams=-1"),
+    ("permutation", "grams=0"),
+    ("dialogue", "turns=0"), ("masked", "most=-3"), ("masked", "masked=0.95"), ("masked", "rate=1.5"),
+])  # fmt: skip
+def test_odd_options_are_refused(words, capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["show", words[0], "--option", words[1], "--text", "One sentence. And another one. A third of them."])
+    assert end.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err

@@ -78,6 +78,8 @@ def show(
     store = stored(objective, documents, pieces)
     size = length or (min(LENGTH, len(store.tokens)) if objective == "permutation" else LENGTH)
     goal = choose(objective, pieces, size, **dict(map(setting, option)))
+    if not 0 <= seed < 2**63:
+        raise Error(f"seed must be a whole number from 0 to 2^63, got {seed}", fix="take 0")
     plan = goal.plan(store, seed, 0)
     numbers = np.arange(min(examples, len(plan)))
     if not len(numbers):

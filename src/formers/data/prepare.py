@@ -69,6 +69,8 @@ def prepare(
     {name: texts}) are looked for in the text: what is found is counted, and left out with `drop_tests`.
     """
     rank, ranks = place(rank, ranks)
+    if workers < 0:
+        raise Error(f"there cannot be {workers} workers", fix="0 encodes in this process")
     where = Path(out)
     options = Options(splitter, units, held_out, deduplicate, shard, unit, column, drop_tests)
     watch = None if tests is None else Watch(named(tests))
