@@ -17,7 +17,7 @@ import torch
 import formers
 from formers.cli import demo as demo_module
 from formers.cli.main import main
-from formers.interop.huggingface import size
+from formers.config import size
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
 
