@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from formers import Error
-from formers.training.checkpoint import TEMPORARY, Checkpoints, Disk, Writer
+from formers.training.checkpoint import TEMPORARY, Checkpoints, Disk, Writer, seal
 
 
 def content(step):
@@ -259,8 +259,9 @@ def test_in_the_background(tmp_path):
 def test_other_formats_and_places(tmp_path):
     kept = Checkpoints(tmp_path)
     kept.save(1, *content(1))
-    about = json.loads((kept.path(1) / "manifest.json").read_text())
-    (kept.path(1) / "manifest.json").write_text(json.dumps(about | {"format": 9}))
+    about = json.loads((kept.path(1) / "manifest.json").read_text()) | {"format": 9}
+    about.pop("seal")
+    (kept.path(1) / "manifest.json").write_text(json.dumps(about | {"seal": seal(about)}))
     with pytest.raises(Error, match="format 9 is not the one"):
         kept.load(1)
     (tmp_path / "file").write_text("")

@@ -34,6 +34,11 @@ NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch
          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
 
 
+def seal(about: Mapping[str, Any]) -> str:
+    """The sum of what a manifest says."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
 class Disk:
     """What is asked of the file system; tests put another in its place, to fail or to record."""
 
@@ -126,7 +131,8 @@ class Checkpoints:
             files = {f"{name}.safetensors": packed(tensors) for name, tensors in groups.items()}
             files["state.json"] = iter([json.dumps(state, ensure_ascii=False).encode()])
             sums = {name: self.put(temporary / name, chunks) for name, chunks in files.items()}
-            about = {"format": FORMAT, "step": step, "score": score, "files": sums}
+            about: dict[str, Any] = {"format": FORMAT, "step": step, "score": score, "files": sums}
+            about["seal"] = seal(about)
             self.disk.write(temporary / "manifest.json", iter([json.dumps(about, indent=1).encode()]))
             self.disk.sync(temporary)
             self.disk.rename(temporary, target)
@@ -159,9 +165,9 @@ class Checkpoints:
         where = self.path(step) / "manifest.json"
         try:
             about = json.loads(where.read_bytes())
-            if about["step"] != step or not isinstance(about["files"], dict):
+            if about.pop("seal") != seal(about) or about["step"] != step:
                 raise ValueError
-        except (OSError, ValueError, TypeError, KeyError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             raise Error("the manifest is broken", where=where, fix="the checkpoint before it will be used") from None
         if about.get("format") != FORMAT:
             what = f"format {about.get('format')} is not the one that is read here ({FORMAT})"
