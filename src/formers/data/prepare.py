@@ -123,9 +123,6 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, te
         "options": dataclasses.asdict(options), "sources": entry.stamps, "tests": tests,
     }  # fmt: skip
     done, begun = where / "store.json", where / "begun.json"
-    if done.exists() and any("bytes" not in stamp for stamp in entry.stamps):
-        what = "holds a finished store, and text in memory cannot be compared with it"
-        raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
     if begun.exists() and not any(where.glob("done-*.json")):
         begun.unlink()  # nothing was finished: other settings are welcome
     if done.exists() or begun.exists():
@@ -137,6 +134,9 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, te
                     f"holds a store that was begun with other settings ({what})", where=where,
                     fix="choose another directory, or remove this one",
                 )  # fmt: skip
+        if done.exists() and any("bytes" not in stamp for stamp in entry.stamps):
+            what = "holds a finished store, and text in memory cannot be compared with it"
+            raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
         return not done.exists()
     own = ("lock", "tokenizer.json", "train-", "held-", "phrases.txt")  # of a run that was killed before it had begun
     strange = [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]
