@@ -368,3 +368,33 @@ def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
     assert not end.value.code
     assert "100% of the tokens are unknown" in " ".join(capsys.readouterr().out.split())
     assert Store.open(tmp_path / "s").home.about["counts"]["unknown"] == 5
+
+
+def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path):
+    pieces = wordpiece.train(TEXTS[:3], 60)
+    how = {"unit": "line", "shard": 500}
+    whole = formers.prepare(files, pieces, tmp_path / "whole", **how)
+    counted = whole.home.about["counts"]["unknown"]
+    assert counted == np.count_nonzero(np.asarray(whole.tokens) == pieces.id("unk")) > 0
+
+    def stop(what, done, of, detail):
+        if any((tmp_path / "again").glob("done-*.json")):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        formers.prepare(files, pieces, tmp_path / "again", **how, tell=stop)
+    formers.prepare(files, pieces, tmp_path / "again", **how)
+    assert content(tmp_path / "again") == content(tmp_path / "whole")
+
+
+def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+
+    def other(*_):
+        monkeypatch.setattr(module, "CHUNK", 1500)
+        with pytest.raises(Error, match="other settings"):
+            make(files, tmp_path / "s", held_out=0, rank=1, ranks=2)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(files, tmp_path / "s", rank=0, ranks=2, tell=other)

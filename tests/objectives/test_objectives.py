@@ -14,13 +14,13 @@ from formers import Error
 from formers.batch import Batch
 from formers.data.draws import bits, uniform
 from formers.data.loader import batches, filled
-from formers.data.plans import Raw, Shape
+from formers.data.plans import Raw, Shape, cut
 from formers.objectives.causal import CausalLM
 from formers.objectives.choose import OBJECTIVES, objective, settings
 from formers.objectives.frames import laid
 from formers.objectives.hiding import CHOICE, GRAM
 from formers.objectives.masked import MaskedLM
-from formers.objectives.ragged import cut, halves, harmonic, ranks
+from formers.objectives.ragged import halves, harmonic, ranks
 from formers.objectives.tokens import IGNORED, token_hits, token_loss
 from formers.objectives.words import begins, word_marks
 from formers.text import bpe, wordpiece

@@ -74,10 +74,10 @@ def prepare(
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
     found = find(list(files))
-    size = sum(path.stat().st_size for path in found)
+    volume = sum(path.stat().st_size for path in found)
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = 0 if size < SMALL else workers
+        workers = 0 if volume < SMALL else workers
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         with progress(console, "prepare", quiet=2) as tell:
@@ -110,8 +110,9 @@ def report(store: object, out: Path) -> None:
         console.print("read: " + ", ".join(told), markup=False)
     total = sum(about["tokens"] for about in home.about["parts"].values())
     if counts.get("unknown", 0) > 0.02 * total:
-        share = counts["unknown"] / total
-        warn = f"{share:.0%} of the tokens are unknown to this tokenizer: it was made for other text"
+        warn = (
+            f"{counts['unknown'] / total:.0%} of the tokens are unknown to this tokenizer: it was made for other text"
+        )
         console.print(f"[bold yellow]{warn}[/]")
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""

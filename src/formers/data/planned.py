@@ -57,9 +57,9 @@ def kept(store: Store, objective: Objective, seed: int, epoch: int) -> Plan:
 def key(store: Store, objective: Objective, seed: int) -> str:
     """What a plan depends on: the store, the objective and its code, the seed."""
     whole = hashlib.sha256(f"{store.identity} {objective!r} {seed} ".encode())
-    for module in (inspect.getmodule(type(objective)), plans):
-        file = getattr(module, "__file__", None)
-        whole.update(Path(file).read_bytes() if file else b"")
+    files = [Path(inspect.getfile(type(objective))), Path(plans.__file__)]
+    for file in (*sorted(files[0].parent.glob("*.py")), files[1]):  # objectives share their code
+        whole.update(file.read_bytes())
     return whole.hexdigest()[:24]
 
 

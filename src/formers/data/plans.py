@@ -100,15 +100,24 @@ def windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = 
     `across` cuts the whole store as if it were one document.
     """
     edges = store.starts[[0, -1]] if across else store.starts
-    count = -(-np.diff(edges) // length)  # windows of each document
+    return cut(edges[:-1], edges[1:], length, seed, epoch)
+
+
+def cut(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
+    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full."""
+    count = -(-(end - begin) // length)  # windows of each stretch
     owner = np.repeat(np.arange(len(count)), count)
-    turn = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    end = np.minimum(edges[owner] + (turn + 1) * length, edges[owner + 1])
-    begin = np.maximum(end - length, edges[owner])
-    keep = end - begin > 1
-    begin, end = begin[keep], end[keep]
-    order = shuffled(len(begin), seed, epoch, 0xDA7A)
-    return single(begin[order], end[order])
+    stop = np.minimum(begin[owner] + (turns(count) + 1) * length, end[owner])
+    start = np.maximum(stop - length, begin[owner])
+    keep = stop - start > 1
+    start, stop = start[keep], stop[keep]
+    order = shuffled(len(start), seed, epoch, 0xDA7A)
+    return single(start[order], stop[order])
+
+
+def turns(sizes: np.ndarray) -> np.ndarray:
+    """(D,) sizes → (N,) the place of each entry in its example."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def streams(store: Store, length: int, rows: int, *, extra: int = 0) -> Plan:
@@ -159,7 +168,7 @@ def gather(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarray, sample
     first = plan.first[numbers]
     count = plan.first[numbers + 1] - first  # spans of each example
     owner = np.repeat(np.arange(len(numbers)), count)
-    turn = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    turn = turns(count)
     spans = first[owner] + turn
     begin, end = plan.begin[spans], plan.end[spans]
     sizes = end - begin

@@ -34,7 +34,7 @@ from .overlap import batches as together
 from .phrases import learn
 from .readers import find, read
 from .shards import Writer, put, seal, unseal
-from .sources import Source, opened
+from .sources import Source, opened, stamp
 from .store import FORMAT, Store
 
 CHUNK = 1 << 19  # characters that are encoded at a time
@@ -73,7 +73,6 @@ def prepare(
         raise Error(f"there cannot be {workers} workers", fix="0 encodes in this process")
     where = Path(out)
     options = Options(splitter, units, held_out, deduplicate, shard, unit, column, drop_tests)
-    watch = None if tests is None else Watch(named(tests))
     entry = opened(source, unit, column)
     with ExitStack() as stack:
         try:
@@ -83,9 +82,11 @@ def prepare(
         stack.enter_context(locked(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(locked(where / f"lock-{rank}"))
-        seen = None if watch is None else sorted(watch.report().tests)
-        if not begin(where, tokenizer, options, entry, seen):
+        if ranks == 1:
+            clear(where)
+        if not begin(where, tokenizer, options, entry, tests):
             return Store.open(where, tokenizer=tokenizer)
+        watch = None if tests is None else Watch(named(tests))
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
                 raise Error(
@@ -115,16 +116,22 @@ def place(rank: int | None, ranks: int | None) -> tuple[int, int]:
     return rank, ranks
 
 
-def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, tests: list[str] | None) -> bool:
+def clear(where: Path) -> None:
+    """Take away what a run left that had finished nothing, so that other settings are welcome."""
+    if (where / "begun.json").exists() and not any(where.glob("done-*.json")):
+        for name in ("begun.json", "phrases.txt", "train-*", "held-*"):
+            for stale in where.glob(name):
+                stale.unlink()
+
+
+def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, tests: Any) -> bool:
     """Write down what is to be made, or compare with what an earlier run began. False: it is finished already."""
     asked = {
         "format": FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
         "vocab": len(tokenizer), "dtype": np.dtype(width(len(tokenizer))).name,
-        "options": dataclasses.asdict(options), "sources": entry.stamps, "tests": tests,
+        "options": dataclasses.asdict(options), "sources": entry.stamps, "tests": stamps(tests),
     }  # fmt: skip
     done, begun = where / "store.json", where / "begun.json"
-    if begun.exists() and not any(where.glob("done-*.json")):
-        begun.unlink()  # nothing was finished: other settings are welcome
     if done.exists() or begun.exists():
         there = unseal(done if done.exists() else begun)
         for key, value in asked.items():
@@ -138,7 +145,7 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, te
             what = "holds a finished store, and text in memory cannot be compared with it"
             raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
         return not done.exists()
-    own = ("lock", "tokenizer.json", "train-", "held-", "phrases.txt")  # of a run that was killed before it had begun
+    own = ("lock", "tokenizer.json")  # of a run that was killed before it had begun
     strange = [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]
     if strange:
         raise Error(f"is not empty ({strange[0]})", where=where, fix="choose another directory")
@@ -167,7 +174,7 @@ class Run:
             done = records(self.where, group)
             wanted = group % self.ranks == self.rank and not (done and done[-1]["last"])
             if wanted or fresh is not None or self.watch is not None:
-                changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0, "unknown": 0}
+                changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0}
                 documents = self.entry.read(group, changes)
                 if fresh is not None:
                     documents = fresh(documents, counts)
@@ -185,24 +192,19 @@ class Run:
         """Encode one group's documents and cut them into shards."""
         for stale in self.where.glob(f"*{group:05d}-*.tmp"):
             stale.unlink(missing_ok=True)
-        unknown = self.tokenizer.id("unk")
-        unknown = -1 if unknown is None else unknown
         number, after = len(done), done[-1] if done else {"documents": 0, "text": ""}
         shard: Shard | None = None
         at = after["documents"], after["text"]
         try:
             for reached, made in pool.map(chunks(documents, after, self.where)):
-                shard = shard or Shard(
-                    self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer, self.options
-                )
+                shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
                 shard.add(made)
-                counts["unknown"] += sum(int(np.count_nonzero(part.ids == unknown)) for part in made.values())
                 at = reached[:2]
                 self.say(reached[2])
                 if shard.tokens >= self.options.shard:
                     shard.close({"documents": at[0], "text": at[1], "last": False})
                     shard, number = None, number + 1
-            shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer, self.options)
+            shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
             counted = {**dataclasses.asdict(changes), **counts}
             shard.close({"documents": at[0], "text": at[1], "last": True, "counts": counted})
             shard = None
@@ -232,6 +234,13 @@ def watched(documents: Iterable[str], watch: Watch, counts: dict[str, int], drop
 def named(tests: Any) -> dict[str, Iterable[str]]:
     """Tests by name: a table of texts as it is, files by their names."""
     return dict(tests) if isinstance(tests, Mapping) else {path.name: read([path]) for path in find(tests)}
+
+
+def stamps(tests: Any) -> list[Any] | None:
+    """What tells whether tests are the same: of a table its names, of files what tells them apart."""
+    if tests is None:
+        return None
+    return sorted(map(str, tests)) if isinstance(tests, Mapping) else [stamp(path) for path in find(tests)]
 
 
 class Fresh:
@@ -280,12 +289,12 @@ def chunks(documents: Iterable[str], after: dict[str, Any], where: Path) -> Iter
 class Shard:
     """A shard while it is written: one file for each part."""
 
-    def __init__(self, where: Path, name: str, parts: Sequence[str], tokenizer: Tokenizer, options: Options):
+    def __init__(self, where: Path, name: str, parts: Sequence[str], tokenizer: Tokenizer):
         self.where, self.name, self.dtype = where, name, width(len(tokenizer))
         self.writers = {part: Writer(where / f"{part}-{name}.bin") for part in parts}
         self.held: dict[str, dict[str, list[np.ndarray]]] = {part: {} for part in parts}
         self.length = dict.fromkeys(parts, 0)
-        self.waiting: dict[str, list[np.ndarray]] = {part: [] for part in parts}
+        self.unknown, self.lost = tokenizer.id("unk"), 0  # the token for what it does not know, and how many there are
 
     @property
     def tokens(self) -> int:
@@ -304,6 +313,8 @@ class Shard:
             if piece.units is not None:
                 held.setdefault("units", []).append(piece.units)
             self.length[part] = base + len(piece.ids)
+            if self.unknown is not None:
+                self.lost += int(np.count_nonzero(piece.ids == self.unknown))
 
     def close(self, reached: dict[str, Any]) -> None:
         """Finish the files, then say so."""
@@ -315,7 +326,11 @@ class Shard:
             for name, pieces in self.held[part].items():
                 writer.add(name, np.uint8 if name == "units" else np.uint32, pieces)
             about[part] = {"name": writer.path.name, **writer.close()}
-        put(self.where / f"done-{self.name}.json", seal({**reached, "parts": about}))
+        counts = {
+            **reached.get("counts", {}),
+            "unknown": self.lost,
+        }  # by shard: a run that goes on has not seen them all
+        put(self.where / f"done-{self.name}.json", seal({**reached, "counts": counts, "parts": about}))
 
     def drop(self) -> None:
         """Leave nothing behind of a shard that was not finished."""

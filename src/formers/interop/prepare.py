@@ -16,6 +16,6 @@ def prepare(source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, **o
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
     The options are those of formers.data.prepare.prepare: unit, column, workers, splitter, units, held_out,
-    deduplicate, tests, shard, tell.
+    deduplicate, tests, drop_tests, shard, rank, ranks, tell.
     """
     return make(source, tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer), out, **options)

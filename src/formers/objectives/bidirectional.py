@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, room, streams
+from ..data.plans import Plan, Raw, Shape, cut, room, streams
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text import chars
 from ..text.tokenizer import Tokenizer
 from .frames import Frame, laid
-from .ragged import bodies, cut
+from .ragged import bodies
 from .tokens import IGNORED, wide
 
 

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.draws import below
-from ..data.plans import Plan, Raw, Shape, room, streams, windows
+from ..data.plans import Plan, Raw, Shape, room, streams, turns, windows
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .ragged import turns
 from .tokens import IGNORED, named_losses
 
 SPLIT = 120  # what a random number is for

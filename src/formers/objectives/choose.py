@@ -49,7 +49,6 @@ OBJECTIVES = {
     "unit_pairs": Choice(UnitPairs, "hidden units, and whether the second text follows the first (ERNIE)"),
     "dialogue": Choice(Dialogue, "hidden units, and whether a conversation is real (ERNIE)"),
 }
-SHARES = {"rate", "masked", "random", "share", "short", "smoothing"}
 GIVEN = {"length", "vocab", "mask", "special", "words", "sentinels", "spelling", "sep", "cls", "end", "frame"}
 
 SHARES = {
@@ -68,9 +67,6 @@ def objective(name: str, tokenizer: Tokenizer, length: int, **options: Any) -> A
         if key not in known:
             raise Error(f"the objective {name!r} has no option {key!r}", fix=suggest(key, known))
     typed = {key: coerce(value, known[key], key, f"objective {name}") for key, value in options.items()}
-    for key in SHARES & set(typed):
-        if not 0 <= typed[key] <= 1:
-            raise Error(f"{key} is a share between 0 and 1, got {typed[key]}", fix="15 % is 0.15")
     if length < SHORTEST:
         raise Error(f"examples of {length} tokens are too short", fix=f"take at least {SHORTEST}")
     check({**dict(choice.options), **typed}, choice.kind)
@@ -81,11 +77,12 @@ def check(options: dict[str, Any], kind: Any) -> None:
     """Refuse numbers that make no sense."""
     above = {"mean", "context", "turns", "most", *(("grams",) if kind is PermutationLM else ())}
     for key, value in options.items():
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if number and (value < 0 or (key in above and value == 0)):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        if key in SHARES and not 0 <= value <= 1:
+            raise Error(f"{key} is a share between 0 and 1, got {value}", fix="15 % is 0.15")
+        if value < 0 or (key in above and value == 0):
             raise Error(f"{key} must be {'above' if key in above else 'at least'} 0, got {value}", fix="leave it out")
-        if number and key in SHARES and value > 1:
-            raise Error(f"{key} is a share of at most 1, got {value}", fix="for example 0.15")
     both = options.get("masked", 0.8) + options.get("random", 0.1)
     if issubclass(kind, MaskedLM) and both > 1:
         raise Error(f"masked and random are {both:g} together", fix="what is left of 1 stays as it is")

@@ -9,14 +9,14 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape
+from ..data.plans import Plan, Raw, Shape, cut
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
 from . import noise
 from .frames import Frame, laid
-from .ragged import bodies, cut
+from .ragged import bodies
 from .targets import Ends, two_sided, two_sided_shape
 from .tokens import named_losses
 from .words import begins, word_marks

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..batch import Batch
 from ..data.draws import below, bits, uniform
-from .ragged import edges, harmonic, owners, ranks, turns
+from ..data.plans import turns
+from .ragged import edges, harmonic, owners, ranks
 
 CHOICE, FATE, WORD, GRAM = range(1, 5)  # what a random number is for
 

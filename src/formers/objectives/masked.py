@@ -12,14 +12,14 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, room, windows
+from ..data.plans import Plan, Raw, Shape, cut, room, windows
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
 from .frames import Frame, Laid, laid
 from .hiding import grams, hide, tokens
-from .ragged import bodies, cut
+from .ragged import bodies
 from .tokens import named_losses
 from .words import begins, word_marks
 

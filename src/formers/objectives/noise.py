@@ -11,7 +11,8 @@ from functools import cache
 import numpy as np
 
 from ..data.draws import below, bits, uniform
-from .ragged import edges, owners, ranks, spread, turns
+from ..data.plans import turns
+from .ragged import edges, owners, ranks, spread
 from .targets import picked
 
 Text = tuple[np.ndarray, np.ndarray]

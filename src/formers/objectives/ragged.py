@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..data.draws import bits, shuffled
-from ..data.plans import Plan, single
+from ..data.draws import bits
+from ..data.plans import turns
 from ..data.store import Store
 
 DRAWN, TURN = 28, 18  # bits of a sort key: a draw, and an entry's place among its example's
@@ -19,11 +19,6 @@ def edges(sizes: np.ndarray) -> np.ndarray:
 def owners(starts: np.ndarray) -> np.ndarray:
     """(D+1,) → (N,) the example of each entry."""
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-
-
-def turns(sizes: np.ndarray) -> np.ndarray:
-    """(D,) sizes → (N,) the place of each entry in its example."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def ranks(draw: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -75,15 +70,3 @@ def bodies(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
         return begin, stop
     last = np.asarray(store.tokens[np.maximum(stop - 1, 0)])
     return begin, stop - ((last == end) & (stop > begin))
-
-
-def cut(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
-    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full."""
-    count = -(-(end - begin) // length)
-    owner, turn = np.repeat(np.arange(len(count)), count), turns(count)
-    stop = np.minimum(begin[owner] + (turn + 1) * length, end[owner])
-    start = np.maximum(stop - length, begin[owner])
-    keep = stop - start > 1
-    start, stop = start[keep], stop[keep]
-    order = shuffled(len(start), seed, epoch, 0xDA7A)
-    return single(start[order], stop[order])

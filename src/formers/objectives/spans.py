@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.draws import below, bits
-from ..data.plans import Plan, Raw, Shape
+from ..data.plans import Plan, Raw, Shape, cut, turns
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .ragged import bodies, cut, edges, owners, ranks, turns
+from .ragged import bodies, edges, owners, ranks
 from .targets import Ends, closed, picked, two_sided, two_sided_shape
 from .tokens import balanced_losses, named_losses
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..data.draws import below, shuffled, uniform
-from ..data.plans import Plan, Raw
+from ..data.plans import Plan, Raw, turns
 from ..data.store import ENTITY, PHRASE, Store
 from ..errors import Error
 from .frames import Laid
@@ -16,7 +16,7 @@ from .hiding import units
 from .masked import MaskedLM
 from .pairing import Book
 from .pairs import NextSentence
-from .ragged import edges, spread, turns
+from .ragged import edges, spread
 
 Stage = Literal["basic", "phrase", "entity"]
 BITS = {"basic": 0, "phrase": PHRASE, "entity": ENTITY}

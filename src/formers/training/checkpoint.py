@@ -25,18 +25,15 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from ..data.shards import seal, unseal
 from ..errors import Error
+from ..interop.safe import sync
 
 FORMAT = 1
 TEMPORARY = ".writing-"
 Groups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
-
-
-def seal(about: Mapping[str, Any]) -> str:
-    """The sum of what a manifest says."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
 
 
 class Disk:
@@ -60,11 +57,7 @@ class Disk:
 
     def sync(self, folder: Path) -> None:
         """The folder's list of names is on the disk."""
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync(folder)
 
     def remove(self, folder: Path) -> None:
         """Take a folder away: first its name, so that half of it is never taken for the whole."""
@@ -131,9 +124,8 @@ class Checkpoints:
             files = {f"{name}.safetensors": packed(tensors) for name, tensors in groups.items()}
             files["state.json"] = iter([json.dumps(state, ensure_ascii=False).encode()])
             sums = {name: self.put(temporary / name, chunks) for name, chunks in files.items()}
-            about: dict[str, Any] = {"format": FORMAT, "step": step, "score": score, "files": sums}
-            about["seal"] = seal(about)
-            self.disk.write(temporary / "manifest.json", iter([json.dumps(about, indent=1).encode()]))
+            about = {"format": FORMAT, "step": step, "score": score, "files": sums}
+            self.disk.write(temporary / "manifest.json", iter([seal(about).encode()]))
             self.disk.sync(temporary)
             self.disk.rename(temporary, target)
             self.disk.sync(self.folder)
@@ -164,10 +156,10 @@ class Checkpoints:
         """What a step's folder says of itself; an Error if that cannot be read."""
         where = self.path(step) / "manifest.json"
         try:
-            about = json.loads(where.read_bytes())
-            if about.pop("seal") != seal(about) or about["step"] != step:
-                raise ValueError
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            about = unseal(where)
+            if about.get("step") != step:
+                raise Error(f"is of step {about.get('step')}")
+        except Error:
             raise Error("the manifest is broken", where=where, fix="the checkpoint before it will be used") from None
         if about.get("format") != FORMAT:
             what = f"format {about.get('format')} is not the one that is read here ({FORMAT})"
