@@ -1,0 +1,108 @@
+"""Recipes: what a family's paper trained with (`paper`), and something that learns within minutes on a CPU (`quick`).
+
+A paper's recipe keeps its optimizer, rates and schedule; batch and steps are those of the paper and may be overridden.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..config import suggest
+from ..errors import Error
+from ..registry import member
+from .schedule import noam
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of the tokenizer, the model, the objective and the training; what is not named keeps its default."""
+
+    pieces: int
+    train: dict[str, Any]
+    model: dict[str, Any] = field(default_factory=dict)
+    objective: dict[str, Any] = field(default_factory=dict)
+
+
+# Sizes for two CPU cores and a few minutes; a model takes those that it has a setting for. Small models learn late, and
+# then all at once: the rate stays high for long.
+SMALL = {
+    "dim": 128, "layers": 3, "heads": 4, "ff": 512, "context": 64, "embed": 128, "init": 0.05, "head_dim": 32,
+    "rotary": 16, "window": 32, "experts": 4, "sparse": 2, "cutoffs": (), "char_dim": 8, "cell": 256, "memory": 64,
+    "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0,
+}  # fmt: skip
+QUICK = {"steps": 500, "tokens": 2048, "length": 64, "lr": 2e-3, "schedule": "wsd", "warmup": 50, "save": 100, "check": 50}
+MASKED = {"steps": 1500, "tokens": 2040, "length": 24, "lr": 1.5e-3}
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train
+    "bert": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
+    "roberta": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
+    "albert": ({"dim": 96, "layers": 2, "ff": 384, "context": 32, "embed": 64}, MASKED),
+    "ernie": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
+    "elmo": ({"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},
+             {"tokens": 512, "length": 16, "lr": 1e-3}),
+    "seq2seq": ({"layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True}, {}),
+    "gnmt": ({"layers": 2}, {}),
+    "t5": ({"layers": 2}, {"optimizer": "rms-adamw", "lr": 1e-2}),
+    "mt5": ({"layers": 2}, {"optimizer": "rms-adamw", "lr": 1e-2}),
+    "switch": ({"layers": 2}, {"optimizer": "rms-adamw", "lr": 1e-2}),
+    "xlnet": ({"layers": 2}, {}),
+    "transformer_xl": ({"layers": 2}, {}),
+}  # fmt: skip
+
+
+def adam(lr: float, second: float = 0.999, eps: float = 1e-8, **more: Any) -> dict[str, Any]:
+    """AdamW's settings."""
+    return {"optimizer": "adamw", "lr": lr, "betas": (0.9, second), "eps": eps, **more}
+
+
+BERT = adam(1e-4, eps=1e-6, decay=0.01, schedule="linear", warmup=10_000, steps=1_000_000, tokens=65_536, accumulate=2,
+            length=512, short=128)  # §A.2: 256 examples of 512  # fmt: skip
+GPT3 = adam(6e-4, 0.95, decay=0.1, schedule="cosine", warmup=750, steps=600_000, tokens=65_536, accumulate=8, length=2048)
+T5 = {"optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse", "warmup": 10_000, "steps": 524_288, "tokens": 65_536,
+      "length": 512, "clip": 0.0}  # §3.1.2: 128 examples of 512  # fmt: skip
+PAPER: dict[str, dict[str, Any]] = {
+    "gpt": adam(2.5e-4, decay=0.01, schedule="cosine", warmup=2000, steps=1_000_000, tokens=32_768, length=512),
+    "gpt2": {**GPT3, "length": 1024},  # its own is not published
+    "gpt3": GPT3,
+    "gpt_neo": {**GPT3, "lr": 2e-4, "warmup": 3000, "steps": 400_000},
+    "gptj": {**GPT3, "lr": 1.2e-4, "warmup": 3000, "steps": 383_500, "accumulate": 16},
+    "gpt_neox": {**GPT3, "lr": 9.7e-5, "decay": 0.01, "steps": 150_000, "accumulate": 48},
+    "bloom": {**GPT3, "lr": 3e-4, "steps": 400_000},
+    "bert": BERT,
+    "roberta": adam(6e-4, 0.98, 1e-6, decay=0.01, schedule="linear", warmup=24_000, steps=500_000, tokens=65_536,
+                    accumulate=64, length=512),
+    "albert": {"optimizer": "lamb", "lr": 1.76e-3, "decay": 0.01, "eps": 1e-6, "schedule": "linear", "warmup": 3125,
+               "steps": 125_000, "tokens": 65_536, "accumulate": 32, "length": 512},
+    "ernie": {**BERT, "lr": 5e-5, "warmup": 4000, "short": None},
+    "transformer": adam(noam(512, 4000), 0.98, 1e-9, decay=0.0, schedule="inverse", warmup=4000, steps=100_000,
+                        tokens=25_000, length=256),
+    "transformer_xl": adam(2.5e-4, decay=0.0, schedule="cosine", warmup=0, steps=400_000, tokens=9_000, length=150,
+                           clip=0.25),
+    "xlnet": adam(4e-4, eps=1e-6, decay=0.01, schedule="linear", warmup=40_000, steps=500_000, tokens=65_536,
+                  accumulate=16, length=512),
+    "bart": adam(4e-4, 0.98, 1e-6, decay=0.01, schedule="linear", warmup=10_000, steps=500_000, tokens=65_536,
+                 accumulate=64, length=512),
+    "mbart": adam(3e-4, 0.98, 1e-6, decay=0.0, schedule="linear", warmup=10_000, steps=500_000, tokens=65_536,
+                  accumulate=32, length=512),
+    "t5": T5, "mt5": {**T5, "length": 1024, "accumulate": 16, "steps": 1_000_000}, "switch": T5,
+    "elmo": {"optimizer": "adagrad", "lr": 0.2, "schedule": "constant", "warmup": 0, "steps": 500_000, "tokens": 2560,
+             "length": 20, "clip": 10.0, "decay": 0.0},
+    "seq2seq": adam(1e-3, decay=0.0, schedule="constant", warmup=0, steps=200_000, tokens=4096, length=64),
+    "gnmt": adam(2e-4, decay=0.0, schedule="constant", warmup=0, steps=340_000, tokens=8192, length=128, clip=5.0),
+}  # fmt: skip
+
+
+def recipe(family: str, name: str = "quick") -> Recipe:
+    """A family's recipe by name."""
+    found = member(family)
+    if not found.family.objective:
+        raise Error(f"{found.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
+    if name == "paper":
+        return Recipe(32_000, dict(PAPER[found.name]))
+    if name != "quick":
+        raise Error(f"there is no recipe {name!r}", fix=suggest(name, ("quick", "paper")))
+    model, train = OWN.get(found.name, ({}, {}))
+    known = {f.name for f in dataclasses.fields(found.family.config)}
+    sizes = {key: value for key, value in {**SMALL, **model}.items() if key in known}
+    return Recipe(1024, {**QUICK, **train}, sizes)
