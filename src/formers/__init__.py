@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .former import Former, build, tree
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
+    from .training.pretrain import pretrain
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
 _LAZY = {
@@ -26,6 +27,7 @@ _LAZY = {
     "build": ("former", "build"),
     "tree": ("former", "tree"),
     "prepare": ("interop.prepare", "prepare"),
+    "pretrain": ("training.pretrain", "pretrain"),
     "Store": ("data.store", "Store"),
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),
@@ -44,4 +46,4 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["Error", "Former", "Store", "__version__", "build", "export", "load", "prepare", "save", "tree"]
+__all__ = ["Error", "Former", "Store", "__version__", "build", "export", "load", "prepare", "pretrain", "save", "tree"]

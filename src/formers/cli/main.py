@@ -15,6 +15,8 @@ from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
 from .prepare import prepare
+from .pretrain import pretrain
+from .runs import report, rerun, runs
 from .show import show
 from .tokenizer import tokenizer
 from .tree import tree
@@ -31,19 +33,23 @@ app.command(tree)
 app.command(import_, name="import")
 app.command(export)
 app.command(prepare)
+app.command(pretrain)
+app.command(runs)
+app.command(report)
+app.command(rerun)
 app.command(show)
 app.command(doctor)
 app.command(tokenizer)
 
 
 def main(arguments: list[str] | None = None) -> Any:
-    """Run a command; an error is one line and exit code 2, Ctrl-C is 130."""
+    """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
     out = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
         return app(arguments, exit_on_error=False, print_error=False)
     except Error as error:
         out.print(f"[bold red]formers:[/] {escape(str(error))}")
-        sys.exit(2)
+        sys.exit(getattr(error, "code", 2))
     except CycloptsError as error:
         out.print(f"[bold red]formers:[/] {escape(' '.join(str(error).split()))} See formers --help.")
         sys.exit(2)

@@ -35,6 +35,14 @@ def locked(path: Path, *, shared: bool = False, wait: bool = False) -> Iterator[
         file.close()
 
 
+def busy(path: Path) -> bool:
+    """Does anybody hold this lock?"""
+    if not path.exists():
+        return False
+    with open(path, "a+", encoding="utf-8") as file:
+        return not grab(file.fileno(), True, False)
+
+
 def grab(number: int, shared: bool, wait: bool) -> bool:
     """Take the lock of an open file."""
     try:

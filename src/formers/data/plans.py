@@ -138,6 +138,15 @@ def streams(store: Store, length: int, rows: int, *, extra: int = 0) -> Plan:
     return single(begin, begin + length + extra)
 
 
+def streamed(streams: int, rows: int, length: int) -> Shape:
+    """The shape of batches that take a window of `rows` streams each (0: of all), so that every so many batches the
+    same streams go on."""
+    rows = rows or streams
+    if streams % rows:
+        raise Error(f"{streams} streams do not make batches of {rows}", fix="take a multiple")
+    return Shape(rows, rows * length, 0, length)
+
+
 def bucketed(lengths: np.ndarray, seed: int, epoch: int, *, run: int = 256, spread: float = 0.1) -> np.ndarray:
     """An order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
 

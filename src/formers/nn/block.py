@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention
 from .door import Sight
@@ -67,6 +69,7 @@ class Stack(nn.ModuleList):
     def __init__(self, blocks: Iterable[nn.Module], order: Sequence[int] | None = None):
         super().__init__(blocks)
         self.order = tuple(range(len(self)) if order is None else order)
+        self.checkpointing = False  # in training, compute a block's inner values again instead of keeping them
 
     def forward(self, x: Tensor, sights: Sight | Sequence[Sight], view: Sight | None = None) -> Tensor:
         """(N, dim) → (N, dim); one sight for all layers, or one for each."""
@@ -74,5 +77,8 @@ class Stack(nn.ModuleList):
             sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
                 sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
-            x = self[index](x, sight, view, layer)
+            if self.checkpointing and self.training and torch.is_grad_enabled():
+                x = checkpoint(self[index], x, sight, view, layer, use_reentrant=False)
+            else:
+                x = self[index](x, sight, view, layer)
         return x

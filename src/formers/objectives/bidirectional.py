@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, cut, room, streams
+from ..data.plans import Plan, Raw, Shape, cut, room, streamed, streams
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text import chars
@@ -34,6 +34,7 @@ class BidirectionalLM(Counted):
     end: int | None = None
     sampled: int = 0
     streams: int = 0  # windows that follow each other from batch to batch, for a state that is carried over
+    rows: int = 0  # streams of a batch; 0: all
     part: str = "lm"
 
     @staticmethod
@@ -64,7 +65,7 @@ class BidirectionalLM(Counted):
     def shape(self, total: int, plan: Plan) -> Shape:
         """A loss at every word."""
         if self.streams:
-            return Shape(self.streams, self.streams * self.length, 0, self.length)
+            return streamed(self.streams, self.rows, self.length)
         return Shape(room(total, self.sizes(plan)[:, 0]), total, 0, self.length)
 
     def corrupt(self, raw: Raw, seed: int) -> Batch:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.draws import below
-from ..data.plans import Plan, Raw, Shape, room, streams, turns, windows
+from ..data.plans import Plan, Raw, Shape, room, streamed, streams, turns, windows
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
@@ -24,13 +24,15 @@ class CausalLM(Counted):
     """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or `across` documents.
 
     With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. `streams` cuts
-    the store into so many, whose windows follow each other from batch to batch, for models with a memory.
+    the store into so many, whose windows follow each other from batch to batch, for models with a memory; a batch has
+    `rows` of them (0: all).
     """
 
     length: int
     across: bool = False
     prefix: bool = False
     streams: int = 0
+    rows: int = 0
     part: str = "lm"
 
     @staticmethod
@@ -51,8 +53,8 @@ class CausalLM(Counted):
 
     def shape(self, total: int, plan: Plan) -> Shape:
         """A loss at every token."""
-        if self.streams:  # a batch is one window of each stream
-            return Shape(self.streams, self.streams * self.length, 0, self.length)
+        if self.streams:  # a batch is one window of each of its streams
+            return streamed(self.streams, self.rows, self.length)
         return Shape(room(total, plan.lengths), total, 0, self.length)
 
     def corrupt(self, raw: Raw, seed: int) -> Batch:

@@ -93,11 +93,12 @@ class Checkpoints:
     best: int = 1
     every: int | None = None
     disk: Disk = field(default_factory=Disk)
+    clean: bool = True  # take away what a crash left; of several processes only one may
 
     def __post_init__(self) -> None:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            for stale in self.folder.glob(f"{TEMPORARY}*"):
+            for stale in self.folder.glob(f"{TEMPORARY}*") if self.clean else ():
                 self.disk.remove(stale)
         except OSError as error:
             raise Error(f"cannot write here ({error.strerror})", where=self.folder, fix="choose another") from None

@@ -2,36 +2,42 @@
 
 Every process takes its share of a step's batches. Gradients are averaged by torch, and each loss is multiplied by the
 number of processes before it is divided by the places of all: what comes out is the gradient of one large batch.
+
+A checkpoint holds whole tensors, whatever the number of processes: one format, with a sum over every file, that any
+number of processes can go on from. The first process gathers it, tensor by tensor.
 """
 
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import Error
+from .settings import Parallel
+from .state import Tensors
 from .world import World
 
-Way = Literal["auto", "ddp", "fsdp"]
+PATIENCE = datetime.timedelta(hours=6)  # the others wait while the first one prepares the data
 
 
 @dataclass
 class Copies(World):
     """Each process has the whole model (DDP)."""
 
-    device: torch.device = torch.device("cpu")
-
     def wrap(self, step: nn.Module) -> nn.Module:
-        """Gradients are exchanged during the backward pass."""
+        """Gradients are exchanged during the backward pass; a head's part that an objective leaves out has none."""
         where = [self.device.index] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(step, device_ids=where, broadcast_buffers=False)
+        return nn.parallel.DistributedDataParallel(
+            step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True
+        )
 
     @contextlib.contextmanager
     def last(self, step: nn.Module, last: bool) -> Iterator[None]:
@@ -45,18 +51,19 @@ class Copies(World):
         dist.all_reduce(total)
         return total.tolist()
 
-    def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Every process's tensors, on all of them; each has the same names."""
-        out = {}
-        for name, tensor in tensors.items():
-            parts = [torch.empty_like(tensor, device=self.device) for _ in range(self.size)]
-            dist.all_gather(parts, tensor.to(self.device))
-            out |= {f"{rank}/{name}": part.to(tensor.device) for rank, part in enumerate(parts)}
-        return out
+    def everyones(self, tensors: Tensors) -> Tensors:
+        """What each process has of its own, by rank, in the first one."""
+        found: list[Any] = [None] * self.size
+        dist.gather_object({k: t.cpu() for k, t in tensors.items()}, found if self.first else None)
+        return {f"{rank}/{k}": t for rank, mine in enumerate(found) if mine for k, t in mine.items()}
 
     def wait(self) -> None:
         """Until all are here."""
         dist.barrier()
+
+    def close(self) -> None:
+        """Part from the others."""
+        dist.destroy_process_group()
 
 
 class Shards(Copies):
@@ -83,9 +90,22 @@ class Shards(Copies):
         """The norm over all shards."""
         return whole(super().norm(model, most))
 
-    def full(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Weights or moments put together; every process must ask."""
-        return {name: whole(tensor) for name, tensor in tensors.items()}
+    def whole(self, tensors: Tensors) -> Tensors:
+        """Weights or moments put together; every process must ask, the first one keeps them."""
+        found = {}
+        for name, tensor in tensors.items():
+            full = whole(tensor).cpu()
+            if self.first:
+                found[name] = full
+        return found
+
+    def parted(self, whole: Tensor, like: Any) -> Tensor:
+        """This process's part of a tensor, cut as another is."""
+        from torch.distributed.tensor import DTensor, distribute_tensor
+
+        if not isinstance(like, DTensor) or whole.shape != like.shape:
+            return whole
+        return distribute_tensor(whole.to(self.device), like.device_mesh, like.placements)
 
 
 def whole(tensor: Any) -> Tensor:
@@ -93,20 +113,21 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def together(way: Way = "auto") -> World:
+def together(parallel: Parallel = "copies", device: torch.device | None = None) -> World:
     """The processes of this run, by torchrun's variables; alone without them."""
-    size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+    size, rank, local = (int(os.environ.get(name, least)) for name, least in
+                         (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))  # fmt: skip
+    if device is None or (device.type == "cuda" and device.index is None):
+        kind = "cuda" if torch.cuda.is_available() and (device is None or device.type == "cuda") else "cpu"
+        device = torch.device("cuda", local) if kind == "cuda" else torch.device("cpu")
     if size == 1:
-        return World()
-    local = int(os.environ.get("LOCAL_RANK", 0))
-    device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")
+        return World(device=device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         try:
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         except (RuntimeError, ValueError) as error:
             said = " ".join(str(error).split())[:150]
             raise Error(f"the processes do not find each other ({said})", fix="start them with torchrun") from None
-    kind = Shards if way == "fsdp" else Copies
-    return kind(rank, size, device)
+    return (Shards if parallel == "shards" else Copies)(rank, size, device)

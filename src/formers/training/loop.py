@@ -13,7 +13,7 @@ import statistics
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..errors import Error
 from ..tasks.heads import Model
+from .memories import Memories
 from .optim import optimizer
 from .schedule import schedule
 from .settings import Train
@@ -30,12 +31,15 @@ from .state import Tensors, flat, nested, put, random_state, set_random_state, w
 from .step import Step
 from .world import World
 
-Source = Callable[[int], Iterator[tuple[Batch, int]]]  # batches from a position on, each with the position behind it
+Source = Callable[[int, int], Iterator[tuple[Batch, int]]]  # (phase, position) → batches, each with the position behind
 USUAL = 50  # gradients by which a spike is judged
+PLAIN = ("step", "position", "tokens", "seconds", "skipped")
 
 
 class Diverged(Error):
     """Too many steps in a row gave no number."""
+
+    code = 3
 
 
 @dataclass
@@ -49,31 +53,38 @@ class Report:
     lr: float
     tokens: int  # in all
     seconds: float  # in all
+    examples: tuple[int, int] = (0, 0)  # of the data: from, to
     skipped: bool = False
 
 
 @dataclass
 class Trainer:
-    """A model on its way: weights, moments, generators, position. `train` takes steps, `state` is all there is."""
+    """A model on its way: weights, moments, generators, position. `train` takes steps, `state` is all there is.
+
+    `objectives` are those of the phases: with short examples, if the settings ask for it, and with long ones.
+    """
 
     model: Model
-    objective: Any
+    objectives: Sequence[Any]
     settings: Train
     world: World = field(default_factory=World)
 
     def __post_init__(self) -> None:
         s = self.settings
-        self.device = next(self.model.parameters()).device
+        self.device = self.world.device
         self.type = working_type(s.precision, self.device)
         self.step, self.position, self.tokens, self.seconds, self.skipped = 0, 0, 0, 0.0, 0
         self.norms: deque[float] = deque(maxlen=USUAL)
-        self.wrapped = self.world.wrap(Step(self.model, self.objective))
+        self.inner = Step(self.model, self.objectives[-1])
+        self.wrapped = self.world.wrap(self.inner)
         self.optimizer = optimizer(s.optimizer, self.model, s.lr, decay=s.decay, betas=s.betas, eps=s.eps)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.type == torch.float16)
         self.share = schedule(s.schedule, s.steps, s.warmup)
         self.average = {n: t.detach().clone() for n, t in weights(self.model).items()} if s.ema else {}
-        on = self.device.type == "cuda" if s.compile is None else s.compile
-        self.run = compiled(self.wrapped) if on else self.wrapped
+        self.memories = Memories(self.model, self.objectives[-1], s.carry)
+        self.compiled = self.device.type == "cuda" if s.compile is None else s.compile
+        if self.compiled:
+            self.inner.compile()
         self.generators: Tensors | None = None
 
     @contextlib.contextmanager
@@ -92,61 +103,88 @@ class Trainer:
 
     def train(self, source: Source, until: int | None = None) -> Iterator[Report]:
         """Steps, one after the other, from where the run stands; between two of them everything may be saved."""
-        batches = source(self.position)
+        s, phase = self.settings, self.settings.phase(self.step)
+        batches = source(phase, self.position)
         try:
-            while self.step < (self.settings.steps if until is None else until):
+            while self.step < (s.steps if until is None else until):
                 began = time.perf_counter()
+                if phase != (phase := s.phase(self.step)):  # longer examples: another plan, from its beginning
+                    close(batches)
+                    self.position, batches = 0, source(phase, 0)
                 taken, position = [], self.position
-                for _ in range(self.settings.batches(self.step)):
+                for _ in range(s.batches(self.step, self.world.size) // self.world.size):
                     batch, position = next(batches)
                     taken.append(batch)
                 with self.own_generators():
-                    report = self.move(taken)
+                    report = self.move(taken, self.objectives[-1 if phase else 0])
+                report.examples = self.position, position
+                self.check(report)
                 self.position, self.step = position, self.step + 1
                 self.seconds += time.perf_counter() - began
                 report.step, report.seconds = self.step, self.seconds
                 yield report
         finally:
-            close = getattr(batches, "close", None)
-            if close is not None:
-                close()
+            close(batches)
 
-    def move(self, batches: list[Batch]) -> Report:
+    def move(self, batches: list[Batch], objective: Any) -> Report:
         """One step: gradients of all batches, divided by the number of places of all, then the weights."""
         s = self.settings
-        counts = self.world.total([self.objective.counts(batch) for batch in batches])
+        counts = self.world.total([{**objective.counts(batch), "": len(batch.ids)} for batch in batches])
+        tokens = int(counts.pop(""))
         lr = s.lr * self.share(self.step)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
         self.wrapped.train()
         sums: dict[str, Tensor] = {}
+        before = self.memories.copy()
         for number, batch in enumerate(batches):
             with self.world.last(self.wrapped, number == len(batches) - 1):
-                for name, total in self.backward(batch.to(self.device), counts).items():
+                for name, total in self.backward(batch, objective, counts).items():
                     sums[name] = sums.get(name, torch.zeros_like(total)) + total
         self.scaler.unscale_(self.optimizer)
-        norm = float(self.world.norm(self.model, s.clip or math.inf))
-        losses = self.world.mean(sums, counts)
-        self.tokens += self.world.count(sum(len(batch.ids) for batch in batches))
-        skip = self.odd(norm, sum(losses.values()))
+        norm = self.world.norm(self.model, s.clip or math.inf)
+        names = sorted(sums)
+        norm_, *totals = torch.stack([norm.double(), *(sums[name].double() for name in names)]).tolist()  # one wait
+        losses = {n: t / max(1.0, counts[n]) for n, t in zip(names, self.world.add(totals), strict=True)}
+        self.tokens += tokens
+        skip = self.odd(norm_, sum(losses.values()))
         if not skip:
             self.scaler.step(self.optimizer)
             if self.average:
                 self.follow()
+        else:
+            self.memories.held = before
+            if self.scaler.is_enabled():
+                self.scaler.step(self.optimizer)  # it sees by itself what is no number, and lowers its scale
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return Report(self.step, losses, sum(losses.values()), norm, lr, self.tokens, 0.0, skip)
+        return Report(self.step, losses, sum(losses.values()), norm_, lr, self.tokens, 0.0, skipped=skip)
 
-    def backward(self, batch: Batch, counts: dict[str, float]) -> dict[str, Tensor]:
+    def backward(self, batch: Batch, objective: Any, counts: Mapping[str, float]) -> dict[str, Tensor]:
         """Add a batch's share of the gradient; the summed losses."""
-        with torch.autocast(self.device.type, dtype=self.type, enabled=self.type != torch.float32):
-            losses = self.run(batch)
+        memory = self.memories.of(batch)
+        moved = batch.to(self.device)
+        losses = self.forward(moved, memory, objective)
         share = sum(total * (self.world.size / max(1.0, counts[name])) for name, (total, _) in losses.items())
         self.scaler.scale(share).backward()
         return {name: total.detach() for name, (total, _) in losses.items()}
 
+    def forward(self, batch: Batch, memory: Any, objective: Any, judge: bool = False) -> Any:
+        """The losses of a batch, compiled if that works on this machine."""
+        other = None if objective is self.objectives[-1] else objective
+        with torch.autocast(self.device.type, dtype=self.type, enabled=self.type != torch.float32):
+            try:
+                return self.wrapped(batch, memory, other, judge)
+            except Exception as error:  # torch has no common class for what goes wrong while it compiles
+                if isinstance(error, Error | torch.OutOfMemoryError) or not self.compiled:
+                    raise
+                self.compiled, self.inner._compiled_call_impl = False, None
+                said = " ".join(str(error).split())[:200]
+                warnings.warn(f"not compiled, and slower for it: {type(error).__name__}: {said}", stacklevel=2)
+            return self.wrapped(batch, memory, other, judge)
+
     def odd(self, norm: float, loss: float) -> bool:
-        """Should this step be left out? Too many in a row that are no numbers end the run."""
+        """Should this step be left out?"""
         if math.isfinite(norm) and math.isfinite(loss):
             self.skipped = 0
             usual = statistics.median(self.norms) if len(self.norms) == USUAL else math.inf
@@ -155,12 +193,16 @@ class Trainer:
             self.norms.append(norm)
             return False
         self.skipped += 1
-        if self.skipped >= self.settings.skips and self.type != torch.float16:
-            raise Diverged(
-                f"{self.skipped} steps in a row gave no number, the last at step {self.step}, example {self.position}",
-                fix="resume with a lower train.lr; the checkpoint before is whole",
-            )
         return True
+
+    def check(self, report: Report) -> None:
+        """End the run if too many steps in a row were no numbers."""
+        if self.skipped >= self.settings.skips * (5 if self.scaler.is_enabled() else 1):
+            low, high = report.examples
+            raise Diverged(
+                f"{self.skipped} steps in a row gave no number, the last at step {self.step}, examples {low} to {high}",
+                fix="go on with --resume and a lower train.lr; the checkpoint before is whole",
+            )
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -170,30 +212,49 @@ class Trainer:
                 self.average[name].lerp_(tensor, 1 - self.settings.ema)
 
     def state(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
-        """All that is needed to go on: tensors by file, and the rest."""
+        """All that is needed to go on: tensors by file, and the rest. Every process must ask."""
         moments, rest = flat(self.optimizer.state_dict())
-        groups = {"model": weights(self.model), "optimizer": moments, "generators": self.generators or random_state()}
-        if self.average:
-            groups["average"] = self.average
-        plain = {name: getattr(self, name) for name in ("step", "position", "tokens", "seconds", "skipped")}
-        return groups, {
+        memories, about = self.memories.state()
+        groups = {
+            "model": self.world.whole(weights(self.model)),
+            "optimizer": self.world.whole(moments),
+            "average": self.world.whole(self.average),
+            "generators": self.world.everyones(self.generators or random_state()),
+            "memories": {name.partition("/")[2]: t for name, t in self.world.everyones(memories).items()},
+        }
+        plain = {name: getattr(self, name) for name in PLAIN}
+        return {name: group for name, group in groups.items() if group}, {
             **plain, "norms": list(self.norms), "optimizer": rest, "scaler": self.scaler.state_dict(),
-            "begun": self.generators is not None,
+            "begun": self.generators is not None, "memories": about,
         }  # fmt: skip
 
-    def restore(self, groups: dict[str, Tensors], state: dict[str, Any]) -> None:
+    def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
         """Stand where a saved state stood."""
-        put(self.model, groups["model"])
-        moments = {name: tensor.to(self.device) for name, tensor in groups["optimizer"].items()}
+        parted = self.world.parted
+        put(self.model, groups["model"], parted)
+        like = [p for group in self.optimizer.param_groups for p in group["params"]]
+        moments = {
+            name: parted(tensor.to(self.device), like[int(name.split("/")[1])])
+            for name, tensor in groups.get("optimizer", {}).items()
+        }
         self.optimizer.load_state_dict(nested(moments, state["optimizer"]))
-        self.generators = dict(groups["generators"]) if state["begun"] else None
-        for name in ("step", "position", "tokens", "seconds", "skipped"):
+        mine = f"{self.world.rank}/"
+        own = {n.removeprefix(mine): t for n, t in groups["generators"].items() if n.startswith(mine)}
+        self.generators = own if state["begun"] and own else None
+        for name in PLAIN:
             setattr(self, name, state[name])
         self.norms = deque(state["norms"], maxlen=USUAL)
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         for name, tensor in groups.get("average", {}).items():
-            self.average[name].copy_(tensor)
+            self.average[name].copy_(parted(tensor, self.average[name]))
+        self.memories.restore(groups.get("memories", {}), state["memories"], self.device)
+
+
+def close(batches: Any) -> None:
+    """Let the workers behind an iterator go."""
+    if hasattr(batches, "close"):
+        batches.close()
 
 
 def working_type(precision: str, device: torch.device) -> torch.dtype:
@@ -202,22 +263,3 @@ def working_type(precision: str, device: torch.device) -> torch.dtype:
         good = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if good else torch.float32
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
-
-
-def compiled(step: Any) -> Callable[[Batch], Any]:
-    """The step through torch.compile; where that fails, the step as it is, and a word about it."""
-    fast = torch.compile(step)
-    failed = False
-
-    def run(batch: Batch) -> Any:
-        nonlocal failed
-        if not failed:
-            try:
-                return fast(batch)
-            except Exception as error:  # torch has no common class for what goes wrong here
-                failed = True
-                said = " ".join(str(error).split())[:200]
-                warnings.warn(f"not compiled, and slower for it: {type(error).__name__}: {said}", stacklevel=2)
-        return step(batch)
-
-    return run

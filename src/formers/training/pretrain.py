@@ -1,112 +1,373 @@
-"""From text to a pretrained model: tokenizer, store, model, training, evaluation, in one call."""
+"""formers.pretrain: from text to a pretrained model with the family's own objective, in one call that can be resumed."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import json
+import math
+import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ..config import Tell, suggest
+import numpy as np
+import torch
+
+from ..batch import Batch
+from ..config import Tell
 from ..data.loader import batches
 from ..data.store import Store
 from ..errors import Error
-from ..former import Former, build
-from ..objectives.choose import objective
+from ..former import Former, build, count, empty
+from ..interop.directory import load, save
+from ..nn.block import Stack
+from ..nn.memory import Memory
+from ..nn.projected import State
+from ..objectives.choose import OBJECTIVES, objective, settings
 from ..registry import member
-from ..text.templates import FAMILY
 from ..text.tokenizer import Tokenizer
-from ..text.trainers import train as train_tokenizer
+from .adopt import adopt
+from .checkpoint import Checkpoints
+from .configure import TABLES, Asked, configure, sized
+from .distributed import Shards, together
 from .evaluate import Score, evaluate, unigram
-from .loop import History, train
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Sizes and rates of a run."""
-
-    pieces: int  # of the tokenizer
-    length: int  # tokens of an example
-    total: int  # tokens of a batch
-    steps: int
-    lr: float
-    head: str
-    model: Mapping[str, Any] = field(default_factory=dict)
-    warmup: int = 50
-
-
-# For two CPU cores and a minute each. A small BERT sits on the unigram plateau until its heads have found each token's
-# neighbours; short examples and a long plateau of the learning rate get it over (measured: 24 tokens, 700 steps).
-QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
-RECIPES = {
-    "gpt2": Recipe(1024, 64, 2048, 500, 2e-3, "lm", QUIET | {
-        "dim": 128, "layers": 3, "heads": 4, "context": 64, "init": 0.05, "embed_dropout": 0.0}),
-    "bert": Recipe(1024, 24, 2040, 1500, 1.5e-3, "mlm", QUIET | {
-        "dim": 96, "layers": 2, "heads": 4, "ff": 384, "context": 24, "init": 0.05}),
-}  # fmt: skip
-PLAIN = {"lm": "causal", "mlm": "masked"}  # objectives of heads that are not the whole of a family's pretraining
+from .loop import Trainer
+from .machine import Meter, machine, memory, peak, work
+from .material import Material, material
+from .report import report
+from .runs import Folder, drive
+from .samples import Samples
+from .settings import FREE
+from .state import put
+from .world import World
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: the model, how it went, and what it is worth beside a unigram."""
+    """A finished run: its folder, the model, and what it is worth beside a unigram (None without held-out text)."""
 
+    folder: Path
     former: Former
-    history: History
-    score: Score
-    baseline: Score
-    recipe: Recipe
+    score: Score | None
+    baseline: Score | None
     seconds: float
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """One table for each step and each look at held-out text."""
+        return Folder(self.folder).history()
 
 
 def pretrain(
-    family: str,
-    documents: Sequence[str],
-    held: Sequence[str],
-    recipe: Recipe | None = None,
+    family: str | None = None,
+    data: Any = None,
     *,
-    seed: int = 0,
+    out: str | Path | None = None,
+    config: Any = None,
+    recipe: str | None = None,
+    preset: str | None = None,
+    init: str | Path | None = None,
+    tokenizer: Tokenizer | None = None,
+    resume: bool = False,
+    device: Any = None,
+    overrides: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[dict[str, Any]], None] | None = None,
+    **tables: Mapping[str, Any],
 ) -> Run:
-    """Train a tokenizer and a model of a family with its own objective on documents; judge it on held-out ones."""
-    began, say = time.perf_counter(), tell or (lambda what, done, of, detail: None)
-    declared = member(family).family
-    if recipe is None:
-        if family not in RECIPES:
-            raise Error(f"there is no quick recipe for {family}", fix=suggest(family, RECIPES))
-        recipe = RECIPES[family]
-    # Pieces made of characters must hold the script as well: two for each character (text/wordpiece.py).
-    letters = 0 if declared.tokenizer == "bpe" else len(set().union(*documents))
-    pieces = max(recipe.pieces, 2 * letters)
-    say("tokenizer", 0, 1, f"{declared.tokenizer}, {pieces:,} pieces")
-    lines = (line for d in documents for line in d.split("\n"))
-    tokenizer = train_tokenizer(declared.tokenizer, lines, pieces, style=FAMILY[member(family).name][1])
-    store, aside = Store.of(documents, tokenizer), Store.of(held, tokenizer)
-    say("tokenizer", 1, 1, f"{len(tokenizer):,} pieces, {len(store.tokens):,} tokens")
-    kind = declared.objective if recipe.head == declared.pretraining else PLAIN.get(recipe.head, declared.objective)
-    goal = objective(kind, tokenizer, recipe.length)
-    values: dict[str, Any] = {**recipe.model, **ids(tokenizer), "vocab": len(tokenizer)}
-    former = build(family, head=recipe.head, seed=seed, **values)
-    former.tokenizer = tokenizer
-    tests = [batch for batch, _ in itertools.islice(batches(aside, goal, recipe.total, seed=seed + 1, epochs=1), 24)]
-    steps = recipe.steps
-    history = train(
-        former.model,
-        goal,
-        batches(store, goal, recipe.total, seed),
-        steps=steps,
-        lr=recipe.lr,
-        warmup=recipe.warmup,
-        seed=seed,
-        every=max(1, steps // 10),
-        check=lambda: evaluate(former.model, goal, tests[:6]).loss,
-        tell=lambda step, loss, speed: say("training", step, steps, f"loss {loss:.2f}, {speed:,.0f} tokens/s"),
+    """Train a model of a family on text: files, a prepared store, or a list, DataFrame or dataset of documents.
+
+    Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
+    ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. With `resume`,
+    a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (for
+    W&B, MLflow), `say` gets words for people.
+    """
+    began = time.perf_counter()
+    given = together_overrides(data, overrides, tables)
+    path, asked, text = place(family, data, out, config, given, resume, recipe=recipe, preset=preset, init=init)
+    world = together(asked.train.parallel, None if device is None else torch.device(device))
+    check_shares(asked, world)
+    folder, tell = Folder(path), tell or (lambda *_: None)
+    with ExitStack() as stack:
+        if world.first:
+            stack.enter_context(folder.held())
+            roomy(folder.path, asked)
+        if not world.first:
+            world.wait()
+        found = material(asked.family, asked.data, folder.path / "data", text, tokenizer, tell)
+        if world.first:
+            remember(folder, asked, found, world)
+            world.wait()
+        run = Course(asked, found, world)
+        say(run.words())
+        ready(path, run)
+        samples = Samples(run.former, run.goals[-1], found, folder.path) if world.first else None
+        drive(
+            run.trainer, run.source, folder, check=run.check if found.held is not None else None,
+            sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
+            tell=Meter(run.trainer, tell),
+        )  # fmt: skip
+        former, score, baseline = run.former, run.judged, None
+        if world.first:
+            former, best = finish(folder, run)
+            baseline = run.unigram()
+            result(folder, run, best, score, baseline)
+            report(folder)
+        world.close()
+    return Run(path, former, score, baseline, time.perf_counter() - began)
+
+
+def result(folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None) -> None:
+    """What came out of it, into run.json."""
+    t, device = run.trainer, run.world.device
+    speed = t.tokens / max(1e-9, t.seconds) / run.world.size
+    share = speed * work(run.former.model, run.asked.train.length) / peak(device, t.type)
+    told = {
+        key: None if value is None else json.loads(json.dumps(dataclasses.asdict(value)).replace("NaN", "null"))
+        for key, value in (("score", score), ("baseline", baseline))
+    }
+    more = {"best": best, "parameters": count(run.former.model), "memory": memory(device), "share": round(share, 4)}
+    folder.describe({**folder.about(), "result": {**told, **more}})
+
+
+def together_overrides(data: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings given as dotted names and as tables, under dotted names."""
+    given = dict(overrides or {})
+    for table, values in tables.items():
+        if table not in TABLES or not isinstance(values, Mapping):
+            raise Error(f"pretrain has no argument {table!r}", fix=f"tables of settings are {', '.join(TABLES)}")
+        given |= {f"{table}.{key}": value for key, value in values.items()}
+    if files(data):
+        given["data.source"] = [str(data)] if isinstance(data, str | Path) else [str(one) for one in data]
+    return given
+
+
+def files(data: Any) -> bool:
+    """Data is named by paths, not held in memory."""
+    return isinstance(data, str | Path) or (
+        isinstance(data, list | tuple) and bool(data) and all(isinstance(one, Path) for one in data)
     )
-    score, baseline = evaluate(former.model, goal, tests), unigram(store, tests)
-    return Run(former, history, score, baseline, recipe, time.perf_counter() - began)
 
 
-def ids(tokenizer: Tokenizer) -> dict[str, int | None]:
-    """The special ids that a config holds."""
-    return {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
+def place(
+    family: str | None, data: Any, out: Any, config: Any, given: dict[str, Any], resume: bool, **top: Any
+) -> tuple[Path, Asked, Any]:
+    """The run's folder and what is asked: of a run that goes on, what was asked before and may be changed."""
+    path = Path(out) if out is not None else None
+    if path is None and resume:
+        path = newest(family)
+    about = Folder(path).about() if path is not None and (path / "run.json").is_file() else None
+    text = None if data is None or files(data) else data
+    if about is None:
+        top["init"] = None if top["init"] is None else str(top["init"])
+        asked = configure(family, config, given, **top)
+        return path or fresh(asked.family), asked, text
+    if not resume:
+        raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
+    assert path is not None
+    before = about["asked"]
+    odd = sorted(k for k in given if k.partition(".")[0] != "train" and k != "data.source")
+    free = {k: v for k, v in given.items() if k.startswith("train.") and k.removeprefix("train.") in FREE}
+    odd += sorted(k for k in given if k.startswith("train.") and k not in free)
+    asked = configure(before["family"], before, free)
+    now = configure(before["family"], before, {k: v for k, v in given.items() if k != "data.source"})
+    if odd and now.table() != asked.table():
+        raise Error(
+            f"{odd[0]} cannot change in a run that goes on", where=path,
+            fix="leave it out, or begin a new run; free to change: " + ", ".join(FREE),
+        )  # fmt: skip
+    if family is not None and member(family).name != asked.family:
+        raise Error(f"is a run of {asked.family}, not of {family}", where=path, fix="choose another --out")
+    return path, asked, text
+
+
+def fresh(family: str) -> Path:
+    """A new folder among the runs."""
+    return next(p for i in itertools.count(1) if not (p := Path("runs") / f"{family}-{i}").exists())
+
+
+def newest(family: str | None) -> Path | None:
+    """The run that was begun last, of a family or of all."""
+    runs = [p.parent for p in Path("runs").glob(f"{family or '*'}-*/run.json")]
+    return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
+
+
+def check_shares(asked: Asked, world: World) -> None:
+    """All processes must have as many batches of a step."""
+    if asked.train.accumulate % world.size:
+        half = asked.train.tokens * asked.train.accumulate // world.size
+        raise Error(
+            f"{asked.train.accumulate} batches of a step cannot be shared by {world.size} processes",
+            fix=f"--train.accumulate {world.size} --train.tokens {half} keeps the size of a step",
+        )
+
+
+def roomy(path: Path, asked: Asked) -> None:
+    """Refuse to begin where the disk cannot take the checkpoints."""
+    if asked.init is not None:
+        return
+    numbers = count(empty(asked.family, sized(asked, vocab=asked.data.pieces), member(asked.family).family.pretraining).model)
+    kept = asked.train.last + asked.train.best + 1
+    need, free = 12 * numbers * kept, shutil.disk_usage(path).free
+    if need > free:
+        raise Error(
+            f"{kept} checkpoints need about {need:,} bytes, and {free:,} are free", where=path,
+            fix="make room, choose another --out, or keep fewer with --train.last 1 --train.best 0",
+        )  # fmt: skip
+
+
+def remember(folder: Folder, asked: Asked, found: Material, world: World) -> None:
+    """Write run.json, or compare the data with what it says."""
+    if (folder.path / "run.json").is_file():
+        about = folder.about()
+        for key, value in found.fingerprints.items():
+            if about["data"][key] != value:
+                what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
+                raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
+        about["asked"] = asked.table()
+    else:
+        tokens = {"tokens": len(found.store.tokens), "documents": len(found.store.starts) - 1}
+        about = {"asked": asked.table(), "data": {**found.fingerprints, **tokens}, "machine": machine(world)}
+    folder.describe(about)
+
+
+class Course:
+    """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
+
+    def __init__(self, asked: Asked, found: Material, world: World):
+        self.asked, self.found, self.world = asked, found, world
+        s = asked.train
+        torch.use_deterministic_algorithms(s.deterministic)
+        self.goals = [self.goal(s.phase_length(phase), found.store) for phase in ((0, 1) if s.short else (1,))]
+        self.former = former(asked, found.tokenizer, self.goals[-1])
+        self.former.model.to(world.device)
+        for stack in self.former.model.modules():
+            if isinstance(stack, Stack):
+                stack.checkpointing = s.checkpointing
+        self.trainer = Trainer(self.former.model, self.goals, s, world)
+        self.judged: Score | None = None
+        self.seen: list[Batch] | None = None
+
+    def goal(self, length: int, store: Store, held: bool = False) -> Any:
+        """The objective for examples of a length; with streams where the family carries something over."""
+        asked, s = self.asked, self.asked.train
+        options = {key: value for key, value in asked.objective.items() if key != "name"}
+        name = asked.objective["name"]
+        body = member(asked.family).family.body
+        known = settings(OBJECTIVES[name].kind)
+        if s.carry and hasattr(body, "state") and "streams" in known and "streams" not in options and body_carries(body):
+            if s.ramp:
+                raise Error("train.ramp does not go with a memory that is carried over", fix="--train.carry false")
+            rows = max(1, s.tokens // length)
+            parts = 1 if held else s.accumulate
+            rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
+            options |= {"streams": rows * parts, "rows": rows}
+        return objective(name, self.found.tokenizer, length, **options)
+
+    def source(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        """The batches of a phase from a position on."""
+        s, goal = self.asked.train, self.goals[-1 if phase else 0]
+        return batches(
+            self.found.store, goal, s.tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
+
+    def looks(self) -> list[Batch]:
+        """This process's share of the batches that the model is judged by."""
+        held = self.found.held
+        assert held is not None
+        if self.seen is None:
+            s, world = self.asked.train, self.world
+            self.held_goal = self.goal(s.length, held, held=True)
+            most = -(-self.asked.data.looks // world.size)
+            some = batches(held, self.held_goal, s.tokens, s.seed + 1, epochs=1, rank=world.rank, ranks=world.size)
+            self.seen = [batch for batch, _ in itertools.islice(some, most)]
+        return self.seen
+
+    def check(self) -> dict[str, float]:
+        """Losses and shares of right guesses on held-out text."""
+        seen, t = self.looks(), self.trainer
+        self.judged = evaluate(self.former.model, self.held_goal, seen, t.forward, self.world.add, self.world.device)
+        losses = [v for k, v in self.judged.all.items() if not k.endswith("/right") and k != "balance"]
+        return {"loss": sum(losses) if losses else math.nan, **self.judged.all}
+
+    def unigram(self) -> Score | None:
+        """What token frequencies alone would give, on the same places."""
+        if self.found.held is None or self.looks()[0].labels is None or self.looks()[0].ids.ndim > 1:
+            return None
+        return unigram(self.found.store, self.looks())
+
+    def words(self) -> str:
+        """The run in one line."""
+        s = self.asked.train
+        tokens = s.steps * s.tokens * s.accumulate
+        return (
+            f"{self.asked.family}: {count(self.former.model):,} parameters, {len(self.found.store.tokens):,} tokens of text, "
+            f"{s.steps:,} steps of {s.tokens * s.accumulate:,} ({tokens / max(1, len(self.found.store.tokens)):.1f} times the text)"
+        )
+
+
+def body_carries(body: Any) -> bool:
+    """A family whose state is worth carrying from batch to batch while it learns."""
+    return body.state in (Memory, State)
+
+
+def former(asked: Asked, tokenizer: Tokenizer, goal: Any) -> Former:
+    """A new model that fits the tokenizer, or one from a checkpoint."""
+    declared = member(asked.family).family
+    head = declared.pretraining
+    if asked.objective["name"] != declared.objective:  # another objective may need another head
+        part = getattr(goal, "part", head)
+        heads = declared.heads(sized(asked, **ids(tokenizer, goal)))
+        head = head if part in heads.get(head, {}) else next((n for n, parts in heads.items() if part in parts), head)
+    if asked.init is not None:
+        return adopt(load(asked.init, head=head), tokenizer, asked)
+    config = sized(asked, **ids(tokenizer, goal))
+    made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
+    made.tokenizer = tokenizer
+    return made
+
+
+def ids(tokenizer: Tokenizer, goal: Any = None) -> dict[str, int | None]:
+    """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
+    found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
+    if (start := getattr(goal, "start", None)) is not None:
+        found["start"] = start
+    return {**found, "vocab": len(tokenizer)}
+
+
+def ready(path: Path, run: Course) -> None:
+    """Fail before the first step what would fail at the last."""
+    first = run.source(run.asked.train.phase(0), 0)
+    batch, _ = next(first)
+    first.close()  # type: ignore[attr-defined]
+    ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
+    vocab = getattr(run.former.config, "vocab", None)
+    if vocab is not None and ids_.ndim == 1 and int(ids_.max()) >= vocab:
+        raise Error(f"token {int(ids_.max())} is beyond the model's vocabulary of {vocab}", where=path, fix="take its own")
+
+
+def finish(folder: Folder, run: Course) -> tuple[Former, int]:
+    """The best checkpoint as a formers directory, and in memory; its step."""
+    kept = Checkpoints(folder.path / "steps", clean=False)
+    best = kept.leading()
+    assert best is not None
+    groups, _ = kept.load(best)
+    if not isinstance(run.world, Shards):
+        put(run.former.model, groups.get("average", groups["model"]))
+        made = run.former
+    else:
+        made = build(run.asked.family, head=run.former.head, **dataclasses.asdict(run.former.config))
+        made.tokenizer = run.former.tokenizer
+        put(made.model, groups.get("average", groups["model"]))
+    made.model.eval()
+    target = folder.path / "model"
+    if target.exists():
+        shutil.rmtree(target)
+    save(made, target)
+    return made, best

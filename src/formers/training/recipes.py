@@ -1,11 +1,12 @@
 """Recipes: what a family's paper trained with (`paper`), and something that learns within minutes on a CPU (`quick`).
 
-A paper's recipe keeps its optimizer, rates and schedule; batch and steps are those of the paper and may be overridden.
+A paper's recipe keeps its optimizer, rates, schedule and dropout; batch, steps and rate are scaled to the model's size.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,16 +94,41 @@ PAPER: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def recipe(family: str, name: str = "quick") -> Recipe:
-    """A family's recipe by name."""
+def recipe(family: str, name: str = "quick", sizes: Mapping[str, Any] | None = None) -> Recipe:
+    """A family's recipe by name; `sizes` are the model's settings, if they are not left to the recipe."""
     found = member(family)
     if not found.family.objective:
         raise Error(f"{found.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
     if name == "paper":
-        return Recipe(32_000, dict(PAPER[found.name]))
+        return Recipe(32_000, scaled(PAPER[found.name], share(found.family.config, sizes or {})), dict(sizes or {}))
     if name != "quick":
         raise Error(f"there is no recipe {name!r}", fix=suggest(name, ("quick", "paper")))
     model, train = OWN.get(found.name, ({}, {}))
     known = {f.name for f in dataclasses.fields(found.family.config)}
-    sizes = {key: value for key, value in {**SMALL, **model}.items() if key in known}
-    return Recipe(1024, {**QUICK, **train}, sizes)
+    own = {key: value for key, value in {**SMALL, **model}.items() if key in known}
+    return Recipe(1024, {**QUICK, **train}, own if sizes is None else dict(sizes))
+
+
+def share(config: type, sizes: Mapping[str, Any]) -> float:
+    """How large a model is beside the published one, by layers · dim²; never more than 1."""
+
+    def weight(values: Mapping[str, Any]) -> float:
+        layers, dim = (values.get(key, getattr(config, key, 1)) for key in ("layers", "dim"))
+        return float(layers) * float(dim) ** 2
+
+    return min(1.0, weight(sizes) / max(1.0, weight({})))
+
+
+def scaled(train: Mapping[str, Any], share: float) -> dict[str, Any]:
+    """A paper's settings for a smaller model: as many tokens for each parameter, half of the saving in the batch, half
+    in the steps; the rate grows as in GPT-3's table 2.1, about with the fifth root."""
+    if share >= 1:
+        return dict(train)
+    made, half = dict(train), share**0.5
+    made["accumulate"] = max(1, round(train.get("accumulate", 1) * half))
+    rest = share * train.get("accumulate", 1) / made["accumulate"]
+    for key, least in (("steps", 100), ("warmup", 0)):
+        made[key] = max(least, round(train[key] * rest))
+    if train["optimizer"] == "adamw":
+        made["lr"] = train["lr"] * share**-0.2
+    return made

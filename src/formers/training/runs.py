@@ -1,14 +1,19 @@
 """A run's folder and what happens in it: steps, looks at held-out text, checkpoints, signals.
 
     RUN/run.json         what was asked for, and of what code, data and machine
+    RUN/data/            the tokenizer and the token store, if the run made them
     RUN/metrics.jsonl    one line for each step and each look at held-out text
+    RUN/samples.jsonl    what the model could do on the way
     RUN/steps/           checkpoints (training/checkpoint.py)
+    RUN/model/           at the end, the best of them: formers.load opens it
+    RUN/report.html, .md
     RUN/lock             held while the run is under way
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import threading
@@ -19,7 +24,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..data.lock import locked
+from ..data.lock import busy, locked
 from ..errors import Error
 from .checkpoint import Checkpoints, Writer
 from .loop import Report, Source, Trainer
@@ -102,20 +107,38 @@ class Folder:
 
     def history(self) -> list[dict[str, Any]]:
         """The measurements so far; a last line that was cut by a crash is left out."""
-        rows = []
-        for line in self.metrics.read_text(encoding="utf-8").splitlines() if self.metrics.exists() else ():
-            try:
-                rows.append(json.loads(line))
-            except ValueError:
-                break
-        return rows
+        return lines(self.metrics)
 
     def cut(self, step: int) -> None:
         """Forget what was measured after a step: it will be measured again."""
-        kept = [row for row in self.history() if row["step"] <= step]
-        new = self.path / ".metrics.jsonl"
-        new.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-        os.replace(new, self.metrics)
+        for file in (self.metrics, self.path / "samples.jsonl"):
+            kept = [row for row in lines(file) if row["step"] <= step]
+            new = file.with_name(f".{file.name}")
+            new.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept), encoding="utf-8")
+            os.replace(new, file)
+
+
+def summary(folder: Folder, name: object) -> tuple[str, ...]:
+    """A run in a row: name, family, steps, loss on held-out text, parameters, state."""
+    about, rows = folder.about(), folder.history()
+    asked, result = about["asked"], about.get("result") or {}
+    done = max((row["step"] for row in rows), default=0)
+    held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
+    state = "done" if result else "running" if busy(folder.path / "lock") else "stopped"
+    size = f"{result['parameters']:,}" if result else "–"
+    best = f"{min(held):.3f}" if held else "–"
+    return str(name), asked["family"], f"{done:,} of {asked['train']['steps']:,}", best, size, state
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    """The lines of a file of JSON, up to one that was cut by a crash."""
+    rows = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            break
+    return rows
 
 
 def drive(
@@ -123,47 +146,94 @@ def drive(
     source: Source,
     folder: Folder,
     *,
-    check: Callable[[], float] | None = None,
+    check: Callable[[], dict[str, float]] | None = None,
+    sample: Callable[[int], None] | None = None,
     tell: Callable[[Report], None] | None = None,
+    hook: Callable[[dict[str, Any]], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> int:
     """Train to the end from the newest checkpoint that is whole; the step with which it began.
 
-    The caller holds the folder. Raises Stopped, after saving, when a signal asks for it.
+    The first process holds the folder, writes and speaks. `check` gives losses on held-out text, the one named "loss"
+    decides which checkpoint is the best. Raises Stopped, after saving, when a signal asks for it.
     """
-    s = trainer.settings
-    kept = Checkpoints(folder.path / "steps", last=s.last, best=s.best, every=s.every)
-    found = kept.newest(say)
-    if found is not None:
-        trainer.restore(*found[1:])
-    begun, writer, score = trainer.step, Writer(kept), None
-    folder.cut(begun)
+    s, world = trainer.settings, trainer.world
+    kept = Checkpoints(folder.path / "steps", last=s.last, best=s.best, every=s.every, clean=world.first)
+    begun = resume(trainer, kept, say)
+    log, writer = Log(folder, begun, hook) if world.first else None, Writer(kept)
+    asked = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        log = stack.enter_context(open(folder.metrics, "a", encoding="utf-8"))
+        if log is not None:
+            stack.callback(log.close)
         stack.callback(writer.wait)
         for report in trainer.train(source):
-            log.write(json.dumps(row(report)) + "\n")
-            done, stop = report.step == s.steps, signals.caught
-            if check is not None and (done or report.step % s.check == 0):
-                score = check()
-                log.write(json.dumps({"step": report.step, "held": score}) + "\n")
-            log.flush()
-            if tell is not None:
-                tell(report)
-            if done or stop is not None or report.step % s.save == 0:
-                writer.save(report.step, *trainer.state(), score)
-                score = None
-            if stop is not None and not done:
+            done = report.step == s.steps
+            stop = world.add([signals.caught or 0])[0] > 0
+            saves = done or stop or report.step % s.save == 0
+            looks = check is not None and (saves or report.step % s.check == 0)
+            seen = check() if looks and check is not None else None
+            if log is not None:
+                log.write(row(report))
+                if seen is not None:
+                    log.write({"step": report.step, "held": seen})
+                if tell is not None:
+                    tell(report)
+                if sample is not None and report.step in asked:
+                    sample(report.step)
+            if saves:
+                state = trainer.state()
+                if world.first:
+                    writer.save(report.step, *state, None if seen is None else number(seen["loss"]))
+            if stop and not done:
                 writer.wait()
-                raise Stopped(stop, report.step, folder.path)
+                world.wait()
+                raise Stopped(signals.caught or signal.SIGTERM, report.step, folder.path)
+    world.wait()
     return begun
+
+
+def resume(trainer: Trainer, kept: Checkpoints, say: Callable[[str], None]) -> int:
+    """Stand where the newest whole checkpoint stands; all processes take the same one."""
+    world = trainer.world
+    found = kept.newest(say if world.first else None)
+    step = 0 if found is None else found[0]
+    if world.add([step])[0] != step * world.size:
+        what = f"the processes do not see the same checkpoints (step {step} in process {world.rank})"
+        raise Error(what, where=kept.folder, fix="give them one folder that all of them see")
+    if found is not None:
+        trainer.restore(*found[1:])
+    return step
+
+
+class Log:
+    """The file of measurements, a line each."""
+
+    def __init__(self, folder: Folder, begun: int, hook: Callable[[dict[str, Any]], None] | None = None):
+        folder.cut(begun)
+        self.file, self.hook = open(folder.metrics, "a", encoding="utf-8"), hook  # noqa: SIM115
+
+    def write(self, line: dict[str, Any]) -> None:
+        """One measurement."""
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        if self.hook is not None:
+            self.hook(line)
+
+    def close(self) -> None:
+        """The end."""
+        self.file.close()
 
 
 def row(report: Report) -> dict[str, Any]:
     """A step as a line of the file of measurements."""
+    odd = {"skipped": True, "examples": report.examples} if report.skipped else {}
     return {
-        "step": report.step, "loss": report.loss, "losses": report.losses, "norm": report.norm, "lr": report.lr,
-        "tokens": report.tokens, "seconds": round(report.seconds, 3),
-        **({"skipped": True} if report.skipped else {}),
+        "step": report.step, "loss": number(report.loss), "losses": {n: number(v) for n, v in report.losses.items()},
+        "norm": number(report.norm), "lr": report.lr, "tokens": report.tokens, "seconds": round(report.seconds, 3), **odd,
     }  # fmt: skip
+
+
+def number(value: float) -> float | None:
+    """JSON has no word for what is no number."""
+    return value if math.isfinite(value) else None

@@ -69,8 +69,8 @@ def weights(model: nn.Module) -> Tensors:
 
 
 @torch.no_grad()
-def put(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Set a model's parameters and buffers."""
+def put(model: nn.Module, tensors: Mapping[str, Tensor], parted: Any = lambda whole, like: whole) -> None:
+    """Set a model's parameters and buffers; `parted` gives this process's part of each."""
     own = weights(model)
     if set(own) != set(tensors):
         odd = sorted(set(own) ^ set(tensors))
@@ -79,4 +79,4 @@ def put(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         if tensor.shape != tensors[name].shape:
             what = f"{name} has shape {tuple(tensors[name].shape)}, the model's {tuple(tensor.shape)}"
             raise Error(what, fix="resume with the run's own settings")
-        tensor.copy_(tensors[name])
+        tensor.copy_(parted(tensors[name], tensor))

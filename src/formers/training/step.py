@@ -39,7 +39,7 @@ class Step(nn.Module):
         """The losses of a batch; to `judge` adds the right guesses as name/right."""
         model: Any = self.model if memory is None else Recalling(self.model, memory)
         objective = objective or self.objective
-        return {**objective.loss(model, batch), **(right(model, batch, objective) if judge else {})}
+        return {**objective.loss(model, batch), **(right(model, batch, objective) if judge and memory is None else {})}
 
 
 @torch.no_grad()

@@ -1,22 +1,30 @@
-"""The processes of a run: alone, or several under torchrun that share every step."""
+"""The processes of a run: this one alone here; training/distributed.py has the ones with company."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .state import Tensors
+
 
 @dataclass
 class World:
-    """This process alone; training/distributed.py has the ones with company."""
+    """One process. What others would have to be asked for is answered at once."""
 
     rank: int = 0
     size: int = 1
+    device: torch.device = torch.device("cpu")
+
+    @property
+    def first(self) -> bool:
+        """This process writes and speaks for all."""
+        return self.rank == 0
 
     def wrap(self, step: nn.Module) -> nn.Module:
         """The module that sees all processes' gradients."""
@@ -27,33 +35,33 @@ class World:
         """Gradients are exchanged after the last batch of a step only."""
         yield
 
-    def total(self, counts: Sequence[dict[str, int]]) -> dict[str, float]:
+    def total(self, counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
         """How many places each loss has in the whole step, over all processes."""
         names = sorted({name for count in counts for name in count})
         return dict(zip(names, self.add([sum(c.get(name, 0) for c in counts) for name in names]), strict=True))
-
-    def mean(self, sums: dict[str, Tensor], counts: dict[str, float]) -> dict[str, float]:
-        """The mean of each loss over the step."""
-        names = sorted(sums)
-        totals = self.add(torch.stack([sums[name].double() for name in names]).tolist()) if names else []
-        return {name: total / max(1.0, counts[name]) for name, total in zip(names, totals, strict=True)}
 
     def add(self, values: Sequence[float]) -> list[float]:
         """Numbers summed over all processes."""
         return [float(v) for v in values]
 
-    def count(self, tokens: int) -> int:
-        """Tokens of all processes."""
-        return int(self.add([tokens])[0])
-
     def norm(self, model: nn.Module, most: float) -> Tensor:
         """The norm of the gradient, which is cut to at most `most`."""
         return torch.nn.utils.clip_grad_norm_(model.parameters(), most)
 
-    def any(self, flag: bool) -> bool:
-        """Does any process say so?"""
-        return bool(self.add([float(flag)])[0])
+    def whole(self, tensors: Tensors) -> Tensors:
+        """Weights or moments, put together where each process has a part."""
+        return tensors
 
-    def weights(self, model: Any) -> Any:
-        """The model's weights, whole."""
-        return model
+    def parted(self, whole: Tensor, like: Any) -> Tensor:
+        """This process's part of a tensor."""
+        return whole
+
+    def everyones(self, tensors: Tensors) -> Tensors:
+        """What each process has of its own, by rank."""
+        return {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
+
+    def wait(self) -> None:
+        """Until all are here."""
+
+    def close(self) -> None:
+        """There is nothing to close."""

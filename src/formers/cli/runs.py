@@ -1,0 +1,74 @@
+"""formers runs, report, rerun: what was trained, and once more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from ..errors import Error
+
+
+def runs(folder: Path = Path("runs")) -> None:
+    """List the runs in a folder: family, steps done, loss on held-out text, state.
+
+    formers runs
+    formers runs experiments
+
+    Parameters
+    ----------
+    folder
+        Where runs are; "runs" by default.
+    """
+    from ..training.runs import Folder, summary
+
+    if not folder.is_dir():
+        raise Error("there is no such folder", where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/")
+    table = Table("run", "family", "steps", "held-out loss", "parameters", "state", box=None)
+    found = sorted(p.parent for p in folder.glob("**/run.json"))
+    for path in found:
+        table.add_row(*summary(Folder(path), path.relative_to(folder)))
+    console = Console(highlight=False)
+    console.print(table if found else f"no runs in {folder}")
+
+
+def report(run: Path) -> None:
+    """Write report.html and report.md of a run again.
+
+    formers report runs/bert-1
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    """
+    from ..training.report import report as write
+    from ..training.runs import Folder
+
+    print(write(Folder(run)))
+
+
+def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
+    """Repeat a run from its run.json: the same settings, the same data, the same seed.
+
+    formers rerun runs/bert-1 --out runs/again
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    out
+        Where the new run goes.
+    device
+        cuda, cpu; what there is by default.
+    """
+    from ..training.runs import Folder
+    from .pretrain import run as train
+
+    about = Folder(run).about()
+    asked, store = about["asked"], run / "data" / "store"
+    given = {} if asked["data"]["source"] or not store.is_dir() else {"data.source": [str(store)]}
+    if not asked["data"]["source"] and not given:
+        raise Error("the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain")
+    train(asked["family"], given, out, asked, False, device, False, {})

@@ -1,0 +1,89 @@
+"""Continued pretraining: a checkpoint takes another tokenizer. Pieces that both know keep their vectors; a new one
+starts as the mean of the old pieces that spell it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..former import Former, build
+from ..text.tokenizer import Tokenizer
+from .configure import Asked
+
+
+def adopt(former: Former, tokenizer: Tokenizer, asked: Asked) -> Former:
+    """The model with a tokenizer: its own as it is, another with its embeddings resized."""
+    if former.family != asked.family:
+        what = f"holds a {former.family}, not a {asked.family}"
+        raise Error(what, where=asked.init, fix=f"formers pretrain {former.family} --init …")
+    changed = {k: v for k, v in asked.given.items() if getattr(former.config, k, None) != v and k != "vocab"}
+    free = {k: v for k, v in changed.items() if "dropout" in k}
+    if set(changed) - set(free):
+        key = min(set(changed) - set(free))
+        what = f"model.{key} cannot be {changed[key]}: the checkpoint has {getattr(former.config, key, None)}"
+        raise Error(what, where=asked.init, fix="leave it out; only dropout may change")
+    context = getattr(former.config, "context", None)
+    if context is not None and asked.train.length > context:
+        what = f"examples of {asked.train.length} tokens are longer than the checkpoint's context of {context}"
+        raise Error(what, fix=f"--train.length {context}")
+    old = former.tokenizer
+    if old is not None and old.fingerprint == tokenizer.fingerprint and not free:
+        return former
+    if old is None:
+        if former.config.vocab != len(tokenizer):
+            what = f"the checkpoint has no tokenizer and {former.config.vocab} pieces, this tokenizer {len(tokenizer)}"
+            raise Error(what, where=asked.init, fix="put its tokenizer.json beside it")
+        former.tokenizer = tokenizer
+        return former
+    return resized(former, old, tokenizer, free)
+
+
+def resized(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
+    """A model of the new vocabulary: every tensor with a row for each piece is made anew, the others are taken over."""
+    roles = {r: new.id(r) for r in ("pad", "bos", "eos") if hasattr(former.config, r)}
+    values = {**dataclasses.asdict(former.config), **changes, **roles, "vocab": len(new)}
+    if old.fingerprint == new.fingerprint:
+        values = {**dataclasses.asdict(former.config), **changes}
+    made = build(former.family, head=former.head, **values)
+    table = origins(old, new)
+    source = dict(former.model.named_parameters())
+    size = former.config.vocab
+    with torch.no_grad():
+        for name, tensor in made.model.named_parameters():
+            given = source[name]
+            if given.shape == tensor.shape and given.shape[:1] != (size,):
+                tensor.copy_(given)
+            elif given.shape[:1] == (size,) and tensor.shape[:1] == (len(new),) and given.shape[1:] == tensor.shape[1:]:
+                tensor.copy_(mixed(given, table))
+            else:
+                what = f"{name} {tuple(given.shape)} cannot follow a vocabulary of {len(new)} pieces"
+                raise Error(what, fix="keep the checkpoint's own tokenizer for this family")
+    made.tokenizer, made.labels = new, former.labels
+    return made
+
+
+def origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
+    """Of each new piece, the old pieces that it starts from: itself, its role, or those that spell it."""
+    known = {old.token(i): i for i in range(len(old))}
+    special = {token: old.id(role) for role, token in new.special.items() if old.id(role) is not None}
+    rows = []
+    for i in range(len(new)):
+        token = new.token(i)
+        if token in special:
+            rows.append([special[token]])
+        elif token in known:
+            rows.append([known[token]])
+        else:
+            text = new.decode([i]) or token
+            rows.append(old.encode(text, special=False))
+    return rows
+
+
+def mixed(tensor: Tensor, rows: list[list[int]]) -> Tensor:
+    """The mean of some rows for each new row; where there is none, the mean of all."""
+    everything = tensor.mean(0)
+    return torch.stack([tensor[row].mean(0) if row else everything for row in rows])

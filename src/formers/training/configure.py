@@ -1,0 +1,196 @@
+"""What a run is asked to do: recipe < preset < file < single settings, merged as plain tables, then checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from ..config import build, coerce, positive, schema, suggest
+from ..errors import Error
+from ..objectives.choose import OBJECTIVES, settings
+from ..registry import member, preset
+from .recipes import recipe
+from .settings import Train
+
+TABLES = ("data", "model", "objective", "train")
+TOP = ("family", "recipe", "preset", "init")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where text comes from, and what becomes of it."""
+
+    source: tuple[str, ...] = ()  # files, folders, globs; or one store of formers prepare
+    tokenizer: str | None = None  # a tokenizer.json or a folder with one; None trains one,
+    pieces: int = 1024  # of so many pieces
+    unit: Literal["auto", "line", "block", "file"] = "auto"  # what a document is in text files
+    column: str | None = None  # the column or key with the text, in tables and jsonl
+    splitter: Literal["rules", "kiwi", "none"] = "rules"  # how sentences are found
+    units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
+    deduplicate: Literal["exact", "near", "no"] = "no"
+    held_out: float = 0.05  # the share of documents to be judged by
+    looks: int = 24  # batches of them
+
+    def __post_init__(self) -> None:
+        positive(self, "pieces", "looks")
+        if not 0 <= self.held_out < 1:
+            raise Error(f"a share of {self.held_out} cannot be held out", fix="give for example data.held_out 0.01")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """All that a run is asked to do."""
+
+    family: str
+    data: Data
+    model: dict[str, Any]
+    objective: dict[str, Any]  # "name", and its options
+    train: Train
+    recipe: str = "quick"
+    preset: str | None = None
+    init: str | None = None  # a checkpoint to start from
+    given: dict[str, Any] = field(default_factory=dict)  # the settings of `init` that were asked for
+
+    def table(self) -> dict[str, Any]:
+        """As the file of a run says it."""
+        return {
+            "family": self.family, "recipe": self.recipe, "preset": self.preset, "init": self.init,
+            "data": plain(dataclasses.asdict(self.data)), "model": plain(self.model),
+            "objective": plain(self.objective), "train": plain(dataclasses.asdict(self.train)),
+        }  # fmt: skip
+
+    def text(self) -> str:
+        """The same as YAML, for --config."""
+        return yaml.safe_dump(self.table(), sort_keys=False, allow_unicode=True)
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, all the way down."""
+    if isinstance(value, Mapping):
+        return {key: plain(inner) for key, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any] | None = None, **top: Any) -> Asked:
+    """Merge and check. `file` is a path or a table; `overrides` are dotted ({"model.layers": 4}); `top` is recipe,
+    preset or init."""
+    told = dict(file) if isinstance(file, Mapping) else read(Path(file)) if file is not None else {}
+    where = None if file is None or isinstance(file, Mapping) else file
+    for key in told:
+        if key not in (*TABLES, *TOP):
+            raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, (*TABLES, *TOP)))
+    top = {**{k: v for k, v in told.items() if k in TOP}, **{k: v for k, v in top.items() if v is not None}}
+    family = family or top.get("family")
+    if family is None:
+        raise Error("no family is named", where=where, fix="formers tree lists them")
+    if "family" in told and member(told["family"]).name != member(family).name:
+        raise Error(f"this is of a {told['family']}, not of a {family}", where=where, fix="leave one of them out")
+    found, sizes = preset(family, top.get("preset"))
+    name = top.get("recipe") or "quick"
+    given = {**(told.get("model") or {}), **dotted(overrides or {}).get("model", {})}
+    base = recipe(found.name, name, {**sizes, **given} if top.get("preset") or name == "paper" else None)
+    layers: list[dict[str, Any]] = [
+        {"data": {"pieces": base.pieces}, "model": base.model, "objective": base.objective, "train": base.train},
+        {key: told.get(key) or {} for key in TABLES},
+        dotted(overrides or {}),
+    ]
+    merged: dict[str, dict[str, Any]] = {key: {} for key in TABLES}
+    for layer in layers:
+        for key, values in layer.items():
+            if not isinstance(values, Mapping):
+                raise Error(f"{key} is a table of settings, not {values!r}", where=where, fix=f"write {key}: and below it")
+            merged[key] |= values
+    context = merged["model"].get("context")
+    if context and "length" not in {**layers[1]["train"], **layers[2].get("train", {})}:
+        merged["train"]["length"] = min(merged["train"]["length"], context)
+    more = {"recipe": name, "preset": top.get("preset"), "init": top.get("init")}
+    return checked(found.name, merged, given, more)
+
+
+def checked(family: str, merged: dict[str, dict[str, Any]], given: dict[str, Any], top: dict[str, Any]) -> Asked:
+    """Every setting has a name that is known and a value of its kind."""
+    declared = member(family).family
+    source = merged["data"].get("source", ())
+    merged["data"]["source"] = [source] if isinstance(source, str) else source
+    known = schema(declared.config)
+    for key, value in merged["model"].items():
+        if key not in known:
+            raise Error(f"unknown setting {key!r} of model", fix=suggest(key, known))
+        merged["model"][key] = coerce(value, known[key], f"model.{key}")
+    goal = {"name": declared.objective, **merged["objective"]}
+    if goal["name"] not in OBJECTIVES:
+        raise Error(f"the objective {goal['name']!r} is not available", fix=suggest(str(goal["name"]), OBJECTIVES))
+    options = settings(OBJECTIVES[goal["name"]].kind)
+    for key in goal:
+        if key != "name" and key not in options:
+            raise Error(f"unknown setting {key!r} of objective {goal['name']!r}", fix=suggest(key, options))
+    data = build(Data, merged["data"], where="data")
+    train = build(Train, merged["train"], where="train")
+    asked = Asked(family=family, data=data, model=merged["model"], objective=goal, train=train, given=given, **top)
+    if top["init"] is None:
+        sized(asked)
+    return asked
+
+
+def sized(asked: Asked, **more: Any) -> Any:
+    """The model's configuration, checked against the length of examples; `more` is what the tokenizer says."""
+    known = schema(member(asked.family).family.config)
+    values = {**asked.model, **{key: value for key, value in more.items() if key in known}}
+    config = build(member(asked.family).family.config, values, where="model")
+    context = getattr(config, "context", None)
+    if context is not None and asked.train.length > context:
+        what = f"examples of {asked.train.length} tokens are longer than the model's context of {context}"
+        raise Error(what, fix=f"--train.length {context}, or --model.context {asked.train.length}")
+    return config
+
+
+def dotted(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """{"model.layers": 4} → {"model": {"layers": 4}}; text is read as YAML is."""
+    tables: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        table, _, name = key.partition(".")
+        if table not in TABLES or not name:
+            raise Error(f"unknown setting {key!r}", fix=f"settings begin with {', '.join(t + '.' for t in TABLES)}")
+        tables.setdefault(table, {})[name] = worded(value) if isinstance(value, str) else value
+    return tables
+
+
+def worded(text: str) -> Any:
+    """A value as people write it: 4, 1e-3, true, null, [1, 2], word."""
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+    if isinstance(value, str):  # YAML 1.1 does not take 1e-3 for a number
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A run's file."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Error(f"cannot be read ({error.strerror})", where=path, fix="give the YAML file of a run") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise Error(f"is not YAML ({' '.join(str(error).split())[:120]})", where=path, fix="correct it") from None
+    if not isinstance(value, dict):
+        raise Error("is not a table of settings", where=path, fix="formers pretrain FAMILY --print-config shows one")
+    return floats(value)
+
+
+def floats(value: Any) -> Any:
+    """YAML's numbers like 1e-3, which it reads as text."""
+    if isinstance(value, dict):
+        return {str(key): floats(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [floats(inner) for inner in value]
+    return worded(value) if isinstance(value, str) and value[:1].isdigit() and "e" in value.lower() else value

@@ -1,0 +1,106 @@
+"""The machine under a run: what it is, how much it can do, and how much of that is used."""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import sys
+import time
+from collections import deque
+from typing import Any
+
+import torch
+from torch import nn
+
+from .. import __version__
+from ..config import Tell
+from .loop import Report, Trainer
+from .world import World
+
+
+class Meter:
+    """Tells of each step: loss, perplexity, speed, share of the machine's peak, memory and the time that is left."""
+
+    def __init__(self, trainer: Trainer, tell: Tell):
+        self.trainer, self.tell = trainer, tell
+        self.best = peak(trainer.device, trainer.type)
+        self.work = work(trainer.model, trainer.settings.length)
+        self.recent: deque[tuple[float, int, int]] = deque(maxlen=50)  # seconds, tokens, step
+
+    def __call__(self, report: Report) -> None:
+        """One step."""
+        self.recent.append((report.seconds, report.tokens, report.step))
+        begin, end = self.recent[0], self.recent[-1]
+        spent = end[0] - begin[0] if len(self.recent) > 1 else report.seconds
+        tokens = end[1] - begin[1] if len(self.recent) > 1 else report.tokens
+        speed = tokens / max(1e-9, spent)
+        size = self.trainer.world.size
+        steps = self.trainer.settings.steps
+        each = spent / max(1, end[2] - begin[2])
+        part = next((v for k, v in report.losses.items() if k in ("lm", "mlm")), report.loss)
+        words = f"loss {report.loss:.3f}, perplexity {math.exp(min(part, 50.0)):,.1f}, {speed:,.0f} tokens/s"
+        share = speed / size * self.work / self.best
+        words += f", {share:.0%} of peak, {memory(self.trainer.device) / 2**30:.1f} GiB, {left((steps - end[2]) * each)}"
+        self.tell("training", report.step, steps, words + (", left out" if report.skipped else ""))
+
+
+def left(seconds: float) -> str:
+    """A time in words."""
+    if seconds < 90:
+        return f"{seconds:.0f} s left"
+    return f"{seconds / 60:.0f} min left" if seconds < 5400 else f"{seconds / 3600:.1f} h left"
+
+
+def machine(world: World) -> dict[str, Any]:
+    """What run.json and the report say of it."""
+    device = world.device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "formers": __version__, "torch": torch.__version__, "python": platform.python_version(),
+        "system": platform.platform(), "device": str(device.type), "name": name, "processes": world.size,
+        "threads": torch.get_num_threads(), "command": sys.argv[1:],
+    }  # fmt: skip
+
+
+def memory(device: torch.device) -> int:
+    """The most bytes that were in use so far."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def peak(device: torch.device, kind: torch.dtype) -> float:
+    """Operations a second of a large product in a type, measured for about a tenth of a second."""
+    size = 8192 if device.type == "cuda" else 1024
+    a = torch.ones(size, size, device=device, dtype=kind)
+    best, until = 0.0, time.perf_counter() + 0.1
+    while not best or time.perf_counter() < until:
+        settle(device)
+        began = time.perf_counter()
+        a @ a
+        settle(device)
+        best = max(best, 2 * size**3 / (time.perf_counter() - began))
+    return best
+
+
+def settle(device: torch.device) -> None:
+    """Until the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def work(model: nn.Module, length: int) -> float:
+    """Operations of training on one token, about: six for each weight of a matrix that it meets, and attention."""
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    weights = sum(p.numel() for p in model.parameters() if p.dim() > 1 and id(p) not in tables)
+    config: Any = getattr(getattr(model, "body", None), "config", None)
+    layers, dim = getattr(config, "layers", 0), getattr(config, "dim", 0)
+    return 6.0 * weights + 12.0 * layers * dim * length
+
+
+def cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

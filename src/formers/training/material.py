@@ -1,0 +1,117 @@
+"""What a run trains on: a tokenizer, a token store and its held-out part, made or found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Tell
+from ..data.readers import find, read
+from ..data.store import Store
+from ..errors import Error
+from ..interop.prepare import prepare
+from ..interop.tokenizers import load_tokenizer, save_tokenizer
+from ..registry import member
+from ..text.templates import FAMILY
+from ..text.tokenizer import Tokenizer
+from ..text.trainers import train as train_tokenizer
+from .configure import Data
+
+ENOUGH = 200_000_000  # characters from which a tokenizer is learned
+
+
+@dataclass(frozen=True)
+class Material:
+    """Tokenizer and stores; `held` is None if there is no held-out text."""
+
+    tokenizer: Tokenizer
+    store: Store
+    held: Store | None
+
+    @property
+    def fingerprints(self) -> dict[str, Any]:
+        """What tells whether a run goes on with the same text."""
+        held = None if self.held is None else self.held.identity
+        return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.identity, "held": held}
+
+
+def material(
+    family: str, data: Data, folder: Path, text: Any = None, tokenizer: Tokenizer | None = None,
+    tell: Tell = lambda *_: None,
+) -> Material:  # fmt: skip
+    """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
+
+    `text` is text in memory (a list, DataFrame or dataset), used instead of files; `tokenizer` one that is loaded.
+    """
+    if text is None and not data.source:
+        raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
+    first = Path(data.source[0]) if data.source else folder
+    if text is None and (first / "store.json").is_file():
+        if len(data.source) > 1:
+            raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
+        store = Store.open(first)
+        if tokenizer is not None:
+            store.fits(tokenizer)
+        elif data.tokenizer is not None:
+            store.fits(load_tokenizer(data.tokenizer))
+        return Material(store.tokenizer, store, part(first))
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = tokenizer or chosen(family, data, folder, text, tell)
+    where = folder / "store"
+    if text is not None and (where / "store.json").is_file():  # text in memory was seen when the run began
+        return Material(tokenizer, Store.open(where, tokenizer=tokenizer), part(where))
+    source = text if text is not None else paths(data)
+    made = prepare(
+        source, tokenizer, where, unit=data.unit, column=data.column, units=data.units, held_out=data.held_out,
+        splitter=None if data.splitter == "none" else data.splitter,
+        deduplicate=None if data.deduplicate == "no" else data.deduplicate, rank=0, ranks=1, tell=tell,
+    )  # fmt: skip
+    assert made is not None
+    return Material(tokenizer, made, part(where))
+
+
+def part(where: Path) -> Store | None:
+    """The held-out part of a store, if there is one with something in it."""
+    try:
+        held = Store.open(where, "held")
+    except Error:
+        return None
+    return held if len(held.tokens) else None
+
+
+def paths(data: Data) -> list[Path]:
+    """The files that a run's settings name."""
+    return find(list(data.source))
+
+
+def chosen(family: str, data: Data, folder: Path, text: Any, tell: Tell) -> Tokenizer:
+    """The tokenizer that was asked for, the one that an earlier try trained, or one trained now."""
+    if data.tokenizer is not None:
+        return load_tokenizer(data.tokenizer)
+    kept = folder / "tokenizer"
+    if kept.is_dir():
+        return load_tokenizer(kept)
+    kind, style = FAMILY[member(family).name]
+    source = text if text is not None else paths(data)
+    column = data.column
+    tell("tokenizer", 0, 1, f"{kind}, {data.pieces:,} pieces")
+    letters = 0
+    if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well: two for each
+        letters = len(set().union(*some(read(source, unit=data.unit, column=column), ENOUGH // 20)))
+    lines = (line for d in some(read(source, unit=data.unit, column=column), ENOUGH) for line in d.split("\n"))
+    made = train_tokenizer(kind, lines, max(data.pieces, 2 * letters), style=style)
+    save_tokenizer(made, kept)
+    tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
+    return made
+
+
+def some(documents: Iterator[str], most: int) -> Iterator[str]:
+    """Documents until there are so many characters."""
+    size = 0
+    for document in documents:
+        yield document
+        size += len(document)
+        if size >= most:
+            return

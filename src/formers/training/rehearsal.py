@@ -1,0 +1,77 @@
+"""A dry run: how large and how long a run would be, from a few measured steps on some of its text."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..data.readers import read
+from ..data.store import Store
+from ..former import count
+from .configure import Asked, configure
+from .distributed import together
+from .machine import left, memory, settle
+from .material import material, paths, some
+from .pretrain import Course
+
+ENOUGH = 2_000_000  # characters
+STEPS = 5
+
+
+def rehearse(
+    family: str, config: Any, overrides: Mapping[str, Any], *, device: str | None = None, **top: Any
+) -> list[tuple[str, str]]:
+    """Rows of what and how much."""
+    asked = configure(family, config, overrides, **top)
+    world = together(asked.train.parallel, None if device is None else torch.device(device))
+    with tempfile.TemporaryDirectory() as folder:
+        text, share = excerpt(asked)
+        found = material(asked.family, asked.data, Path(folder) / "data", text)
+        run = Course(asked, found, world)
+        first, each = timed(run)
+        s, numbers = asked.train, count(run.former.model)
+        tokens = s.steps * s.tokens * s.accumulate
+        whole = len(found.store.tokens) * share
+        return [
+            ("model", f"{numbers:,} parameters ({asked.family})"),
+            ("text", f"about {whole:,.0f} tokens, seen {tokens / max(1.0, whole):.1f} times"),
+            ("steps", f"{s.steps:,} of {s.tokens * s.accumulate:,} tokens: {tokens:,} in all"),
+            ("checkpoint", f"{12 * numbers / 1e6:,.0f} MB each, {s.last + s.best} kept"),
+            ("memory", f"{memory(world.device) / 2**30:.1f} GiB at most so far, on {world.device}"),
+            ("first step", f"{first:.1f} s"),
+            ("speed", f"{s.tokens * s.accumulate / each:,.0f} tokens/s, {each:.3f} s a step"),
+            ("time", left(s.steps * each).replace(" left", "")),
+        ]
+
+
+def timed(run: Course) -> tuple[float, float]:
+    """Seconds of the first step, and of one of those behind it."""
+    began = time.perf_counter()
+    steps = run.trainer.train(run.source)
+    next(steps)
+    settle(run.world.device)
+    first = time.perf_counter() - began
+    began = time.perf_counter()
+    taken = sum(1 for _ in itertools.islice(steps, min(STEPS, run.asked.train.steps - 1)))
+    settle(run.world.device)
+    steps.close()  # type: ignore[attr-defined]
+    return first, (time.perf_counter() - began) / taken if taken else first
+
+
+def excerpt(asked: Asked) -> tuple[Any, float]:
+    """Some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
+    if asked.data.source and (Path(asked.data.source[0]) / "store.json").is_file():
+        Store.open(asked.data.source[0])
+        return None, 1.0
+    if not asked.data.source:
+        return None, 1.0
+    files = paths(asked.data)
+    text = list(some(read(files, unit=asked.data.unit, column=asked.data.column), ENOUGH))
+    size = sum(path.stat().st_size for path in files)
+    return text, max(1.0, size / max(1, sum(len(t.encode("utf-8", "surrogatepass")) for t in text)))
