@@ -64,7 +64,7 @@ class Run:
 
 def pretrain(
     family: str | None = None,
-    data: Any = None,
+    text: Any = None,
     *,
     out: str | Path | None = None,
     config: Any = None,
@@ -88,8 +88,9 @@ def pretrain(
     W&B, MLflow), `say` gets words for people.
     """
     began = time.perf_counter()
-    given = together_overrides(data, overrides, tables)
-    path, asked, text = place(family, data, out, config, given, resume, recipe=recipe, preset=preset, init=init)
+    given = together_overrides(text, overrides, tables)
+    path, asked = place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
+    text = None if files(text) else text
     world = together(asked.train.parallel, None if device is None else torch.device(device))
     check_shares(asked, world)
     folder, tell = Folder(path), tell or (lambda *_: None)
@@ -135,38 +136,37 @@ def result(folder: Folder, run: Course, best: int, score: Score | None, baseline
     folder.describe({**folder.about(), "result": {**told, **more}})
 
 
-def together_overrides(data: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
+def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
     """Settings given as dotted names and as tables, under dotted names."""
     given = dict(overrides or {})
     for table, values in tables.items():
         if table not in TABLES or not isinstance(values, Mapping):
             raise Error(f"pretrain has no argument {table!r}", fix=f"tables of settings are {', '.join(TABLES)}")
         given |= {f"{table}.{key}": value for key, value in values.items()}
-    if files(data):
-        given["data.source"] = [str(data)] if isinstance(data, str | Path) else [str(one) for one in data]
+    if files(text):
+        given["data.source"] = [str(text)] if isinstance(text, str | Path) else [str(one) for one in text]
     return given
 
 
-def files(data: Any) -> bool:
-    """Data is named by paths, not held in memory."""
-    return isinstance(data, str | Path) or (
-        isinstance(data, list | tuple) and bool(data) and all(isinstance(one, Path) for one in data)
+def files(text: Any) -> bool:
+    """Text is named by paths, not held in memory."""
+    return isinstance(text, str | Path) or (
+        isinstance(text, list | tuple) and bool(text) and all(isinstance(one, Path) for one in text)
     )
 
 
 def place(
-    family: str | None, data: Any, out: Any, config: Any, given: dict[str, Any], resume: bool, **top: Any
-) -> tuple[Path, Asked, Any]:
+    family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, **top: Any
+) -> tuple[Path, Asked]:
     """The run's folder and what is asked: of a run that goes on, what was asked before and may be changed."""
     path = Path(out) if out is not None else None
     if path is None and resume:
         path = newest(family)
     about = Folder(path).about() if path is not None and (path / "run.json").is_file() else None
-    text = None if data is None or files(data) else data
     if about is None:
         top["init"] = None if top["init"] is None else str(top["init"])
         asked = configure(family, config, given, **top)
-        return path or fresh(asked.family), asked, text
+        return path or fresh(asked.family), asked
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     assert path is not None
@@ -183,7 +183,7 @@ def place(
         )  # fmt: skip
     if family is not None and member(family).name != asked.family:
         raise Error(f"is a run of {asked.family}, not of {family}", where=path, fix="choose another --out")
-    return path, asked, text
+    return path, asked
 
 
 def fresh(family: str) -> Path:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch
 from ..data.loader import IGNORED
+from ..nn.memory import Memory
 from ..objectives.tokens import at_chosen
 from ..tasks.heads import Model
 
@@ -22,7 +23,7 @@ class Recalling:
         self.model, self.memory = model, memory
 
     def __call__(self, batch: Batch, **how: Any) -> Tensor:
-        return self.model(batch, memory=self.memory, **how)
+        return self.model(batch, **{"memory" if isinstance(self.memory, Memory) else "cache": self.memory}, **how)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
