@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import formers
-from formers.data.loader import batches
+from formers.data.loader import batches, idle
 from formers.data.plans import gather
+from formers.objectives.causal import CausalLM
 from formers.objectives.choose import OBJECTIVES, objective
+from formers.objectives.masked import MaskedLM
+from formers.objectives.mixture import Mixture
 from formers.registry import MEMBERS
 from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
@@ -56,6 +59,42 @@ def test_a_family_learns_by_its_own_objective(name):
             assert not torch.equal(value, before[key]), f"{key} has learned nothing"
     wanted = {"bert": {"mlm", "nsp"}, "albert": {"mlm", "sop"}, "switch": {"lm", "balance"}, "ernie": {"mlm"}}
     assert set(losses) == wanted.get(name, set(losses) & {"lm", "mlm"})
+
+
+def tiny(name):
+    """A small model of the first family whose pretraining an objective fits."""
+    given_to = {"bidirectional": "elmo", "nsp": "bert", "sop": "albert", "permutation": "xlnet", "switch": "switch"}
+    kind = OBJECTIVES[name].kind
+    member = given_to.get(name, "bert" if issubclass(kind, MaskedLM) else "gpt2" if kind is CausalLM else "t5")
+    family = MEMBERS[member].family
+    known = {field.name for field in dataclasses.fields(family.config)}
+    sizes = {k: v for k, v in {**SIZES, **OWN.get(member, {}), "vocab": 80, "context": 24}.items() if k in known}
+    return formers.build(member, head=family.pretraining, seed=0, **sizes)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_counts_are_known_before_the_model_runs(name):
+    f, goal = tiny(name), objective(name, TOKENIZER, 24, **MORE.get(name, {}))
+    some = [b for b, _ in batches(store_of(name), goal, 96, epochs=1)]
+    for batch in (*some[:2], some[-1], idle(some[0])):
+        losses = goal.loss(f.model, batch.to("cpu"))
+        known = {part: int(count) for part, (_, count) in losses.items()}
+        assert goal.counts(batch) == known == goal.counts(batch.to("cpu"))
+        assert all(isinstance(count, int) for count in goal.counts(batch).values())
+        assert any(known.values()) == bool((batch.sample >= 0).any())
+
+
+@torch.no_grad()
+def test_counts_of_streams_and_of_a_mixture():
+    streams = objective("causal", TOKENIZER, 8, streams=3), objective("bidirectional", TOKENIZER, 8, slots=9, streams=3)
+    for name, goal in zip(("causal", "bidirectional"), streams, strict=True):
+        batch = next(batches(TEXT, goal, 24))[0]
+        assert goal.counts(batch) == {"lm": int(goal.loss(tiny(name).model, batch.to("cpu"))["lm"][1])}
+    mixed = Mixture((TEXT, TEXT), (objective("nsp", TOKENIZER, 24), objective("sop", TOKENIZER, 24)))
+    batch = next(batches(mixed.store, mixed, 96))[0]
+    losses = mixed.loss(tiny("nsp").model, batch.to("cpu"))
+    assert mixed.counts(batch) == {part: int(count) for part, (_, count) in losses.items()}
 
 
 @pytest.mark.parametrize("name", ["unit_pairs", "dialogue"])

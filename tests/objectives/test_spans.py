@@ -204,7 +204,10 @@ def test_switch_adds_the_balance_of_real_tokens():
     assert f.model.body.encoder.blocks[1].ff.router.weight.grad.any()
 
 
-def test_a_dense_t5_has_no_balance():
+def test_a_dense_t5_has_nothing_to_balance():
     f = formers.build("t5", vocab=100, dim=8, layers=1, heads=2, head_dim=4, ff=8)
-    batch = next(batches(toys.random_store(0), objective("switch", TOKENIZER, 16), 64))[0].to("cpu")
-    assert list(objective("switch", TOKENIZER, 16).loss(f.model, batch)) == ["lm"]
+    goal_ = objective("switch", TOKENIZER, 16)
+    batch = next(batches(toys.random_store(0), goal_, 64))[0].to("cpu")
+    losses = goal_.loss(f.model, batch)
+    assert [float(x) for x in losses["balance"]] == [0, 1]
+    torch.testing.assert_close(losses["lm"], objective("spans", TOKENIZER, 16).loss(f.model, batch)["lm"])

@@ -20,11 +20,11 @@ from ..text import chars
 from ..text.tokenizer import Tokenizer
 from .frames import Frame, laid
 from .ragged import bodies
-from .tokens import IGNORED, wide
+from .tokens import IGNORED, Counted, asked, wide
 
 
 @dataclass(frozen=True)
-class BidirectionalLM:
+class BidirectionalLM(Counted):
     """The mean of both directions' losses. With `sampled` words, the softmax is over the right word and those, which
     both directions share; they are drawn by frequency, a vocabulary being sorted by it: p(i) ∝ log(1 + 1/(i + 1))."""
 
@@ -71,6 +71,10 @@ class BidirectionalLM:
         """Nothing is hidden; the labels are the words themselves, and the loss looks at the one before and behind."""
         at = laid(raw, *(((), ()) if self.streams else self.frame))
         return Batch(self.spelling[at.ids], at.starts, self.length, labels=at.ids, sample=raw.sample)
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """In either direction one word of each example is not foretold."""
+        return {self.part: asked(batch.labels) - int((batch.sample >= 0).sum())}
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The mean of the two directions' summed cross-entropies, and how many words one of them is over."""

@@ -14,13 +14,13 @@ from ..data.plans import Plan, Raw, Shape, room, streams, turns, windows
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .tokens import IGNORED, named_losses
+from .tokens import IGNORED, Counted, named_losses
 
 SPLIT = 120  # what a random number is for
 
 
 @dataclass(frozen=True)
-class CausalLM:
+class CausalLM(Counted):
     """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or `across` documents.
 
     With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. `streams` cuts

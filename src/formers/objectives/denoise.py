@@ -18,12 +18,12 @@ from . import noise
 from .frames import Frame, laid
 from .ragged import bodies
 from .targets import Ends, two_sided, two_sided_shape
-from .tokens import named_losses
+from .tokens import Counted, named_losses
 from .words import begins, word_marks
 
 
 @dataclass(frozen=True)
-class Denoising:
+class Denoising(Counted):
     """Sentences change places, words are infilled, masks inserted, the text rotated, in this order.
 
     The default is the paper's best: 30 % of the words infilled (spans Poisson, λ = 3) and all sentences permuted.

@@ -20,14 +20,14 @@ from ..text.tokenizer import Tokenizer
 from .frames import Frame, Laid, laid
 from .hiding import grams, hide, tokens
 from .ragged import bodies
-from .tokens import named_losses
+from .tokens import Counted, named_losses
 from .words import begins, word_marks
 
 Made = TypeVar("Made", bound="MaskedLM")
 
 
 @dataclass(frozen=True)
-class MaskedLM:
+class MaskedLM(Counted):
     """Hide 15 %; of those 80 % become [MASK], 10 % a random token, 10 % stay. Special tokens are never chosen.
 
     The number is exact for each example: min(most, max(1, round(rate · length))). `grams` = 0 hides tokens, 1 whole

@@ -161,6 +161,10 @@ class Mixture:
                 done.append(objective.corrupt(some, seed))
         return together(done)
 
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """As the first task counts."""
+        return self.objectives[0].counts(batch)
+
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """All tasks answer in the same way: that of the first."""
         return self.objectives[0].loss(model, batch)

@@ -18,14 +18,14 @@ from ..text.tokenizer import Tokenizer
 from .frames import laid
 from .pairing import shorten
 from .ragged import harmonic, owners, ranks
-from .tokens import named_losses
+from .tokens import Counted, named_losses
 from .words import begins, word_marks
 
 CUT, COIN, WHERE, ORDER, GRAM, LEFT, FILL, RANK = range(60, 68)  # what a random number is for
 
 
 @dataclass(frozen=True)
-class PermutationLM:
+class PermutationLM(Counted):
     """An example is `reuse` tokens that a memory may keep, then A SEP B SEP CLS: half its length each.
 
     Targets are spans of n ∈ 1 … 5 pieces, p ∝ 1/n, each in a context of 6n and from a word's first piece on, filled up

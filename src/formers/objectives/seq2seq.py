@@ -18,11 +18,11 @@ from ..text.tokenizer import Tokenizer
 from .frames import Frame, laid
 from .pairing import Book
 from .targets import Ends, closed, picked, two_sided, two_sided_shape
-from .tokens import named_losses
+from .tokens import Counted, named_losses
 
 
 @dataclass(frozen=True)
-class Seq2Seq:
+class Seq2Seq(Counted):
     """Documents of two sentences, source and target; what is longer than `length` is cut at its end.
 
     `prefix` are tokens in front of every source: T5's names of tasks.

@@ -18,13 +18,13 @@ from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
 from .ragged import bodies, edges, owners, ranks
 from .targets import Ends, closed, picked, two_sided, two_sided_shape
-from .tokens import balanced_losses, named_losses
+from .tokens import Counted, balanced_losses, named_losses
 
 NOISE, KEPT, SPLIT, SHUFFLE = range(80, 84)  # what a random number is for
 
 
 @dataclass(frozen=True)
-class SpanCorruption:
+class SpanCorruption(Counted):
     """15 % of the tokens in spans of 3 on average are replaced by sentinels; the target is each sentinel with what it
     stands for. A text begins with something kept and ends with a span. `length` is the encoder's: 512 come from 568.
 
@@ -51,13 +51,13 @@ class SpanCorruption:
             known.append(one)
             number += 1
         made = SpanCorruption(length, ends.start, ends.end, np.array(known, np.int64), **options)
-        need = int(made.counts(np.array([made.raw]))[1][0]) if made.kind == "spans" else 0
+        need = int(made.amounts(np.array([made.raw]))[1][0]) if made.kind == "spans" else 0
         if need > len(known):
             what = f"examples of {length} tokens need {need} sentinels, this tokenizer has {len(known)}"
             raise Error(what, fix="train one with <extra_id_0>, <extra_id_1> and so on, or take shorter examples")
         return made
 
-    def counts(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def amounts(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """How many tokens of a text are hidden, and in how many spans."""
         lengths = np.maximum(lengths, 2)
         noise = np.clip(np.round(lengths * self.rate), 1, lengths - 1).astype(np.int64)
@@ -70,7 +70,7 @@ class SpanCorruption:
         if self.kind != "spans":
             return self.length - 1
         lengths = np.arange(2, 4 * self.length + 2)
-        noise, spans = self.counts(lengths)
+        noise, spans = self.amounts(lengths)
         return int(lengths[lengths - noise + spans + 1 <= self.length].max(initial=2))
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
@@ -81,7 +81,7 @@ class SpanCorruption:
         """Tokens of the source and of the target, at most, for texts of some lengths."""
         if self.kind != "spans":
             return lengths + (self.kind == "deshuffle"), lengths + (self.kind == "deshuffle")
-        noise, spans = self.counts(lengths)
+        noise, spans = self.amounts(lengths)
         return lengths - noise + spans + 1, noise + spans + 1
 
     def sizes(self, plan: Plan) -> np.ndarray:
@@ -104,7 +104,7 @@ class SpanCorruption:
     def gaps(self, raw: Raw, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Both sides with sentinels."""
         lengths = np.diff(raw.starts)
-        noise, spans = self.counts(lengths)
+        noise, spans = self.amounts(lengths)
         kept = self.segments(lengths - noise, spans, seed, raw.sample, KEPT)
         gone = self.segments(noise, spans, seed, raw.sample, NOISE)
         sizes = np.stack((kept, gone), 1).ravel()  # kept and hidden in turn

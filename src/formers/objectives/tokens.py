@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +16,29 @@ from ..nn.probe import Probe
 from ..tasks.heads import Model
 
 Losses = dict[str, tuple[Tensor, Tensor]]
+
+
+class Counted:
+    """What each named loss of an objective is divided by, known from a batch alone, before any model runs.
+
+    A trainer adds these up over the batches and processes of a step.
+    """
+
+    part: str
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """The counts that `loss` gives beside its sums."""
+        found = {self.part: asked(batch.labels)}
+        if (answer := getattr(self, "answer", None)) is not None:
+            found[answer] = asked(batch.answers)
+        if getattr(self, "balance", 0):
+            found["balance"] = int((batch.sample >= 0).any())
+        return found
+
+
+def asked(labels: Any) -> int:
+    """How many labels count."""
+    return int((labels != IGNORED).sum())
 
 
 def at_chosen(hidden: Tensor, batch: Batch) -> Tensor:
@@ -73,17 +98,16 @@ def named_losses(model: Model, batch: Batch, part: str, answer: str | None = Non
 
 
 def balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Losses:
-    """With experts also α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4), over real tokens only."""
+    """Also α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4), over real tokens only, once a batch that
+    has any. Without experts it is 0."""
     probe = Probe(routing=[])
-    losses = {part: token_loss(model, batch, part, model(batch, probe=probe))}
-    routing = probe.routing or []
-    if routing:
-        near = sum(getattr(m, "routed", False) for m in model.body.encoder.modules())
-        sides = [batch.source or batch] * near + [batch] * (len(routing) - near)
-        real = [(batch.sample >= 0)[side.layout.document] for side in sides]  # both sides have the same documents
-        terms = [balance(*seen, keep) for seen, keep in zip(routing, real, strict=True)]
-        losses["balance"] = alpha * torch.stack(terms).sum(), torch.ones((), device=batch.ids.device)
-    return losses
+    total, count = token_loss(model, batch, part, model(batch, probe=probe))
+    routing, real = probe.routing or [], batch.sample >= 0
+    near = sum(getattr(m, "routed", False) for m in model.body.encoder.modules())
+    sides = [batch.source or batch] * near + [batch] * (len(routing) - near)  # both have the same documents
+    terms = [balance(*seen, real[side.layout.document]) for seen, side in zip(routing, sides, strict=True)]
+    uneven = alpha * torch.stack(terms).sum() if terms else total.new_zeros(())
+    return {part: (total, count), "balance": (uneven, real.any().long())}
 
 
 @torch.no_grad()
