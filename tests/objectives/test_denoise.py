@@ -55,6 +55,17 @@ def test_the_target_is_the_text(lengths, seed):
         assert source[-1] == END
 
 
+def test_documents_are_joined_when_asked_for():
+    data = toys.store([[4, 5], [7], [3, 3]] * 9, end=END)
+    _, raw, batch = toys.examples(goal(32, across=True), data)
+    assert set(np.diff(raw.starts)) == {26}, "32 less two marks and room for four masks"
+    assert END not in raw.ids
+    for original, _, target, _, sentence in sides(raw, batch):
+        assert target == [BOS, *original, END]
+        assert sum(sentence) > 3, "sentences of several documents"
+    assert toys.examples(goal(32), data)[0].lengths.max() == 9
+
+
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(0, 10**6), st.sampled_from([0.1, 0.3, 0.6]))
 def test_infilling_hides_an_exact_share_of_whole_words(lengths, seed, share):
     raw = toys.raw(lengths, seed=seed)

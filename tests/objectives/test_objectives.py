@@ -323,6 +323,17 @@ def test_objectives_by_name():
         objective("masked", bpe.train(["a b"] * 3, 258), 16)
 
 
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [(name, "across") for name in ("nsp", "sop", "unit_pairs", "dialogue")]
+    + [(name, option) for name in ("units", "unit_pairs", "dialogue") for option in ("grams", "most")]
+    + [("dialogue", "short")],
+)
+def test_an_option_that_would_do_nothing_is_refused(name, option):
+    with pytest.raises(Error, match=f"objective '{name}' has no option '{option}'"):
+        objective(name, toys.tokenizer(), 24, **{option: 1})
+
+
 def test_every_objective_has_help_and_options():
     assert set(OBJECTIVES) == {
         "causal", "prefix", "seq2seq", "bidirectional", "masked", "words", "ngrams", "nsp", "sop", "permutation",
@@ -337,3 +348,5 @@ def test_every_objective_has_help_and_options():
     for name, choice in OBJECTIVES.items():
         assert choice.help, name
         assert set(dict(choice.options)) <= set(settings(choice.kind)), name
+    assert "across" in settings(MaskedLM)
+    assert {"across", "short"} & set(settings(OBJECTIVES["unit_pairs"].kind)) == {"short"}

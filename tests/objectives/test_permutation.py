@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.data.draws import below, uniform
+from formers.data.loader import batches
 from formers.data.plans import Raw
 from formers.nn.streams import order_tables
 from formers.objectives import permutation
@@ -191,24 +192,64 @@ def test_statistics_of_a_million_tokens():
     assert first.mean() == pytest.approx(21, abs=1.5), "any target may be the first of the order"
 
 
-def test_reversed_text():
+def test_streams_go_on_where_they_stopped():
     data = toys.random_store(4, documents=60)
-    goal = objective("permutation", TOKENIZER, 64, reversed=True)
-    plan, raw, batch = toys.examples(goal, data)
-    forward = objective("permutation", TOKENIZER, 64).corrupt(raw, 0)
-    assert set(plan.label.tolist()) == {0, 1}
-    assert plan.label.mean() == pytest.approx(0.5, abs=0.02)
-    for row in range(len(plan)):
-        low, high = batch.starts[row : row + 2]
-        ids, plain = batch.ids[low:high].tolist(), forward.ids[low:high].tolist()
-        if not plan.label[row]:
-            assert ids == plain
-            continue
-        a = plain.index(SEP, 32)
-        assert ids == [*plain[:32][::-1], *plain[32:a][::-1], SEP, *plain[a + 1 : 62][::-1], SEP, CLS]
-        mine, theirs = (np.isin(np.arange(low, high), b.chosen) for b in (batch, forward))
-        assert mine[:32].tolist() == theirs[:32][::-1].tolist()
-    assert np.array_equal(batch.ids[batch.chosen], batch.labels)
+    goal = objective("permutation", TOKENIZER, 64, streams=3)
+    made_ = [batch for batch, _ in batches(data, goal, 1, epochs=1)]
+    assert {(len(b.starts) - 1, len(b.ids), int((b.sample < 0).sum())) for b in made_} == {(3, 192, 0)}
+    size = len(made_) * 32
+    for row in range(3):
+        read = [t for batch in made_ for t in batch.ids[row * 64 : row * 64 + 32]]
+        assert read == data.tokens[row * size : (row + 1) * size].tolist()
+    assert len(data.tokens) - 3 * size < 3 * 32 + 64, "hardly anything is left out"
+
+
+def test_the_second_half_of_streams_reads_back_to_front():
+    data = toys.random_store(4, documents=60)
+    goal = objective("permutation", TOKENIZER, 64, streams=4, reversed=True)
+    plan = goal.plan(data, 0, 0)
+    assert plan.label.reshape(-1, 4).tolist() == [[0, 0, 1, 1]] * (len(plan) // 4)
+    made_ = [batch for batch, _ in batches(data, goal, 1, epochs=1)]
+    size, text = len(made_) * 32, data.tokens.tolist()
+    for row, whole in enumerate((text, text, text[::-1], text[::-1])):
+        read = [t for batch in made_ for t in batch.ids[row * 64 : row * 64 + 32]]
+        assert read == whole[row % 2 * size : (row % 2 + 1) * size]
+    for batch in made_:
+        for row in (2, 3):
+            ids = batch.ids[row * 64 : (row + 1) * 64].tolist()
+            follows = ids[32 : ids.index(SEP)]
+            at = next(i for i in range(len(text)) if text[::-1][i : i + 32] == ids[:32])
+            assert text[::-1][at + 32 : at + 32 + len(follows)] == follows, "A is what comes before in the text"
+        assert np.array_equal(batch.ids[batch.chosen], batch.labels)
+
+
+@torch.no_grad()
+def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
+    """Its distances have the other sign there: the same as the plain model on rows that are turned around."""
+    sizes = {"vocab": 60, "dim": 8, "layers": 2, "heads": 2, "ff": 16, "dropout": 0.0, "init": 0.5}
+    goal = objective("permutation", TOKENIZER, 32, streams=4, reversed=True)
+    batch = next(batches(toys.random_store(4), goal, 1))[0].to("cpu")
+    around = torch.arange(128).view(4, 32)
+    around[2:] = around[2:].flip(1)
+    around = around.flatten()
+    plain = batch.replace(
+        ids=batch.ids[around], segments=batch.segments[around], order=batch.order[around], chosen=around[batch.chosen]
+    )
+    hidden = [
+        formers.build("xlnet", reversed=turned, seed=1, **sizes).model(rows)[rows.chosen]
+        for turned, rows in ((True, batch), (False, plain))
+    ]
+    torch.testing.assert_close(*hidden)
+    other = formers.build("xlnet", seed=1, **sizes).model(batch)[batch.chosen]
+    assert not torch.allclose(other[-1], hidden[0][-1], atol=1e-3), "which makes a difference"
+
+
+def test_an_end_mark_is_a_token_like_others():
+    """Released: only <sep> and <cls> are never targets."""
+    end = TOKENIZER.id("eos")
+    _, _, batch = toys.examples(objective("permutation", TOKENIZER, 64), toys.random_store(4, most=1, end=end))
+    assert end in batch.labels
+    assert not np.isin(batch.labels, [SEP, CLS]).any()
 
 
 def test_errors():
@@ -218,6 +259,11 @@ def test_errors():
         objective("permutation", TOKENIZER, 9)
     with pytest.raises(Error, match="20 tokens are too few for examples of 32"):
         objective("permutation", TOKENIZER, 32).plan(toys.store([[10, 10]]), 0, 0)
+    for streams in (0, 3):
+        with pytest.raises(Error, match="an even number of streams"):
+            objective("permutation", TOKENIZER, 32, reversed=True, streams=streams)
+    with pytest.raises(Error, match="too few for 90 streams"):
+        objective("permutation", TOKENIZER, 32, streams=90).plan(toys.store([[300, 10]]), 0, 0)
 
 
 def test_a_target_never_reaches_its_own_prediction():

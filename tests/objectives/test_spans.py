@@ -8,15 +8,17 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import formers
 from formers import Error
 from formers.data.loader import batches
+from formers.data.plans import gather
 from formers.nn.experts import balance
 from formers.nn.probe import Probe
 from formers.objectives.choose import objective
+from formers.objectives.ragged import texts
 from formers.objectives.spans import KEPT, SpanCorruption
 from tests.objectives import toys
 
@@ -84,6 +86,39 @@ def test_the_target_fills_the_gaps(lengths, seed):
         assert [t for t in source if t in SENTINELS] == list(spans)
         pairs = itertools.pairwise(source)
         assert not any(a in SENTINELS and b in SENTINELS for a, b in pairs), "gaps never touch"
+
+
+@given(st.lists(st.integers(0, 9), min_size=2, max_size=12), st.integers(4, 20), st.booleans())
+def test_documents_are_joined_end_to_end(lengths, length, marked):
+    """Windows of the text that is left when the end marks are gone; the last one reaches back to be full."""
+    assume(marked or any(lengths))
+    documents = [[[7 + (i + n) % 50 for i in range(size)]] for n, size in enumerate(lengths)]
+    data = toys.store(documents, end=END if marked else None)
+    text = [token for document in documents for token in document[0]]
+    plan = texts(data, END, length, 0, 0, across=True)
+    numbers = np.arange(len(plan))
+    raw = gather(data, plan, numbers, numbers)
+    found = toys.rows(raw.ids, raw.starts)
+    wanted = [text[i : i + length] for i in range(0, len(text) - length + 1, length)]
+    rest = len(text) % length
+    if rest and len(text) > 1:
+        wanted.append(text[-length:])
+    assert sorted(found) == sorted(wanted)
+    assert (plan.end > plan.begin).all()
+    assert raw.label.tolist() == [-1] * len(wanted)
+
+
+def test_short_documents_joined_have_many_gaps():
+    data = toys.store([[12], [9], [30], [5]] * 30, end=END)
+    alone, joined = goal(128), goal(128, across=True)
+    batch = toys.examples(alone, data)[2]
+    assert {sum(t in SENTINELS for t in row) for row in toys.rows(batch.labels, batch.starts)} == {1}
+    plan, raw, batch = toys.examples(joined, data)
+    assert set(plan.lengths) == {joined.raw} == {141}
+    assert END not in raw.ids, "nothing stands between documents"
+    assert {sum(t in SENTINELS for t in row) for row in toys.rows(batch.labels, batch.starts)} == {7}
+    assert set(np.diff(batch.source.starts)) == {128}
+    assert sum((b.sample >= 0).sum() for b, _ in batches(data, joined, 512, epochs=1)) == len(plan)
 
 
 def test_every_cut_is_as_likely():

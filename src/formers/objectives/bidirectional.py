@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, cut, room, streamed, streams
+from ..data.plans import Plan, Raw, Shape, room, streamed, streams
 from ..data.store import Store
 from ..tasks.heads import Model
 from ..text import chars
 from ..text.tokenizer import Tokenizer
 from .frames import Frame, laid
-from .ragged import bodies
+from .ragged import texts
 from .tokens import IGNORED, Counted, asked, wide
 
 
@@ -55,7 +55,7 @@ class BidirectionalLM(Counted):
         """Windows in random order, with room for the marks; of streams, the store's own marks stay inside."""
         if self.streams:
             return streams(store, self.length, self.streams)
-        return cut(*bodies(store, self.end), self.length - sum(map(len, self.frame)), seed, epoch)
+        return texts(store, self.end, self.length - sum(map(len, self.frame)), seed, epoch)
 
     def sizes(self, plan: Plan) -> np.ndarray:
         """As many words and places as the plan says, and the marks."""

@@ -89,8 +89,9 @@ def check(options: dict[str, Any], kind: Any) -> None:
 
 
 def settings(kind: Any) -> dict[str, Any]:
-    """The options of an objective and their types: its fields, but for those that the tokenizer gives."""
-    hints = schema(kind)
+    """The options of an objective and their types: its fields, but for those that the tokenizer gives or that a parent
+    alone has a use for."""
+    hints, hidden = schema(kind), GIVEN.union(getattr(kind, "ignores", ()))
     own = inspect.signature(kind.of, eval_str=True).parameters
     named = {n: p.annotation for n, p in own.items() if n not in ("tokenizer", "length", "options", "cls")}
-    return {f.name: hints[f.name] for f in fields(kind) if f.name not in GIVEN} | named
+    return {f.name: hints[f.name] for f in fields(kind) if f.name not in hidden} | named

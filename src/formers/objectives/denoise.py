@@ -9,14 +9,14 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, cut
+from ..data.plans import Plan, Raw, Shape
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
 from . import noise
 from .frames import Frame, laid
-from .ragged import bodies
+from .ragged import texts
 from .targets import Ends, two_sided, two_sided_shape
 from .tokens import Counted, named_losses
 from .words import begins, word_marks
@@ -44,6 +44,7 @@ class Denoising(Counted):
     insert: float = 0.0
     rotate: float = 0.0
     released: bool = False
+    across: bool = False  # texts run over the documents, joined end to end
     words: np.ndarray | None = field(default=None, compare=False, repr=False)
     part: str = "lm"
 
@@ -82,7 +83,7 @@ class Denoising(Counted):
         inner = self.length - sum(map(len, self.frame)) - self.more
         if inner < 2:
             raise Error(f"examples of {self.length} tokens are too short", fix="take longer ones")
-        return cut(*bodies(store, self.end), inner, seed, epoch)
+        return texts(store, self.end, inner, seed, epoch, self.across)
 
     def sizes(self, plan: Plan) -> np.ndarray:
         """A source may be longer than its target, if masks are inserted."""

@@ -6,20 +6,20 @@ Also whole words (a word that would overflow the count is skipped), and ALBERT's
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.plans import Plan, Raw, Shape, cut, room, windows
+from ..data.plans import Plan, Raw, Shape, room, windows
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
 from .frames import Frame, Laid, laid
 from .hiding import grams, hide, tokens
-from .ragged import bodies
+from .ragged import texts
 from .tokens import Counted, named_losses
 from .words import begins, word_marks
 
@@ -34,6 +34,7 @@ class MaskedLM(Counted):
     words, 3 n-grams of up to three words. `across` fills examples across documents (RoBERTa's FULL-SENTENCES).
     """
 
+    ignores: ClassVar[tuple[str, ...]] = ()  # settings of this class that a subclass has no use for
     length: int  # special tokens included
     vocab: int
     mask: int
@@ -68,7 +69,7 @@ class MaskedLM(Counted):
         inner = self.length - sum(map(len, self.frame))
         if self.across:
             return windows(store, inner, seed, epoch, across=True)
-        return cut(*bodies(store, self.end), inner, seed, epoch)
+        return texts(store, self.end, inner, seed, epoch)
 
     def marks(self, plan: Plan) -> np.ndarray | int:
         """How many special tokens each example of a plan gets."""

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +23,7 @@ from .tokens import named_losses
 class NextSentence(MaskedLM):
     """[CLS] A [SEP] B [SEP]: is B the continuation of A (0), or text of another document (1)? And masked tokens."""
 
+    ignores: ClassVar[tuple[str, ...]] = ("across",)  # a pair lies in its documents
     short: float = 0.1
     answer: str = "nsp"
 

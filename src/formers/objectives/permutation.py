@@ -3,6 +3,7 @@ foretold in a random order, each from all that is not foretold and from those be
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.draws import below, bits, shuffled, uniform
-from ..data.plans import Plan, Raw, Shape, room
+from ..data.plans import Plan, Raw, Shape, room, streamed
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
@@ -30,8 +31,12 @@ class PermutationLM(Counted):
 
     Targets are spans of n ∈ 1 … 5 pieces, p ∝ 1/n, each in a context of 6n and from a word's first piece on, filled up
     to exactly `share` of the length (85 of 512: 43 and 42). Each half has an order of its own; the first never sees the
-    second, the second sees all of the first. Marks are never targets; with `released` they too wait for their turn.
-    `reversed` turns the text of half of the examples back to front.
+    second, the second sees all of the first. SEP and CLS are never targets; with `released` they too wait for their
+    turn. The end mark of a document is a token like others, as in the released code.
+
+    `streams` cuts the text into so many; a batch has one example of each, whose first half goes on where that of the
+    batch before ended, for a model with a memory. With `reversed`, the second half of them reads the text back to
+    front, as a model that is built with `reversed` expects (the released code's bi_data).
     """
 
     length: int
@@ -41,6 +46,8 @@ class PermutationLM(Counted):
     grams: int = 5
     context: int = 6  # tokens around a target, for each of its pieces
     released: bool = False
+    streams: int = 0
+    rows: int = 0  # streams of a batch; 0: all
     reversed: bool = False
     words: np.ndarray | None = field(default=None, compare=False, repr=False)
     part: str = "lm"
@@ -53,6 +60,9 @@ class PermutationLM(Counted):
             raise Error("this tokenizer has no <sep> and <cls>", fix="train or load a tokenizer for XLNet")
         if length < 10:
             raise Error(f"an example of {length} tokens has no room for two halves", fix="take at least 10")
+        if options.get("reversed") and int(options.get("streams", 0)) not in range(2, 2**31, 2):
+            what = "reversed text needs an even number of streams, the second half of which it is"
+            raise Error(what, fix="give for example streams=8, as many as a batch has rows")
         return PermutationLM(length, sep, cls, words=word_marks(tokenizer), **options)  # type: ignore[arg-type]
 
     @property
@@ -61,16 +71,37 @@ class PermutationLM(Counted):
         return self.length // 2
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """The whole store is one text, as in the released code. Behind the first half come A and B: half of the time B
-        is what follows A, else it is text from anywhere. Their ends are cut until they fit."""
-        edges = np.asarray(store.sentence_starts)
-        low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse - 3
+        """The whole store is one text, as in the released code, the end marks of its documents among the tokens."""
+        edges, most = np.asarray(store.sentence_starts), self.length - self.reuse - 3
+        low, high = int(edges[0]), int(edges[-1])
         if high - low < self.length:
             what = f"{high - low} tokens are too few for examples of {self.length}"
             raise Error(what, fix="give more text or shorter examples")
         begin = np.arange(low, high - self.reuse - most, self.reuse)
+        order, turned = self.ordered(len(begin), seed, epoch)
+        spans, ends = self.spans(edges, begin[order], (seed, epoch)), low + high
+        if self.reversed:  # the same in a mirror: what is to be read next lies before what was read
+            back = self.spans(ends - edges[::-1], begin[order[turned]], (seed, epoch))
+            spans[turned] = ends - back[..., ::-1]
+        start, end = spans.reshape(-1, 2).T
+        return Plan(start, end, np.arange(len(order) + 1) * 3, turned.astype(np.int8))
+
+    def ordered(self, count: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """The windows in the order of their use, and whether each is read back to front: any order, or streams."""
+        if not self.streams:
+            return shuffled(count, seed, epoch, ORDER), np.zeros(count, bool)
+        rows = self.streams // 2 if self.reversed else self.streams  # either half of the streams reads the whole text
+        steps, row = count // rows, np.arange(self.streams)
+        if not steps:
+            what = f"{count} windows of {self.length} tokens are too few for {self.streams} streams"
+            raise Error(what, fix="take fewer streams, shorter examples or more text")
+        return (np.arange(steps)[:, None] + row % rows * steps).ravel(), np.tile(row >= rows, steps)
+
+    def spans(self, edges: np.ndarray, begin: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+        """(E, 3, 2) the first half, then A and B: half of the time B is what follows A, else it is text from anywhere.
+        Their ends are cut until they fit. `edges` are where sentences begin."""
+        low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse - 3
         a = begin + self.reuse
-        key = (seed, epoch)
         # Sentences that begin behind a's first token and before there is enough, where A may end.
         lower, upper = np.searchsorted(edges, a, side="right"), np.searchsorted(edges, a + most)
         stop = edges[np.minimum(upper, len(edges) - 1)]
@@ -84,11 +115,7 @@ class PermutationLM(Counted):
         other = edges[np.searchsorted(edges, other, side="right") - 1]
         b, b_end = np.where(far, other, a_end), np.where(far, other_end, stop)
         lose_a, lose_b = shorten(a_end - a, b_end - b, most)
-        spans = np.stack((begin, a, a, a_end - lose_a, b, b_end - lose_b), 1).reshape(-1, 3, 2)
-        order = shuffled(len(begin), seed, epoch, ORDER)
-        start, end = spans[order].reshape(-1, 2).T
-        turned = order % 2 if self.reversed else np.zeros(len(begin))
-        return Plan(start, end, np.arange(len(begin) + 1) * 3, turned.astype(np.int8))
+        return np.stack((begin, a, a, a_end - lose_a, b, b_end - lose_b), 1).reshape(-1, 3, 2)
 
     def sizes(self, plan: Plan) -> np.ndarray:
         """With three marks."""
@@ -100,7 +127,10 @@ class PermutationLM(Counted):
         return np.maximum(2, np.round(self.share * lengths)).astype(np.int64)
 
     def shape(self, total: int, plan: Plan) -> Shape:
-        """As many places as full examples have."""
+        """As many places as full examples have; a batch of streams is one example of each."""
+        if self.streams:
+            whole = streamed(self.streams, self.rows, self.length)
+            return dataclasses.replace(whole, places=whole.documents * int(self.wanted(np.array([self.length]))[0]))
         usual = (total // self.length + 1) * int(self.wanted(np.array([self.length]))[0])
         return Shape(room(total, self.sizes(plan)[:, 0]), total, usual, self.length)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..data.draws import bits
-from ..data.plans import turns
+from ..data.plans import Plan, cut, turns
 from ..data.store import Store
 
 DRAWN, TURN = 28, 18  # bits of a sort key: a draw, and an entry's place among its example's
@@ -70,3 +70,20 @@ def bodies(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
         return begin, stop
     last = np.asarray(store.tokens[np.maximum(stop - 1, 0)])
     return begin, stop - ((last == end) & (stop > begin))
+
+
+def texts(store: Store, end: int | None, length: int, seed: int, epoch: int, across: bool = False) -> Plan:
+    """Windows of `length` tokens in random order, without the store's end marks: of each document, or `across`
+    documents, which are joined end to end with nothing between them. An example then has a span for each of them."""
+    begin, stop = bodies(store, end)
+    if not across:
+        return cut(begin, stop, length, seed, epoch)
+    begin, stop = begin[stop > begin], stop[stop > begin]
+    reach = edges(stop - begin)
+    whole = cut(reach[:1], reach[-1:], length, seed, epoch)  # of the joined text
+    first = np.searchsorted(reach, whole.begin, side="right") - 1
+    count = np.searchsorted(reach, whole.end) - first  # documents that each window touches
+    document, window = spread(first, count), np.repeat(np.arange(len(whole)), count)
+    shift = (begin - reach[:-1])[document]
+    low, high = np.maximum(whole.begin[window], reach[document]), np.minimum(whole.end[window], reach[document + 1])
+    return Plan(low + shift, high + shift, edges(count), whole.label)

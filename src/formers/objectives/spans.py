@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.draws import below, bits
-from ..data.plans import Plan, Raw, Shape, cut, turns
+from ..data.plans import Plan, Raw, Shape, turns
 from ..data.store import Store
 from ..errors import Error
 from ..tasks.heads import Model
 from ..text.tokenizer import Tokenizer
-from .ragged import bodies, edges, owners, ranks
+from .ragged import edges, owners, ranks, texts
 from .targets import Ends, closed, picked, two_sided, two_sided_shape
 from .tokens import Counted, balanced_losses, named_losses
 
@@ -29,7 +29,8 @@ class SpanCorruption(Counted):
     stands for. A text begins with something kept and ends with a span. `length` is the encoder's: 512 come from 568.
 
     kind "prefix": the source is the beginning, the target the rest; "deshuffle": the source is the text in random
-    order, the target the text. `balance` is the weight of the loss that keeps experts busy (Switch).
+    order, the target the text. `balance` is the weight of the loss that keeps experts busy (Switch). `across` joins the
+    documents end to end first, as the released procedure does, so that every text is long enough for many spans.
     """
 
     length: int
@@ -40,6 +41,7 @@ class SpanCorruption(Counted):
     mean: float = 3.0
     kind: Literal["spans", "prefix", "deshuffle"] = "spans"
     balance: float = 0.0
+    across: bool = False
     part: str = "lm"
 
     @staticmethod
@@ -75,7 +77,7 @@ class SpanCorruption(Counted):
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Windows in random order."""
-        return cut(*bodies(store, self.end), self.raw, seed, epoch)
+        return texts(store, self.end, self.raw, seed, epoch, self.across)
 
     def both(self, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of the source and of the target, at most, for texts of some lengths."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Units(MaskedLM):
     next one begins. An example never hides more than its limit, six deviations above the mean.
     """
 
+    ignores: ClassVar[tuple[str, ...]] = ("grams", "most")  # units say what is whole, and chance how many
     stage: Stage = "basic"
     task: int | None = None  # of ERNIE 2.0, which has an embedding for it
 
@@ -59,6 +60,8 @@ class Units(MaskedLM):
 class UnitPairs(Units, NextSentence):
     """Units hidden in pairs of segments; 1 is the true pair, the opposite of BERT."""
 
+    ignores: ClassVar[tuple[str, ...]] = (*Units.ignores, *NextSentence.ignores)
+
     def answers(self, label: np.ndarray) -> np.ndarray:
         """1 = B follows A."""
         return 1 - label
@@ -70,6 +73,7 @@ class Dialogue(Units, NextSentence):
     query and response in turn, are the segments. Half of the time one turn is replaced by another conversation's: real
     (1) or not (0)?"""
 
+    ignores: ClassVar[tuple[str, ...]] = (*UnitPairs.ignores, "short")
     turns: int = 3
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
