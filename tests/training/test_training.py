@@ -1,8 +1,10 @@
-"""A small run learns, twice the same, and is reported."""
+"""The loop: it learns, twice the same; a step of many batches is one large batch; what is no number leaves no trace."""
 
 from __future__ import annotations
 
 import itertools
+import math
+import warnings
 
 import numpy as np
 import pytest
@@ -12,15 +14,11 @@ import formers
 from formers import Error
 from formers.data.loader import batches
 from formers.data.store import Store
-from formers.inspection.attention import attention
 from formers.objectives.causal import CausalLM
 from formers.training.evaluate import Score, evaluate, unigram
-from formers.training.loop import train
-from formers.training.pretrain import RECIPES, Recipe, pretrain
-from formers.training.report import write
+from formers.training.loop import Diverged, Trainer
+from formers.training.settings import Train
 from formers.training.step import Step
-
-TEXT = ["one two three four five six seven eight", "eight seven six five four three two one"] * 10
 
 
 def counted(vocab=30):
@@ -29,107 +27,233 @@ def counted(vocab=30):
     return Store(tokens, np.array([0, 2000, 4000]), vocab, "x")
 
 
-def model(seed=0):
-    return formers.build("gpt2", vocab=30, context=16, dim=16, layers=1, heads=2, seed=seed, init=0.1, dropout=0.1)
+STORE, GOAL = counted(), CausalLM(16)
 
 
-def run(seed=0, steps=60):
-    store, goal, f = counted(), CausalLM(16), model(seed)
-    history = train(f.model, goal, batches(store, goal, 128, seed), steps=steps, lr=1e-2, warmup=5, seed=seed)
-    return f, history
+def model(seed=0, dropout=0.1):
+    rates = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), dropout)
+    return formers.build("gpt2", vocab=30, context=16, dim=16, layers=1, heads=2, seed=seed, init=0.1, **rates).model
+
+
+def trainer(seed=0, dropout=0.1, **settings):
+    base = {"steps": 60, "lr": 1e-2, "warmup": 5, "tokens": 128, "length": 16, "schedule": "wsd", "seed": seed}
+    return Trainer(model(seed, dropout), [GOAL], Train(**{**base, **settings}))
+
+
+def source(t, store=STORE):
+    return lambda phase, position: batches(store, t.objectives[-1 if phase else 0], t.settings.tokens, t.settings.seed, position)
+
+
+def run(t, until=None):
+    return list(t.train(source(t), until))
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a.model.parameters(), b.model.parameters(), strict=True))
 
 
 def test_learns_and_is_the_same_twice():
-    f, history = run()
-    again, same = run()
-    assert history.losses == same.losses
-    assert all(torch.equal(a, b) for a, b in zip(f.model.parameters(), again.model.parameters(), strict=True))
-    assert history.losses[0][1] > 3
-    assert history.losses[-1][1] < 0.5
-    assert history.tokens == 60 * 128
-    assert not f.model.training
-    assert run(seed=1)[1].losses != history.losses
+    one, two = trainer(), trainer()
+    told = run(one)
+    assert [r.loss for r in told] == [r.loss for r in run(two)]
+    assert same(one, two)
+    assert told[0].loss > 3
+    assert told[-1].loss < 0.5
+    assert told[-1].tokens == 60 * 128
+    assert [r.step for r in told] == list(range(1, 61))
+    assert [r.loss for r in run(trainer(seed=1))] != [r.loss for r in told]
 
 
 def test_training_does_not_disturb_the_callers_random_numbers():
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    run(steps=2)
+    run(trainer(steps=2))
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_told_and_checked_on_the_way():
-    store, goal, f = counted(), CausalLM(16), model()
-    told, checks = [], iter(range(100))
-    history = train(
-        f.model, goal, batches(store, goal, 128), steps=6, every=2, check=lambda: float(next(checks)),
-        tell=lambda step, loss, speed: told.append((step, loss, speed)),
-    )  # fmt: skip
-    assert [step for step, _, _ in told] == [1, 2, 3, 4, 5, 6]
-    assert all(speed > 0 for _, _, speed in told)
-    assert history.held == [(1, 0.0), (3, 1.0), (5, 2.0)]
+@pytest.mark.parametrize("optimizer", ["adamw", "adafactor", "rms-adamw", "lamb", "adagrad", "sgd"])
+def test_goes_on_from_its_state_bit_for_bit(optimizer):
+    settings = {"steps": 12, "optimizer": optimizer, "ema": 0.9}
+    whole = trainer(**settings)
+    told = run(whole)
+    first = trainer(**settings)
+    run(first, 5)
+    groups, state = first.state()
+    saved = {name: {k: t.clone() for k, t in group.items()} for name, group in groups.items()}
+    second = trainer(seed=0, **settings)
+    run(second, 2)  # it has been elsewhere
+    second.restore(saved, state)
+    assert [r.loss for r in run(second)] == [r.loss for r in told[5:]]
+    assert same(whole, second)
+    assert all(torch.equal(whole.average[name], second.average[name]) for name in whole.average)
+    assert not all(torch.equal(whole.average[n], p) for n, p in whole.model.named_parameters() if n in whole.average)
 
 
-def test_a_loss_that_is_no_number_stops():
-    store, goal, f = counted(), CausalLM(16), model()
-    with torch.no_grad():
-        f.model.body.norm.weight.fill_(float("nan"))
-    with pytest.raises(Error, match="the loss is not a number at step 0"):
-        train(f.model, goal, batches(store, goal, 128), steps=3)
+def test_a_step_of_many_batches_is_one_large_batch():
+    """Documents of unequal length: only counts over the whole step make it exact."""
+    sizes = np.random.default_rng(0).integers(3, 16, 400)
+    tokens = np.random.default_rng(1).integers(0, 30, sizes.sum()).astype(np.uint16)
+    ragged = Store(tokens, np.append(0, np.cumsum(sizes)), 30, "x")
+    t = trainer(dropout=0.0, accumulate=4, steps=1, clip=0.0, optimizer="sgd", warmup=0, schedule="constant", betas=(0.0, 0.9))
+    taken = list(itertools.islice(source(t, ragged)(1, 0), 4))
+    before = {n: p.detach().clone() for n, p in t.model.named_parameters()}
+    report = next(t.train(source(t, ragged)))
+    reference = model(0, 0.0)
+    total, count = 0.0, 0
+    for batch, _ in taken:
+        loss, places = GOAL.loss(reference, batch.to("cpu"))["lm"]
+        total, count = total + loss, count + int(places)
+    (total / count).backward()
+    assert report.loss == pytest.approx(float(total.detach()) / count, abs=1e-6)
+    for name, p in reference.named_parameters():
+        moved = before[name] - dict(t.model.named_parameters())[name]
+        decay = 0.01 * before[name] if p.dim() > 1 else 0.0
+        assert torch.allclose(moved, 1e-2 * (p.grad + decay), atol=1e-7), name
+    assert t.position == taken[-1][1]
+
+
+def test_batches_of_a_step_grow():
+    s = Train(steps=10, accumulate=4, ramp=6)
+    assert [s.batches(i) for i in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [s.batches(i, 2) for i in range(8)] == [2, 2, 2, 2, 4, 4, 4, 4]
+    t = trainer(steps=8, accumulate=4, ramp=6)
+    assert np.diff([0, *(r.tokens for r in run(t))]).tolist() == [128 * n for n in (1, 1, 2, 2, 3, 3, 4, 4)]
+
+
+def test_short_examples_first():
+    s = Train(steps=10, length=16, short=8, tokens=128)
+    assert [s.phase_length(s.phase(i)) for i in range(10)] == [8] * 9 + [16]
+    t = Trainer(model(), [CausalLM(8), GOAL], s)
+    seen = []
+
+    def told(phase, position):
+        for batch, behind in batches(STORE, t.objectives[-1 if phase else 0], 128, 0, position):
+            seen.append((phase, position, batch.longest))
+            yield batch, behind
+
+    list(t.train(told))
+    assert seen == [(0, 0, 8)] * 9 + [(1, 0, 16)]
+    half = Trainer(model(), [CausalLM(8), GOAL], s)
+    list(half.train(told, 9))
+    again = Trainer(model(), [CausalLM(8), GOAL], s)
+    again.restore(*half.state())
+    list(again.train(told))
+    assert same(t, again)
+    assert t.position == again.position
+
+
+class Odd:
+    """An objective whose loss is no number at some steps."""
+
+    def __init__(self, bad, kind=math.nan):
+        self.bad, self.kind, self.calls, self.part = bad, kind, 0, "lm"
+
+    def counts(self, batch):
+        return GOAL.counts(batch)
+
+    def loss(self, model, batch):
+        total, count = GOAL.loss(model, batch)["lm"]
+        self.calls += 1
+        return {"lm": (total * self.kind if self.calls - 1 in self.bad else total, count)}
+
+
+@pytest.mark.parametrize("kind", [math.nan, math.inf])
+def test_what_is_no_number_leaves_no_trace(kind):
+    bad = {3, 4, 9}
+    t = Trainer(model(dropout=0.0), [Odd(bad, kind)], Train(steps=14, tokens=128, length=16, lr=1e-2, skips=3, ema=0.5))
+    src = lambda phase, position: batches(STORE, GOAL, 128, 0, position)  # noqa: E731
+    skipped = []
+    frozen = None
+    for report in t.train(src):
+        if report.skipped:
+            skipped.append(report.step - 1)
+            now = {**{f"m{i}": v for i, v in t.state()[0]["model"].items()}, **t.state()[0]["optimizer"]}
+            assert all(torch.equal(now[key], frozen[key]) for key in now), "neither a weight nor a moment has moved"
+            assert report.examples[1] > report.examples[0]
+        groups = t.state()[0]
+        frozen = {**{f"m{i}": v.clone() for i, v in groups["model"].items()}, **{k: v.clone() for k, v in groups["optimizer"].items()}}
+    assert skipped == sorted(bad), "and no other step is left out"
+    assert all(torch.isfinite(p).all() for p in t.model.parameters())
+
+
+def test_too_many_of_them_end_the_run():
+    t = Trainer(model(), [Odd(range(2, 99))], Train(steps=14, tokens=128, length=16, skips=3))
+    with pytest.raises(Diverged, match=r"3 steps in a row gave no number, the last at step 4, examples \d+ to \d+") as error:
+        list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
+    assert error.value.code == 3
+
+
+def test_a_spike_is_left_out():
+    t = Trainer(model(dropout=0.0), [Odd({55}, 1e4)], Train(steps=60, tokens=128, length=16, lr=1e-3, spike=20.0))
+    told = list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
+    assert [r.step for r in told if r.skipped] == [56]
+
+
+def test_half_precision_on_a_cpu():
+    full, half = trainer(steps=20, dropout=0.0), trainer(steps=20, dropout=0.0, precision="bf16")
+    a, b = [r.loss for r in run(full)], [r.loss for r in run(half)]
+    assert a != b
+    assert b[-1] == pytest.approx(a[-1], abs=0.1)
+    assert all(p.dtype == torch.float32 for p in half.model.parameters())
+
+
+def test_without_a_compiler_it_goes_on(monkeypatch):
+    """What torch.compile cannot do is done without it, and said."""
+    plain = [r.loss for r in run(trainer(steps=3, dropout=0.0))]
+    t = trainer(steps=3, dropout=0.0, compile=True)
+
+    def broken(*_, **__):
+        raise RuntimeError("no compiler here")
+
+    t.inner._compiled_call_impl = broken
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert [r.loss for r in run(t)] == plain
+    assert sum("not compiled" in str(w.message) for w in said) == 1
+
+
+def test_checkpointing_changes_nothing_but_memory():
+    from formers.nn.block import Stack
+
+    one, two = trainer(steps=3), trainer(steps=3)
+    for part in two.model.modules():
+        if isinstance(part, Stack):
+            part.checkpointing = True
+    assert [r.loss for r in run(one)] == [r.loss for r in run(two)]
+    assert same(one, two)
 
 
 def test_step_gives_sums_and_counts():
-    store, goal, f = counted(), CausalLM(16), model()
-    batch = next(batches(store, goal, 128))[0].to("cpu")
-    out = Step(f.model, goal)(batch)
+    batch = next(batches(STORE, GOAL, 128))[0].to("cpu")
+    out = Step(model(), GOAL)(batch)
     total, count = out["lm"]
     assert count == 120
     assert total.requires_grad
 
 
 def test_unigram_and_evaluate():
-    store, goal = counted(), CausalLM(16)
-    tests = [batch for batch, _ in itertools.islice(batches(store, goal, 128), 3)]
-    base = unigram(store, tests)
+    tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
+    base = unigram(STORE, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)
-    f, _ = run()
-    f.model.train()
-    score = evaluate(f.model, goal, tests)
-    assert f.model.training
+    t = trainer()
+    run(t)
+    score = evaluate(t.model, GOAL, tests)
+    assert t.model.training
     assert isinstance(score, Score)
     assert score.loss < 0.3
     assert score.accuracy > 0.95
 
 
-def test_pretrain_and_report(tmp_path):
-    told = []
-    small = {"dim": 16, "layers": 1, "heads": 2, "context": 12, "ff": 32, "dropout": 0.0, "attention_dropout": 0.0}
-    runs = {}
-    for family, head in (("gpt2", "lm"), ("bert", "mlm")):
-        recipe = Recipe(270 if family == "gpt2" else 60, 12, 120, 40, 1e-2, head, small, warmup=5)
-        runs[family] = pretrain(family, TEXT, TEXT[:2], recipe, tell=lambda *a: told.append(a))
-    assert {what for what, *_ in told} == {"tokenizer", "training"}
-    assert runs["gpt2"].score.loss < runs["gpt2"].baseline.loss
-    assert runs["bert"].former.tokenizer.id("mask") is not None
-    assert runs["gpt2"].former.config.eos == runs["gpt2"].former.tokenizer.id("eos")
-    looked = {name: attention(r.former, "one two three") for name, r in runs.items()}
-    path = tmp_path / "report.html"
-    write(path, "A <title>", "Intro", runs, {"gpt2": [("Sample:", "<b>one</b> 한국어")]}, looked, "ko")
-    page = path.read_text(encoding="utf-8")
-    assert "A &lt;title&gt;" in page
-    assert "&lt;b&gt;one&lt;/b&gt; 한국어" in page
-    assert page.count("<polyline") == 4
-    assert page.count("layer 1, head 2</h3>") == 2
-    assert 'lang="ko"' in page
-    assert "http" not in page.replace("http://www.w3.org", ""), "self-contained: nothing is fetched"
-    assert "�" not in page
-
-
-def test_recipes_are_for_known_families():
-    with pytest.raises(Error, match="no quick recipe for t5"):
-        pretrain("t5", TEXT, TEXT)
-    for family, recipe in RECIPES.items():
-        assert recipe.total % recipe.length == 0, "whole batches take the fast path"
-        assert formers.build(family, head=recipe.head, **recipe.model)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"steps": 0}, "steps must be"), ({"lr": -1.0}, "lr must be at least 0"), ({"short": 16}, "not shorter"),
+        ({"tokens": 8}, "does not fit into a batch of 8"), ({"betas": (0.9,)}, "betas are two"), ({"ema": 2.0}, "ema"),
+        ({"optimizer": "adamm"}, "there is no optimizer"), ({"schedule": "cosin"}, "there is no schedule"),
+    ],
+)  # fmt: skip
+def test_settings_that_make_no_sense(settings, words):
+    with pytest.raises(Error, match=words):
+        trainer(**settings)

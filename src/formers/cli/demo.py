@@ -47,22 +47,25 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     from .progress import progress
 
     where = room(out or Path(f"formers-demo-{language}"))
+    work = where / "runs"
+    shutil.rmtree(work, ignore_errors=True)  # of a demo that was stopped
     documents, changes = bundled(language)
     known, held = split(documents)
     console.print(f"{changes}; {len(held):,} held out")
     prompt, blank = PROMPTS[language]
     runs = {}
-    for family in ("gpt2", "bert"):
+    for family, goal in (("gpt2", "causal"), ("bert", "masked")):
         with progress(console, family) as tell:
-            runs[family] = pretrain(family, known, held, seed=seed, tell=tell)
+            runs[family] = pretrain(
+                family, known, held=held, out=work / family, objective={"name": goal},
+                train={"seed": seed, "samples": 0}, tell=tell,
+            )  # fmt: skip
     table = Table("held-out text", "unigram, nats", "model, nats", "unigram, right", "model, right", box=None)
     for family, run in runs.items():
         table.add_row(
             family,
-            f"{run.baseline.loss:.2f}",
-            f"{run.score.loss:.2f}",
-            f"{run.baseline.accuracy:.1%}",
-            f"{run.score.accuracy:.1%}",
+            *(f"{score.loss:.2f}" for score in (run.baseline, run.score) if score),
+            *(f"{score.accuracy:.1%}" for score in (run.baseline, run.score) if score),
         )
     console.print(table)
     text = continue_text(runs["gpt2"].former, prompt, 56, Sampling(temperature=0.7, top_k=40, seed=seed))
@@ -82,11 +85,12 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
         where / "report.html",
         title,
         f"Corpus: {len(documents):,} bundled documents ({language}).",
-        runs,
+        {family: run.folder for family, run in runs.items()},
         samples,
         looked,
         language,
     )
+    shutil.rmtree(work)
     console.print(
         f"\nReport: {where / 'report.html'}\nModels: {where / 'gpt2'}, {where / 'bert'} (open them with formers.load)",
         highlight=False,

@@ -33,8 +33,9 @@ class Data:
     splitter: Literal["rules", "kiwi", "none"] = "rules"  # how sentences are found
     units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
     deduplicate: Literal["exact", "near", "no"] = "no"
-    held_out: float = 0.05  # the share of documents to be judged by
-    looks: int = 24  # batches of them
+    held: tuple[str, ...] = ()  # files to be judged by,
+    held_out: float = 0.05  # or the share of documents that is held out for it
+    looks: int = 24  # batches that one look takes
 
     def __post_init__(self) -> None:
         positive(self, "pieces", "looks")
@@ -115,8 +116,9 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
 def checked(family: str, merged: dict[str, dict[str, Any]], given: dict[str, Any], top: dict[str, Any]) -> Asked:
     """Every setting has a name that is known and a value of its kind."""
     declared = member(family).family
-    source = merged["data"].get("source", ())
-    merged["data"]["source"] = [source] if isinstance(source, str) else source
+    for key in ("source", "held"):
+        value = merged["data"].get(key) or ()
+        merged["data"][key] = [value] if isinstance(value, str) else value
     known = schema(declared.config)
     for key, value in merged["model"].items():
         if key not in known:

@@ -108,9 +108,9 @@ class Trainer:
         try:
             while self.step < (s.steps if until is None else until):
                 began = time.perf_counter()
-                if phase != (phase := s.phase(self.step)):  # longer examples: another plan, from its beginning
+                if phase != (phase := s.phase(self.step)):
                     close(batches)
-                    self.position, batches = 0, source(phase, 0)
+                    batches = source(phase, self.position)
                 taken, position = [], self.position
                 for _ in range(s.batches(self.step, self.world.size) // self.world.size):
                     batch, position = next(batches)
@@ -119,7 +119,8 @@ class Trainer:
                     report = self.move(taken, self.objectives[-1 if phase else 0])
                 report.examples = self.position, position
                 self.check(report)
-                self.position, self.step = position, self.step + 1
+                self.step += 1
+                self.position = position if s.phase(self.step) == phase else 0  # longer examples have their own plan
                 self.seconds += time.perf_counter() - began
                 report.step, report.seconds = self.step, self.seconds
                 yield report

@@ -39,11 +39,12 @@ class Material:
 
 def material(
     family: str, data: Data, folder: Path, text: Any = None, tokenizer: Tokenizer | None = None,
-    tell: Tell = lambda *_: None,
+    held: Any = None, tell: Tell = lambda *_: None,
 ) -> Material:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
 
-    `text` is text in memory (a list, DataFrame or dataset), used instead of files; `tokenizer` one that is loaded.
+    `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `held`; `tokenizer` is one
+    that is loaded.
     """
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
@@ -56,20 +57,35 @@ def material(
             store.fits(tokenizer)
         elif data.tokenizer is not None:
             store.fits(load_tokenizer(data.tokenizer))
-        return Material(store.tokenizer, store, part(first))
+        aside = apart(data, folder / "held", held, store.tokenizer, tell)
+        return Material(store.tokenizer, store, aside or part(first))
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or chosen(family, data, folder, text, tell)
-    where = folder / "store"
-    if text is not None and (where / "store.json").is_file():  # text in memory was seen when the run began
-        return Material(tokenizer, Store.open(where, tokenizer=tokenizer), part(where))
-    source = text if text is not None else paths(data)
+    aside = apart(data, folder / "held", held, tokenizer, tell)
+    share = 0.0 if aside is not None else data.held_out
+    store = stored(data, folder / "store", text if text is not None else find(list(data.source)), tokenizer, share, tell)
+    return Material(tokenizer, store, aside or part(folder / "store"))
+
+
+def apart(data: Data, where: Path, held: Any, tokenizer: Tokenizer, tell: Tell) -> Store | None:
+    """A store of held-out text of its own, if any was given."""
+    if held is None and not data.held:
+        return None
+    return stored(data, where, held if held is not None else find(list(data.held)), tokenizer, 0.0, tell)
+
+
+def stored(data: Data, where: Path, source: Any, tokenizer: Tokenizer, share: float, tell: Tell) -> Store:
+    """A store of some text, made now or before."""
+    paths = isinstance(source, list) and all(isinstance(one, Path) for one in source)
+    if not paths and (where / "store.json").is_file():  # text in memory was seen when the run began
+        return Store.open(where, tokenizer=tokenizer)
     made = prepare(
-        source, tokenizer, where, unit=data.unit, column=data.column, units=data.units, held_out=data.held_out,
+        source, tokenizer, where, unit=data.unit, column=data.column, units=data.units, held_out=share,
         splitter=None if data.splitter == "none" else data.splitter,
         deduplicate=None if data.deduplicate == "no" else data.deduplicate, rank=0, ranks=1, tell=tell,
     )  # fmt: skip
     assert made is not None
-    return Material(tokenizer, made, part(where))
+    return made
 
 
 def part(where: Path) -> Store | None:
@@ -81,11 +97,6 @@ def part(where: Path) -> Store | None:
     return held if len(held.tokens) else None
 
 
-def paths(data: Data) -> list[Path]:
-    """The files that a run's settings name."""
-    return find(list(data.source))
-
-
 def chosen(family: str, data: Data, folder: Path, text: Any, tell: Tell) -> Tokenizer:
     """The tokenizer that was asked for, the one that an earlier try trained, or one trained now."""
     if data.tokenizer is not None:
@@ -94,8 +105,7 @@ def chosen(family: str, data: Data, folder: Path, text: Any, tell: Tell) -> Toke
     if kept.is_dir():
         return load_tokenizer(kept)
     kind, style = FAMILY[member(family).name]
-    source = text if text is not None else paths(data)
-    column = data.column
+    source, column = text if text is not None else find(list(data.source)), data.column
     tell("tokenizer", 0, 1, f"{kind}, {data.pieces:,} pieces")
     letters = 0
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well: two for each

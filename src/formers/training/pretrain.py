@@ -72,6 +72,7 @@ def pretrain(
     preset: str | None = None,
     init: str | Path | None = None,
     tokenizer: Tokenizer | None = None,
+    held: Any = None,
     resume: bool = False,
     device: Any = None,
     overrides: Mapping[str, Any] | None = None,
@@ -83,7 +84,8 @@ def pretrain(
     """Train a model of a family on text: files, a prepared store, or a list, DataFrame or dataset of documents.
 
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
-    ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. With `resume`,
+    ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
+    to be judged by (a list, DataFrame or dataset; files are named by data.held). With `resume`,
     a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (for
     W&B, MLflow), `say` gets words for people.
     """
@@ -100,7 +102,7 @@ def pretrain(
             roomy(folder.path, asked)
         if not world.first:
             world.wait()
-        found = material(asked.family, asked.data, folder.path / "data", text, tokenizer, tell)
+        found = material(asked.family, asked.data, folder.path / "data", text, tokenizer, held, tell)
         if world.first:
             remember(folder, asked, found, world)
             world.wait()
@@ -322,9 +324,9 @@ def former(asked: Asked, tokenizer: Tokenizer, goal: Any) -> Former:
     declared = member(asked.family).family
     head = declared.pretraining
     if asked.objective["name"] != declared.objective:  # another objective may need another head
-        part = getattr(goal, "part", head)
-        heads = declared.heads(sized(asked, **ids(tokenizer, goal)))
-        head = head if part in heads.get(head, {}) else next((n for n, parts in heads.items() if part in parts), head)
+        wanted = {part for part in (goal.part, getattr(goal, "answer", None)) if part is not None}
+        heads = declared.heads(sized(asked, **ids(tokenizer, goal)) if asked.init is None else declared.config())
+        head = next((name for name, parts in heads.items() if set(parts) == wanted), head)
     if asked.init is not None:
         return adopt(load(asked.init, head=head), tokenizer, asked)
     config = sized(asked, **ids(tokenizer, goal))

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from ..data.readers import read
+from ..data.readers import find, read
 from ..data.store import Store
 from ..former import count
 from .configure import Asked, configure
 from .distributed import together
 from .machine import left, memory, settle
-from .material import material, paths, some
+from .material import material, some
 from .pretrain import Course
 
 ENOUGH = 2_000_000  # characters
@@ -71,7 +71,7 @@ def excerpt(asked: Asked) -> tuple[Any, float]:
         return None, 1.0
     if not asked.data.source:
         return None, 1.0
-    files = paths(asked.data)
+    files = find(list(asked.data.source))
     text = list(some(read(files, unit=asked.data.unit, column=asked.data.column), ENOUGH))
     size = sum(path.stat().st_size for path in files)
     return text, max(1.0, size / max(1, sum(len(t.encode("utf-8", "surrogatepass")) for t in text)))

@@ -12,6 +12,7 @@ from ..data.loader import IGNORED
 from ..nn.memory import Memory
 from ..objectives.tokens import at_chosen
 from ..tasks.heads import Model
+from .memories import replica
 
 Losses = dict[str, tuple[Tensor, Tensor]]
 
@@ -38,9 +39,14 @@ class Step(nn.Module):
 
     def forward(self, batch: Batch, memory: Any = None, objective: Any = None, judge: bool = False) -> Losses:
         """The losses of a batch; to `judge` adds the right guesses as name/right."""
-        model: Any = self.model if memory is None else Recalling(self.model, memory)
-        objective = objective or self.objective
-        return {**objective.loss(model, batch), **(right(model, batch, objective) if judge and memory is None else {})}
+        objective, found = objective or self.objective, {}
+        if judge:  # a memory moves on with every pass: this one has a copy
+            found = right(self.recalling(None if memory is None else replica(memory)), batch, objective)
+        return {**objective.loss(self.recalling(memory), batch), **found}
+
+    def recalling(self, memory: Any) -> Any:
+        """The model, with what it remembers."""
+        return self.model if memory is None else Recalling(self.model, memory)
 
 
 @torch.no_grad()
