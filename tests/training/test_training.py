@@ -41,7 +41,9 @@ def trainer(seed=0, dropout=0.1, **settings):
 
 
 def source(t, store=STORE):
-    return lambda phase, position: batches(store, t.objectives[-1 if phase else 0], t.settings.tokens, t.settings.seed, position)
+    return lambda phase, position: batches(
+        store, t.objectives[-1 if phase else 0], t.settings.tokens, t.settings.seed, position
+    )
 
 
 def run(t, until=None):
@@ -95,7 +97,9 @@ def test_a_step_of_many_batches_is_one_large_batch():
     sizes = np.random.default_rng(0).integers(3, 16, 400)
     tokens = np.random.default_rng(1).integers(0, 30, sizes.sum()).astype(np.uint16)
     ragged = Store(tokens, np.append(0, np.cumsum(sizes)), 30, "x")
-    t = trainer(dropout=0.0, accumulate=4, steps=1, clip=0.0, optimizer="sgd", warmup=0, schedule="constant", betas=(0.0, 0.9))
+    t = trainer(
+        dropout=0.0, accumulate=4, steps=1, clip=0.0, optimizer="sgd", warmup=0, schedule="constant", betas=(0.0, 0.9)
+    )
     taken = list(itertools.islice(source(t, ragged)(1, 0), 4))
     before = {n: p.detach().clone() for n, p in t.model.named_parameters()}
     report = next(t.train(source(t, ragged)))
@@ -172,14 +176,19 @@ def test_what_is_no_number_leaves_no_trace(kind):
             assert all(torch.equal(now[key], frozen[key]) for key in now), "neither a weight nor a moment has moved"
             assert report.examples[1] > report.examples[0]
         groups = t.state()[0]
-        frozen = {**{f"m{i}": v.clone() for i, v in groups["model"].items()}, **{k: v.clone() for k, v in groups["optimizer"].items()}}
+        frozen = {
+            **{f"m{i}": v.clone() for i, v in groups["model"].items()},
+            **{k: v.clone() for k, v in groups["optimizer"].items()},
+        }
     assert skipped == sorted(bad), "and no other step is left out"
     assert all(torch.isfinite(p).all() for p in t.model.parameters())
 
 
 def test_too_many_of_them_end_the_run():
     t = Trainer(model(), [Odd(range(2, 99))], Train(steps=14, tokens=128, length=16, skips=3))
-    with pytest.raises(Diverged, match=r"3 steps in a row gave no number, the last at step 4, examples \d+ to \d+") as error:
+    with pytest.raises(
+        Diverged, match=r"3 steps in a row gave no number, the last at step 4, examples \d+ to \d+"
+    ) as error:
         list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
     assert error.value.code == 3
 

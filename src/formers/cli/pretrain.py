@@ -16,15 +16,15 @@ from .progress import progress
 UNTRAINED = ("textcnn", "vectors")  # these are not pretrained: a task's, or a method of its own
 HELP = """{help}.
 
-Trains a tokenizer, prepares the text, trains with the family's own objective and writes a report. Ctrl-C saves; the same
-command with --resume goes on. Any setting can be given by its name: --model.layers 4, --train.steps 2000,
---objective.name causal, --data.unit line; --print-config shows all of them. Under torchrun, the processes share the work.
+Trains a tokenizer, prepares the text, trains with the family's own objective and writes a report. Ctrl-C saves; the
+same command with --resume goes on. Any setting can be given by its name: --model.layers 4, --train.steps 2000,
+--objective.name causal, --data.unit line; --print-config shows all of them. Under torchrun, processes share the work.
 
 formers pretrain {name} --data my.txt
 formers pretrain {name} --data corpus-store --recipe paper --train.steps 100000 --out runs/first
 formers pretrain {name} --resume --out runs/first
 
-Exit codes: 2 an error, 3 the loss is no number any more, 130 after Ctrl-C and 143 after SIGTERM (saved, ready to resume).
+Exit codes: 2 an error, 3 the loss is no number any more, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
 
 Parameters
 ----------
@@ -133,7 +133,9 @@ def run(
         )  # fmt: skip
     console = Console(highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
     if done.score is not None:
-        base = "" if done.baseline is None else f" (unigram {done.baseline.loss:.2f} nats, {done.baseline.accuracy:.1%})"
+        base = (
+            "" if done.baseline is None else f" (unigram {done.baseline.loss:.2f} nats, {done.baseline.accuracy:.1%})"
+        )
         console.print(f"held-out text: {done.score.loss:.2f} nats, {done.score.accuracy:.1%} right{base}", markup=False)
     console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
 

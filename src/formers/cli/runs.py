@@ -24,7 +24,9 @@ def runs(folder: Path = Path("runs")) -> None:
     from ..training.runs import Folder, summary
 
     if not folder.is_dir():
-        raise Error("there is no such folder", where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/")
+        raise Error(
+            "there is no such folder", where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/"
+        )
     table = Table("run", "family", "steps", "held-out loss", "parameters", "state", box=None)
     found = sorted(p.parent for p in folder.glob("**/run.json"))
     for path in found:
@@ -70,5 +72,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
     asked, store = about["asked"], run / "data" / "store"
     given = {} if asked["data"]["source"] or not store.is_dir() else {"data.source": [str(store)]}
     if not asked["data"]["source"] and not given:
-        raise Error("the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain")
+        raise Error(
+            "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
+        )
     train(asked["family"], given, out, asked, False, device, False, {})

@@ -11,15 +11,28 @@ from torch import Tensor
 
 from ..errors import Error
 from ..former import Former, build
+from ..interop import safe
+from ..registry import member
 from ..text.tokenizer import Tokenizer
 from .configure import Asked
 
 
+def known(asked: Asked) -> None:
+    """Refuse a checkpoint of another family before its weights are read."""
+    if str(asked.init).startswith("hub:"):
+        return
+    folder = safe.folder(asked.init)
+    name = None
+    if safe.exists(folder, "formers.json"):
+        name = safe.read_json(folder, "formers.json").get("family")
+    elif safe.exists(folder, "config.json"):
+        name = safe.read_json(folder, "config.json").get("model_type")
+    if isinstance(name, str) and member(name).name != asked.family:
+        raise Error(f"holds a {name}, not a {asked.family}", where=asked.init, fix=f"formers pretrain {name} --init …")
+
+
 def adopt(former: Former, tokenizer: Tokenizer, asked: Asked) -> Former:
     """The model with a tokenizer: its own as it is, another with its embeddings resized."""
-    if former.family != asked.family:
-        what = f"holds a {former.family}, not a {asked.family}"
-        raise Error(what, where=asked.init, fix=f"formers pretrain {former.family} --init …")
     changed = {k: v for k, v in asked.given.items() if getattr(former.config, k, None) != v and k != "vocab"}
     free = {k: v for k, v in changed.items() if "dropout" in k}
     if set(changed) - set(free):
@@ -69,8 +82,8 @@ def resized(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, A
 def origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
     """Of each new piece, the old pieces that it starts from: itself, its role, or those that spell it."""
     known = {old.token(i): i for i in range(len(old))}
-    special = {token: old.id(role) for role, token in new.special.items() if old.id(role) is not None}
-    rows = []
+    special = {token: i for role, token in new.special.items() if (i := old.id(role)) is not None}
+    rows: list[list[int]] = []
     for i in range(len(new)):
         token = new.token(i)
         if token in special:

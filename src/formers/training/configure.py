@@ -104,7 +104,9 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
     for layer in layers:
         for key, values in layer.items():
             if not isinstance(values, Mapping):
-                raise Error(f"{key} is a table of settings, not {values!r}", where=where, fix=f"write {key}: and below it")
+                raise Error(
+                    f"{key} is a table of settings, not {values!r}", where=where, fix=f"write {key}: and below it"
+                )
             merged[key] |= values
     context = merged["model"].get("context")
     if context and "length" not in {**layers[1]["train"], **layers[2].get("train", {})}:

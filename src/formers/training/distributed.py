@@ -14,7 +14,7 @@ import datetime
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -78,7 +78,7 @@ class Shards(Copies):
         for part in step.modules():
             if isinstance(part, Block):
                 fully_shard(part)
-        return fully_shard(step)
+        return cast(nn.Module, fully_shard(step))
 
     @contextlib.contextmanager
     def last(self, step: nn.Module, last: bool) -> Iterator[None]:

@@ -77,7 +77,9 @@ class Trainer:
         self.norms: deque[float] = deque(maxlen=USUAL)
         self.inner = Step(self.model, self.objectives[-1])
         self.wrapped = self.world.wrap(self.inner)
-        self.optimizer = optimizer(s.optimizer, self.model, s.lr, decay=s.decay, betas=s.betas, eps=s.eps)
+        self.optimizer = optimizer(
+            s.optimizer, self.model, s.lr, decay=s.decay, betas=(s.betas[0], s.betas[1]), eps=s.eps
+        )
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.type == torch.float16)
         self.share = schedule(s.schedule, s.steps, s.warmup)
         self.average = {n: t.detach().clone() for n, t in weights(self.model).items()} if s.ema else {}

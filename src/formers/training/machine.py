@@ -41,7 +41,9 @@ class Meter:
         part = next((v for k, v in report.losses.items() if k in ("lm", "mlm")), report.loss)
         words = f"loss {report.loss:.3f}, perplexity {math.exp(min(part, 50.0)):,.1f}, {speed:,.0f} tokens/s"
         share = speed / size * self.work / self.best
-        words += f", {share:.0%} of peak, {memory(self.trainer.device) / 2**30:.1f} GiB, {left((steps - end[2]) * each)}"
+        words += (
+            f", {share:.0%} of peak, {memory(self.trainer.device) / 2**30:.1f} GiB, {left((steps - end[2]) * each)}"
+        )
         self.tell("training", report.step, steps, words + (", left out" if report.skipped else ""))
 
 

@@ -46,6 +46,11 @@ def material(
     `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `held`; `tokenizer` is one
     that is loaded.
     """
+    kept = folder / "store"
+    if text is None and not data.source and (kept / "store.json").is_file():  # it was in memory when the run began
+        beside = folder / "held"
+        other = Store.open(beside) if (beside / "store.json").is_file() else part(kept)
+        return Material(Store.open(kept).tokenizer, Store.open(kept), other)
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
     first = Path(data.source[0]) if data.source else folder
@@ -63,7 +68,9 @@ def material(
     tokenizer = tokenizer or chosen(family, data, folder, text, tell)
     aside = apart(data, folder / "held", held, tokenizer, tell)
     share = 0.0 if aside is not None else data.held_out
-    store = stored(data, folder / "store", text if text is not None else find(list(data.source)), tokenizer, share, tell)
+    store = stored(
+        data, folder / "store", text if text is not None else find(list(data.source)), tokenizer, share, tell
+    )
     return Material(tokenizer, store, aside or part(folder / "store"))
 
 

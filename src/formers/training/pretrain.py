@@ -1,41 +1,31 @@
-"""formers.pretrain: from text to a pretrained model with the family's own objective, in one call that can be resumed."""
+"""formers.pretrain: from text to a pretrained model with the family's own objective; it can be resumed."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import json
-import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from ..batch import Batch
 from ..config import Tell
-from ..data.loader import batches
-from ..data.store import Store
 from ..errors import Error
 from ..former import Former, build, count, empty
-from ..interop.directory import load, save
-from ..nn.block import Stack
-from ..nn.memory import Memory
-from ..nn.projected import State
-from ..objectives.choose import OBJECTIVES, objective, settings
+from ..interop.directory import save
 from ..registry import member
 from ..text.tokenizer import Tokenizer
-from .adopt import adopt
 from .checkpoint import Checkpoints
 from .configure import TABLES, Asked, configure, sized
+from .course import Course, ready
 from .distributed import Shards, together
-from .evaluate import Score, evaluate, unigram
-from .loop import Trainer
+from .evaluate import Score
 from .machine import Meter, machine, memory, peak, work
 from .material import Material, material
 from .report import report
@@ -213,7 +203,9 @@ def roomy(path: Path, asked: Asked) -> None:
     """Refuse to begin where the disk cannot take the checkpoints."""
     if asked.init is not None:
         return
-    numbers = count(empty(asked.family, sized(asked, vocab=asked.data.pieces), member(asked.family).family.pretraining).model)
+    numbers = count(
+        empty(asked.family, sized(asked, vocab=asked.data.pieces), member(asked.family).family.pretraining).model
+    )
     kept = asked.train.last + asked.train.best + 1
     need, free = 12 * numbers * kept, shutil.disk_usage(path).free
     if need > free:
@@ -236,122 +228,6 @@ def remember(folder: Folder, asked: Asked, found: Material, world: World) -> Non
         tokens = {"tokens": len(found.store.tokens), "documents": len(found.store.starts) - 1}
         about = {"asked": asked.table(), "data": {**found.fingerprints, **tokens}, "machine": machine(world)}
     folder.describe(about)
-
-
-class Course:
-    """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
-
-    def __init__(self, asked: Asked, found: Material, world: World):
-        self.asked, self.found, self.world = asked, found, world
-        s = asked.train
-        torch.use_deterministic_algorithms(s.deterministic)
-        self.goals = [self.goal(s.phase_length(phase), found.store) for phase in ((0, 1) if s.short else (1,))]
-        self.former = former(asked, found.tokenizer, self.goals[-1])
-        self.former.model.to(world.device)
-        for stack in self.former.model.modules():
-            if isinstance(stack, Stack):
-                stack.checkpointing = s.checkpointing
-        self.trainer = Trainer(self.former.model, self.goals, s, world)
-        self.judged: Score | None = None
-        self.seen: list[Batch] | None = None
-
-    def goal(self, length: int, store: Store, held: bool = False) -> Any:
-        """The objective for examples of a length; with streams where the family carries something over."""
-        asked, s = self.asked, self.asked.train
-        options = {key: value for key, value in asked.objective.items() if key != "name"}
-        name = asked.objective["name"]
-        body = member(asked.family).family.body
-        known = settings(OBJECTIVES[name].kind)
-        if s.carry and hasattr(body, "state") and "streams" in known and "streams" not in options and body_carries(body):
-            if s.ramp:
-                raise Error("train.ramp does not go with a memory that is carried over", fix="--train.carry false")
-            rows = max(1, s.tokens // length)
-            parts = 1 if held else s.accumulate
-            rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
-            options |= {"streams": rows * parts, "rows": rows}
-        return objective(name, self.found.tokenizer, length, **options)
-
-    def source(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        """The batches of a phase from a position on."""
-        s, goal = self.asked.train, self.goals[-1 if phase else 0]
-        return batches(
-            self.found.store, goal, s.tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
-            ranks=self.world.size, pin=self.world.device.type == "cuda",
-        )  # fmt: skip
-
-    def looks(self) -> list[Batch]:
-        """This process's share of the batches that the model is judged by."""
-        held = self.found.held
-        assert held is not None
-        if self.seen is None:
-            s, world = self.asked.train, self.world
-            self.held_goal = self.goal(s.length, held, held=True)
-            most = -(-self.asked.data.looks // world.size)
-            some = batches(held, self.held_goal, s.tokens, s.seed + 1, epochs=1, rank=world.rank, ranks=world.size)
-            self.seen = [batch for batch, _ in itertools.islice(some, most)]
-        return self.seen
-
-    def check(self) -> dict[str, float]:
-        """Losses and shares of right guesses on held-out text."""
-        seen, t = self.looks(), self.trainer
-        self.judged = evaluate(self.former.model, self.held_goal, seen, t.forward, self.world.add, self.world.device)
-        losses = [v for k, v in self.judged.all.items() if not k.endswith("/right") and k != "balance"]
-        return {"loss": sum(losses) if losses else math.nan, **self.judged.all}
-
-    def unigram(self) -> Score | None:
-        """What token frequencies alone would give, on the same places."""
-        if self.found.held is None or self.looks()[0].labels is None or self.looks()[0].ids.ndim > 1:
-            return None
-        return unigram(self.found.store, self.looks())
-
-    def words(self) -> str:
-        """The run in one line."""
-        s = self.asked.train
-        tokens = s.steps * s.tokens * s.accumulate
-        return (
-            f"{self.asked.family}: {count(self.former.model):,} parameters, {len(self.found.store.tokens):,} tokens of text, "
-            f"{s.steps:,} steps of {s.tokens * s.accumulate:,} ({tokens / max(1, len(self.found.store.tokens)):.1f} times the text)"
-        )
-
-
-def body_carries(body: Any) -> bool:
-    """A family whose state is worth carrying from batch to batch while it learns."""
-    return body.state in (Memory, State)
-
-
-def former(asked: Asked, tokenizer: Tokenizer, goal: Any) -> Former:
-    """A new model that fits the tokenizer, or one from a checkpoint."""
-    declared = member(asked.family).family
-    head = declared.pretraining
-    if asked.objective["name"] != declared.objective:  # another objective may need another head
-        wanted = {part for part in (goal.part, getattr(goal, "answer", None)) if part is not None}
-        heads = declared.heads(sized(asked, **ids(tokenizer, goal)) if asked.init is None else declared.config())
-        head = next((name for name, parts in heads.items() if set(parts) == wanted), head)
-    if asked.init is not None:
-        return adopt(load(asked.init, head=head), tokenizer, asked)
-    config = sized(asked, **ids(tokenizer, goal))
-    made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
-    made.tokenizer = tokenizer
-    return made
-
-
-def ids(tokenizer: Tokenizer, goal: Any = None) -> dict[str, int | None]:
-    """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
-    found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
-    if (start := getattr(goal, "start", None)) is not None:
-        found["start"] = start
-    return {**found, "vocab": len(tokenizer)}
-
-
-def ready(path: Path, run: Course) -> None:
-    """Fail before the first step what would fail at the last."""
-    first = run.source(run.asked.train.phase(0), 0)
-    batch, _ = next(first)
-    first.close()  # type: ignore[attr-defined]
-    ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
-    vocab = getattr(run.former.config, "vocab", None)
-    if vocab is not None and ids_.ndim == 1 and int(ids_.max()) >= vocab:
-        raise Error(f"token {int(ids_.max())} is beyond the model's vocabulary of {vocab}", where=path, fix="take its own")
 
 
 def finish(folder: Folder, run: Course) -> tuple[Former, int]:

@@ -33,7 +33,16 @@ SMALL = {
     "rotary": 16, "window": 32, "experts": 4, "sparse": 2, "cutoffs": (), "char_dim": 8, "cell": 256, "memory": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0,
 }  # fmt: skip
-QUICK = {"steps": 500, "tokens": 2048, "length": 64, "lr": 2e-3, "schedule": "wsd", "warmup": 50, "save": 100, "check": 50}
+QUICK = {
+    "steps": 500,
+    "tokens": 2048,
+    "length": 64,
+    "lr": 2e-3,
+    "schedule": "wsd",
+    "warmup": 50,
+    "save": 100,
+    "check": 50,
+}
 MASKED = {"steps": 1500, "tokens": 2040, "length": 24, "lr": 1.5e-3}
 OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train
     "bert": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
@@ -59,7 +68,9 @@ def adam(lr: float, second: float = 0.999, eps: float = 1e-8, **more: Any) -> di
 
 BERT = adam(1e-4, eps=1e-6, decay=0.01, schedule="linear", warmup=10_000, steps=1_000_000, tokens=65_536, accumulate=2,
             length=512, short=128)  # §A.2: 256 examples of 512  # fmt: skip
-GPT3 = adam(6e-4, 0.95, decay=0.1, schedule="cosine", warmup=750, steps=600_000, tokens=65_536, accumulate=8, length=2048)
+GPT3 = adam(
+    6e-4, 0.95, decay=0.1, schedule="cosine", warmup=750, steps=600_000, tokens=65_536, accumulate=8, length=2048
+)
 T5 = {"optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse", "warmup": 10_000, "steps": 524_288, "tokens": 65_536,
       "length": 512, "clip": 0.0}  # §3.1.2: 128 examples of 512  # fmt: skip
 PAPER: dict[str, dict[str, Any]] = {

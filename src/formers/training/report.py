@@ -1,5 +1,4 @@
-"""The report of a run, or of several side by side: self-contained HTML, and Markdown. All of it is in the run's folder.
-"""
+"""The report of a run, or of several side by side: self-contained HTML, and Markdown, out of the run's folder."""
 
 from __future__ import annotations
 
@@ -44,12 +43,14 @@ class Story:
         last = self.steps[-1] if self.steps else {"step": 0, "tokens": 0, "seconds": 0.0}
         skipped = sum(bool(row.get("skipped")) for row in self.steps)
         speed = last["tokens"] / last["seconds"] if last["seconds"] else 0.0
+        of, best = self.asked["train"]["steps"], result.get("best", "–")
+        parts = f"{machine['processes']} process(es), {machine['threads']} threads"
         rows = [
             ("parameters", f"{result.get('parameters', 0):,}"),
             ("text", f"{data['tokens']:,} tokens in {data['documents']:,} documents"),
-            ("steps", f"{last['step']:,} of {self.asked['train']['steps']:,}; best checkpoint {result.get('best', '–')}"),
+            ("steps", f"{last['step']:,} of {of:,}; best checkpoint {best}"),
             ("speed", f"{speed:,.0f} tokens/s, {last['tokens']:,} tokens in {last['seconds']:,.0f} s"),
-            ("machine", f"{machine['name']} ({machine['device']}), {machine['processes']} process(es), {machine['threads']} threads"),
+            ("machine", f"{machine['name']} ({machine['device']}), {parts}"),
             ("versions", f"formers {machine['formers']}, torch {machine['torch']}, Python {machine['python']}"),
             ("tokenizer", data["tokenizer"]),
             ("store", data["store"]),

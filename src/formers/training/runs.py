@@ -1,13 +1,13 @@
 """A run's folder and what happens in it: steps, looks at held-out text, checkpoints, signals.
 
-    RUN/run.json         what was asked for, and of what code, data and machine
-    RUN/data/            the tokenizer and the token store, if the run made them
-    RUN/metrics.jsonl    one line for each step and each look at held-out text
-    RUN/samples.jsonl    what the model could do on the way
-    RUN/steps/           checkpoints (training/checkpoint.py)
-    RUN/model/           at the end, the best of them: formers.load opens it
-    RUN/report.html, .md
-    RUN/lock             held while the run is under way
+RUN/run.json         what was asked for, and of what code, data and machine
+RUN/data/            the tokenizer and the token store, if the run made them
+RUN/metrics.jsonl    one line for each step and each look at held-out text
+RUN/samples.jsonl    what the model could do on the way
+RUN/steps/           checkpoints (training/checkpoint.py)
+RUN/model/           at the end, the best of them: formers.load opens it
+RUN/report.html, .md
+RUN/lock             held while the run is under way
 """
 
 from __future__ import annotations
@@ -168,19 +168,19 @@ def drive(
             stack.callback(log.close)
         stack.callback(writer.wait)
         for report in trainer.train(source):
+            if log is not None:
+                log.write(row(report))
+                if tell is not None:
+                    tell(report)
+                if sample is not None and report.step in asked:
+                    sample(report.step)
             done = report.step == s.steps
             stop = world.add([signals.caught or 0])[0] > 0
             saves = done or stop or report.step % s.save == 0
             looks = check is not None and (saves or report.step % s.check == 0)
             seen = check() if looks and check is not None else None
-            if log is not None:
-                log.write(row(report))
-                if seen is not None:
-                    log.write({"step": report.step, "held": seen})
-                if tell is not None:
-                    tell(report)
-                if sample is not None and report.step in asked:
-                    sample(report.step)
+            if log is not None and seen is not None:
+                log.write({"step": report.step, "held": {name: number(value) for name, value in seen.items()}})
             if saves:
                 state = trainer.state()
                 if world.first:
@@ -228,9 +228,10 @@ class Log:
 def row(report: Report) -> dict[str, Any]:
     """A step as a line of the file of measurements."""
     odd = {"skipped": True, "examples": report.examples} if report.skipped else {}
+    seconds = round(report.seconds, 3)
     return {
         "step": report.step, "loss": number(report.loss), "losses": {n: number(v) for n, v in report.losses.items()},
-        "norm": number(report.norm), "lr": report.lr, "tokens": report.tokens, "seconds": round(report.seconds, 3), **odd,
+        "norm": number(report.norm), "lr": report.lr, "tokens": report.tokens, "seconds": seconds, **odd,
     }  # fmt: skip
 
 

@@ -12,8 +12,8 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["copies", "shards"]
 SHORT = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
 # What a run that goes on may do otherwise than before: nothing that says which examples it sees.
-FREE = ("steps", "lr", "schedule", "warmup", "decay", "clip", "workers", "save", "last", "best", "every", "check", "skips",
-        "spike", "compile", "checkpointing", "parallel", "samples")  # fmt: skip
+FREE = ("steps", "lr", "schedule", "warmup", "decay", "clip", "workers", "save", "last", "best", "every", "check",
+        "skips", "spike", "compile", "checkpointing", "parallel", "samples")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,7 @@ class Recalling:
         self.model, self.memory = model, memory
 
     def __call__(self, batch: Batch, **how: Any) -> Tensor:
+        """Hidden states."""
         return self.model(batch, **{"memory" if isinstance(self.memory, Memory) else "cache": self.memory}, **how)
 
     def __getattr__(self, name: str) -> Any:

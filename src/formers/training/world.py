@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from .state import Tensors
 
+CPU = torch.device("cpu")
+
 
 @dataclass
 class World:
@@ -19,7 +21,7 @@ class World:
 
     rank: int = 0
     size: int = 1
-    device: torch.device = torch.device("cpu")
+    device: torch.device = CPU
 
     @property
     def first(self) -> bool:

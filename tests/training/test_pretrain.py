@@ -1,0 +1,246 @@
+"""From text to a model in one call: settings, folders, reports, continued pretraining."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import formers
+from formers import Error
+from formers.inspection.attention import attention
+from formers.registry import MEMBERS
+from formers.training.configure import configure
+from formers.training.recipes import PAPER, recipe
+from formers.training.report import write
+from formers.training.runs import Folder, Stopped, summary
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+RNG = np.random.default_rng(0)
+TEXT = [
+    ". ".join(" ".join(WORDS[(s + i) % 10] for i in range(6)) for s in RNG.integers(0, 10, 5)) + "." for _ in range(60)
+]
+SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 24, "ff": 32}
+TRAIN = {"steps": 12, "tokens": 240, "length": 24, "warmup": 2, "check": 6, "save": 6, "lr": 1e-2, "samples": 2}
+OWN = {"pieces": 300, "looks": 2, "held_out": 0.2}
+
+
+def pretrain(family="gpt2", text=TEXT, out=None, **more):
+    tables = {"model": SMALL, "train": TRAIN, "data": OWN}
+    given = {key: {**tables[key], **more.pop(key, {})} for key in tables}
+    return formers.pretrain(family, text, out=out, **given, **more)
+
+
+def weights(run):
+    return dict(run.former.model.named_parameters())
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+
+
+def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
+    told = []
+    run = pretrain(out=tmp_path / "run", tell=lambda *a: told.append(a), train={"steps": 40})
+    assert {what for what, *_ in told} >= {"tokenizer", "training"}
+    assert "tokens/s" in told[-1][3]
+    assert run.score.loss < run.baseline.loss
+    loaded = formers.load(tmp_path / "run" / "model")
+    assert torch.equal(loaded.logits(torch.tensor([[5, 6, 7]])), run.former.logits(torch.tensor([[5, 6, 7]])))
+    assert loaded.tokenizer.fingerprint == run.former.tokenizer.fingerprint
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in rows if "losses" in r] == list(range(1, 41))
+    assert [r["step"] for r in rows if "held" in r] == [6, 12, 18, 24, 30, 36, 40]
+    assert run.history == rows
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert [s["step"] for s in samples] == [20, 40]
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["data"]["tokenizer"] == loaded.tokenizer.fingerprint
+    assert about["result"]["parameters"] == sum(p.numel() for p in loaded.model.parameters())
+    page, words = ((tmp_path / "run" / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    assert page.count("<polyline") == 2
+    assert "After step 20" in words
+    assert "steps: 40" in words
+    assert summary(Folder(tmp_path / "run"), "x")[-1] == "done"
+    assert not (tmp_path / "run" / "lock").exists()
+
+
+def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
+    whole = pretrain(out=tmp_path / "whole")
+    seen = []
+
+    def hook(line):
+        seen.append(line["step"])
+        if line["step"] == 7 and "losses" in line:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved") as error:
+        pretrain(out=tmp_path / "cut", hook=hook)
+    assert error.value.code == 143
+    with pytest.raises(Error, match="there is a run here already"):
+        pretrain(out=tmp_path / "cut")
+    again = formers.pretrain(out=tmp_path / "cut", resume=True)
+    assert same(whole, again)
+    keep = [{k: v for k, v in r.items() if k != "seconds"} for r in whole.history]
+    got = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history if r["step"] != 7 or "losses" in r]
+    assert got == keep
+    longer = formers.pretrain(out=tmp_path / "cut", resume=True, train={"steps": 14})
+    assert longer.history[-1]["step"] == 14
+    with pytest.raises(Error, match=r"train.tokens cannot change in a run that goes on"):
+        formers.pretrain(out=tmp_path / "cut", resume=True, train={"tokens": 480})
+    with pytest.raises(Error, match="is a run of gpt2, not of bert"):
+        formers.pretrain("bert", out=tmp_path / "cut", resume=True)
+
+
+def test_resume_begins_where_there_is_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = pretrain(resume=True)
+    assert first.folder.as_posix() == "runs/gpt2-1"
+    assert pretrain().folder.as_posix() == "runs/gpt2-2"
+    assert formers.pretrain("gpt2", resume=True).folder.as_posix() == "runs/gpt2-2", "the newest"
+
+
+def test_files_stores_and_held_out_files(tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(TEXT[:50]) + "\n", encoding="utf-8")
+    (tmp_path / "b.txt").write_text("\n".join(TEXT[50:]) + "\n", encoding="utf-8")
+    made = pretrain(text=tmp_path / "a.txt", out=tmp_path / "one", data={"held": [str(tmp_path / "b.txt")]})
+    listed = pretrain(text=TEXT[:50], out=tmp_path / "two", held=TEXT[50:])
+    assert same(made, listed)
+    assert made.score == listed.score
+    store = pretrain(text=tmp_path / "one" / "data" / "store", out=tmp_path / "three", held=TEXT[50:])
+    assert same(made, store)
+    about = json.loads((tmp_path / "three" / "run.json").read_text())
+    with (tmp_path / "a.txt").open("a") as file:
+        file.write("more\n")
+    with pytest.raises(Error, match="begun with other settings"):
+        formers.pretrain(out=tmp_path / "one", resume=True, train={"steps": 13})
+    formers.prepare(TEXT[:9], about_tokenizer(tmp_path / "one"), tmp_path / "other")
+    (tmp_path / "three" / "run.json").write_text(json.dumps({**about, "asked": {**about["asked"], "data": {
+        **about["asked"]["data"], "source": [str(tmp_path / "other")]}}}))  # fmt: skip
+    with pytest.raises(Error, match="the text has changed since the run began"):
+        formers.pretrain(out=tmp_path / "three", resume=True)
+
+
+def about_tokenizer(folder):
+    return formers.load(folder / "model").tokenizer
+
+
+def test_settings_are_merged_and_checked(tmp_path):
+    asked = configure("bert", None, {"train.lr": "3e-4", "model.layers": "2", "data.source": "x.txt"})
+    assert (asked.train.lr, asked.model["layers"], asked.data.source) == (3e-4, 2, ("x.txt",))
+    file = tmp_path / "run.yaml"
+    file.write_text(asked.text(), encoding="utf-8")
+    assert configure(None, file).table() == asked.table()
+    assert yaml.safe_load(asked.text())["train"]["lr"] == 3e-4
+    file.write_text("train: {lr: 1e-3}\nmodel: {layers: 5}\n")
+    assert configure("bert", file, {"model.layers": 7}).model["layers"] == 7
+    base = configure("bert", preset="bert-base", recipe="paper")
+    assert base.train.steps == 1_000_000
+    small = configure("bert", None, {"model.dim": 384, "model.layers": 6, "model.heads": 6}, recipe="paper")
+    assert small.train.steps < 1_000_000
+    assert small.train.lr > base.train.lr
+    for name in PAPER:
+        assert recipe(name, "paper").train
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "words"),
+    [
+        ("gpt2", {"model.layrs": 2}, "unknown setting 'layrs' of model. Did you mean 'layers'"),
+        ("gpt2", {"train.stepz": 2}, "unknown setting 'stepz'"),
+        ("gpt2", {"trian.steps": 2}, "unknown setting 'trian.steps'"),
+        ("gpt2", {"model.heads": 3}, "heads"),
+        ("gpt2", {"model.layers": "many"}, "must be int"),
+        ("gpt2", {"objective.rate": 0.2}, "unknown setting 'rate' of objective 'causal'"),
+        ("gpt2", {"objective.name": "casual"}, "Did you mean 'causal'"),
+        ("gpt2", {"train.length": 500}, "longer than the model's context of 64"),
+        ("textcnn", {}, "textcnn is not pretrained"),
+        ("gtp2", {}, "Did you mean 'gpt2'"),
+        ("gpt2", {"data.held_out": 2}, "cannot be held out"),
+        ("gpt2", {"data.unit": "word"}, "cannot be 'word'"),
+    ],
+)
+def test_what_makes_no_sense_is_one_line(family, given, words):
+    with pytest.raises(Error) as error:
+        configure(family, None, given)
+    assert words in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_data_and_a_folder_in_use(tmp_path):
+    with pytest.raises(Error, match="there is no text to learn from"):
+        formers.pretrain("gpt2", out=tmp_path / "a")
+    with pytest.raises(Error, match=r"nothing\.txt"):
+        formers.pretrain("gpt2", tmp_path / "nothing.txt", out=tmp_path / "b")
+    with pytest.raises(Error, match="no example can be made|too few|empty"):
+        formers.pretrain("xlnet", ["a b"], out=tmp_path / "c", data={"held_out": 0.0})
+    with Folder(tmp_path / "d").held(), pytest.raises(Error, match="is in use by process"):
+        pretrain(out=tmp_path / "d")
+
+
+def test_a_full_disk_is_seen_before_the_first_step(tmp_path, monkeypatch):
+    from formers.training import pretrain as module
+
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
+    with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
+        pretrain(out=tmp_path / "run")
+
+
+def test_continued_pretraining(tmp_path):
+    first = pretrain(out=tmp_path / "first", train={"steps": 40})
+    same_words = pretrain(
+        out=tmp_path / "second",
+        init=tmp_path / "first" / "model",
+        data={"tokenizer": str(tmp_path / "first" / "model")},
+        train={"steps": 1, "lr": 0.0},
+    )
+    assert same_words.score.loss == pytest.approx(first.score.loss, abs=0.2), "it goes on where the first ended"
+    other = pretrain(
+        out=tmp_path / "third", init=tmp_path / "first" / "model", data={"pieces": 280}, train={"steps": 1, "lr": 0.0}
+    )
+    old, new = first.former.tokenizer, other.former.tokenizer
+    assert new.fingerprint != old.fingerprint
+    assert other.former.config.vocab == len(new)
+    known = {old.token(i): i for i in range(len(old))}
+    kept = [(known[new.token(i)], i) for i in range(len(new)) if new.token(i) in known]
+    assert len(kept) > 250
+    a, b = first.former.model.body.embed.token.weight, other.former.model.body.embed.token.weight
+    for i, j in kept:
+        assert torch.equal(a[i], b[j])
+    fresh = pretrain(out=tmp_path / "fourth", data={"pieces": 280}, train={"steps": 1, "lr": 0.0})
+    assert other.score.accuracy > fresh.score.accuracy + 0.08, "what was learned is still there"
+    with pytest.raises(Error, match="model.layers cannot be 2: the checkpoint has 1"):
+        pretrain(out=tmp_path / "fifth", init=tmp_path / "first" / "model", model={"layers": 2})
+    with pytest.raises(Error, match="holds a gpt2, not a bert"):
+        formers.pretrain("bert", TEXT, out=tmp_path / "sixth", init=tmp_path / "first" / "model")
+
+
+def test_several_runs_on_one_page(tmp_path):
+    runs = {
+        "gpt2": pretrain("gpt2", out=tmp_path / "gpt2"),
+        "bert": pretrain("bert", out=tmp_path / "bert", objective={"name": "masked"}),
+    }
+    assert runs["bert"].former.head == "mlm"
+    looked = {name: attention(r.former, "one two three") for name, r in runs.items()}
+    path, folders = tmp_path / "report.html", {name: r.folder for name, r in runs.items()}
+    write(path, "A <title>", "Intro", folders, {"gpt2": [("Sample:", "<b>one</b> 한국어")]}, looked, "ko")
+    page = path.read_text(encoding="utf-8")
+    assert "A &lt;title&gt;" in page
+    assert "&lt;b&gt;one&lt;/b&gt; 한국어" in page
+    assert page.count("<polyline") == 4
+    assert page.count("layer 1, head 2</h3>") == 2
+    assert 'lang="ko"' in page
+    assert "http" not in page.replace("http://www.w3.org", ""), "self-contained: nothing is fetched"
+
+
+def test_every_family_has_its_recipes():
+    for name, member in MEMBERS.items():
+        if member.family.objective:
+            assert configure(name).train.steps
+            assert configure(name, recipe="paper").train.steps > 1000
