@@ -167,8 +167,11 @@ def tell(rows: Sequence[tuple[str, str]]) -> None:
 
 
 pretrain = App(
-    name="pretrain", help="Train a model of a family on text, with the family's own objective.", help_format="plaintext"
+    name="pretrain",
+    help="Train a model of a family on text, with the family's own objective.\n\nformers pretrain bert --data my.txt",
+    help_format="plaintext",
+    default_parameter=Parameter(negative=()),
 )
 for _member in MEMBERS.values():
     if _member.name not in UNTRAINED:
-        pretrain.command(verb(_member), name=_member.name, help=_member.help)
+        pretrain.command(verb(_member), name=_member.name)
