@@ -30,11 +30,29 @@ def test_windows_cover_every_document():
     plan = windows(made, 4, 0, 0)
     assert spans(plan) == [(0, 4), (4, 8), (6, 10), (10, 13), (14, 18), (17, 21)]
     again = windows(made, 4, 0, 1)
-    assert spans(again) == spans(plan)
     assert again.begin.tolist() != plan.begin.tolist()
     assert windows(made, 4, 0, 0).begin.tolist() == plan.begin.tolist()
     assert windows(made, 4, 1, 0).begin.tolist() != plan.begin.tolist()
     assert (plan.label == -1).all()
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=5), st.integers(2, 12), st.integers(1, 50))
+def test_windows_move_from_epoch_to_epoch(lengths, length, epoch):
+    """As many as in the first, full ones, inside their documents, and every place has its turn."""
+    made = store(*lengths)
+    first, plan = windows(made, length, 0, 0), windows(made, length, 0, epoch)
+    assert len(plan) == len(first)
+    owner = np.searchsorted(made.starts, plan.begin, side="right") - 1
+    assert (plan.begin >= made.starts[owner]).all()
+    assert (plan.end <= made.starts[owner + 1]).all()
+    sizes = np.diff(made.starts)
+    assert sorted(plan.lengths) == sorted(first.lengths)
+    assert (plan.lengths == np.minimum(length, sizes[owner])).all()
+    later = [windows(made, length, 0, e) for e in range(40)]
+    seen = {t for p in later for b, e in zip(p.begin, p.end, strict=True) for t in range(b, e)}
+    assert seen == {t for d in range(len(sizes)) if sizes[d] > 1 for t in range(made.starts[d], made.starts[d + 1])}
+    if sizes.max() > 2 * length:
+        assert len({tuple(sorted(p.begin)) for p in later}) > 1
 
 
 def test_windows_across_documents():

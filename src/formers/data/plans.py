@@ -17,6 +17,9 @@ from .draws import below, shuffled, uniform
 from .store import Store
 
 
+SHIFT = 0xDA7B  # what a random number is for
+
+
 @dataclass(frozen=True)
 class Plan:
     """Example n is made of the spans first[n] … first[n+1] - 1, and span s is the store's tokens begin[s]:end[s]."""
@@ -104,10 +107,16 @@ def windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = 
 
 
 def cut(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
-    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full."""
+    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full.
+
+    From the second epoch on the cuts are elsewhere: the inner windows are moved by some tokens, as many as before, and
+    the last of them may leave a gap to the end of it that this epoch does not see.
+    """
     count = -(-(end - begin) // length)  # windows of each stretch
-    owner = np.repeat(np.arange(len(count)), count)
-    stop = np.minimum(begin[owner] + (turns(count) + 1) * length, end[owner])
+    owner, turn = np.repeat(np.arange(len(count)), count), turns(count)
+    moved = below(length, seed, epoch, np.arange(len(count)), SHIFT)[owner] if epoch else 0
+    stop = np.maximum(begin[owner] + (turn + 1) * length - moved, begin[owner] + length)
+    stop = np.where(turn == count[owner] - 1, end[owner], np.minimum(stop, end[owner]))
     start = np.maximum(stop - length, begin[owner])
     keep = stop - start > 1
     start, stop = start[keep], stop[keep]

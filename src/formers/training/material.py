@@ -51,6 +51,12 @@ def material(
         beside = folder / "held"
         other = Store.open(beside) if (beside / "store.json").is_file() else part(kept)
         return Material(Store.open(kept).tokenizer, Store.open(kept), other)
+    if isinstance(text, Store):
+        if tokenizer is None:
+            tokenizer = text.tokenizer
+        text.fits(tokenizer)
+        aside = held if isinstance(held, Store) else apart(data, folder / "held", held, tokenizer, tell)
+        return Material(tokenizer, text, aside)
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
     first = Path(data.source[0]) if data.source else folder

@@ -71,7 +71,7 @@ def pretrain(
     hook: Callable[[dict[str, Any]], None] | None = None,
     **tables: Mapping[str, Any],
 ) -> Run:
-    """Train a model of a family on text: files, a prepared store, or a list, DataFrame or dataset of documents.
+    """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
 
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
     ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
