@@ -73,8 +73,8 @@ class Memory(Kept):
             old, new = self.states.get(layer), layout.unpack(x)[:, :longest]
             old = x.new_zeros(self.rows, self.used, x.shape[-1]) if old is None else old.to(x)
             both = torch.cat((old, new), 1)
-            if layout.uniform:
-                self.states[layer] = both[:, total - kept :]
+            if layout.uniform:  # not a view: what is forgotten is freed, and the next pass sees the same strides
+                self.states[layer] = both[:, total - kept :].contiguous()
             else:  # a row with n new states ends at slot used + n
                 slots = torch.arange(kept, device=x.device) + (self.used - kept + lengths)[:, None]
                 self.states[layer] = both.gather(1, slots.clamp(min=0)[:, :, None].expand(-1, -1, x.shape[-1]))

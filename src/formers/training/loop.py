@@ -86,7 +86,7 @@ class Trainer:
         self.memories = Memories(self.model, self.objectives[-1], s.carry)
         self.compiled = self.device.type == "cuda" if s.compile is None else s.compile
         if self.compiled:
-            self.inner.compile()
+            self.inner.compile(dynamic=False)  # batches have one shape
         self.generators: Tensors | None = None
 
     @contextlib.contextmanager
@@ -174,16 +174,20 @@ class Trainer:
 
     def forward(self, batch: Batch, memory: Any, objective: Any, judge: bool = False) -> Any:
         """The losses of a batch, compiled if that works on this machine."""
-        other = None if objective is self.objectives[-1] else objective
+        other, fast = None if objective is self.objectives[-1] else objective, self.inner._compiled_call_impl
         with torch.autocast(self.device.type, dtype=self.type, enabled=self.type != torch.float32):
+            if judge:  # seldom, and of another shape: not worth a compilation of its own
+                self.inner._compiled_call_impl = None
             try:
                 return self.wrapped(batch, memory, other, judge)
             except Exception as error:  # torch has no common class for what goes wrong while it compiles
-                if isinstance(error, Error | torch.OutOfMemoryError) or not self.compiled:
+                if isinstance(error, Error | torch.OutOfMemoryError) or not self.compiled or judge:
                     raise
-                self.compiled, self.inner._compiled_call_impl = False, None
+                self.compiled, self.inner._compiled_call_impl, fast = False, None, None
                 said = " ".join(str(error).split())[:200]
                 warnings.warn(f"not compiled, and slower for it: {type(error).__name__}: {said}", stacklevel=2)
+            finally:
+                self.inner._compiled_call_impl = fast
             return self.wrapped(batch, memory, other, judge)
 
     def odd(self, norm: float, loss: float) -> bool:

@@ -130,13 +130,14 @@ def result(folder: Folder, run: Course, best: int, score: Score | None, baseline
 
 def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
     """Settings given as dotted names and as tables, under dotted names."""
-    given = dict(overrides or {})
+    given: dict[str, Any] = {}
     for table, values in tables.items():
         if table not in TABLES or not isinstance(values, Mapping):
             raise Error(f"pretrain has no argument {table!r}", fix=f"tables of settings are {', '.join(TABLES)}")
         given |= {f"{table}.{key}": value for key, value in values.items()}
     if files(text):
         given["data.source"] = [str(text)] if isinstance(text, str | Path) else [str(one) for one in text]
+    given |= overrides or {}
     return given
 
 

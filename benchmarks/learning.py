@@ -1,0 +1,235 @@
+"""Do they learn what the papers say? Four runs on real text, each within ten minutes on one GPU.
+
+    python -m benchmarks.learning shakespeare wikitext2 --out runs/learning
+    python -m benchmarks.learning enwik8 bert --enwik8 enwik8.gz --set train.steps=5000
+
+Data: FORMERS_DATA (tinyshakespeare, WikiText-2), and --enwik8, the file as gzip. A run that is cut off goes on with the
+same command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import html
+import json
+import lzma
+import math
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import formers
+from formers.batch import Batch
+from formers.data.store import Store
+from formers.nn.memory import Memory
+from formers.text.tokenizer import Tokenizer
+from formers.text.trainers import train as train_tokenizer
+from formers.text.words import train as train_words
+
+BYTES = 257  # a byte-level tokenizer that has learned nothing: every character of ASCII is a token
+
+
+def lines(name: str) -> str:
+    """A text of the data folder."""
+    return lzma.open(Path(os.environ["FORMERS_DATA"]) / "lm" / f"{name}.txt.xz", "rt", encoding="utf-8").read()
+
+
+def bytewise() -> tuple[Tokenizer, np.ndarray]:
+    """A tokenizer of bytes, and the id of each byte."""
+    made = train_tokenizer("bpe", ["a"], BYTES, style="gpt2")
+    codes = np.zeros(256, np.uint16)
+    for i in range(len(made)):
+        raw = b"".join(made.spelled([i], True))
+        if len(raw) == 1:
+            codes[raw[0]] = i
+    return made, codes
+
+
+def stored(ids: np.ndarray, tokenizer: Tokenizer) -> Store:
+    """One long document."""
+    return Store(ids, np.array([0, len(ids)]), len(tokenizer), tokenizer.fingerprint)
+
+
+def shakespeare(out: Path, **more: Any) -> dict[str, Any]:
+    """Characters; the first nine tenths are learned. Published: 1.4697 nats (6 x 384)."""
+    text = lines("tinyshakespeare").encode()
+    tokenizer, codes = bytewise()
+    ids = codes[np.frombuffer(text, np.uint8)]
+    cut = int(0.9 * len(ids))
+    model = {"dim": 384, "layers": 6, "heads": 6, "context": 256, "ff": 1536, "dropout": 0.2, "attention_dropout": 0.2,
+             "embed_dropout": 0.2}  # fmt: skip
+    run = formers.pretrain(
+        "gpt2", stored(ids[:cut], tokenizer), held=stored(ids[cut:], tokenizer), tokenizer=tokenizer, out=out, resume=True,
+        model=model, data={"looks": 100}, train={
+            "steps": 4000, "tokens": 64 * 256, "length": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 100, "decay": 0.1,
+            "betas": (0.9, 0.99), "check": 250, "save": 1000, "ema": 0.998, "workers": 4}, **more)  # fmt: skip
+    return {"held-out nats": judged(run, ids[cut:], 256), "curve": curve(run)}
+
+
+def judged(run: Any, ids: np.ndarray, length: int) -> float:
+    """The saved model on all held-out text, in windows of `length`, in single precision."""
+    f = formers.load(run.folder / "model", device="cuda" if torch.cuda.is_available() else "cpu")
+    rows = torch.from_numpy(ids[: (len(ids) - 1) // length * length + 1].astype(np.int64)).to(f.device)
+    total = 0.0
+    with torch.inference_mode():
+        for x, y in zip(rows[:-1].view(-1, length).split(64), rows[1:].view(-1, length).split(64), strict=True):
+            total += float(torch.nn.functional.cross_entropy(f.logits(x).flatten(0, 1).float(), y.flatten(), reduction="sum"))
+    return total / (len(rows) - 1)
+
+
+def curve(run: Any) -> list[tuple[int, float]]:
+    """Loss on held-out text over steps."""
+    return [(row["step"], round(row["held"]["loss"], 4)) for row in run.history if "held" in row]
+
+
+def wikitext2(out: Path, **more: Any) -> dict[str, Any]:
+    """Words: those seen fewer than 3 times are unknown, every line ends with a mark. Published small models: 115."""
+    parts = {name: worded(lines(f"wikitext2.{name}")) for name in ("train", "valid", "test")}
+    tokenizer = train_words([parts["train"]], 10**6, style="transformer_xl", least=3, spaces=True)
+    ids = {k: np.array(tokenizer.encode(text, special=False), np.uint16) for k, text in parts.items()}
+    model = {"embed": 400, "cutoffs": (), "dim": 400, "layers": 6, "heads": 8, "head_dim": 50, "ff": 1600, "memory": 150,
+             "clamp": None, "same_length": False, "dropout": 0.45, "attention_dropout": 0.2, "order": "pre"}  # fmt: skip
+    run = formers.pretrain(
+        "transformer_xl", stored(ids["train"], tokenizer), held=stored(ids["valid"], tokenizer), tokenizer=tokenizer,
+        out=out, resume=True, model=model, data={"looks": 1000}, train={
+            "steps": 6000, "tokens": 32 * 150, "length": 150, "lr": 4e-4, "schedule": "cosine", "warmup": 400, "decay": 0.05,
+            "clip": 0.25, "check": 500, "save": 1000, "ema": 0.999, "workers": 2}, **more)  # fmt: skip
+    nats, seconds = remembered(run.folder / "model", ids["test"], 150, 300)
+    return {"types": len(tokenizer), "test perplexity": math.exp(nats), "curve": curve(run), "seconds": seconds}
+
+
+def worded(text: str) -> str:
+    """Lines with an end mark each, as one text of words; the mark is a word like others."""
+    return " ".join(f"{' '.join(line.split())} <eol>" for line in text.split("\n")[:-1])
+
+
+def remembered(model: Path, ids: np.ndarray, length: int, memory: int) -> tuple[float, float]:
+    """Nats a token of a long text read segment by segment with a memory, and the seconds it took."""
+    f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
+    rows = torch.from_numpy(ids.astype(np.int64)).to(f.device)
+    kept, total, began = Memory(1, memory), 0.0, time.perf_counter()
+    with torch.inference_mode():
+        for low in range(0, len(rows) - 1, length):
+            part = rows[low : low + length + 1]
+            logits = f.logits(part[None, :-1], memory=kept)[0]
+            total += float(torch.nn.functional.nll_loss(logits.float().log_softmax(-1), part[1:], reduction="sum"))
+    return total / (len(rows) - 1), time.perf_counter() - began
+
+
+def enwik8(out: Path, path: Path, **more: Any) -> dict[str, Any]:
+    """Bytes, with Transformer-XL's 12-layer shape (41 M). Published: 1.06 bits after 400,000 steps of 22 x 512."""
+    raw = np.frombuffer(gzip.open(path).read(), np.uint8)
+    tokenizer, codes = bytewise()
+    ids = codes[raw]
+    model = {"embed": 512, "cutoffs": (), "dim": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048, "memory": 512,
+             "clamp": None, "same_length": False, "dropout": 0.1}  # fmt: skip
+    run = formers.pretrain(
+        "transformer_xl", stored(ids[:90_000_000], tokenizer), held=stored(ids[90_000_000:95_000_000], tokenizer),
+        tokenizer=tokenizer, out=out, resume=True, model=model, data={"looks": 20}, train={
+            "tokens": 22 * 512, "length": 512, "lr": 2.5e-4, "schedule": "cosine", "warmup": 500, "decay": 0.0,
+            "clip": 0.25, "check": 500, "save": 1000, "workers": 4, "samples": 1, "steps": 8000}, **more)  # fmt: skip
+    test = ids[95_000_000:95_300_000]
+    nats, seconds = remembered(run.folder / "model", test, 128, 1024)
+    fast = len(test) / seconds
+    slow = sliding(run.folder / "model", test, 1024 + 128)
+    return {"bits per character": nats / math.log(2), "curve": [(s, round(v / math.log(2), 4)) for s, v in curve(run)],
+            "tokens/s with memory": fast, "tokens/s sliding": slow, "ratio": fast / slow}  # fmt: skip
+
+
+def sliding(model: Path, ids: np.ndarray, context: int, most: int = 512) -> float:
+    """Tokens a second without a memory: every token has a window of its own, as large as a memory would reach."""
+    f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
+    rows = torch.from_numpy(ids.astype(np.int64)).to(f.device)
+    settle()
+    began = time.perf_counter()
+    with torch.inference_mode():
+        for low in range(0, most, 16):  # sixteen windows at once
+            window = torch.stack([rows[i : i + context] for i in range(low, low + 16)])
+            hidden = f.model(Batch.of(window)).unflatten(0, (16, context))[:, -1]
+            f.model.logits(hidden)
+    settle()
+    return most / (time.perf_counter() - began)
+
+
+def settle() -> None:
+    """Until a GPU has done all that it was given."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
+    """BERT-mini on Wikipedia articles: next sentence and masked tokens of held-out ones."""
+    articles = wikipedia(gzip.open(path).read().decode("utf-8"))
+    aside, known = articles[::50], [a for i, a in enumerate(articles) if i % 50]
+    model = {"dim": 256, "layers": 4, "heads": 4, "ff": 1024, "context": 128, "dropout": 0.0, "attention_dropout": 0.0}
+    run = formers.pretrain(
+        "bert", known, held=aside, out=out, resume=True, model=model, data={"pieces": 8192, "looks": 60}, train={
+            "tokens": 256 * 128, "length": 128, "lr": 1e-3, "schedule": "linear", "warmup": 1000, "decay": 0.01,
+            "check": 500, "save": 2000, "workers": 10, "steps": 10000}, **more)  # fmt: skip
+    score = run.score.all
+    return {"articles": len(articles), "NSP": score["nsp/right"], "masked": score["mlm/right"], "nats": score["mlm"],
+            "NSP curve": [(r["step"], round(r["held"]["nsp/right"], 4)) for r in run.history if "held" in r]}  # fmt: skip
+
+
+def wikipedia(dump: str, most: int = 10**9) -> list[str]:
+    """The articles of a dump as plain text: no redirects, tables, templates, links or markup; a few sentences at least."""
+    found = []
+    for page in re.findall(r"<text xml:space=\"preserve\">(.*?)</text>", dump, re.DOTALL)[:most]:
+        if page[:9].lower() == "#redirect":
+            continue
+        text = html.unescape(html.unescape(page))
+        text = re.sub(r"<!--.*?-->|<ref[^>]*/>|<(ref|math|table|pre|gallery)\b.*?</\1>", " ", text, flags=re.DOTALL)
+        for _ in range(4):  # from the inside out
+            text = re.sub(r"\{\{[^{}]*\}\}|\{\|[^{}]*?\|\}", " ", text)
+        text = re.sub(r"\[\[(?:[Ii]mage|[Ff]ile|[Cc]ategory|[a-z-]{2,12}):[^\[\]]*(?:\[\[[^\]]*\]\][^\[\]]*)*\]\]", " ", text)
+        text = re.sub(r"\[\[(?:[^|\]]*\|)?([^\]]*)\]\]", r"\1", text)
+        text = re.sub(r"\[https?:\S*\s?([^\]]*)\]|https?:\S+", r"\1", text)
+        text = re.sub(r"<[^>]{1,80}>|'{2,}|^[*#:;|!{=].*$|\(\s*\)", "", text, flags=re.MULTILINE)
+        text = re.sub(r"[ \t]+", " ", re.sub(r"\n\s*\n+", "\n", text)).strip()
+        if len(text) > 500:
+            found.append(text)
+    return found
+
+
+WORKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "shakespeare": shakespeare, "wikitext2": wikitext2, "enwik8": enwik8, "bert": bert,
+}  # fmt: skip
+
+
+def main() -> None:
+    """The works that are named, one after the other; a line of JSON each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("works", nargs="+", choices=WORKS)
+    parser.add_argument("--out", type=Path, default=Path("runs/learning"))
+    parser.add_argument("--enwik8", type=Path, default=Path("enwik8.gz"))
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings: train.steps=100")
+    given = parser.parse_args()
+    overrides = dict(pair.split("=", 1) for pair in given.set)
+    for name in given.works:
+        more: dict[str, Any] = {"path": given.enwik8} if name in ("enwik8", "bert") else {}
+        began = time.perf_counter()
+        found = WORKS[name](given.out / name, say=print, tell=said(), overrides=overrides, **more)
+        print(json.dumps({"work": name, "seconds": round(time.perf_counter() - began, 1), **found}), flush=True)
+
+
+def said() -> Callable[[str, int, int, str], None]:
+    """A line every twenty seconds."""
+    last = [0.0]
+
+    def tell(what: str, done: int, of: int, detail: str) -> None:
+        if time.monotonic() - last[0] > 20 or done == of:
+            last[0] = time.monotonic()
+            print(f"{what} {done:,}/{of:,}, {detail}", flush=True)
+
+    return tell
+
+
+if __name__ == "__main__":
+    main()
