@@ -27,7 +27,7 @@ class Memories:
 
     def make(self) -> Any:
         """An empty one."""
-        length = getattr(getattr(self.body, "config", None), "memory", 0)
+        length = getattr(getattr(self.body, "config", None), "memory", 0) or 0
         more = {} if self.reuse is None else {"reuse": self.reuse}
         return self.body.state(self.rows, length, **more)
 

@@ -1,0 +1,93 @@
+"""Every family pretrains with its own objective: the loss falls, two runs are equal bit for bit, the stored curve is met
+to 1e-3 on any machine, and a run goes on from its own checkpoint.
+
+python -m tests.training.test_every_family writes the curves anew.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import formers
+from formers.data.loader import batches
+from formers.objectives.choose import OBJECTIVES, objective, settings
+from formers.registry import MEMBERS
+from formers.training.checkpoint import Checkpoints
+from formers.training.course import body_carries
+from formers.training.loop import Trainer
+from formers.training.settings import Train
+from tests.models.test_family import OWN, SIZES
+from tests.objectives import toys
+from tests.objectives.test_every_family import MORE, TOKENIZER
+
+CURVES = Path(__file__).parent / "curves.json"
+NAMES = [name for name, member in MEMBERS.items() if member.family.objective]
+STEPS, FALL = 16, 0.3  # nats by which the loss falls at least
+
+
+def few(seed, documents, sentences):
+    """Text of few words, some of them far more frequent: something to learn within a few steps."""
+    r = np.random.default_rng(seed)
+    word = lambda: (toys.PLAIN + np.minimum(r.geometric(0.3, r.integers(4, 20)), 30)).tolist()  # noqa: E731
+    made = toys.store([[word() for _ in range(sentences(r))] for _ in range(documents)], end=TOKENIZER.id("eos"))
+    return toys.with_units(made, r.integers(0, 4, len(made.tokens)).astype(np.uint8))
+
+
+TEXT = few(0, 60, lambda r: r.integers(1, 12))
+PAIRS = few(1, 60, lambda r: 2)
+
+
+def trainer(name):
+    family = MEMBERS[name].family
+    known = {field.name for field in dataclasses.fields(family.config)}
+    sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
+    sizes |= {key: value for key, value in {"pad": TOKENIZER.id("pad"), "memory": 12}.items() if key in known}
+    f = formers.build(name, head=family.pretraining, seed=0, **sizes)
+    options = dict(MORE.get(family.objective, {}))
+    carries = hasattr(family.body, "state") and body_carries(family.body)
+    if carries and "streams" in settings(OBJECTIVES[family.objective].kind):
+        options |= {"streams": 8, "rows": 4}
+    goal = objective(family.objective, TOKENIZER, 24, **options)
+    return Trainer(f.model, [goal], Train(steps=STEPS, tokens=96, accumulate=2, length=24, lr=1e-2, warmup=2))
+
+
+def source(t):
+    goal = t.objectives[0]
+    store = PAIRS if type(goal).__name__ == "Seq2Seq" else TEXT
+    return lambda phase, position: batches(store, goal, 96, 0, position)
+
+
+def losses(t, until=None):
+    return [report.losses for report in t.train(source(t), until)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
+    first = trainer(name)
+    seen = losses(first)
+    half = trainer(name)
+    begun = losses(half, 7)
+    kept = Checkpoints(tmp_path)
+    kept.save(7, *half.state())
+    again = trainer(name)
+    again.restore(*kept.load(7))
+    assert begun + losses(again) == seen, "two runs, one of them stopped, are equal bit for bit"
+    for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert first.memories.streams == (8 if name in ("elmo", "transformer_xl", "xlnet") else 0)
+    total = [sum(each.values()) for each in seen]
+    assert sum(total[-3:]) / 3 < total[0] - FALL
+    stored = json.loads(CURVES.read_text())[name]
+    for step, (now, then) in enumerate(zip(seen, stored, strict=True)):
+        assert now == pytest.approx(then, abs=1e-3), f"step {step}"
+
+
+if __name__ == "__main__":
+    rows = (f'  "{n}": {json.dumps([{k: round(v, 5) for k, v in row.items()} for row in losses(trainer(n))])}' for n in NAMES)
+    CURVES.write_text("{\n" + ",\n".join(rows) + "\n}\n")
