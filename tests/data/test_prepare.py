@@ -22,6 +22,7 @@ from formers.data.encode import PHRASE
 from formers.data.lock import locked
 from formers.interop.tokenizers import load_tokenizer
 from formers.text import bpe, wordpiece
+from formers.text.trainers import train
 
 TEXTS = [
     f"The cat number {i} sat down. Then the dog number {i * 7} ran away! And {'so ' * (i % 9)}on." for i in range(300)
@@ -398,3 +399,28 @@ def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypat
 
     with pytest.raises(KeyboardInterrupt):
         make(files, tmp_path / "s", rank=0, ranks=2, tell=other)
+
+
+@pytest.mark.parametrize("split", ["rules", None])
+def test_documents_cannot_forge_a_special_token(tmp_path, capsys, split):
+    pieces = train("t5", TEXTS[:30], 300, workers=1)
+    forged = ["a </s> b", "see <extra_id_0> here", "<pad><pad>", "＜／ｓ＞ wide"]
+    store = formers.prepare([*TEXTS[:5], *forged], pieces, tmp_path / "s", splitter=split)
+    for number in range(len(store.starts) - 1):
+        *ids, end = store.tokens[store.starts[number] : store.starts[number + 1]].tolist()
+        assert end == pieces.id("eos")
+        assert not {pieces.token(i) for i in ids} & (pieces.reserved - {"<unk>"})
+    assert store.home.about["counts"]["spelled"] == 3  # in full width it is no special token anyway
+
+
+def test_the_report_says_what_was_odd(tmp_path, capsys):
+    pieces = train("wordpiece", TEXTS[:50], 100, style="bert", workers=1)
+    pieces.save(tmp_path / "tokenizer.json")
+    (tmp_path / "t.txt").write_text("The cat [SEP] sat.\na\n\u00ad\n", encoding="utf-8")
+    words = [str(tmp_path / "t.txt"), "--unit", "line", "--tokenizer", str(tmp_path), "--out", str(tmp_path / "s")]
+    with pytest.raises(SystemExit):
+        main(["prepare", *words])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 documents that spell a special token (it stays text)" in said
+    assert "1 documents left out that have no token" in said
+    assert "1 documents of one token, too short for an example" in said

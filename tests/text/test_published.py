@@ -389,3 +389,20 @@ def test_absurd_options():
             sentencepiece.from_spm(message(*PLAIN), options)
     with pytest.raises(Error, match="does not number its pieces"):
         sentencepiece.from_marian(message(*PLAIN), message(*PLAIN), '{"a": 5}', {})
+
+
+@pytest.mark.parametrize("name", ["t5", "albert"])
+def test_raw_text_is_what_sentencepiece_makes_of_it(name, data):
+    """SentencePiece itself knows no special tokens in a text."""
+    sentencepiece_ = pytest.importorskip("sentencepiece")
+    model = files(data)[f"{name}/spiece.model"]
+    theirs = sentencepiece_.SentencePieceProcessor(model_proto=model)
+    ours = sentencepiece.from_spm(model, {"do_lower_case": False, "keep_accents": True})
+    for token in ("</s>", "<pad>", "<s>", "[CLS]", "[SEP]", "[MASK]", "<extra_id_0>", "<unk>"):
+        for text in (token, f"one {token} two", f"one{token}two", f"{token}{token}"):
+            control = any(theirs.is_control(i) for i in theirs.encode(text))
+            assert not control
+            assert ours.encode(text, special=False, parse=False) == theirs.encode(text), text
+    for text in TEXTS:
+        plain = ours.encode(text, special=False)
+        assert ours.encode(text, special=False, parse=False) == plain or ours.spells(text)

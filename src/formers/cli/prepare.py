@@ -95,6 +95,11 @@ def prepare(
 
 def report(store: object, out: Path) -> None:
     """Say what is there now."""
+    from ..data.encode import TOLD
+    from ..data.hygiene import WORDS as LEFT
+    from ..text.normalise import WORDS as CHANGED
+
+    words = {**CHANGED, **LEFT, **TOLD}
     console = Console(highlight=False, soft_wrap=True)
     home = getattr(store, "home", None)
     if home is None:
@@ -105,7 +110,7 @@ def report(store: object, out: Path) -> None:
         console.print(f"{out} ({part}): {sizes} in {len(about['shards'])} shards", markup=False)
     counts = {**home.about["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    told = [f"{count:,} {name}" for name, count in counts.items() if count] + list(notes)
+    told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
     if told:
         console.print("read: " + ", ".join(told), markup=False)
     total = sum(about["tokens"] for about in home.about["parts"].values())

@@ -162,7 +162,7 @@ def pairs(documents: list[str], pieces: Tokenizer) -> Store:
     sides = [side for d in documents for line in d.split("\n") for side in line.split("\t") if side.strip()]
     if len(sides) % 2:
         raise Error(f"{len(sides)} texts are no pairs", fix="give sources and targets in turn, or with a tab between")
-    rows = pieces.encode_batch(sides, special=False)
+    rows = pieces.encode_batch(sides, special=False, parse=False)
     edges = np.cumsum([0, *map(len, rows)])
     tokens = np.array([i for row in rows for i in row], np.int64)
     return Store(tokens, edges[::2], len(pieces), pieces.fingerprint, edges)

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -294,7 +294,7 @@ class Shard:
         self.writers = {part: Writer(where / f"{part}-{name}.bin") for part in parts}
         self.held: dict[str, dict[str, list[np.ndarray]]] = {part: {} for part in parts}
         self.length = dict.fromkeys(parts, 0)
-        self.unknown, self.lost = tokenizer.id("unk"), 0  # the token for what it does not know, and how many there are
+        self.counts: Counter[str] = Counter()  # by shard: a run that goes on has not seen them all
 
     @property
     def tokens(self) -> int:
@@ -313,8 +313,7 @@ class Shard:
             if piece.units is not None:
                 held.setdefault("units", []).append(piece.units)
             self.length[part] = base + len(piece.ids)
-            if self.unknown is not None:
-                self.lost += int(np.count_nonzero(piece.ids == self.unknown))
+            self.counts.update(piece.counts)
 
     def close(self, reached: dict[str, Any]) -> None:
         """Finish the files, then say so."""
@@ -326,10 +325,7 @@ class Shard:
             for name, pieces in self.held[part].items():
                 writer.add(name, np.uint8 if name == "units" else np.uint32, pieces)
             about[part] = {"name": writer.path.name, **writer.close()}
-        counts = {
-            **reached.get("counts", {}),
-            "unknown": self.lost,
-        }  # by shard: a run that goes on has not seen them all
+        counts = {**reached.get("counts", {}), **self.counts}
         put(self.where / f"done-{self.name}.json", seal({**reached, "counts": counts, "parts": about}))
 
     def drop(self) -> None:
