@@ -9,6 +9,7 @@ from rich.console import Console
 
 from ..errors import Error
 from .progress import progress
+from .reading import Reading
 
 if TYPE_CHECKING:
     from ..data.store import Store
@@ -32,12 +33,14 @@ def show(
     seed: int = 0,
     examples: int = 3,
     option: tuple[str, ...] = (),
+    reading: Reading | None = None,
 ) -> None:
     """Show what a pretraining objective does to a text: what it hides, what the model sees, what it must answer.
 
     formers show masked --text "The cat sat on the mat."
     formers show spans --text "옛날 옛적에 호랑이가 담배를 피우던 시절의 이야기입니다."
     formers show nsp --data corpus.txt --length 64 --examples 5
+    formers show masked --data reviews.csv --column review
     formers show ngrams --option rate=0.3
     formers show seq2seq --text "a source" --text "its target"
 
@@ -73,7 +76,7 @@ def show(
     console = Console(highlight=False, soft_wrap=True)
     if examples < 1:
         raise Error(f"cannot show {examples} examples", fix="take 1 or more")
-    documents = read(text, data)
+    documents = read(text, data, reading or Reading())
     pieces = ready(objective, documents, tokenizer)
     store = stored(objective, documents, pieces)
     size = length or (min(LENGTH, len(store.tokens)) if objective == "permutation" else LENGTH)
@@ -93,7 +96,7 @@ def show(
             console.print(line)
 
 
-def read(text: tuple[str, ...], data: Path | None) -> list[str]:
+def read(text: tuple[str, ...], data: Path | None, reading: Reading) -> list[str]:
     """Documents of the command line, of a file, or those that come with formers."""
     from ..data.readers import bundled
     from ..data.readers import read as files
@@ -104,7 +107,7 @@ def read(text: tuple[str, ...], data: Path | None) -> list[str]:
     if data is not None:
         import itertools
 
-        return list(itertools.islice(files(data), 5000))
+        return list(itertools.islice(files(data, **reading.options()), 5000))
     found = [normalise(document) for document in text if document.strip()]
     if text and not found:
         raise Error("the text is empty", fix="give some words")

@@ -49,12 +49,15 @@ def prepare(
     *,
     unit: str | None = None,
     column: str | None = None,
+    encoding: str = "utf-8",
+    skip: bool = False,
     workers: int = 0,
     splitter: str | None = "rules",
     units: str | None = None,
     held_out: float = 0.0,
     deduplicate: str | None = None,
     tests: Any = None,
+    tests_column: str | None = None,
     drop_tests: bool = False,
     shard: int = 128 << 20,
     rank: int | None = None,
@@ -64,16 +67,19 @@ def prepare(
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
-    takes its share of the files; the answer is None for a rank that ends before others. `held_out` is the share of
-    documents that become the part "held". `units` is kiwi, learn or a file of phrases. `tests` (files, or
-    {name: texts}) are looked for in the text: what is found is counted, and left out with `drop_tests`.
+    takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`
+    and `skip` are those of `read`. `held_out` is the share of documents that become the part "held". `units` is kiwi,
+    learn or a file of phrases. `tests` (files, or {name: texts}) are looked for in the text: what is found is counted,
+    and left out with `drop_tests`.
     """
     rank, ranks = place(rank, ranks)
     if workers < 0:
         raise Error(f"there cannot be {workers} workers", fix="0 encodes in this process")
     where = Path(out)
-    options = Options(splitter, units, held_out, deduplicate, shard, unit, column, drop_tests)
-    entry = opened(source, unit, column)
+    options = Options(
+        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column
+    )
+    entry = opened(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip)
     with ExitStack() as stack:
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -86,7 +92,7 @@ def prepare(
             clear(where)
         if not begin(where, tokenizer, options, entry, tests):
             return Store.open(where, tokenizer=tokenizer)
-        watch = None if tests is None else Watch(named(tests))
+        watch = None if tests is None else Watch(named(tests, column=tests_column, encoding=encoding, skip=skip))
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
                 raise Error(
@@ -231,9 +237,9 @@ def watched(documents: Iterable[str], watch: Watch, counts: dict[str, int], drop
                 yield text
 
 
-def named(tests: Any) -> dict[str, Iterable[str]]:
+def named(tests: Any, **how: Any) -> dict[str, Iterable[str]]:
     """Tests by name: a table of texts as it is, files by their names."""
-    return dict(tests) if isinstance(tests, Mapping) else {path.name: read([path]) for path in find(tests)}
+    return dict(tests) if isinstance(tests, Mapping) else {path.name: read([path], **how) for path in find(tests)}
 
 
 def stamps(tests: Any) -> list[Any] | None:

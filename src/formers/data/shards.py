@@ -23,7 +23,7 @@ from ..errors import Error
 BLOCK = 1 << 16
 ALIGN = 64
 TYPES = ("uint8", "uint16", "uint32", "int8", "int64")
-AGAIN = "the file is damaged: make the store again (formers prepare), or open it with damaged='skip'"
+AGAIN = "make the store again (formers prepare), or leave the damage out: Store.open(path, damaged='skip')"
 
 
 def seal(values: Mapping[str, Any]) -> str:

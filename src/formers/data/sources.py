@@ -22,13 +22,11 @@ class Source:
 
     groups: list[Any]  # of each: a list of files, or documents in memory
     stamps: list[dict[str, Any]]  # what tells whether a file has changed
-    unit: str | None
-    column: str | None
+    how: Mapping[str, Any]  # unit, column, encoding, skip: as `read` wants them
 
     def read(self, group: int, changes: Changes) -> Iterator[str]:
         """The documents of a group."""
-        unit: Any = self.unit or "auto"
-        return read(self.groups[group], unit=unit, column=self.column, changes=changes)
+        return read(self.groups[group], changes=changes, **self.how)
 
     @property
     def again(self) -> bool:
@@ -43,7 +41,7 @@ class Source:
         return int(sum(p.stat().st_size * packed.get(p.suffix.lower(), 1.0) for p in files))
 
 
-def opened(source: Any, unit: str | None, column: str | None) -> Source:
+def opened(source: Any, **how: Any) -> Source:
     """A source by what it is: paths (a string, a Path, a list of Path), or documents in memory."""
     if isinstance(source, str | os.PathLike) or (
         isinstance(source, list | tuple) and source and all(isinstance(p, os.PathLike) for p in source)
@@ -58,8 +56,8 @@ def opened(source: Any, unit: str | None, column: str | None) -> Source:
                 full = 0
             groups[-1].append(path)
             full += size
-        return Source(groups, [stamp(path) for path in files], unit, column)
-    return Source([source], [{"name": f"a {type(source).__name__} in memory"}], unit, column)
+        return Source(groups, [stamp(path) for path in files], how)
+    return Source([source], [{"name": f"a {type(source).__name__} in memory"}], how)
 
 
 def stamp(path: Path) -> dict[str, Any]:

@@ -101,7 +101,9 @@ def decoded(parts: Iterable[bytes], changes: Changes, encoding: str = "utf-8", w
     try:
         decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
     except LookupError as e:
-        raise Error(f"there is no encoding {encoding!r}", fix="utf-8, cp949, utf-16, …") from e
+        raise Error(
+            f"there is no encoding {encoding!r}", fix="known are utf-8, cp949, euc-kr, utf-16, latin-1 and many more"
+        ) from e
     ends, first = io.IncrementalNewlineDecoder(None, translate=True), True
     for part in parts:
         if first and encoding == "utf-8":
@@ -136,7 +138,7 @@ def check(head: bytes, where: object) -> None:
             return
         korean = codecs.getincrementaldecoder("cp949")("replace").decode(head)
         seems = "cp949" if korean.count("\ufffd") * 100 < len(korean) else "some other encoding, or no text"
-    fix = "turn it into UTF-8" + ("" if " " in seems else f", or say encoding={seems!r}")
+    fix = "turn it into UTF-8" + ("" if " " in seems else f", or say --encoding {seems}, or encoding={seems!r}")
     raise Error(f"this is not UTF-8: it seems to be {seems}", where=where, fix=fix)
 
 

@@ -6,7 +6,7 @@ import functools
 import re
 import unicodedata
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import Error
 
@@ -24,6 +24,7 @@ REMOVED = {name: re.compile(f"[{characters}]+") for name, characters in KINDS.it
 BREAK = re.compile(f"[{BREAKS}]")
 # NFKC turns these into conjoining jamo, and ㄱㅏ into 가: compatibility, half-width, parenthesised and circled jamo.
 JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260-\u326d]+)")
+Form = Literal["NFD", "NFKD"]
 RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
 WORDS = {
     "composed": "composed to NFC",
@@ -101,7 +102,7 @@ def composed(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", ready) and ready == text else unicodedata.normalize("NFC", ready)
 
 
-def ordered(text: str, form: str = "NFD") -> str:
+def ordered(text: str, form: Form = "NFD") -> str:
     """Text whose long runs of marks are in Unicode's order already; its normal forms stay the same."""
     if text.isascii() or not marks(form, 1).search(text[::RUN]):  # a long run has one of these places
         return text
@@ -112,7 +113,7 @@ def ordered(text: str, form: str = "NFD") -> str:
 
 
 @functools.cache
-def marks(form: str, least: int) -> re.Pattern[str]:
+def marks(form: Form, least: int) -> re.Pattern[str]:
     """Runs of characters that stand on the letter before them, whole or taken apart."""
     found = [
         c

@@ -9,8 +9,8 @@ from .tokenizer import Tokenizer
 
 class Stream:
     """Decode ids one at a time. A character of three bytes may come in three pieces (Hangul in byte-level BPE): bytes
-    are held back until they form one, so that `push` never shows �. All that it gives is what `decode` gives; `end` adds
-    a � if the last character was cut off, so that nothing is lost in silence.
+    are held back until they form one, so that `push` never shows �. All that it gives is what `decode` gives; `end`
+    adds a � if the last character was cut off, so that nothing is lost in silence.
 
     `held` are the bytes that wait.
     """

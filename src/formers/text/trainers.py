@@ -29,6 +29,6 @@ def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokeniz
     learn = import_module(f"{__package__}.{KINDS[kind]}").train
     known = signature(learn).parameters
     for name in options:
-        if name not in known and "options" not in known:
+        if name not in known:
             raise Error(f"{kind} has no option {name!r}", fix=suggest(name, [*known][2:]))
     return learn(lines, size, **options)
