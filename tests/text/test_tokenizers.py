@@ -236,7 +236,7 @@ def test_notes_on_korean():
 
     jamo = [chr(c) for c in range(0x1100, 0x1200)]
     vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *jamo, *("##" + j for j in jamo)])
-    made = published.from_vocab(vocab, {})
+    made = published.from_vocab(vocab, {"do_lower_case": True})
     with pytest.warns(UserWarning, match="apart into jamo"):
         first = made.encode("한국")
     assert made.encode("한국") == first  # a second warning would be an error here

@@ -73,10 +73,11 @@ def prepare(
     """
     from ..data.readers import find
     from ..interop.prepare import prepare as make
+    from ..interop.tokenizers import load_tokenizer
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
-    found = find(list(files))
+    found, pieces = find(list(files)), load_tokenizer(tokenizer)
     volume = sum(path.stat().st_size for path in found)
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -85,7 +86,7 @@ def prepare(
     try:
         with progress(console, "prepare", quiet=2) as tell:
             store = make(
-                found, tokenizer, out, unit=unit, workers=workers, **(reading or Reading()).options(),
+                found, pieces, out, unit=unit, workers=workers, **(reading or Reading()).options(),
                 splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
                 tests_column=tests_column, drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
@@ -94,6 +95,8 @@ def prepare(
         console.print(f"formers: finished shards stay in {out}; the same command goes on from there", markup=False)
         raise
     report(store, out)
+    for note in pieces.notes:
+        console.print(f"Note: {note}", markup=False)
 
 
 def report(store: object, out: Path) -> None:

@@ -125,7 +125,10 @@ def ready(objective: str, documents: list[str], where: Path | None) -> Tokenizer
     if objective not in OBJECTIVES:
         raise Error(f"the objective {objective!r} is not available", fix=suggest(objective, OBJECTIVES))
     if where is not None:
-        return load_tokenizer(where)
+        made = load_tokenizer(where)
+        for note in made.notes:
+            Console(stderr=True, soft_wrap=True).print(f"Note: {note}", markup=False, highlight=False)
+        return made
     korean = sum("가" <= letter <= "힣" for document in documents[:100] for letter in document)
     lines = [line for d in documents[:CORPUS] for line in d.split("\n")]
     more = bundled("ko" if korean else "en")[0][:CORPUS]

@@ -25,16 +25,17 @@ from ..text.normalise import Changes
 from ..text.tokenizer import Tokenizer
 from .encode import Encoded, width
 from .encoders import Options, Pool, Reached
-from .finish import finish, records
+from .finish import finish, made_of, records
 from .hygiene import Seen
 from .lock import locked
 from .near import Near
 from .overlap import Watch
 from .overlap import batches as together
 from .phrases import learn
+from .phrases import read as read_phrases
 from .readers import find, read
 from .shards import Writer, put, seal, unseal
-from .sources import Source, opened, stamp
+from .sources import Source, Sums, digest, opened, prove
 from .store import FORMAT, Store
 
 CHUNK = 1 << 19  # characters that are encoded at a time
@@ -79,6 +80,9 @@ def prepare(
     options = Options(
         splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column
     )
+    if units not in (None, "kiwi", "learn"):
+        read_phrases(Path(units))  # what is wrong with it is said before anything is begun
+    tell = tell or (lambda *_: None)
     entry = opened(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip)
     with ExitStack() as stack:
         try:
@@ -91,6 +95,7 @@ def prepare(
         if ranks == 1:
             clear(where)
         if not begin(where, tokenizer, options, entry, tests):
+            prove([path for group in range(len(entry.groups)) for path in entry.files(group)], made_of(where), tell)
             return Store.open(where, tokenizer=tokenizer)
         watch = None if tests is None else Watch(named(tests, column=tests_column, encoding=encoding, skip=skip))
         if units == "learn" and not (where / "phrases.txt").exists():
@@ -100,7 +105,7 @@ def prepare(
                 )
             found = (text for group in range(len(entry.groups)) for text in entry.read(group, Changes()))
             put(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn(found)))
-        run = Run(where, tokenizer, options, entry, rank, ranks, tell or (lambda *_: None), watch)
+        run = Run(where, tokenizer, options, entry, rank, ranks, tell, watch)
         pool = stack.enter_context(Pool(workers, tokenizer, options, where))
         run.all(pool)
         ends = [records(where, group)[-1:] for group in range(len(entry.groups))]
@@ -136,6 +141,7 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, te
         "format": FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
         "vocab": len(tokenizer), "dtype": np.dtype(width(len(tokenizer))).name,
         "options": dataclasses.asdict(options), "sources": entry.stamps, "tests": stamps(tests),
+        "phrases": None if options.units in (None, "kiwi", "learn") else digest(Path(options.units)),
     }  # fmt: skip
     done, begun = where / "store.json", where / "begun.json"
     if done.exists() or begun.exists():
@@ -178,7 +184,10 @@ class Run:
         fresh = Fresh(self.options.deduplicate) if self.options.deduplicate else None
         for group in range(len(self.entry.groups)):
             done = records(self.where, group)
-            wanted = group % self.ranks == self.rank and not (done and done[-1]["last"])
+            mine, finished = group % self.ranks == self.rank, bool(done and done[-1]["last"])
+            if mine and finished:
+                prove(self.entry.files(group), done[-1]["files"], self.tell)
+            wanted = mine and not finished
             if wanted or fresh is not None or self.watch is not None:
                 changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0}
                 documents = self.entry.read(group, changes)
@@ -201,6 +210,7 @@ class Run:
         number, after = len(done), done[-1] if done else {"documents": 0, "text": ""}
         shard: Shard | None = None
         at = after["documents"], after["text"]
+        sums = Sums(self.entry.files(group))
         try:
             for reached, made in pool.map(chunks(documents, after, self.where)):
                 shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
@@ -212,9 +222,10 @@ class Run:
                     shard, number = None, number + 1
             shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
             counted = {**dataclasses.asdict(changes), **counts}
-            shard.close({"documents": at[0], "text": at[1], "last": True, "counts": counted})
+            shard.close({"documents": at[0], "text": at[1], "last": True, "counts": counted, "files": sums.all()})
             shard = None
         finally:
+            sums.stop()
             if shard is not None:
                 shard.drop()
 
@@ -246,7 +257,9 @@ def stamps(tests: Any) -> list[Any] | None:
     """What tells whether tests are the same: of a table its names, of files what tells them apart."""
     if tests is None:
         return None
-    return sorted(map(str, tests)) if isinstance(tests, Mapping) else [stamp(path) for path in find(tests)]
+    return (
+        sorted(map(str, tests)) if isinstance(tests, Mapping) else [[path.name, digest(path)] for path in find(tests)]
+    )
 
 
 class Fresh:

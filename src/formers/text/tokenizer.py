@@ -47,7 +47,7 @@ class Frame:
 class Tokenizer:
     """Text to ids and back. `special` names the special tokens by role: pad, unk, bos, eos, cls, sep, mask.
 
-    `notes` says what this tokenizer does to Korean that one may not expect; each is also a warning, once. `target`
+    `notes` says what one may not expect: what it does to Korean (also a warning, once), what was assumed. `target`
     is the tokenizer of the other side where a model has two (Marian). `parse`, where a method has it: text that spells
     a special token is that token, as in transformers; without it, such text is text like any other.
     """
