@@ -15,11 +15,17 @@ if TYPE_CHECKING:
     from ..data.store import Store
     from ..text.tokenizer import Tokenizer
 
+OWN = {
+    "length": "say --length",
+    "tokenizer": "say --tokenizer",
+    "name": "the objective comes first: formers show masked",
+}
 # The family whose tokenizer suits an objective, where none is given.
 SUITED = {
     "causal": "gpt2", "prefix": "gpt2", "seq2seq": "transformer", "bidirectional": "elmo", "sop": "albert",
     "permutation": "xlnet", "denoise": "bart", "spans": "t5", "switch": "t5", "prefix_spans": "t5", "deshuffle": "t5",
 }  # fmt: skip
+LONGEST = 1 << 16  # tokens of an example that anybody would look at
 LENGTH, PIECES, CORPUS = 48, 3000, 150  # tokens of an example, pieces of a small tokenizer, documents to learn it from
 
 
@@ -76,13 +82,16 @@ def show(
     console = Console(highlight=False, soft_wrap=True)
     if examples < 1:
         raise Error(f"cannot show {examples} examples", fix="take 1 or more")
+    if length is not None and not 1 <= length <= LONGEST:
+        raise Error(f"an example cannot have {length:,} tokens", fix=f"take 1 to {LONGEST:,}, or leave --length out")
+    if not 0 <= seed < 2**63:
+        raise Error(f"seed must be a whole number from 0 to 2^63, got {seed}", fix="take 0")
+    settings = dict(map(setting, option))
     documents = read(text, data, reading or Reading())
     pieces = ready(objective, documents, tokenizer)
     store = stored(objective, documents, pieces)
     size = length or (min(LENGTH, len(store.tokens)) if objective == "permutation" else LENGTH)
-    goal = choose(objective, pieces, size, **dict(map(setting, option)))
-    if not 0 <= seed < 2**63:
-        raise Error(f"seed must be a whole number from 0 to 2^63, got {seed}", fix="take 0")
+    goal = choose(objective, pieces, size, **settings)
     plan = goal.plan(store, seed, 0)
     numbers = np.arange(min(examples, len(plan)))
     if not len(numbers):
@@ -181,4 +190,10 @@ def setting(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not found:
         raise Error(f"{text!r} is not a setting", fix="write name=value")
-    return name.strip().replace("-", "_"), yaml.safe_load(value)
+    name = name.strip().replace("-", "_")
+    if name in OWN:
+        raise Error(f"{name} is no setting of the objective", fix=OWN[name])
+    try:
+        return name, yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise Error(f"{value!r} is not a value", where=name, fix="write a number, a word, true or false") from None

@@ -39,6 +39,7 @@ from .sources import Source, Sums, digest, opened, prove
 from .store import FORMAT, Store
 
 CHUNK = 1 << 19  # characters that are encoded at a time
+WORKERS = 1024
 LIKE = 0.8  # from this likeness on (0 to 1) two documents are nearly the same
 PACKED = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is than its file
 
@@ -74,8 +75,9 @@ def prepare(
     and left out with `drop_tests`.
     """
     rank, ranks = place(rank, ranks)
-    if workers < 0:
-        raise Error(f"there cannot be {workers} workers", fix="0 encodes in this process")
+    if not 0 <= workers <= WORKERS:
+        fix = f"0 encodes in this process, {WORKERS:,} are the most"
+        raise Error(f"there cannot be {workers:,} workers", fix=fix)
     where = Path(out)
     options = Options(
         splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column
@@ -87,8 +89,10 @@ def prepare(
     with ExitStack() as stack:
         try:
             where.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise Error(f"cannot be made ({error.strerror})", where=where, fix="choose another directory") from None
+        except (OSError, ValueError) as error:
+            raise Error(
+                f"cannot be made ({getattr(error, 'strerror', error)})", where=where, fix="choose another directory"
+            ) from None
         stack.enter_context(locked(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(locked(where / f"lock-{rank}"))
