@@ -22,6 +22,7 @@ from formers.data.encode import PHRASE
 from formers.data.lock import locked
 from formers.interop.tokenizers import load_tokenizer
 from formers.text import bpe, wordpiece
+from formers.text.trainers import train
 
 TEXTS = [
     f"The cat number {i} sat down. Then the dog number {i * 7} ran away! And {'so ' * (i % 9)}on." for i in range(300)
@@ -398,3 +399,106 @@ def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypat
 
     with pytest.raises(KeyboardInterrupt):
         make(files, tmp_path / "s", rank=0, ranks=2, tell=other)
+
+
+@pytest.mark.parametrize("split", ["rules", None])
+def test_documents_cannot_forge_a_special_token(tmp_path, capsys, split):
+    pieces = train("t5", TEXTS[:30], 300, workers=1)
+    forged = ["a </s> b", "see <extra_id_0> here", "<pad><pad>", "＜／ｓ＞ wide"]
+    store = formers.prepare([*TEXTS[:5], *forged], pieces, tmp_path / "s", splitter=split)
+    for number in range(len(store.starts) - 1):
+        *ids, end = store.tokens[store.starts[number] : store.starts[number + 1]].tolist()
+        assert end == pieces.id("eos")
+        assert not {pieces.token(i) for i in ids} & (pieces.reserved - {"<unk>"})
+    assert store.home.about["counts"]["spelled"] == 3  # in full width it is no special token anyway
+
+
+def test_the_report_says_what_was_odd(tmp_path, capsys):
+    pieces = train("wordpiece", TEXTS[:50], 100, style="bert", workers=1)
+    pieces.save(tmp_path / "tokenizer.json")
+    (tmp_path / "t.txt").write_text("The cat [SEP] sat.\na\n\u00ad\n", encoding="utf-8")
+    words = [str(tmp_path / "t.txt"), "--unit", "line", "--tokenizer", str(tmp_path), "--out", str(tmp_path / "s")]
+    with pytest.raises(SystemExit):
+        main(["prepare", *words])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "1 documents that spell a special token (it stays text)" in said
+    assert "1 documents left out that have no token" in said
+    assert "1 documents of one token, too short for an example" in said
+
+
+@pytest.fixture
+def long(tmp_path):
+    """A file whose ends say nothing about its middle."""
+    path = tmp_path / "long.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS * 9), encoding="utf-8")
+    assert path.stat().st_size > 1 << 17
+    return path
+
+
+def altered(path):
+    """One letter in the middle changes; the size and both ends stay."""
+    data = bytearray(path.read_bytes())
+    middle = data.index(b"cat", len(data) // 2)
+    data[middle : middle + 3] = b"cow"
+    path.write_bytes(data)
+
+
+def test_a_change_in_the_middle_of_a_file_is_noticed(long, tmp_path):
+    first = make(long, tmp_path / "s")
+    os.utime(long)  # touched, not changed
+    assert make(long, tmp_path / "s").identity == first.identity
+    (tmp_path / "s" / "inputs.json").write_text("damaged", encoding="utf-8")
+    assert make(long, tmp_path / "s").identity == first.identity
+    altered(long)
+    with pytest.raises(Error, match=r"long\.txt: has changed since a store was made of it"):
+        make(long, tmp_path / "s")
+
+
+def test_files_that_were_not_written_to_are_not_read_again(long, tmp_path, monkeypatch):
+    make(long, tmp_path / "s")
+    monkeypatch.setattr("formers.data.sources.digest", lambda *_: pytest.fail("it was read"))
+    make(long, tmp_path / "s")
+
+
+def test_a_change_in_a_finished_group_is_noticed(long, tmp_path, monkeypatch):
+    """The first file's shards are finished, the second's are not."""
+    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    (tmp_path / "other.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
+    both = [long, tmp_path / "other.txt"]
+
+    def stop(*_):
+        if list((tmp_path / "s").glob("done-00001-*.json")):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(both, tmp_path / "s", tell=stop)
+    os.utime(long)
+    altered(long)
+    with pytest.raises(Error, match="has changed since a store was made of it"):
+        make(both, tmp_path / "s")
+
+
+def test_a_file_that_changes_while_it_is_read(long, tmp_path):
+    told = []
+
+    def touch(*_):
+        if not told:
+            os.utime(long)
+        told.append(1)
+
+    with pytest.raises(Error, match="was changed while it was read"):
+        make(long, tmp_path / "s", tell=touch)
+    assert len(make(long, tmp_path / "s").starts) > 1
+
+
+def test_another_list_of_phrases_is_another_setting(files, tmp_path):
+    phrases = tmp_path / "list.txt"
+    phrases.write_text("the cat\n", encoding="utf-8")
+    make(files, tmp_path / "s", units=str(phrases))
+    phrases.write_text("the dog\n", encoding="utf-8")
+    with pytest.raises(Error, match=r"other settings \(phrases\)"):
+        make(files, tmp_path / "s", units=str(phrases))
+    for workers in (0, 1):
+        with pytest.raises(Error, match="cannot be read as a list of phrases"):
+            make(files, tmp_path / "x", units=str(tmp_path / "none.txt"), workers=workers)
+    assert not (tmp_path / "x").exists()

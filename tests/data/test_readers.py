@@ -160,7 +160,9 @@ class TestText:
     def test_other_encodings(self, tmp_path):
         text = "한국어 글은 오래된 파일에 이렇게 있다.\n" * 40
         path = put(tmp_path / "a.txt", text.encode("cp949"))
-        with pytest.raises(Error, match="it seems to be cp949. Turn it into UTF-8, or say encoding='cp949'"):
+        with pytest.raises(
+            Error, match="it seems to be cp949. Turn it into UTF-8, or say --encoding cp949, or encoding='cp949'"
+        ):
             taken(path)
         assert taken(path, encoding="cp949")[0] == text.splitlines()
         for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32"):
@@ -279,7 +281,7 @@ class TestTables:
         path = put(tmp_path / name, text)
         with pytest.raises(Error, match=f"{name}, line {line}: ") as e:
             taken(path)
-        assert "skip broken rows" in str(e.value)
+        assert "--skip, or skip=True" in str(e.value)
         documents, changes = taken(path, skip=True)
         assert documents == left
         assert changes.skipped >= 1

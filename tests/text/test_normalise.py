@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
+from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.text.normalise import COUNTS, Changes, compose, normalise, scrub
+from formers.text.normalise import COUNTS, Changes, compose, normalise, ordered, scrub
 
 SYLLABLES = [chr(c) for c in range(0xAC00, 0xD7A4)]
 COMPATIBILITY = [chr(c) for c in range(0x3131, 0x318F)]  # ㄱ … ㆎ
@@ -91,3 +92,53 @@ def test_changes_are_told_added_and_kept():
     assert str(one) == "2 documents, 7 lines, 1 NUL removed, 1 cuts in long documents, a line is a document, another"
     assert Changes(**json.loads(json.dumps(one.dict()))) == one
     assert str(Changes(documents=1234)) == "1,234 documents, 0 lines"
+
+
+MARKS = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))]
+ODD = ["\u0f73", "\u0f75", "\u0f81", "\u0344", "\uff9e", "\uff9f", "\u0301", "\u0327", "\u0345", "\u3099", "\u1161"]
+RUNS = st.lists(
+    st.tuples(st.sampled_from("aáệ가각\u1100ｶか \u0f71"), st.text(st.sampled_from(MARKS + ODD * 9), max_size=90)),
+    max_size=4,
+)
+
+
+@given(RUNS.map(lambda runs: "".join(letter + run for letter, run in runs)))
+def test_long_runs_of_marks_are_those_of_unicode(text):
+    assert normalise(text) == unicodedata.normalize("NFC", text)
+    assert normalise(text, "NFKC") == unicodedata.normalize("NFKC", text)
+    changes = Changes()
+    assert compose(text, changes) == unicodedata.normalize("NFC", text)
+    assert changes.composed == (normalise(text) != text)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+@pytest.mark.parametrize("run", ["\u0301\u0327", "\u0f73", "\u0f75\u0344", "\u0345\u0301"])
+def test_marks_are_put_into_order_in_linear_time(run, form, monkeypatch):
+    """Python moves each mark over those that belong behind it: so many steps as it is handed inversions."""
+    steps = []
+
+    def counted(kind, text):
+        last: Counter[int] = Counter()
+        for c in "".join(real("NFKD" if "K" in kind else "NFD", c) for c in text):
+            own = unicodedata.combining(c)
+            if not own:
+                last.clear()
+            steps.append(1 + sum(n for kind, n in last.items() if kind > own))
+            last[own] += 1
+        return real(kind, text)
+
+    real = unicodedata.normalize
+    monkeypatch.setattr(unicodedata, "normalize", counted)
+    monkeypatch.setattr(unicodedata, "is_normalized", lambda kind, text: counted(kind, text) == text)
+    work = []
+    for n in (1000, 2000):
+        steps.clear()
+        normalise("a" + run * n, form)
+        work.append(sum(steps))
+    assert work[1] <= 2.1 * work[0]
+
+
+def test_marks_that_come_with_letters_cost_little(monkeypatch):
+    """Text in other scripts has marks, but no long runs: it is not rewritten."""
+    text = unicodedata.normalize("NFD", "tiếng Việt, हिन्दी में, 한국어 ") * 50
+    assert ordered(text) == text

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formers import Error
+from formers.cli.main import main
 from formers.data.readers import bundled
 from formers.interop.tokenizers import load_tokenizer, save_tokenizer
 from formers.text import bpe, published, sentencepiece, spm, wordpiece
@@ -389,3 +390,42 @@ def test_absurd_options():
             sentencepiece.from_spm(message(*PLAIN), options)
     with pytest.raises(Error, match="does not number its pieces"):
         sentencepiece.from_marian(message(*PLAIN), message(*PLAIN), '{"a": 5}', {})
+
+
+@pytest.mark.parametrize("name", ["t5", "albert"])
+def test_raw_text_is_what_sentencepiece_makes_of_it(name, data):
+    """SentencePiece itself knows no special tokens in a text."""
+    sentencepiece_ = pytest.importorskip("sentencepiece")
+    model = files(data)[f"{name}/spiece.model"]
+    theirs = sentencepiece_.SentencePieceProcessor(model_proto=model)
+    ours = sentencepiece.from_spm(model, {"do_lower_case": False, "keep_accents": True})
+    for token in ("</s>", "<pad>", "<s>", "[CLS]", "[SEP]", "[MASK]", "<extra_id_0>", "<unk>"):
+        for text in (token, f"one {token} two", f"one{token}two", f"{token}{token}"):
+            control = any(theirs.is_control(i) for i in theirs.encode(text))
+            assert not control
+            assert ours.encode(text, special=False, parse=False) == theirs.encode(text), text
+    for text in TEXTS:
+        plain = ours.encode(text, special=False)
+        assert ours.encode(text, special=False, parse=False) == plain or ours.spells(text)
+
+
+def test_what_a_vocab_txt_leaves_open_is_said(tmp_path, capsys):
+    small = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "the", "cat"])
+    (note,) = published.from_vocab(small, {}).notes
+    assert "text is made lower case" in note
+    assert "do_lower_case" not in note
+    (note,) = published.from_vocab(small + "\n##A\nThe", {}).notes
+    assert '{"do_lower_case": false}' in note
+    assert published.from_vocab(small, {"do_lower_case": True}).notes == []
+    (tmp_path / "vocab.txt").write_text(small, encoding="utf-8")
+    (tmp_path / "t.txt").write_text("the cat\nthe cat the\n", encoding="utf-8")
+    for words in (
+        ("tokenizer", "show", tmp_path, "The cat"),
+        ("prepare", tmp_path / "t.txt", "--tokenizer", tmp_path, "--out", tmp_path / "s"),
+        ("show", "masked", "--text", "the cat the cat", "--tokenizer", tmp_path),
+    ):
+        with pytest.raises(SystemExit) as end:
+            main([*map(str, words)])
+        assert not end.value.code
+        said = capsys.readouterr()
+        assert "Note: nothing beside vocab.txt says" in " ".join((said.out + said.err).split())

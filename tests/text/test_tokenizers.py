@@ -236,7 +236,7 @@ def test_notes_on_korean():
 
     jamo = [chr(c) for c in range(0x1100, 0x1200)]
     vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *jamo, *("##" + j for j in jamo)])
-    made = published.from_vocab(vocab, {})
+    made = published.from_vocab(vocab, {"do_lower_case": True})
     with pytest.warns(UserWarning, match="apart into jamo"):
         first = made.encode("한국")
     assert made.encode("한국") == first  # a second warning would be an error here
@@ -250,3 +250,41 @@ def test_notes_on_korean():
     with pytest.warns(UserWarning, match="NFD"):
         assert cased.encode(apart) == [2, 1, 3]
     assert np.array_equal(cased.encode_batch([apart])[0], [2, 1, 3])
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_raw_text_forges_no_special_token(name):
+    """Also as capitals or in full width, which a normaliser may make plain, and next to other letters."""
+    made = train(name, LINES, 400, workers=1)
+    marks = {made.rust.token_to_id(token) for token in made.reserved} - {made.id("unk")}
+    wide = str.maketrans({chr(c): chr(c + 0xFEE0) for c in range(0x21, 0x7F)})
+    for token in made.reserved:
+        for spelled in (token, token.upper(), token.lower(), token.translate(wide)):
+            for text in (f"the {spelled} cat", f"the{spelled}cat", spelled):
+                raw = made.encode(text, special=False, parse=False)
+                assert not marks & {*raw}, (name, text)
+                assert made.encode_batch([text], special=False, parse=False) == [raw]
+                assert made.encode_with_offsets(text, special=False, parse=False)[0] == raw
+                assert made.encode_with_places([text], lambda _: [0])[0][0] == raw
+                assert made.spells(text) == any(t in text for t in made.reserved)
+        assert made.rust.token_to_id(token) in made.encode(f"the {token} cat", special=False)  # as published
+    frame = made.frame()
+    whole = (*frame.before, *made.encode("the cat", special=False), *frame.after)
+    assert made.encode("the cat", parse=False) == made.encode("the cat") == list(whole)
+    assert not made.spells("the cat")
+
+
+def test_merges_that_make_a_special_token_are_passed_over():
+    """A trainer may have learned the letters of a special token from text that spells it."""
+    vocab = {piece: i for i, piece in enumerate(["<", "s", ">", "<s", "<s>"])}
+    rust = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[("<", "s"), ("<s", ">")]))
+    assert rust.encode("<s>").ids == [4]
+    made = Tokenizer(rust.to_str(), {"bos": "<s>"})
+    assert made.encode("<s>") == [4]
+    assert made.encode("<s>", parse=False) == [3, 2]
+
+
+@given(st.text(st.sampled_from("the cat<|endoftext|>한국 \n")))
+def test_raw_bytes_are_lossless(text):
+    made = TRAINED
+    assert made.decode(made.encode(text, special=False, parse=False)) == unicodedata.normalize("NFC", text)

@@ -12,6 +12,7 @@ from rich.console import Console
 from ..config import size
 from ..errors import Error
 from .progress import progress
+from .reading import Reading
 
 SMALL = 8 << 20  # bytes that are not worth processes of their own
 
@@ -23,15 +24,16 @@ def prepare(
     tokenizer: Path,
     out: Path,
     unit: Literal["auto", "line", "block", "file"] = "auto",
-    column: str | None = None,
     splitter: Literal["rules", "kiwi", "none"] = "rules",
     units: str | None = None,
     held_out: str = "0",
     deduplicate: Literal["exact", "near", "no"] = "no",
     tests: list[str] | None = None,
+    tests_column: str | None = None,
     drop_tests: bool = False,
     shard_size: str = "256MB",
     workers: int | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Turn text into a token store: memory-mapped, checksummed, the same for any number of workers.
 
@@ -39,6 +41,7 @@ def prepare(
 
     formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
     formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
+    formers prepare old.csv --encoding cp949 --skip --tokenizer my-bert --out store
     formers prepare ko.txt --unit line --splitter kiwi --units kiwi --tokenizer my-ernie --out store
 
     Parameters
@@ -49,8 +52,6 @@ def prepare(
         The store: a new folder, or that of a run that did not end.
     unit
         What a document is in text files: a line, a block between blank lines, a file. auto looks at each file.
-    column
-        The column or key with the text, in tables and jsonl.
     splitter
         How sentences are found: rules, kiwi (Korean, extra ko), or none.
     units
@@ -61,6 +62,8 @@ def prepare(
         Leave out documents that came before: exact, or near (also nearly the same).
     tests
         Test files that are looked for in the text: how many of their examples share text with it is said and kept.
+    tests_column
+        The column or key with the text, in test files that are tables.
     drop_tests
         Leave out the documents that share text with a test.
     shard_size
@@ -70,10 +73,11 @@ def prepare(
     """
     from ..data.readers import find
     from ..interop.prepare import prepare as make
+    from ..interop.tokenizers import load_tokenizer
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
-    found = find(list(files))
+    found, pieces = find(list(files)), load_tokenizer(tokenizer)
     volume = sum(path.stat().st_size for path in found)
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -82,19 +86,26 @@ def prepare(
     try:
         with progress(console, "prepare", quiet=2) as tell:
             store = make(
-                found, tokenizer, out, unit=unit, column=column, workers=workers,
+                found, pieces, out, unit=unit, workers=workers, **(reading or Reading()).options(),
                 splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
-                drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
+                tests_column=tests_column, drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
         console.print(f"formers: finished shards stay in {out}; the same command goes on from there", markup=False)
         raise
     report(store, out)
+    for note in pieces.notes:
+        console.print(f"Note: {note}", markup=False)
 
 
 def report(store: object, out: Path) -> None:
     """Say what is there now."""
+    from ..data.encode import TOLD
+    from ..data.hygiene import WORDS as LEFT
+    from ..text.normalise import WORDS as CHANGED
+
+    words = {**CHANGED, **LEFT, **TOLD}
     console = Console(highlight=False, soft_wrap=True)
     home = getattr(store, "home", None)
     if home is None:
@@ -105,7 +116,7 @@ def report(store: object, out: Path) -> None:
         console.print(f"{out} ({part}): {sizes} in {len(about['shards'])} shards", markup=False)
     counts = {**home.about["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
-    told = [f"{count:,} {name}" for name, count in counts.items() if count] + list(notes)
+    told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
     if told:
         console.print("read: " + ", ".join(told), markup=False)
     total = sum(about["tokens"] for about in home.about["parts"].values())

@@ -9,16 +9,23 @@ from rich.console import Console
 
 from ..errors import Error
 from .progress import progress
+from .reading import Reading
 
 if TYPE_CHECKING:
     from ..data.store import Store
     from ..text.tokenizer import Tokenizer
 
+OWN = {
+    "length": "say --length",
+    "tokenizer": "say --tokenizer",
+    "name": "the objective comes first: formers show masked",
+}
 # The family whose tokenizer suits an objective, where none is given.
 SUITED = {
     "causal": "gpt2", "prefix": "gpt2", "seq2seq": "transformer", "bidirectional": "elmo", "sop": "albert",
     "permutation": "xlnet", "denoise": "bart", "spans": "t5", "switch": "t5", "prefix_spans": "t5", "deshuffle": "t5",
 }  # fmt: skip
+LONGEST = 1 << 16  # tokens of an example that anybody would look at
 LENGTH, PIECES, CORPUS = 48, 3000, 150  # tokens of an example, pieces of a small tokenizer, documents to learn it from
 
 
@@ -32,12 +39,14 @@ def show(
     seed: int = 0,
     examples: int = 3,
     option: tuple[str, ...] = (),
+    reading: Reading | None = None,
 ) -> None:
     """Show what a pretraining objective does to a text: what it hides, what the model sees, what it must answer.
 
     formers show masked --text "The cat sat on the mat."
     formers show spans --text "옛날 옛적에 호랑이가 담배를 피우던 시절의 이야기입니다."
     formers show nsp --data corpus.txt --length 64 --examples 5
+    formers show masked --data reviews.csv --column review
     formers show ngrams --option rate=0.3
     formers show seq2seq --text "a source" --text "its target"
 
@@ -73,13 +82,16 @@ def show(
     console = Console(highlight=False, soft_wrap=True)
     if examples < 1:
         raise Error(f"cannot show {examples} examples", fix="take 1 or more")
-    documents = read(text, data)
+    if length is not None and not 1 <= length <= LONGEST:
+        raise Error(f"an example cannot have {length:,} tokens", fix=f"take 1 to {LONGEST:,}, or leave --length out")
+    if not 0 <= seed < 2**63:
+        raise Error(f"seed must be a whole number from 0 to 2^63, got {seed}", fix="take 0")
+    settings = dict(map(setting, option))
+    documents = read(text, data, reading or Reading())
     pieces = ready(objective, documents, tokenizer)
     store = stored(objective, documents, pieces)
     size = length or (min(LENGTH, len(store.tokens)) if objective == "permutation" else LENGTH)
-    goal = choose(objective, pieces, size, **dict(map(setting, option)))
-    if not 0 <= seed < 2**63:
-        raise Error(f"seed must be a whole number from 0 to 2^63, got {seed}", fix="take 0")
+    goal = choose(objective, pieces, size, **settings)
     plan = goal.plan(store, seed, 0)
     numbers = np.arange(min(examples, len(plan)))
     if not len(numbers):
@@ -93,7 +105,7 @@ def show(
             console.print(line)
 
 
-def read(text: tuple[str, ...], data: Path | None) -> list[str]:
+def read(text: tuple[str, ...], data: Path | None, reading: Reading) -> list[str]:
     """Documents of the command line, of a file, or those that come with formers."""
     from ..data.readers import bundled
     from ..data.readers import read as files
@@ -104,7 +116,7 @@ def read(text: tuple[str, ...], data: Path | None) -> list[str]:
     if data is not None:
         import itertools
 
-        return list(itertools.islice(files(data), 5000))
+        return list(itertools.islice(files(data, **reading.options()), 5000))
     found = [normalise(document) for document in text if document.strip()]
     if text and not found:
         raise Error("the text is empty", fix="give some words")
@@ -122,7 +134,10 @@ def ready(objective: str, documents: list[str], where: Path | None) -> Tokenizer
     if objective not in OBJECTIVES:
         raise Error(f"the objective {objective!r} is not available", fix=suggest(objective, OBJECTIVES))
     if where is not None:
-        return load_tokenizer(where)
+        made = load_tokenizer(where)
+        for note in made.notes:
+            Console(stderr=True, soft_wrap=True).print(f"Note: {note}", markup=False, highlight=False)
+        return made
     korean = sum("가" <= letter <= "힣" for document in documents[:100] for letter in document)
     lines = [line for d in documents[:CORPUS] for line in d.split("\n")]
     more = bundled("ko" if korean else "en")[0][:CORPUS]
@@ -162,7 +177,7 @@ def pairs(documents: list[str], pieces: Tokenizer) -> Store:
     sides = [side for d in documents for line in d.split("\n") for side in line.split("\t") if side.strip()]
     if len(sides) % 2:
         raise Error(f"{len(sides)} texts are no pairs", fix="give sources and targets in turn, or with a tab between")
-    rows = pieces.encode_batch(sides, special=False)
+    rows = pieces.encode_batch(sides, special=False, parse=False)
     edges = np.cumsum([0, *map(len, rows)])
     tokens = np.array([i for row in rows for i in row], np.int64)
     return Store(tokens, edges[::2], len(pieces), pieces.fingerprint, edges)
@@ -175,4 +190,10 @@ def setting(text: str) -> tuple[str, Any]:
     name, found, value = text.partition("=")
     if not found:
         raise Error(f"{text!r} is not a setting", fix="write name=value")
-    return name.strip().replace("-", "_"), yaml.safe_load(value)
+    name = name.strip().replace("-", "_")
+    if name in OWN:
+        raise Error(f"{name} is no setting of the objective", fix=OWN[name])
+    try:
+        return name, yaml.safe_load(value)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise Error(f"{value!r} is not a value", where=name, fix="write a number, a word, true or false") from None

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import Error
+from .reading import Reading
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -32,8 +33,10 @@ def train(
     style: str | None = None,
     lower: bool | None = None,
     alphabet: int | None = None,
+    score: Literal["gain", "ratio"] | None = None,
     morphemes: bool = False,
     workers: int | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, words, characters, or a family such as bert or t5.
 
@@ -41,13 +44,14 @@ def train(
 
     formers tokenizer train bert reviews.txt --size 16000 --out my-tokenizer
     formers tokenizer train unigram a.txt b.txt.xz --style t5 --size 32000
+    formers tokenizer train bpe reviews.csv --column review --encoding cp949
 
     Parameters
     ----------
     kind
         A kind of tokenizer, or the family that it is for.
     files
-        Text: one document a line, or blocks between blank lines.
+        Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.
     size
         How many pieces, special tokens included.
     out
@@ -58,6 +62,8 @@ def train(
         Make everything lower case (wordpiece, unigram, words, GPT-1's bpe).
     alphabet
         How many different characters are kept (wordpiece, unigram, GPT-1's bpe).
+    score
+        What wordpiece joins first: gain (likelihood, as published) or ratio (the tutorials' rule, for comparison).
     morphemes
         Cut Korean words into morphemes first (needs formers[ko], also to read text later).
     workers
@@ -70,10 +76,11 @@ def train(
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise Error("exists already", where=out, fix="choose another place with --out")
     given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "morphemes": morphemes or None}
+    given["score"] = score
     console = Console(highlight=False)
     with progress(console, "tokenizer") as tell:
         options = {k: v for k, v in given.items() if v is not None}
-        made = learn(kind, lines(files), size, workers=workers, tell=tell, **options)
+        made = learn(kind, lines(files, reading), size, workers=workers, tell=tell, **options)
     save_tokenizer(made, out)
     console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {out}")
 
@@ -116,12 +123,16 @@ class Figures:
 
 @tokenizer.command
 def compare(
-    tokenizers: list[str], *, file: Annotated[list[Path], Parameter(consume_multiple=True)], out: Path | None = None
+    tokenizers: list[str],
+    *,
+    file: Annotated[list[Path], Parameter(consume_multiple=True)],
+    out: Path | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Hold TOKENIZERS side by side on a text: tokens for each word and character, unknown pieces, speed.
 
     formers tokenizer compare my-bert my-gpt2 --file reviews.txt
-    formers tokenizer compare a b --file test.txt --out compare.html
+    formers tokenizer compare a b --file test.csv --column review --out compare.html
 
     Parameters
     ----------
@@ -136,7 +147,7 @@ def compare(
     from .progress import progress
 
     console = Console(highlight=False)
-    text = [line for line in lines(file) if line.strip()]
+    text = [line for line in lines(file, reading) if line.strip()]
     if not text:
         raise Error("there is no text in it", where=file[0], fix="give a file with text")
     rows = []
@@ -159,7 +170,7 @@ def measure(name: str, made: Tokenizer, text: list[str]) -> Figures:
     """One row of the table."""
     words, characters = sum(len(t.split()) for t in text), sum(map(len, text))
     began = time.perf_counter()
-    ids = [i for row in made.encode_batch(text, special=False) for i in row]
+    ids = [i for row in made.encode_batch(text, special=False, parse=False) for i in row]
     seconds = time.perf_counter() - began
     unknown = made.id("unk") if not made.bytes else None
     return Figures(
@@ -202,9 +213,9 @@ def escaped(words: str) -> str:
     return html.escape(words)
 
 
-def lines(files: Iterable[Path]) -> Iterator[str]:
+def lines(files: Iterable[Path], reading: Reading | None = None) -> Iterator[str]:
     """The lines of files, document by document."""
-    from ..data.readers import read
+    from ..data.readers import find, read
 
-    for document in read(list(files)):
+    for document in read(find(list(files)), **(reading or Reading()).options()):
         yield from document.split("\n")

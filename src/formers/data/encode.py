@@ -10,13 +10,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ..text.sentences import spans
 from ..text.tokenizer import Tokenizer
 
+TOLD = {
+    "spelled": "documents that spell a special token (it stays text)",
+    "tokenless": "documents left out that have no token",
+    "single": "documents of one token, too short for an example",
+    "unknown": "unknown tokens",
+}
 PHRASE, ENTITY = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
 WORD = re.compile(r"\S+")
 BITS = {"phrase": PHRASE, "entity": ENTITY}
@@ -32,12 +38,16 @@ class Encoded:
     lengths: np.ndarray  # (documents,) int64
     sentences: np.ndarray | None  # (sentences,) int64 tokens at which a sentence begins
     units: np.ndarray | None  # (n,) uint8
+    counts: dict[str, int] = field(default_factory=dict)  # documents that one should hear of, by the names of TOLD
 
 
 def encode(
     documents: Sequence[str], tokenizer: Tokenizer, split: Split | None = None, units: Units | None = None
 ) -> Encoded:
-    """Encode documents, each with the end mark behind it, if the tokenizer has one."""
+    """Encode documents, each with the end mark behind it, if the tokenizer has one.
+
+    A document is text: one that spells a special token ("[SEP]", "</s>") gets the pieces of these letters.
+    """
     texts = list(documents)
     noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
 
@@ -50,7 +60,7 @@ def encode(
 
     rows: list[tuple[list[int], list[int]]]
     if split is None and units is None:
-        rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False)]
+        rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False, parse=False)]
     else:
         rows = tokenizer.encode_with_places(texts, places)
     kept = [i for i, (row, _) in enumerate(rows) if row]
@@ -69,7 +79,14 @@ def encode(
             for token, bits in zip(found[noted[i][0] :], noted[i][1], strict=True):
                 marks[begin + token] |= bits
             marks[begin + len(row) :][: len(tail)] = PHRASE | ENTITY  # the end mark is a unit of its own
-    return Encoded(tokens, lengths, None if split is None else np.array(sentences, np.int64), marks)
+    counts = {
+        "spelled": sum(map(tokenizer.spells, texts)),
+        "tokenless": len(rows) - len(kept),
+        "single": int(np.count_nonzero(lengths == 1)),
+    }
+    if (unknown := tokenizer.id("unk")) is not None:
+        counts["unknown"] = int(np.count_nonzero(tokens == unknown))
+    return Encoded(tokens, lengths, None if split is None else np.array(sentences, np.int64), marks, counts)
 
 
 def width(vocab: int) -> type:

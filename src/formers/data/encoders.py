@@ -32,6 +32,9 @@ class Options:
     unit: str | None = None
     column: str | None = None
     drop_tests: bool = False
+    encoding: str = "utf-8"
+    skip: bool = False
+    tests_column: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,10 +38,24 @@ def finish(where: Path, groups: int, more: dict[str, Any]) -> None:
             parts[part] = {"shards": shards, "tables": tables(where, part, shards), **sizes(shards)}
     if "train" not in parts:
         raise Error("there is no text to learn from", where=where, fix="give documents that are not empty")
-    put(where / "store.json", seal({**about, "counts": counted(notes) | more, "parts": parts}))
+    files = [file for note in notes for file in note.get("files", [])]
+    put(where / "inputs.json", json.dumps([file["time"] for file in files]))  # a hint: other copies have other times
+    sums = [file["sha256"] for file in files]
+    put(where / "store.json", seal({**about, "files": sums, "counts": counted(notes) | more, "parts": parts}))
     for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
         stale.unlink(missing_ok=True)
     (where / "begun.json").unlink(missing_ok=True)
+
+
+def made_of(where: Path) -> list[dict[str, Any]]:
+    """Of each input file of a finished store its SHA-256, and when it was last written to, if that is known."""
+    sums = unseal(where / "store.json").get("files", [])
+    try:
+        times = json.loads((where / "inputs.json").read_bytes())
+    except (OSError, ValueError):
+        times = []
+    times = times if isinstance(times, list) and len(times) == len(sums) else [None] * len(sums)
+    return [{"sha256": sum, "time": time} for sum, time in zip(sums, times, strict=True)]
 
 
 def counted(notes: list[dict[str, Any]]) -> dict[str, Any]:

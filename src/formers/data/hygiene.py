@@ -17,6 +17,9 @@ from .overlap import Overlap, Watch, batches, contamination
 
 __all__ = ["Held", "Hygiene", "Near", "Overlap", "Seen", "Watch", "contamination", "deduplicate", "digest"]
 
+WORDS = {
+    "exact": "exact duplicates", "near": "near duplicates", "held": "held out", "seen_in_tests": "seen in tests",
+}  # fmt: skip
 RECENT = 1 << 16  # hashes kept in a set until they are sorted into an array
 
 
@@ -40,13 +43,7 @@ class Hygiene:
             setattr(self, name, getattr(self, name) + count)
 
     def __str__(self) -> str:
-        words = {
-            "exact": "exact duplicates",
-            "near": "near duplicates",
-            "held": "held out",
-            "seen_in_tests": "seen in tests",
-        }
-        return ", ".join([f"{self.documents:,} documents", *(f"{getattr(self, k):,} {w}" for k, w in words.items())])
+        return ", ".join([f"{self.documents:,} documents", *(f"{getattr(self, k):,} {w}" for k, w in WORDS.items())])
 
 
 def digest(text: str, seed: int = 0, size: int = 16) -> bytes:

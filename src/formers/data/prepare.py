@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -25,19 +25,21 @@ from ..text.normalise import Changes
 from ..text.tokenizer import Tokenizer
 from .encode import Encoded, width
 from .encoders import Options, Pool, Reached
-from .finish import finish, records
+from .finish import finish, made_of, records
 from .hygiene import Seen
 from .lock import locked
 from .near import Near
 from .overlap import Watch
 from .overlap import batches as together
 from .phrases import learn
+from .phrases import read as read_phrases
 from .readers import find, read
 from .shards import Writer, put, seal, unseal
-from .sources import Source, opened, stamp
+from .sources import Source, Sums, digest, opened, prove
 from .store import FORMAT, Store
 
 CHUNK = 1 << 19  # characters that are encoded at a time
+WORKERS = 1024
 LIKE = 0.8  # from this likeness on (0 to 1) two documents are nearly the same
 PACKED = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is than its file
 
@@ -49,12 +51,15 @@ def prepare(
     *,
     unit: str | None = None,
     column: str | None = None,
+    encoding: str = "utf-8",
+    skip: bool = False,
     workers: int = 0,
     splitter: str | None = "rules",
     units: str | None = None,
     held_out: float = 0.0,
     deduplicate: str | None = None,
     tests: Any = None,
+    tests_column: str | None = None,
     drop_tests: bool = False,
     shard: int = 128 << 20,
     rank: int | None = None,
@@ -64,29 +69,39 @@ def prepare(
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
-    takes its share of the files; the answer is None for a rank that ends before others. `held_out` is the share of
-    documents that become the part "held". `units` is kiwi, learn or a file of phrases. `tests` (files, or
-    {name: texts}) are looked for in the text: what is found is counted, and left out with `drop_tests`.
+    takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`
+    and `skip` are those of `read`. `held_out` is the share of documents that become the part "held". `units` is kiwi,
+    learn or a file of phrases. `tests` (files, or {name: texts}) are looked for in the text: what is found is counted,
+    and left out with `drop_tests`.
     """
     rank, ranks = place(rank, ranks)
-    if workers < 0:
-        raise Error(f"there cannot be {workers} workers", fix="0 encodes in this process")
+    if not 0 <= workers <= WORKERS:
+        fix = f"0 encodes in this process, {WORKERS:,} are the most"
+        raise Error(f"there cannot be {workers:,} workers", fix=fix)
     where = Path(out)
-    options = Options(splitter, units, held_out, deduplicate, shard, unit, column, drop_tests)
-    entry = opened(source, unit, column)
+    options = Options(
+        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column
+    )
+    if units not in (None, "kiwi", "learn"):
+        read_phrases(Path(units))  # what is wrong with it is said before anything is begun
+    tell = tell or (lambda *_: None)
+    entry = opened(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip)
     with ExitStack() as stack:
         try:
             where.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise Error(f"cannot be made ({error.strerror})", where=where, fix="choose another directory") from None
+        except (OSError, ValueError) as error:
+            raise Error(
+                f"cannot be made ({getattr(error, 'strerror', error)})", where=where, fix="choose another directory"
+            ) from None
         stack.enter_context(locked(where / "lock", shared=ranks > 1))
         if ranks > 1:
             stack.enter_context(locked(where / f"lock-{rank}"))
         if ranks == 1:
             clear(where)
         if not begin(where, tokenizer, options, entry, tests):
+            prove([path for group in range(len(entry.groups)) for path in entry.files(group)], made_of(where), tell)
             return Store.open(where, tokenizer=tokenizer)
-        watch = None if tests is None else Watch(named(tests))
+        watch = None if tests is None else Watch(named(tests, column=tests_column, encoding=encoding, skip=skip))
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
                 raise Error(
@@ -94,7 +109,7 @@ def prepare(
                 )
             found = (text for group in range(len(entry.groups)) for text in entry.read(group, Changes()))
             put(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn(found)))
-        run = Run(where, tokenizer, options, entry, rank, ranks, tell or (lambda *_: None), watch)
+        run = Run(where, tokenizer, options, entry, rank, ranks, tell, watch)
         pool = stack.enter_context(Pool(workers, tokenizer, options, where))
         run.all(pool)
         ends = [records(where, group)[-1:] for group in range(len(entry.groups))]
@@ -130,6 +145,7 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, te
         "format": FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
         "vocab": len(tokenizer), "dtype": np.dtype(width(len(tokenizer))).name,
         "options": dataclasses.asdict(options), "sources": entry.stamps, "tests": stamps(tests),
+        "phrases": None if options.units in (None, "kiwi", "learn") else digest(Path(options.units)),
     }  # fmt: skip
     done, begun = where / "store.json", where / "begun.json"
     if done.exists() or begun.exists():
@@ -172,7 +188,10 @@ class Run:
         fresh = Fresh(self.options.deduplicate) if self.options.deduplicate else None
         for group in range(len(self.entry.groups)):
             done = records(self.where, group)
-            wanted = group % self.ranks == self.rank and not (done and done[-1]["last"])
+            mine, finished = group % self.ranks == self.rank, bool(done and done[-1]["last"])
+            if mine and finished:
+                prove(self.entry.files(group), done[-1]["files"], self.tell)
+            wanted = mine and not finished
             if wanted or fresh is not None or self.watch is not None:
                 changes, counts = Changes(), {"exact": 0, "near": 0, "seen_in_tests": 0}
                 documents = self.entry.read(group, changes)
@@ -195,6 +214,7 @@ class Run:
         number, after = len(done), done[-1] if done else {"documents": 0, "text": ""}
         shard: Shard | None = None
         at = after["documents"], after["text"]
+        sums = Sums(self.entry.files(group))
         try:
             for reached, made in pool.map(chunks(documents, after, self.where)):
                 shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
@@ -206,9 +226,10 @@ class Run:
                     shard, number = None, number + 1
             shard = shard or Shard(self.where, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
             counted = {**dataclasses.asdict(changes), **counts}
-            shard.close({"documents": at[0], "text": at[1], "last": True, "counts": counted})
+            shard.close({"documents": at[0], "text": at[1], "last": True, "counts": counted, "files": sums.all()})
             shard = None
         finally:
+            sums.stop()
             if shard is not None:
                 shard.drop()
 
@@ -231,16 +252,18 @@ def watched(documents: Iterable[str], watch: Watch, counts: dict[str, int], drop
                 yield text
 
 
-def named(tests: Any) -> dict[str, Iterable[str]]:
+def named(tests: Any, **how: Any) -> dict[str, Iterable[str]]:
     """Tests by name: a table of texts as it is, files by their names."""
-    return dict(tests) if isinstance(tests, Mapping) else {path.name: read([path]) for path in find(tests)}
+    return dict(tests) if isinstance(tests, Mapping) else {path.name: read([path], **how) for path in find(tests)}
 
 
 def stamps(tests: Any) -> list[Any] | None:
     """What tells whether tests are the same: of a table its names, of files what tells them apart."""
     if tests is None:
         return None
-    return sorted(map(str, tests)) if isinstance(tests, Mapping) else [stamp(path) for path in find(tests)]
+    return (
+        sorted(map(str, tests)) if isinstance(tests, Mapping) else [[path.name, digest(path)] for path in find(tests)]
+    )
 
 
 class Fresh:
@@ -294,7 +317,7 @@ class Shard:
         self.writers = {part: Writer(where / f"{part}-{name}.bin") for part in parts}
         self.held: dict[str, dict[str, list[np.ndarray]]] = {part: {} for part in parts}
         self.length = dict.fromkeys(parts, 0)
-        self.unknown, self.lost = tokenizer.id("unk"), 0  # the token for what it does not know, and how many there are
+        self.counts: Counter[str] = Counter()  # by shard: a run that goes on has not seen them all
 
     @property
     def tokens(self) -> int:
@@ -313,8 +336,7 @@ class Shard:
             if piece.units is not None:
                 held.setdefault("units", []).append(piece.units)
             self.length[part] = base + len(piece.ids)
-            if self.unknown is not None:
-                self.lost += int(np.count_nonzero(piece.ids == self.unknown))
+            self.counts.update(piece.counts)
 
     def close(self, reached: dict[str, Any]) -> None:
         """Finish the files, then say so."""
@@ -326,10 +348,7 @@ class Shard:
             for name, pieces in self.held[part].items():
                 writer.add(name, np.uint8 if name == "units" else np.uint32, pieces)
             about[part] = {"name": writer.path.name, **writer.close()}
-        counts = {
-            **reached.get("counts", {}),
-            "unknown": self.lost,
-        }  # by shard: a run that goes on has not seen them all
+        counts = {**reached.get("counts", {}), **self.counts}
         put(self.where / f"done-{self.name}.json", seal({**reached, "counts": counts, "parts": about}))
 
     def drop(self) -> None:

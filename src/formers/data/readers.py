@@ -110,7 +110,7 @@ def read(
         wants = tables.Wants(column, changes, skip, encoding)
         files = find(source)
         return itertools.chain.from_iterable(of_file(path, unit, longest, wants) for path in files)
-    return finished(tables.of_python(source, column, changes), longest, changes)
+    return finished(tables.of_python(source, column, changes, skip), longest, changes)
 
 
 def of_file(path: Path, unit: str, longest: int, wants: tables.Wants) -> Iterator[str]:

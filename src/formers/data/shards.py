@@ -23,7 +23,7 @@ from ..errors import Error
 BLOCK = 1 << 16
 ALIGN = 64
 TYPES = ("uint8", "uint16", "uint32", "int8", "int64")
-AGAIN = "the file is damaged: make the store again (formers prepare), or open it with damaged='skip'"
+AGAIN = "make the store again (formers prepare), or leave the damage out: Store.open(path, damaged='skip')"
 
 
 def seal(values: Mapping[str, Any]) -> str:
@@ -71,10 +71,12 @@ class Writer:
     """Writes NAME.bin array by array, each in chunks, under another name until `close` is called."""
 
     def __init__(self, path: Path):
-        self.path, self.arrays, self.size = path, {}, 0  # type: ignore[var-annotated]
+        self.path, self.size = path, 0
+        self.arrays: dict[str, dict[str, Any]] = {}
         self.temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         self.file = open(self.temporary, "wb")  # noqa: SIM115
-        self.whole, self.sums, self.sum = hashlib.sha256(), [], 0  # type: ignore[var-annotated]
+        self.whole, self.sum = hashlib.sha256(), 0
+        self.sums: list[int] = []
 
     def add(self, name: str, dtype: Any, chunks: Iterable[np.ndarray]) -> None:
         """The next array, whole or its next chunks."""

@@ -130,7 +130,11 @@ class Store:
         for reader in self.home.readers() if self.home is not None else ():
             for block in reader.check():
                 what = f"the block at offset {block * BLOCK:,} is not as it was written"
-                raise Error(what, where=reader.path, fix="make the store again, or open it with damaged='skip'")
+                raise Error(
+                    what,
+                    where=reader.path,
+                    fix="make the store again, or leave the damage out: Store.open(path, damaged='skip')",
+                )
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -31,6 +31,10 @@ MAGIC = {
     b"PK\x03\x04": "a zip archive",
     b"%PDF-": "a PDF",
 }
+HALVES = "formers.halves"
+codecs.register_error(
+    HALVES, lambda e: ("\udc80" * (getattr(e, "end", 0) - getattr(e, "start", 0)), getattr(e, "end", 0))
+)
 MARKS = {  # UTF-32 first: its mark begins with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -98,17 +102,34 @@ def need(module: str, what: str) -> Any:
 
 def decoded(parts: Iterable[bytes], changes: Changes, encoding: str = "utf-8", where: object = None) -> Iterator[str]:
     """Clean text with \\n as its only line end, in pieces; bytes that are no text are counted and left out."""
-    try:
-        decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
-    except LookupError as e:
-        raise Error(f"there is no encoding {encoding!r}", fix="utf-8, cp949, utf-16, …") from e
+    decoder = decoder_of(encoding)
     ends, first = io.IncrementalNewlineDecoder(None, translate=True), True
     for part in parts:
         if first and encoding == "utf-8":
             check(part, where)
         first = False
-        yield from tidy(decoder.decode(part), ends, changes)
-    yield from tidy(decoder.decode(b"", True), ends, changes, last=True)
+        yield from tidy(unicode(decoder, part, encoding, where), ends, changes)
+    yield from tidy(unicode(decoder, b"", encoding, where, last=True), ends, changes, last=True)
+
+
+def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
+    """What turns bytes into text; one that is none becomes half a character (U+DC80 and on), whatever the encoding."""
+    try:
+        if codecs.lookup(encoding)._is_text_encoding:  # hex, zip and rot13 are codecs too
+            return codecs.getincrementaldecoder(encoding)("surrogateescape" if encoding == "utf-8" else HALVES)
+    except (LookupError, ValueError):
+        pass
+    fix = "known are utf-8, cp949, euc-kr, utf-16, latin-1 and many more"
+    raise Error(f"there is no encoding {encoding!r}", fix=fix)
+
+
+def unicode(decoder: codecs.IncrementalDecoder, part: bytes, encoding: str, where: object, last: bool = False) -> str:
+    """Bytes as text; an error where an encoding cannot do that at all."""
+    try:
+        return decoder.decode(part, last)
+    except UnicodeError as e:
+        fix = "leave the encoding out for UTF-8, or name another: cp949, utf-16-le"
+        raise Error(f"cannot be read as {encoding} ({e})", where=where, fix=fix) from None
 
 
 def tidy(text: str, ends: io.IncrementalNewlineDecoder, changes: Changes, last: bool = False) -> Iterator[str]:
@@ -136,7 +157,7 @@ def check(head: bytes, where: object) -> None:
             return
         korean = codecs.getincrementaldecoder("cp949")("replace").decode(head)
         seems = "cp949" if korean.count("\ufffd") * 100 < len(korean) else "some other encoding, or no text"
-    fix = "turn it into UTF-8" + ("" if " " in seems else f", or say encoding={seems!r}")
+    fix = "turn it into UTF-8" + ("" if " " in seems else f", or say --encoding {seems}, or encoding={seems!r}")
     raise Error(f"this is not UTF-8: it seems to be {seems}", where=where, fix=fix)
 
 

@@ -22,6 +22,7 @@ PARQUET = (".parquet", ".pq")
 FORMS = (*JSON, *SEPARATED, *PARQUET)
 RECORD = 1 << 25  # characters of a row; the text inside may be as long
 SAMPLE = 20  # rows that are looked at to find the column
+WHICH = "say --column NAME, or column='NAME' (of prepare's test files --tests-column, or tests_column)"
 NUMBER = frozenset("0123456789+-.,eE%/: ")
 
 
@@ -37,7 +38,7 @@ class Wants:
     def broken(self, what: str, where: str) -> None:
         """A row that cannot be read: an error, or counted."""
         if not self.skip:
-            raise Error(what, where=where, fix="repair it, or skip broken rows")
+            raise Error(what, where=where, fix="repair it, or leave broken rows out: --skip, or skip=True")
         self.changes.skipped += 1
 
 
@@ -62,7 +63,7 @@ def pick(rows: Sequence[Mapping[str, Any]], column: str | None, changes: Changes
     found = next((n for known in NAMES for n in names if str(n).lower() == known), None)
     found = found or (wordy[0] if len(wordy) == 1 else names[0] if len(names) == 1 else None)
     if found is None:
-        raise Error(f"which column is the text? There are {listed(names)}", where=where, fix="say column=…")
+        raise Error(f"which column is the text? There are {listed(names)}", where=where, fix=WHICH)
     changes.note(f"the column {found!r} is the text")
     return found
 
@@ -204,9 +205,9 @@ def values(column: Any, pyarrow: Any) -> list[str]:
     return [(value or b"").decode("utf-8", "surrogateescape") for value in raw]
 
 
-def of_python(source: Any, column: str | None, changes: Changes) -> Iterator[str]:
+def of_python(source: Any, column: str | None, changes: Changes, skip: bool = False) -> Iterator[str]:
     """The texts of strings, records, a DataFrame or a dataset."""
-    wants = Wants(column, changes)
+    wants = Wants(column, changes, skip)
     rows: Any = source
     if isinstance(source, Mapping):  # a DatasetDict, a dictionary of lists
         raise Error(f"this holds several parts: {listed(source)}", fix="hand in one of them, such as data['train']")

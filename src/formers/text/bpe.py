@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer as Rust
@@ -34,10 +33,11 @@ def train(
     style: str = "gpt2",
     least: int = 2,
     nfc: bool = True,
+    lower: bool | None = None,
+    alphabet: int | None = None,
     morphemes: bool = False,
     workers: int | None = None,
     tell: Tell | None = None,
-    **options: Any,
 ) -> Tokenizer:
     """Learn `size` pieces: the 256 bytes, then the most frequent pair again and again (ties: the smaller strings).
 
@@ -46,10 +46,10 @@ def train(
     words are cut into morphemes first, and no piece reaches across.
     """
     if style == "gpt":
-        return train_ends(lines, size, least, workers, tell, morphemes=morphemes, **options)
+        return train_ends(lines, size, least, workers, tell, lower is not False, alphabet, morphemes)
     marks = style_of(style)
-    if options:
-        raise Error(f"bytes know no option {next(iter(options))!r}", fix='style="gpt" has lower and alphabet')
+    if lower is not None or alphabet is not None:
+        raise Error("bytes have no case and no alphabet", fix="lower and alphabet go with the style gpt")
     if size < len(ALPHABET) + len(marks.marks):
         least_size = len(ALPHABET) + len(marks.marks)
         raise Error(f"a byte-level vocabulary of {size} is too small", fix=f"take at least {least_size}")
@@ -87,7 +87,7 @@ def train_ends(
 ) -> Tokenizer:
     """GPT-1's: the last piece of a word ends in </w>. A character that is not in the alphabet is unknown."""
     if morphemes:
-        raise Error("GPT-1's pieces cannot be cut into morphemes", fix='take style="gpt2"')
+        raise Error("GPT-1's pieces cannot be cut into morphemes", fix="take the style gpt2, or another of bytes")
     marks = style_of("gpt")
     rust = Rust(models.BPE(unk_token=marks.special["unk"]))
     bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lower)

@@ -7,10 +7,10 @@ Of the ids, 1 to 256 are bytes plus one, 257 and 258 stand for a sentence's begi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
+from ..config import Tell
 from ..errors import Error
 from . import words as word_level
 from .tokenizer import Tokenizer
@@ -62,7 +62,16 @@ def spell(ids: Sequence[int]) -> str:
     return bytes(i - SHIFT for i in map(int, ids) if SHIFT <= i < BEGIN).decode("utf-8", "replace")
 
 
-def train(lines: Iterable[str], size: int = 50_000, *, style: str = "elmo", **options: Any) -> Tokenizer:
+def train(
+    lines: Iterable[str],
+    size: int = 50_000,
+    *,
+    style: str = "elmo",
+    least: int = 1,
+    lower: bool = False,
+    workers: int | None = None,
+    tell: Tell | None = None,
+) -> Tokenizer:
     """The words that an ELMo predicts. What it reads are characters, which nobody has to learn: `sentence` and `grid`
     make them out of the same words (words.split with lower=False)."""
-    return word_level.train(lines, size, style=style, **options)
+    return word_level.train(lines, size, style=style, least=least, lower=lower, workers=workers, tell=tell)

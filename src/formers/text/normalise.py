@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from ..errors import Error
 
@@ -23,6 +24,8 @@ REMOVED = {name: re.compile(f"[{characters}]+") for name, characters in KINDS.it
 BREAK = re.compile(f"[{BREAKS}]")
 # NFKC turns these into conjoining jamo, and ㄱㅏ into 가: compatibility, half-width, parenthesised and circled jamo.
 JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260-\u326d]+)")
+Form = Literal["NFD", "NFKD"]
+RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
 WORDS = {
     "composed": "composed to NFC",
     "undecodable": "bytes or characters that are not UTF-8 removed",
@@ -85,12 +88,40 @@ def normalise(text: str, form: str = "NFC") -> str:
     With "NFKC" they stay too; everything else that has a plain form gets it (half and full width, ligatures).
     """
     if form == "NFKC":
-        return normalise(
-            "".join(p if i % 2 else unicodedata.normalize("NFKC", p) for i, p in enumerate(JAMO.split(text)))
-        )
+        parts = JAMO.split(text)
+        parts[::2] = [unicodedata.normalize("NFKC", ordered(part, "NFKD")) for part in parts[::2]]
+        return normalise("".join(parts))
     if form != "NFC":
         raise Error(f"there is no normal form {form!r}", fix="choose NFC or NFKC; the others take Hangul apart")
-    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
+    return composed(text)
+
+
+def composed(text: str) -> str:
+    """NFC, in linear time; the same string where nothing changes."""
+    ready = ordered(text)
+    return text if unicodedata.is_normalized("NFC", ready) and ready == text else unicodedata.normalize("NFC", ready)
+
+
+def ordered(text: str, form: Form = "NFD") -> str:
+    """Text whose long runs of marks are in Unicode's order already; its normal forms stay the same."""
+    if text.isascii() or not marks(form, 1).search(text[::RUN]):  # a long run has one of these places
+        return text
+    apart = functools.partial(unicodedata.normalize, form)
+    return marks(form, RUN).sub(
+        lambda run: "".join(sorted("".join(map(apart, run[0])), key=unicodedata.combining)), text
+    )
+
+
+@functools.cache
+def marks(form: Form, least: int) -> re.Pattern[str]:
+    """Runs of characters that stand on the letter before them, whole or taken apart."""
+    found = [
+        c
+        for c in map(chr, range(0x300, 0x20000))  # there are none behind
+        if unicodedata.combining(c)
+        or (unicodedata.decomposition(c) and all(map(unicodedata.combining, unicodedata.normalize(form, c))))
+    ]
+    return re.compile(f"[{''.join(found)}]{{{least},}}")
 
 
 def scrub(text: str, changes: Changes) -> str:
@@ -108,7 +139,6 @@ def scrub(text: str, changes: Changes) -> str:
 
 def compose(text: str, changes: Changes) -> str:
     """NFC, counted."""
-    if unicodedata.is_normalized("NFC", text):
-        return text
-    changes.composed += 1
-    return unicodedata.normalize("NFC", text)
+    made = composed(text)
+    changes.composed += made != text
+    return made

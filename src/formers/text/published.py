@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import Tokenizer as Rust
@@ -44,7 +44,19 @@ def wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer
     (cls, _), (sep, _) = marks
     single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
     rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
-    return finished(rust, special, where)
+    made = finished(rust, special, where)
+    if "do_lower_case" not in options:
+        made.notes.append(assumed([piece for piece in pieces if piece not in special.values()]))
+    return made
+
+
+def assumed(pieces: Sequence[str]) -> str:
+    """What a vocab.txt without a tokenizer_config.json leaves open, and how it was taken."""
+    note = "nothing beside vocab.txt says whether capitals matter: text is made lower case, as transformers does"
+    if any(piece.lower() != piece for piece in pieces if not piece.startswith("[")):
+        note += "; but there are capitals in the vocabulary, so that"
+        note += ' {"do_lower_case": false} in a tokenizer_config.json beside it may be right'
+    return note
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:

@@ -9,9 +9,10 @@ from .tokenizer import Tokenizer
 
 class Stream:
     """Decode ids one at a time. A character of three bytes may come in three pieces (Hangul in byte-level BPE): bytes
-    are held back until they form one, so that � is never shown. All that `push` and `end` give is what `decode` gives.
+    are held back until they form one, so that `push` never shows �. All that it gives is what `decode` gives; `end`
+    adds a � if the last character was cut off, so that nothing is lost in silence.
 
-    `held` are the bytes that wait; what is still there at the end has never become a character.
+    `held` are the bytes that wait.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, special: bool = False):
@@ -42,5 +43,7 @@ class Stream:
         return text[len(before) :]
 
     def end(self) -> str:
-        """What is left when nothing more comes."""
-        return self.decoder.decode(b"", final=True)
+        """What is left when nothing more comes: � for the bytes of a character that never became whole."""
+        cut = bool(self.held)
+        self.decoder.reset()
+        return "\ufffd" if cut else ""

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import json
 import operator
+import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
 from .joints import JOINT, marked
 from .normalise import normalise
+from .variants import variant
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
@@ -45,8 +47,9 @@ class Frame:
 class Tokenizer:
     """Text to ids and back. `special` names the special tokens by role: pad, unk, bos, eos, cls, sep, mask.
 
-    `notes` says what this tokenizer does to Korean that one may not expect; each is also a warning, once. `target`
-    is the tokenizer of the other side where a model has two (Marian).
+    `notes` says what one may not expect: what it does to Korean (also a warning, once), what was assumed. `target`
+    is the tokenizer of the other side where a model has two (Marian). `parse`, where a method has it: text that spells
+    a special token is that token, as in transformers; without it, such text is text like any other.
     """
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None, *, where: object = None):
@@ -59,6 +62,7 @@ class Tokenizer:
         known = self.rust.get_vocab(with_added_tokens=True)
         self.special = {role: token for role, token in (special or {}).items() if role in SPECIAL and token in known}
         self.target: Tokenizer | None = None
+        self.machines = {(False, True): self.rust}
         self.notes: list[str] = []
         kinds = {part: list(bounds.parts(about.get(part))) for part in ("normalizer", "pre_tokenizer", "decoder")}
         names = {part: [p.get("type") for p in tables] for part, tables in kinds.items()}
@@ -90,43 +94,47 @@ class Tokenizer:
         meaning += "" if self.target is None else self.target.fingerprint
         return hashlib.sha256(meaning.encode()).hexdigest()
 
-    def encode(self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False) -> list[int]:
+    def encode(
+        self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False, parse: bool = True
+    ) -> list[int]:
         """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise.
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """
         both = [self.prepare(t, normalise) for t in (text, pair) if t is not None]
-        rust = self.rust
-        if any(done for _, done in both):
-            rust, both = self.plain, [(t if done else self.mapped(t)[0], True) for t, done in both]
+        mapped = any(done for _, done in both)
+        if mapped:
+            both = [(t if done else self.mapped(t)[0], True) for t, done in both]
+        rust = self.machine(mapped, parse)
         return guarded(lambda: rust.encode(*(t for t, _ in both), add_special_tokens=special).ids)
 
-    def encode_batch(self, texts: Sequence[str], *, special: bool = True, normalise: bool = False) -> list[list[int]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, special: bool = True, normalise: bool = False, parse: bool = True
+    ) -> list[list[int]]:
         """Ids of many texts, on all cores."""
         if self.composes and not normalise and self.charsmap is None and not self.morphemes:
-            return [
-                e.ids for e in guarded(lambda: self.rust.encode_batch_fast(list(texts), add_special_tokens=special))
-            ]
+            rust = self.machine(False, parse)
+            return [e.ids for e in guarded(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))]
         ready = [self.prepare(text, normalise) for text in texts]
-        return [made.ids for made in self.encoded(ready, special, fast=True)]
+        return [made.ids for made in self.encoded(ready, special, parse, fast=True)]
 
-    def encode_with_offsets(self, text: str, *, special: bool = True) -> tuple[list[int], Offsets]:
+    def encode_with_offsets(self, text: str, *, special: bool = True, parse: bool = True) -> tuple[list[int], Offsets]:
         """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
-        return self.encode_batch_with_offsets([text], special=special)[0]
+        return self.encode_batch_with_offsets([text], special=special, parse=parse)[0]
 
     def encode_batch_with_offsets(
-        self, texts: Sequence[str], *, special: bool = True
+        self, texts: Sequence[str], *, special: bool = True, parse: bool = True
     ) -> list[tuple[list[int], Offsets]]:
         """Ids of many texts, and where in its text each stands."""
-        return [(made.ids, offsets(made, origins)) for made, origins in self.encode_traced(texts, special)]
+        return [(made.ids, offsets(made, origins)) for made, origins in self.encode_traced(texts, special, parse)]
 
     def encode_with_places(
         self, texts: Sequence[str], places: Callable[[str], Sequence[int]]
     ) -> list[tuple[list[int], list[int]]]:
-        """Ids of many texts, and which tokens hold the characters at the `places` of each: the one that a character is
-        in, else the next, else the last."""
+        """Ids of many documents, and which tokens hold the characters at the `places` of each: the one that a character
+        is in, else the next, else the last. A document spells no special token."""
         rows = []
-        for text, (made, origins) in zip(texts, self.encode_traced(texts, False), strict=True):
+        for text, (made, origins) in zip(texts, self.encode_traced(texts, False, False), strict=True):
             wanted, found = places(text), None
             if origins is None and len(made) * len(wanted) < SCAN:  # the library looks through all tokens for each
                 found = [made.char_to_token(at) for at in wanted]
@@ -136,19 +144,19 @@ class Tokenizer:
             rows.append((made.ids, found))
         return rows
 
-    def encode_traced(self, texts: Sequence[str], special: bool) -> list[tuple[Any, list[int] | None]]:
+    def encode_traced(self, texts: Sequence[str], special: bool, parse: bool) -> list[tuple[Any, list[int] | None]]:
         """What the Rust library makes of texts, and where the characters that it was handed come from."""
         traced = [self.traced(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
-        made = self.encoded(ready, special)
+        made = self.encoded(ready, special, parse)
         return [(one, origins) for one, (_, origins) in zip(made, traced, strict=True)]
 
-    def encoded(self, ready: Sequence[tuple[str, bool]], special: bool, fast: bool = False) -> list[Any]:
+    def encoded(self, ready: Sequence[tuple[str, bool]], special: bool, parse: bool, fast: bool = False) -> list[Any]:
         """What the Rust library makes of texts, each by the one that suits it: with SentencePiece's table, or without
         (True: it has been applied). `fast` finds no offsets."""
         rows: list[Any] = [None] * len(ready)
         for which in {done for _, done in ready}:
-            rust = self.plain if which else self.rust
+            rust = self.machine(which, parse)
             call = rust.encode_batch_fast if fast else rust.encode_batch
             places = [i for i, (_, done) in enumerate(ready) if done == which]
             chosen = [ready[i][0] for i in places]
@@ -183,18 +191,32 @@ class Tokenizer:
         assert self.charsmap is not None
         return self.charsmap.apply(text)
 
+    def machine(self, mapped: bool, parse: bool) -> Any:
+        """The Rust tokenizer for text that SentencePiece's table has been applied to or not, and that may spell special
+        tokens or not."""
+        key = mapped and self.charsmap is not None, parse or not self.reserved
+        if key not in self.machines:
+            hide = () if key[1] else self.reserved
+            rust = guarded(lambda: tokenizers.Tokenizer.from_str(variant(self.text, table=not key[0], hide=hide)))
+            rust.no_truncation()
+            rust.no_padding()
+            rust.encode_special_tokens = not key[1]
+            self.machines[key] = rust
+        return self.machines[key]
+
     @functools.cached_property
-    def plain(self) -> Any:
-        """The Rust tokenizer without SentencePiece's table, for text that it has been applied to."""
-        if self.charsmap is None:
-            return self.rust
-        about = json.loads(self.text)
-        inner = about["normalizer"].get("normalizers", [])
-        about["normalizer"] = {"type": "Sequence", "normalizers": inner[1:]} if inner else None
-        rust = guarded(lambda: tokenizers.Tokenizer.from_str(json.dumps(about)))
-        rust.no_truncation()
-        rust.no_padding()
-        return rust
+    def reserved(self) -> frozenset[str]:
+        """The special tokens: those that have a role, and those that the file calls special."""
+        return (self.marks | set(self.special.values())) - {""}
+
+    def spells(self, text: str) -> bool:
+        """Whether a special token is written out in a text."""
+        return bool(self.reserved) and self.spelling.search(text) is not None
+
+    @functools.cached_property
+    def spelling(self) -> re.Pattern[str]:
+        """Any special token, written out."""
+        return re.compile("|".join(map(re.escape, sorted(self.reserved))))
 
     def look(self, text: str) -> None:
         """Say once what happens to Korean here."""
@@ -223,7 +245,7 @@ class Tokenizer:
 
     def spelled(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
         """The bytes of each id, where pieces may be bytes."""
-        hidden = set() if special else set(self.special.values()) | self.marks
+        hidden = frozenset() if special else self.reserved
         for piece in map(self.rust.id_to_token, ids):
             if piece is not None and piece not in hidden:
                 own = piece in self.added
@@ -257,7 +279,7 @@ class Tokenizer:
         instead: `begins` knows what to make of both.
         """
         pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
-        special = set(self.special.values()) | self.marks
+        special = set(self.reserved)
         if self.bytes:
             spaces = {c for c, byte in ALPHABET.items() if chr(byte).isspace() and byte < 0x80}
             starts = [p[:1] in spaces for p in pieces]
@@ -282,7 +304,7 @@ class Tokenizer:
     def word_ends(self) -> np.ndarray:
         """(vocab,) True for a piece that ends a word for certain: GPT-1's </w>, and special tokens but the unknown."""
         pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
-        special = (set(self.special.values()) | self.marks) - {self.special.get("unk", "")}
+        special = self.reserved - {self.special.get("unk", "")}
         return np.array([p in special or bool(self.suffix and p.endswith(self.suffix)) for p in pieces], bool)
 
     def begins(self, ids: Any) -> np.ndarray:

@@ -13,6 +13,7 @@ from .templates import FAMILY
 from .tokenizer import Tokenizer
 
 KINDS = {"bpe": "bpe", "wordpiece": "wordpiece", "unigram": "unigram", "words": "words", "characters": "chars"}
+LARGEST, WORKERS = 1 << 24, 1024  # pieces, processes
 
 
 def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokenizer:
@@ -26,9 +27,14 @@ def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokeniz
         options.setdefault("style", style)
     if kind not in KINDS:
         raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest(kind, [*KINDS, *FAMILY]))
+    for name, value, most in (("size", size, LARGEST), ("workers", options.get("workers"), WORKERS)):
+        if value is not None and not 1 <= value <= most:
+            raise Error(f"{name} cannot be {value:,}", fix=f"take 1 to {most:,}")
+    if (alphabet := options.get("alphabet")) is not None and not 1 <= alphabet <= size:
+        raise Error(f"an alphabet cannot have {alphabet:,} characters", fix=f"take 1 to {size:,}, the size")
     learn = import_module(f"{__package__}.{KINDS[kind]}").train
     known = signature(learn).parameters
     for name in options:
-        if name not in known and "options" not in known:
+        if name not in known:
             raise Error(f"{kind} has no option {name!r}", fix=suggest(name, [*known][2:]))
     return learn(lines, size, **options)

@@ -77,7 +77,7 @@ def train(
     are cut at spaces only, the others at punctuation as well."""
     marks = style_of(style)
     if "unk" not in marks.special or size <= len(marks.marks):
-        raise Error(f"{size} words of style {style!r} leave no room", fix='take a larger size, or style="words"')
+        raise Error(f"{size} words of style {style!r} leave no room", fix="take a larger size")
     spaces = style == "transformer_xl" if spaces is None else spaces
     unknown = marks.special["unk"]
     empty = tokenizer([unknown], lower, unknown, spaces=spaces)

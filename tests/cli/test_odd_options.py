@@ -1,0 +1,80 @@
+"""Numbers and words that make no sense: one line that says so, and no traceback."""
+
+from __future__ import annotations
+
+import pytest
+
+from formers.cli.main import main
+from formers.text.trainers import train
+
+HUGE = "99999999999999999999999999"
+LINES = [f"The cat number {i} sat down. Then the dog ran away." for i in range(30)]
+SHOWN = ("masked", "causal", "nsp", "permutation", "denoise", "spans", "seq2seq", "units", "dialogue")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    where = tmp_path_factory.mktemp("odd")
+    (where / "t.txt").write_text("\n".join(LINES), encoding="utf-8")
+    train("t5", LINES, 200, workers=1).save(where / "tokenizer.json")
+    return where
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, words)])
+    err = capsys.readouterr().err
+    assert end.value.code == 2, (words, err)
+    assert err.startswith("formers:"), err
+    assert err.count("\n") == 1, err
+    return err
+
+
+@pytest.mark.parametrize("objective", SHOWN)
+@pytest.mark.parametrize("length", ["0", "-1", "99999999", "999999999999", HUGE, "x", "nan", ""])
+def test_lengths(objective, length, folder, capsys):
+    refused(capsys, "show", objective, "--text", "a b", "--tokenizer", folder, "--length", length)
+
+
+@pytest.mark.parametrize("words", [
+    ("--seed", "-1"), ("--seed", HUGE), ("--examples", "0"), ("--examples", "-5"), ("--option", "rate"),
+    ("--option", "rate=!!python/object:os.system"), ("--option", "length=5"), ("--option", "tokenizer=5"),
+    ("--option", "name=x"), ("--option", "rate=[1"), ("--option", "rate=nan"), ("--option", "rate=1e400"),
+    ("--option", "=1"), ("--option", "at=2020-99-99"),
+])  # fmt: skip
+def test_show(words, folder, capsys):
+    refused(capsys, "show", "masked", "--data", folder / "t.txt", "--tokenizer", folder, *words)
+
+
+@pytest.mark.parametrize("words", [
+    ("--workers", "-1"), ("--workers", "99999999"), ("--workers", HUGE), ("--workers", "x"), ("--held-out", "-1"),
+    ("--held-out", "100%"), ("--held-out", "nan"), ("--held-out", ""), ("--shard-size", "0"), ("--shard-size", "-1"),
+    ("--shard-size", HUGE), ("--shard-size", "nan"), ("--unit", "page"), ("--units", "nowhere.txt"), ("--units", ""),
+    ("--tests", "nowhere.txt"), ("--encoding", "klingon"), ("--encoding", "hex"), ("--encoding", "rot13"),
+    ("--encoding", "idna"), ("--encoding", "undefined"), ("--encoding", "utf-16"), ("--encoding", ""),
+    ("--encoding", "a\0b"), ("--splitter", "magic"),
+])  # fmt: skip
+def test_prepare(words, folder, tmp_path, capsys):
+    refused(capsys, "prepare", folder / "t.txt", "--tokenizer", folder, "--out", tmp_path / "s", *words)
+    assert not (tmp_path / "s" / "store.json").exists()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "gpt", "wordpiece", "unigram", "words", "characters"])
+@pytest.mark.parametrize("words", [
+    ("--size", "0"), ("--size", "-1"), ("--size", "99999999"), ("--size", HUGE), ("--workers", "0"),
+    ("--workers", "-1"), ("--workers", "99999"), ("--alphabet", "0"), ("--alphabet", "-1"), ("--alphabet", HUGE),
+    ("--style", "x"), ("--style", ""), ("--score", "x"),
+])  # fmt: skip
+def test_train(kind, words, folder, tmp_path, capsys):
+    refused(capsys, "tokenizer", "train", kind, folder / "t.txt", "--out", tmp_path / "t", *words)
+    assert not (tmp_path / "t").exists()
+
+
+def test_bytes_that_an_encoding_does_not_know_are_counted(folder, tmp_path, capsys):
+    (tmp_path / "t.txt").write_bytes(b"one two\n" + "한국어".encode("cp949") + b"\xff\xff\nthree\n")
+    words = ("prepare", tmp_path / "t.txt", "--encoding", "cp949", "--tokenizer", folder, "--out", tmp_path / "s")
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, words)])
+    out, err = capsys.readouterr()
+    assert not end.value.code, err
+    assert "2 bytes or characters that are not UTF-8 removed" in " ".join(out.split())

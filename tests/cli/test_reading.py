@@ -1,0 +1,101 @@
+"""What an error tells one to type can be typed: --column, --encoding, --skip, wherever text is read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from formers import Store
+from formers.cli.main import main
+from formers.interop.tokenizers import load_tokenizer
+from formers.text.trainers import train
+
+ROWS = [(f"title {i}", f"The cat number {i} sat down. Then the dog ran away, number {i * 7}.") for i in range(40)]
+KOREAN = [f"{i}번째 영화는 정말 재미있었습니다. 또 보고 싶네요." for i in range(60)]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "two.csv").write_text("name,said\n" + "".join(f'{a},"{b}"\n' for a, b in ROWS), encoding="utf-8")
+    (tmp_path / "old.txt").write_text("".join(f"{line}\n" for line in KOREAN), encoding="cp949")
+    lines = [json.dumps({"text": text}) for _, text in ROWS]
+    (tmp_path / "broken.jsonl").write_text("\n".join([*lines[:9], "{oops", *lines[9:]]) + "\n", encoding="utf-8")
+    train("bert", [*KOREAN, *(text for _, text in ROWS)], 300, workers=1).save(tmp_path / "tokenizer.json")
+    return tmp_path
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, words)])
+    out, err = capsys.readouterr()
+    return end.value.code or 0, " ".join(out.split()), err
+
+
+def commands(folder, file):
+    tokenizer = ("--tokenizer", folder / "tokenizer.json")
+    return {
+        "prepare": ("prepare", file, *tokenizer, "--unit", "line", "--out", folder / "store"),
+        "show": ("show", "masked", "--data", file, *tokenizer, "--examples", "1"),
+        "train": ("tokenizer", "train", "bpe", file, "--size", "300", "--out", folder / "made"),
+        "compare": ("tokenizer", "compare", folder, "--file", file, "--out", folder / "page.html"),
+    }
+
+
+@pytest.mark.parametrize("command", ["prepare", "show", "train", "compare"])
+@pytest.mark.parametrize(("name", "option"), [
+    ("two.csv", ("--column", "said")), ("old.txt", ("--encoding", "cp949")), ("broken.jsonl", ("--skip",)),
+])  # fmt: skip
+def test_the_remedy_can_be_typed(command, name, option, folder, capsys):
+    words = commands(folder, folder / name)[command]
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert " ".join(option).replace("said", "NAME") in err
+    assert err.count("\n") == 1
+    code, out, err = run(capsys, *words, *option)
+    assert code == 0, err
+    if command == "prepare":
+        store = Store.open(folder / "store")
+        assert len(store.starts) - 1 == (60 if name == "old.txt" else 40)
+        assert ("1 broken rows skipped" in out) == (name == "broken.jsonl")
+        text = load_tokenizer(folder / "store").decode(store.tokens[: store.starts[1]])
+        assert text.replace(" ", "") == (KOREAN if name == "old.txt" else [b for _, b in ROWS])[0].replace(" ", "")
+
+
+def test_tests_have_a_column_of_their_own(folder, capsys):
+    words = commands(folder, folder / "broken.jsonl")["prepare"]
+    words = (*words, "--skip", "--tests", folder / "two.csv")
+    code, _, err = run(capsys, *words)
+    assert (code, "--tests-column" in err) == (2, True)
+    code, out, err = run(capsys, *words, "--tests-column", "said")
+    assert code == 0, err
+    assert "40 of 40 examples share text" in out
+
+
+def test_score(folder, capsys):
+    made = {}
+    for score in ("gain", "ratio"):
+        words = ("tokenizer", "train", "wordpiece", folder / "two.csv", "--column", "said", "--size", "90")
+        assert run(capsys, *words, "--score", score, "--out", folder / score)[0] == 0
+        made[score] = load_tokenizer(folder / score)
+    assert made["gain"].fingerprint != made["ratio"].fingerprint
+    texts = [text for _, text in ROWS]
+    assert made["ratio"].text == train("wordpiece", texts, 90, score="ratio").text
+    for kind in ("bpe", "gpt", "characters", "unigram"):
+        code, _, err = run(capsys, "tokenizer", "train", kind, folder / "two.csv", "--score", "ratio")
+        assert (code, "no option 'score'" in err) == (2, True), err
+
+
+def test_settings_of_a_finished_store_are_compared(folder, capsys):
+    words = commands(folder, folder / "two.csv")["prepare"]
+    assert run(capsys, *words, "--column", "said")[0] == 0
+    code, _, err = run(capsys, *words, "--column", "name")
+    assert (code, "other settings" in err) == (2, True)
+
+
+@pytest.mark.parametrize("words", [("prepare",), ("show",), ("tokenizer", "train"), ("tokenizer", "compare")])
+def test_help_names_them(words, capsys):
+    code, out, _ = run(capsys, *words, "--help")
+    assert code == 0
+    assert all(option in out for option in ("--column", "--encoding", "--skip"))
+    assert "formers" in out
