@@ -246,10 +246,13 @@ class Cuda:
         (Cuda(), Sight(layout([1, 13, 1]), mask=both(causal, window(4))), 0.0, "varlen"),
         (Cuda(), Sight(layout([5, 5, 5]), mask=causal), 0.0, "plain"),
         (Cuda(), Sight(layout([1, 13, 1]), mask=causal, bias=alibi(H)), 0.0, "flex"),
-        (Cuda(), Sight(layout([5, 5, 5]), bias=table_bias()), 0.0, "dense"),
+        (Cuda(), Sight(layout([5, 5, 5]), mask=causal, bias=alibi(H)), 0.0, "flex"),
+        (Cuda(), Sight(layout([5, 5, 5]), bias=table_bias()), 0.0, "fused"),
+        (Cuda(torch.float32), Sight(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
         (Cuda(torch.float32), Sight(layout([1, 13, 1])), 0.0, "flex"),
         (Cuda(width=60), Sight(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), Sight(layout([1, 13, 1])), 0.1, "dense"),
+        (Cuda(), Sight(layout([1, 13, 1])), 0.1, "fused"),
+        (Cuda(), Sight(layout([1, 13, 1]), mask=both(causal, window(20))), 0.1, "dense"),
     ],
 )
 def test_choice_of_path_on_a_gpu(q, sight, dropout, expected, monkeypatch):

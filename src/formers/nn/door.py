@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..batch import Layout
 from .cache import Cache
-from .masks import Both, Index, Window, both, causal, documents, evaluate
+from .masks import Alibi, Both, Index, Window, both, causal, documents, evaluate
 from .memory import Memory
 from .positions import Rotary
 from .probe import Probe
@@ -35,7 +35,9 @@ class Sight:
     looks at `memory`. `positions` (N,) are those of the queries where they do not count from a document's start. With a
     cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. With a
     segment memory (`recall`), the states that it holds lie before the new ones: the new ones of all rows begin at the
-    same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them.
+    same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them. A
+    mask that is an order says so in `order`, ranks of queries (N,) and keys: a query sees keys of its own or a lower
+    one. `where` (N,) are the places of the queries in their documents, if these are some places only.
     `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
     """
 
@@ -58,12 +60,26 @@ class Sight:
         self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
         self.positions, self.recall = positions, recall
         self.places: Tensor | None = None
+        self.order: tuple[Tensor, Tensor] | None = None
+        self.where: Tensor | None = None
         state = recall if recall is not None else cache if key is None else None
         self.past = None if state is None else state.begin(query)
         self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
+        self._row: Tensor | None = None
+
+    def ranks(self) -> tuple[Tensor, Tensor] | None:
+        """The mask as an order, if it is one."""
+        return (self.query.position, self.key.position) if self.mask is causal else self.order
+
+    def row(self) -> Tensor:
+        """(H, Q + K - 1) a bias by distance alone: that of query i and key j stands in column Q - 1 - i + j."""
+        if self._row is None:
+            row: Any = self.bias
+            self._row = row.row(1 - self.query.longest, self.key.longest, self.query.starts.device).float()
+        return self._row
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """By how much a token of each slot is turned."""
@@ -139,12 +155,14 @@ class Sight:
         return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, self.query.longest))
 
     def block(self) -> Any:
-        """FlexAttention's block mask over the packed slots."""
+        """FlexAttention's block mask over the packed slots, or over those of one row if all have one length."""
+        if self.uniform and self.mask is None:
+            return None
         if self._block is None:
             from torch.nn.attention.flex_attention import create_block_mask
 
-            same = documents(self.query.document, self.key.document)
             parts = self.mask.parts if isinstance(self.mask, Both) else () if self.mask is None else (self.mask,)
+            same = parts[0] if self.uniform else documents(self.query.document, self.key.document)
 
             def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # torch 2.11 compiles no callable object
                 seen = same(b, h, q, k)
@@ -153,7 +171,8 @@ class Sight:
                 return seen
 
             device = self.query.starts.device
-            self._block = create_block_mask(see, None, None, self.query.total, self.key.total, device=device)
+            near, far = (s.longest if self.uniform else s.total for s in (self.query, self.key))
+            self._block = create_block_mask(see, None, None, near, far, device=device)
         return self._block
 
 
@@ -162,7 +181,7 @@ _forced: str | None = None
 
 @contextlib.contextmanager
 def kernel(name: str | None) -> Iterator[None]:
-    """Take one path for all attention inside: plain, loop, band, dense, varlen or flex. For tests and comparisons."""
+    """Take one path for all attention inside: plain, loop, band, dense, varlen, flex or fused. For tests."""
     global _forced
     before, _forced = _forced, name
     try:
@@ -190,6 +209,8 @@ def attend(
         return _varlen(q, k, v, sight, scale)
     if path == "flex":
         return _flex(q, k, v, sight, scale, kept)
+    if path == "fused":
+        return _fused(q, k, v, sight, scale, dropout, relative, kept)
     if path == "band":
         return _band(q, k, v, sight, scale, dropout)
     if path == "loop":
@@ -217,6 +238,8 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
         and (sight.mask is None or (sight.mask is causal and sight.query.longest == sight.span))
     ):
         return "plain"
+    if packed and fusible(q, sight, dropout, relative):
+        return "fused"
     if relative is not None or not packed:
         return "dense"
     band = sight.bias is None and sight.query is sight.key and _width(sight.mask)
@@ -229,13 +252,26 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
             return "dense"
         if sight.bias is None and reach(sight.mask) is not None and _flash_ready(q):
             return "varlen"
-        if not sight.uniform and _flex_ready(q):
-            return "flex"
-        return "dense"
+        return "flex" if _flex_ready(q) and (sight.bias is not None or not sight.uniform) else "dense"
     # With hardly any padding, one call is cheaper than many.
     tight = sight.query.rows * sight.query.longest <= 1.25 * sight.query.total
     by_row = getattr(sight.mask, "by_row", False)
     return "dense" if torch.compiler.is_compiling() or by_row or tight else "loop"
+
+
+def fusible(q: Tensor, sight: Sight, dropout: float, relative: Relative | None) -> bool:
+    """Whether the fused kernel serves: half precision on a GPU, no mask or one that is an order, and something that no
+    other fused kernel takes: dropout, a learned bias by distance, or scores by distance."""
+    if not (q.is_cuda and _flash_ready(q) and _flex_ready(q)) or (sight.mask is not None and sight.ranks() is None):
+        return False
+    if relative is not None:
+        return (
+            sight.places is not None
+            and getattr(sight, "differs", None) is None
+            and getattr(sight, "back", None) is None
+        )
+    learned = isinstance(sight.bias, torch.nn.Module)
+    return learned or (dropout > 0 and (sight.bias is None or hasattr(sight.bias, "row")))
 
 
 def _width(mask: Index | None) -> int:
@@ -353,29 +389,49 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tens
     return kernel(q, k, v, *starts, *sizes, window_size=reach(sight.mask))
 
 
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float, relative: Relative | None,
+    kept: Left | None = None,
+) -> Tensor:  # fmt: skip
+    """A bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
+    from .fused import attention
+
+    bias = None
+    if relative is not None:
+        hook: Any = getattr(relative, "func", relative)
+        q, bias = hook.scores(q, scale, sight)
+    elif sight.bias is not None:
+        bias = sight.row() if kept is None else sight.row()[list(kept[1])]
+    return attention(
+        q, k, v, (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest), scale, bias=bias,
+        places=sight.where, ranks=sight.ranks(), last=sight.query.longest - 1, dropout=dropout,
+    )  # fmt: skip
+
+
 def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, kept: Left | None = None) -> Tensor:
     """One fused kernel for any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
     score, options = None, None
     if sight.bias is not None:
-        row = getattr(sight.bias, "row", None)
-        if row is None:
-            bias = sight.bias
-            names = None if kept is None else torch.tensor(kept[1], device=q.device)
+        names = None if kept is None else torch.tensor(kept[1], device=q.device)
+        if isinstance(sight.bias, Alibi) or not hasattr(sight.bias, "row"):
+            bias = sight.bias.on(q.device) if isinstance(sight.bias, Alibi) else sight.bias
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
                 return s + bias(b, h if names is None else names[h], i, j)
         else:
             near, far = sight.query.longest, sight.key.longest
-            line = row(1 - near, far, q.device)  # (H, Q + K - 1), small and differentiable
-            line = (line if kept is None else line[list(kept[1])]).contiguous()
+            line = (sight.row() if kept is None else sight.row()[list(kept[1])]).contiguous()
             options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
                 return s + line[h, (j - i + near - 1).clamp(0, near + far - 2)]  # clamped: masked pairs are scored too
 
-    x, y, z = (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
+    if sight.uniform:
+        x, y, z = _grid(q, sight.query), _grid(k, sight.key), _grid(v, sight.key)  # (rows, H, T, D)
+    else:
+        x, y, z = (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
     out = _flex_kernel()(x, y, z, score_mod=score, block_mask=sight.block(), scale=scale, kernel_options=options)
-    return out[0].transpose(0, 1)
+    return sight.query.pack(out.transpose(1, 2)) if sight.uniform else out[0].transpose(0, 1)
 
 
 def _flex_kernel() -> Any:

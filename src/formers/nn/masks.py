@@ -109,7 +109,12 @@ class Alibi:
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""
-        return torch.tensor(self.slopes, device=k.device)[h] * (k - q)
+        return self.on(k.device)(b, h, q, k)
+
+    def on(self, device: torch.device) -> Index:
+        """The same with the slopes on a device already."""
+        slopes = torch.tensor(self.slopes, device=device)
+        return lambda b, h, q, k: slopes[h] * (k - q)
 
     def row(self, low: int, high: int, device: torch.device) -> Tensor:
         """(heads, high - low) the bias at each distance key - query in [low, high)."""
