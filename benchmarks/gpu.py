@@ -11,15 +11,13 @@ processes compile at a time, and are then timed one by one while the others wait
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import gc
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +68,13 @@ def timed(name: str, tokens: int, build: Build, repeat: int = 12) -> Timing | No
         first = time.time() - began
         for _ in range(4):
             step()
-        with turn():
-            seconds = median(step, 0, repeat)
+        wait()
+        seconds = median(step, 2, repeat)
         detail = {"first_step_s": round(first, 1)}
         if not TINY:
             detail["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
-            if "--profile" in sys.argv and name == "formers":
-                profile(step)
+        if "--profile" in sys.argv and name == "formers":
+            profile(step)
         return Timing(name, seconds, tokens / seconds, detail)
     except Exception as error:  # one candidate that fails must not take the others with it
         print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
@@ -135,21 +133,14 @@ def candidates(work: Work) -> dict[str, Build]:
     return ({} if "--no-peer" in sys.argv else peers) | {"formers": ours(work.mine, work.part, work.batch)}
 
 
-@contextlib.contextmanager
-def turn() -> Iterator[None]:
-    """With --together: wait until all are compiled, then for one's turn."""
+def wait() -> None:
+    """With --together: say that all is compiled, then wait for one's turn."""
     folder = Path(os.environ.get("FORMERS_TURNS", ""))
     if folder.name:
         torch.cuda.empty_cache()
         (folder / f"{os.getpid()}.ready").touch()
-        while not (folder / "go").exists():
+        while not (folder / f"{os.getpid()}.go").exists():
             time.sleep(0.05)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-            torch.cuda.synchronize()
-    else:
-        yield
 
 
 def together(names: list[str], at_once: int) -> None:
@@ -165,8 +156,8 @@ def together(names: list[str], at_once: int) -> None:
                 started.append(subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True))
             while len(list(Path(folder).glob("*.ready"))) < sum(p.poll() is None for p in started):
                 time.sleep(0.05)
-            (Path(folder) / "go").touch()
-            for process in started:
+            for process in started:  # the one before has ended, and given its memory back
+                (Path(folder) / f"{process.pid}.go").touch()
                 print("".join(process.communicate()[0].splitlines(keepends=True)[1:]), end="", flush=True)
 
 

@@ -33,8 +33,8 @@ def plain(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kept):
         at = places[a : a + n] if places is not None else torch.arange(n)
         s = torch.einsum("nhd,mhd->hnm", q[a : a + n], k[b : b + m]) * SCALE
         columns = last - at[:, None] + torch.arange(m)  # (n, m)
-        if bias is not None and bias.dim() == 2:
-            s = s + bias[:, columns]
+        if bias is not None and bias.shape[1] == last + 1:
+            s = s + bias[:, at, :m]
         elif bias is not None:
             s = s + bias[:, a : a + n].gather(2, columns.expand(H, -1, -1))
         if ranks is not None:
@@ -48,9 +48,14 @@ def plain(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kept):
 
 CASES = {
     "nothing": ([5, 1, 11], None, None, False),
-    "row": ([5, 1, 11], "row", None, False),
-    "row causal": ([9, 9], "row", "causal", False),
+    "even": ([8, 8], None, None, False),
+    "table": ([5, 1, 11], "table", None, False),
+    "even table": ([16, 16, 16], "table", None, False),
+    "table causal": ([9, 9], "table", "causal", False),
+    "even table causal": ([16, 16, 16], "table", "causal", False),
     "scores": ([6, 3, 10], "scores", None, False),
+    "even scores": ([16, 16, 16], "scores", None, False),
+    "even scores ordered": ([16, 16, 16], "scores", "order", False),
     "scores ordered": ([6, 3, 10], "scores", "order", False),
     "some queries": ([6, 3, 10], "scores", "order", True),
 }
@@ -83,17 +88,17 @@ def check(name, dropout, device="cpu", dtype=torch.float32, limit=1e-5):
     qkv = torch.randn(total, 3, H, D)
     q, k, v = qkv.unbind(1)
     q = q[:mine]
-    width = 2 * longest - 1
-    bias = {"row": torch.randn(H, width), "scores": torch.randn(H, mine, width + 1), None: None}[kind]
+    bias = {"table": torch.randn(H, longest, longest), "scores": torch.randn(H, mine, 2 * longest), None: None}[kind]
     leaves = [t.detach().requires_grad_() for t in (q, k, v, *([] if bias is None else [bias]))]
     ends, sizes = (starts(q_lengths).to(device), starts(lengths).to(device)), (longest, longest)
     moved = None if ranks is None else tuple(r.to(device) for r in ranks)
-    how = {"places": None if at is None else at.to(device), "ranks": moved, "last": longest - 1, "dropout": dropout}
+    how = {"places": None if at is None else at.to(device), "ranks": moved, "dropout": dropout}
 
     def run(*leaves):
         torch.manual_seed(7)  # the same dropout again
         q, k, v, *bias = (t.to(device, dtype) for t in leaves)
-        return fused.attention(q, k, v, ends, sizes, SCALE, bias=bias[0] if bias else None, **how).cpu().float()
+        given = {} if kind is None else {kind: bias[0]}
+        return fused.attention(q, k, v, ends, sizes, SCALE, **given, **how).cpu().float()
 
     kept = None
     if dropout:  # the weights themselves, if the values are unit vectors; over those without dropout

@@ -23,6 +23,7 @@ from ..errors import Error
 from ..family import ACT, SUMMARY_ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, Op
 from ..nn.block import Block, Stack
+from ..nn.dropout import Dropout
 from ..nn.embeddings import Embeddings, working
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import Index, Visible, both, causal, window
@@ -99,7 +100,7 @@ class XLNet(nn.Module):
             )
             for _ in range(c.layers)
         )  # fmt: skip
-        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), nn.Dropout(c.dropout)
+        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), Dropout(c.dropout)
 
     @property
     def table(self) -> Tensor:

@@ -68,7 +68,7 @@ class Sight:
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
-        self._row: Tensor | None = None
+        self._pairs: Tensor | None = None
 
     def ranks(self) -> tuple[Tensor, Tensor] | None:
         """The mask as an order, if it is one."""
@@ -76,10 +76,15 @@ class Sight:
 
     def row(self) -> Tensor:
         """(H, Q + K - 1) a bias by distance alone: that of query i and key j stands in column Q - 1 - i + j."""
-        if self._row is None:
-            row: Any = self.bias
-            self._row = row.row(1 - self.query.longest, self.key.longest, self.query.starts.device).float()
-        return self._row
+        row: Any = self.bias
+        return row.row(1 - self.query.longest, self.span, self.query.starts.device)
+
+    def pairs(self) -> Tensor:
+        """(H, Q, K) the same as a table; query i reads the window of K columns that starts at Q - 1 - i."""
+        if self._pairs is None:
+            row = self.row()  # layers add up their gradients in at least single precision
+            self._pairs = row.to(torch.promote_types(row.dtype, torch.float32)).unfold(-1, self.span, 1).flip(1)
+        return self._pairs
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """By how much a token of each slot is turned."""
@@ -120,11 +125,8 @@ class Sight:
         allowed = None if mask is None else evaluate(mask, shape, device, offset)
         if self.bias is None:
             return allowed
-        row = getattr(self.bias, "row", None)
-        if row is None or self.past is not None:
-            bias = evaluate(self.bias, shape, device, offset)
-        else:  # distance j - i is entry Q - 1 - i + j of the row, so query i reads the window that starts at Q - 1 - i
-            bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
+        by_pair = self.past is not None or not hasattr(self.bias, "row")
+        bias = evaluate(self.bias, shape, device, offset) if by_pair else self.pairs()[None]
         return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
 
     def padded(self) -> Index:
@@ -396,15 +398,15 @@ def _fused(
     """A bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
     from .fused import attention
 
-    bias = None
+    table = scores = None
     if relative is not None:
         hook: Any = getattr(relative, "func", relative)
-        q, bias = hook.scores(q, scale, sight)
+        q, scores = hook.scores(q, scale, sight)
     elif sight.bias is not None:
-        bias = sight.row() if kept is None else sight.row()[list(kept[1])]
+        table = sight.pairs() if kept is None else sight.pairs()[list(kept[1])]
     return attention(
-        q, k, v, (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest), scale, bias=bias,
-        places=sight.where, ranks=sight.ranks(), last=sight.query.longest - 1, dropout=dropout,
+        q, k, v, (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest), scale, table=table,
+        scores=scores, places=sight.where, ranks=sight.ranks(), dropout=dropout,
     )  # fmt: skip
 
 

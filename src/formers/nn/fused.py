@@ -3,9 +3,9 @@
 The plan of FlashAttention (Dao et al. 2022, arXiv:2205.14135; Dao 2023, arXiv:2307.08691): a block of queries walks
 over blocks of keys, the scores never leave the chip. N queries, M keys (packed), H heads, D head dim.
 
-A bias is read where it lies: that of query n of head h begins at h · H-stride + n · N-stride and is moved by the
-query's place, so that T5's row of distances (H, W) and Transformer-XL's scores by distance (H, N, W) are never made
-into a table of pairs. Dropout is drawn from a hash of a seed, the query and the key: the backward pass draws it again.
+A bias is read where it lies: T5's table of pairs (H, Q, K) is shared by all documents, and Transformer-XL's scores by
+distance (H, N, W) are read from another column on for each query, never made into a table. Dropout is drawn from a
+hash of a seed, the query and the key: the backward pass draws it again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from functools import cache as remember
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 LOG2E = 1.4426950408889634
 # queries, keys, warps and pipeline stages of a program
-FORWARD, BACK_QUERIES, BACK_KEYS = (128, 64, 4, 3), (128, 64, 8, 2), (64, 128, 8, 2)
+FORWARD, BACK_QUERIES, BACK_KEYS = (128, 64, 4, 2), (64, 64, 4, 3), (64, 64, 4, 2)
 
 
 @remember
@@ -32,37 +31,49 @@ def kernels() -> Any:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, starts: tuple[Tensor, Tensor], longest: tuple[int, int], scale: float, *,
-    bias: Tensor | None = None, places: Tensor | None = None, ranks: tuple[Tensor, Tensor] | None = None, last: int = 0,
-    dropout: float = 0.0,
+    table: Tensor | None = None, scores: Tensor | None = None, places: Tensor | None = None,
+    ranks: tuple[Tensor, Tensor] | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """(N, H, D) queries over (M, H, D) keys and values of the same document → (N, H, D).
 
-    `bias` (H, W) or (H, N, W) is read by distance: of a query whose place in its document is i (or as `places` (N,)
-    say), the bias of key j stands in column last - i + j. With `ranks` (N,) and (M,) a query sees keys of its own rank
-    or lower; one that sees none gets zeros.
+    A query's place i is that in its document, or as `places` (N,) say. A `table` (H, Q, K) has the bias of place i and
+    key j; `scores` (H, N, W) have that of a query and key j in column Q - 1 - i + j. With `ranks` (N,) and (M,) a query
+    sees keys of its own rank or lower; one that sees none gets zeros.
     """
     seed = torch.randint(2**31 - 1, (1,), device=q.device) if dropout else None
     rank_q, rank_k = (None, None) if ranks is None else (r.to(torch.int32) for r in ranks)
     at = None if places is None else places.to(torch.int32)
-    given = (q, k, v, *starts, bias, at, rank_q, rank_k, seed)
-    return forward(*given, *longest, float(scale), float(dropout), last)[0]
+    given = (q, k, v, *starts, scores if table is None else table, at, rank_q, rank_k, seed)
+    return forward(*given, *longest, float(scale), float(dropout), scores is not None)[0]
 
 
 def _arguments(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, bias: Tensor | None, places: Tensor | None,
-    rank_q: Tensor | None, rank_k: Tensor | None, seed: Tensor | None, scale: float, dropout: float, last: int,
+    rank_q: Tensor | None, rank_k: Tensor | None, seed: Tensor | None, q_longest: int, k_longest: int, scale: float,
+    dropout: float, shifted: bool,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
     """What all kernels take, in their order, and what they are compiled for."""
-    line = (0, 0) if bias is None else (bias.stride(0), bias.stride(1) if bias.dim() == 3 else 0)
+    line = (0, 0) if bias is None else bias.stride()[:2]
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *line)
     something = q_starts  # in place of what is not there, and never read
     tensors = [something if t is None else t for t in (bias, places, rank_q, rank_k, seed)]
-    numbers = scale * LOG2E, round(dropout * 2**24), 1 / (1 - dropout), last, q.shape[1]
+    numbers = scale * LOG2E, round(dropout * 2**32), 1 / (1 - dropout), q_longest - 1, q.shape[1]
     flags = {
-        "BIASED": bias is not None, "PLACED": places is not None, "RANKED": rank_q is not None,
+        "BIASED": bias is not None, "SHIFTED": shifted, "PLACED": places is not None, "RANKED": rank_q is not None,
         "DROP": dropout > 0, "D": q.shape[2],
     }  # fmt: skip
     return (q, k, v, *tensors, q_starts, k_starts, *numbers, *strides), flags
+
+
+def _blocks(
+    q: Tensor, k: Tensor, documents: int, longest: tuple[int, int], ranked: bool, size: tuple[int, ...]
+) -> dict[str, Any]:
+    """How a kernel is cut into blocks; EVEN if all of them are full, SURE if every query sees every key as well."""
+    rows, columns, warps, stages = size
+    whole = q.shape[0] == documents * longest[0] and k.shape[0] == documents * longest[1]
+    even = whole and longest[0] % rows == 0 and longest[1] % columns == 0
+    flags = {"EVEN": even, "SURE": even and not ranked}
+    return {"BM": rows, "BN": columns, "num_warps": warps, "num_stages": stages, **flags}
 
 
 def _flat(*tensors: Tensor) -> list[Tensor]:
@@ -74,20 +85,21 @@ def _flat(*tensors: Tensor) -> list[Tensor]:
 def forward(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, bias: Tensor | None, places: Tensor | None,
     rank_q: Tensor | None, rank_k: Tensor | None, seed: Tensor | None, q_longest: int, k_longest: int, scale: float,
-    dropout: float, last: int,
+    dropout: float, shifted: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The output (N, H, D) and, for the backward pass, log₂ of each query's sum of weights (H, N)."""
     q, k, v = _flat(q, k, v)
-    bias = None if bias is None else _flat(bias)[0]
+    bias = None if bias is None else _flat(bias.to(q.dtype))[0]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     log = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
+    sizes = (q_longest, k_longest)
     given, flags = _arguments(
-        q, k, v, q_starts, k_starts, bias, places, rank_q, rank_k, seed, scale, dropout, last
-    )  # fmt: skip
-    rows, columns, warps, stages = FORWARD
-    grid = (-(-q_longest // rows), (q_starts.shape[0] - 1) * q.shape[1])
+        q, k, v, q_starts, k_starts, bias, places, rank_q, rank_k, seed, *sizes, scale, dropout, shifted
+    )
+    documents = q_starts.shape[0] - 1
+    grid = (-(-q_longest // FORWARD[0]), documents * q.shape[1])
     kernels().forward[grid](
-        *given, out, log, q.shape[0], **flags, BM=rows, BN=columns, num_warps=warps, num_stages=stages
+        *given, out, log, q.shape[0], **flags, **_blocks(q, k, documents, sizes, rank_q is not None, FORWARD)
     )
     return out, log
 
@@ -101,52 +113,37 @@ def _(q, *rest):  # type: ignore[no-untyped-def]
 def backward(
     d_out: Tensor, out: Tensor, log: Tensor, q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor,
     bias: Tensor | None, places: Tensor | None, rank_q: Tensor | None, rank_k: Tensor | None, seed: Tensor | None,
-    q_longest: int, k_longest: int, scale: float, dropout: float, last: int,
+    q_longest: int, k_longest: int, scale: float, dropout: float, shifted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of q, k, v and the bias."""
     q, k, v, d_out = _flat(q, k, v, d_out)
-    bias = None if bias is None else _flat(bias)[0]
-    (total, heads, _), documents = q.shape, q_starts.shape[0] - 1
+    kind = None if bias is None else bias.dtype
+    bias = None if bias is None else _flat(bias.to(q.dtype))[0]
+    (total, heads, _), documents, sizes = q.shape, q_starts.shape[0] - 1, (q_longest, k_longest)
     d_q, d_k, d_v = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     delta = torch.empty_like(log)
     given, flags = _arguments(
-        q, k, v, q_starts, k_starts, bias, places, rank_q, rank_k, seed, scale, dropout, last
-    )  # fmt: skip
-    by_query = bias is not None and bias.dim() == 3
+        q, k, v, q_starts, k_starts, bias, places, rank_q, rank_k, seed, *sizes, scale, dropout, shifted
+    )
+    blocks = _blocks(q, k, documents, sizes, rank_q is not None, BACK_QUERIES)
+    at: tuple[int, ...] = (0, 0, 0, 0)
     if bias is None:
-        d_bias, at = q.new_empty(0), (0, 0, 0, 0)
-    elif by_query:  # where the bias itself lies
-        d_bias, at = (
-            torch.zeros(bias.shape, dtype=bias.dtype, device=q.device),
-            (0, total * bias.shape[2], bias.shape[2], 0),
-        )
-    else:  # a table of pairs for each document; their sum is small
-        d_bias = torch.zeros(documents, heads, q_longest, k_longest, dtype=q.dtype, device=q.device)
-        at = (d_bias.stride(0), d_bias.stride(1), 0, d_bias.stride(2))
-    more = (d_out, out, log, delta, d_q, d_k, d_v, d_bias, *d_out.stride()[:2], *at, total)
-    flags |= {"SCALE": scale, "SHIFTED": by_query}
-    rows, columns, warps, stages = BACK_QUERIES
-    kernels().back_queries[(-(-q_longest // rows), documents * heads)](
-        *given, *more, **flags, BM=rows, BN=columns, num_warps=warps, num_stages=stages
-    )
-    rows, columns, warps, stages = BACK_KEYS
-    kernels().back_keys[(-(-k_longest // columns), documents * heads)](
-        *given, *more, **flags, BM=rows, BN=columns, num_warps=warps, num_stages=stages
-    )
-    if bias is not None and not by_query:
-        d_bias = by_distance(d_bias.sum(0, dtype=torch.float32), bias.shape[1], last).to(bias.dtype)
-    return d_q, d_k, d_v, d_bias
-
-
-def by_distance(pairs: Tensor, width: int, last: int) -> Tensor:
-    """(H, Q, K) → (H, width): pair (i, j) is added to column last - i + j; last is Q - 1.
-
-    Rows in reverse, Q wider than they are, and read as rows of one less: each begins one column later than the other.
-    """
-    heads, queries, keys = pairs.shape
-    assert (last, width) == (queries - 1, queries + keys - 1)
-    wide = F.pad(pairs.flip(1), (0, queries)).flatten(1)[:, : queries * width]
-    return wide.view(heads, queries, width).sum(1)
+        d_bias = q.new_empty(0)
+    elif shifted:  # where the scores themselves lie
+        d_bias = torch.zeros(bias.shape, dtype=q.dtype, device=q.device)
+        at = (0, *d_bias.stride()[:2], 0)
+    else:  # a table for each document, added up below
+        make = torch.empty if blocks["SURE"] else torch.zeros
+        d_bias = make(documents, heads, q_longest, k_longest, dtype=q.dtype, device=q.device)
+        at = (*d_bias.stride()[:2], 0, d_bias.stride(2))
+    more = (d_out, out, log, delta, d_q, d_k, d_v, d_bias, *d_out.stride()[:2], *at, total, scale)
+    grid = (-(-q_longest // BACK_QUERIES[0]), documents * heads)
+    kernels().back_queries[grid](*given, *more, **flags, **blocks)
+    grid = (-(-k_longest // BACK_KEYS[1]), documents * heads)
+    kernels().back_keys[grid](*given, *more, **flags, **_blocks(q, k, documents, sizes, rank_q is not None, BACK_KEYS))
+    if bias is not None and not shifted:
+        d_bias = d_bias.sum(0, dtype=torch.float32)
+    return d_q, d_k, d_v, d_bias if kind is None else d_bias.to(kind)
 
 
 @backward.register_fake
@@ -157,14 +154,14 @@ def _(d_out, out, log, q, k, v, q_starts, k_starts, bias, *rest):  # type: ignor
 
 def _remember(ctx, inputs, output):  # type: ignore[no-untyped-def]
     """Keep what the backward pass needs."""
-    *tensors, ctx.q_longest, ctx.k_longest, ctx.scale, ctx.dropout, ctx.last = inputs
+    *tensors, ctx.q_longest, ctx.k_longest, ctx.scale, ctx.dropout, ctx.shifted = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(*output, *tensors)
 
 
 def _gradients(ctx, d_out, _):  # type: ignore[no-untyped-def]
     out, log, *tensors = ctx.saved_tensors
-    found = backward(d_out, out, log, *tensors, ctx.q_longest, ctx.k_longest, ctx.scale, ctx.dropout, ctx.last)
+    found = backward(d_out, out, log, *tensors, ctx.q_longest, ctx.k_longest, ctx.scale, ctx.dropout, ctx.shifted)
     d_bias = None if tensors[5] is None else found[3]
     return *found[:3], None, None, d_bias, *[None] * 9
 

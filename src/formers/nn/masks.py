@@ -50,13 +50,13 @@ def documents(query: Tensor, key: Tensor) -> Index:
     return see
 
 
-@dataclass(frozen=True)
 class Visible:
     """What a table (documents, queries, keys) allows; the `used` slots of memory before the first token are open."""
 
-    table: Tensor
-    used: int = 0
     by_row = True
+
+    def __init__(self, table: Tensor, used: int = 0):  # no dataclass: torch 2.11 compiles none that holds tensors
+        self.table, self.used = table, used
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""
