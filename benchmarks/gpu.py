@@ -24,12 +24,12 @@ from typing import Any
 import torch
 
 from benchmarks.gpu_works import DEVICE, TINY, WORKS, Work
-from benchmarks.harness import Timing, machine, median, say
+from benchmarks.harness import Timing, machine, median, say, sync
 from formers.batch import Batch
-from formers.training.step import Step
+from formers.training.step import Replay, Step
 
 torch.set_float32_matmul_precision("high")
-Build = Callable[[], tuple[Any, Callable[[], torch.Tensor]]]
+Build = Callable[[], Callable[[], Any]]
 
 
 class Places:
@@ -45,7 +45,7 @@ class Places:
 
 
 def timed(name: str, tokens: int, build: Build, repeat: int = 12) -> Timing | None:
-    """Time one candidate; `build` gives the module whose weights are trained, and a function for the loss."""
+    """Time one candidate; `build` gives a training step."""
     try:
         torch._dynamo.reset()
         gc.collect()
@@ -53,18 +53,10 @@ def timed(name: str, tokens: int, build: Build, repeat: int = 12) -> Timing | No
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         torch.manual_seed(0)
-        model, loss_of = build()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
-
-        def step() -> None:
-            with torch.autocast(DEVICE, dtype=torch.bfloat16):
-                loss = loss_of()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-
+        step = build()
         began = time.time()
         step()
+        sync()
         first = time.time() - began
         for _ in range(4):
             step()
@@ -90,6 +82,7 @@ def profile(step: Callable[[], None], steps: int = 3) -> None:
             step()
         torch.cuda.synchronize()
     kernels = [e for e in seen.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA]
+    kernels = [e for e in kernels if not e.key.startswith("Optimizer.")]  # a mark around kernels that are there already
     total = sum(e.self_device_time_total for e in kernels)
     print(f"  {total / steps / 1e3:.2f} ms of kernels per step")
     for e in sorted(kernels, key=lambda e: -e.self_device_time_total)[:24]:
@@ -97,19 +90,31 @@ def profile(step: Callable[[], None], steps: int = 3) -> None:
         print(f"  {own / total:6.1%} {own / steps / 1e3:8.3f} ms {e.count // steps:4d}x {e.key[:100]}")
 
 
+def updater(model: torch.nn.Module, **how: Any) -> Callable[[], None]:
+    """AdamW."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, **how)
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return update
+
+
 def ours(former: Any, part: str, batch: Batch) -> Build:
-    """A compiled step of ours."""
+    """A compiled step of ours, recorded as one CUDA graph."""
 
-    def build() -> tuple[Any, Callable[[], torch.Tensor]]:
-        f = former()
-        step = torch.compile(Step(f.model.train(), Places(part)), fullgraph=True, mode="reduce-overhead")
-        moved = batch.to(DEVICE)
+    def build() -> Callable[[], Any]:
+        model = former().model.train()
+        step, moved = torch.compile(Step(model, Places(part)), fullgraph=True), batch.to(DEVICE)
 
-        def loss() -> torch.Tensor:
-            total, count = step(moved)[part]
-            return total / count
+        def loss(batch: Batch) -> torch.Tensor:
+            with torch.autocast(DEVICE, dtype=torch.bfloat16, cache_enabled=False):
+                total, count = step(batch)[part]
+                return total / count
 
-        return f.model, loss
+        replay = Replay(loss, updater(model, capturable=not TINY))
+        return lambda: replay.run(moved) if TINY else replay(moved)
 
     return build
 
@@ -117,11 +122,18 @@ def ours(former: Any, part: str, batch: Batch) -> Build:
 def theirs(model: Callable[[], Any], given: dict[str, torch.Tensor], compiled: bool) -> Build:
     """A step of the peer's, compiled or not."""
 
-    def build() -> tuple[Any, Callable[[], torch.Tensor]]:
+    def build() -> Callable[[], Any]:
         made = model().to(DEVICE).train()
-        run = torch.compile(made) if compiled else made
+        run, update = torch.compile(made) if compiled else made, updater(made)
         moved = {key: value.to(DEVICE) for key, value in given.items()}
-        return made, lambda: run(**moved).loss
+
+        def step() -> None:
+            with torch.autocast(DEVICE, dtype=torch.bfloat16):
+                loss = run(**moved).loss
+            loss.backward()
+            update()
+
+        return step
 
     return build
 
