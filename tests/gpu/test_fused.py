@@ -41,7 +41,10 @@ def test_models_as_by_the_dense_path(family, few):
         batch = batch.replace(source=batch)
     else:
         order = torch.cat([torch.randperm(int(n)) for n in lengths])
-        batch = batch.replace(order=order, chosen=(order % 3 == 1).nonzero().flatten() if few else None)
+        segments = torch.randint(0, 3, order.shape) if few else None
+        batch = batch.replace(
+            order=order, segments=segments, chosen=(order % 3 == 1).nonzero().flatten() if few else None
+        )
     batch = batch.to("cuda")
     got, want = (gradients(f.model.train(), batch, path) for path in (None, "dense"))
     assert float((got - want).norm() / want.norm()) < 5e-2

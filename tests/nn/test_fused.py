@@ -18,7 +18,7 @@ H, D, SCALE = 2, 16, 0.3
 def numpy_kernels(monkeypatch):
     found = slow_triton.kernels()
     monkeypatch.setattr(fused, "kernels", lambda: found)
-    for name in ("FORWARD", "BACK_QUERIES", "BACK_KEYS"):
+    for name in ("FORWARD", "FORWARD_SHIFTED", "BACK_QUERIES", "BACK_KEYS"):
         monkeypatch.setattr(fused, name, (4, 8, 1, 1))  # blocks that documents do not fill
 
 
@@ -26,7 +26,7 @@ def starts(lengths):
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
 
 
-def plain(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kept):
+def plain(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kept, extra=None, segments=None):
     """Document by document; `kept` (N, H, most keys) are the factors of dropout."""
     outs, a, b = [], 0, 0
     for n, m in zip(q_lengths, k_lengths, strict=True):
@@ -37,6 +37,9 @@ def plain(q, k, v, q_lengths, k_lengths, bias, places, ranks, last, kept):
             s = s + bias[:, at, :m]
         elif bias is not None:
             s = s + bias[:, a : a + n].gather(2, columns.expand(H, -1, -1))
+        if extra is not None:
+            differs = segments[0][a : a + n, None] != segments[1][b : b + m]
+            s = s + extra[:, a : a + n, None] * differs
         if ranks is not None:
             s = s.masked_fill(ranks[1][b : b + m] > ranks[0][a : a + n, None], -math.inf)
         p = s.softmax(-1).nan_to_num(0.0)
@@ -58,6 +61,9 @@ CASES = {
     "even scores ordered": ([16, 16, 16], "scores", "order", False),
     "scores ordered": ([6, 3, 10], "scores", "order", False),
     "some queries": ([6, 3, 10], "scores", "order", True),
+    "segments": ([6, 3, 10], "scores", "order", False),
+    "segments of some": ([6, 3, 10], "scores", "order", True),
+    "even segments": ([16, 16], "scores", None, False),
 }
 
 
@@ -89,30 +95,38 @@ def check(name, dropout, device="cpu", dtype=torch.float32, limit=1e-5):
     q, k, v = qkv.unbind(1)
     q = q[:mine]
     bias = {"table": torch.randn(H, longest, longest), "scores": torch.randn(H, mine, 2 * longest), None: None}[kind]
-    leaves = [t.detach().requires_grad_() for t in (q, k, v, *([] if bias is None else [bias]))]
+    extra = segments = moved_segments = None
+    if "segments" in name:
+        extra, segment = torch.randn(H, mine), torch.randint(0, 3, (total,))
+        segments = segment[pick] if few else segment, segment
+        moved_segments = tuple(s.to(device) for s in segments)
+    parts = {"table" if kind == "table" else "scores": bias, "extra": extra}
+    parts = {key: value for key, value in parts.items() if value is not None}
+    leaves = [t.detach().requires_grad_() for t in (q, k, v, *parts.values())]
     ends, sizes = (starts(q_lengths).to(device), starts(lengths).to(device)), (longest, longest)
     moved = None if ranks is None else tuple(r.to(device) for r in ranks)
     how = {"places": None if at is None else at.to(device), "ranks": moved, "dropout": dropout}
 
     def run(*leaves):
         torch.manual_seed(7)  # the same dropout again
-        q, k, v, *bias = (t.to(device, dtype) for t in leaves)
-        given = {} if kind is None else {kind: bias[0]}
+        q, k, v, *rest = (t.to(device, dtype) for t in leaves)
+        given = dict(zip(parts, rest, strict=True)) | {"segments": moved_segments}
         return fused.attention(q, k, v, ends, sizes, SCALE, **given, **how).cpu().float()
 
     kept = None
     if dropout:  # the weights themselves, if the values are unit vectors; over those without dropout
         unit = torch.cat([torch.eye(D)[:n] for n in lengths])[:, None].expand(-1, H, -1).contiguous()
-        whole = plain(q, k, unit, q_lengths, lengths, bias, at, ranks, longest - 1, None)
-        seen = run(q, k, unit, *([] if bias is None else [bias])).detach()
+        whole = plain(q, k, unit, q_lengths, lengths, bias, at, ranks, longest - 1, None, extra, segments)
+        seen = run(q, k, unit, *parts.values()).detach()
         if dtype == torch.float32:
             near = (seen / whole)[(seen != 0) & (whole > 0)]
             torch.testing.assert_close(near, torch.full_like(near, 1 / (1 - dropout)), atol=1e-3, rtol=1e-3)
         kept = (seen != 0) / (1 - dropout)
         assert 0.1 < float((kept == 0)[whole > 0].float().mean()) < 0.5
     got = run(*leaves)
-    rest = leaves[3] if bias is not None else None
-    want = plain(*leaves[:3], q_lengths, lengths, rest, at, ranks, longest - 1, kept)
+    rest = dict(zip(parts, leaves[3:], strict=True))
+    added, more = rest.pop("extra", None), next(iter(rest.values()), None)
+    want = plain(*leaves[:3], q_lengths, lengths, more, at, ranks, longest - 1, kept, added, segments)
     pull = torch.randn_like(want)
     found, expected = (torch.autograd.grad(out, leaves, pull) for out in (got, want))
     for a, b in zip((got.detach(), *found), (want.detach(), *expected), strict=True):

@@ -135,7 +135,7 @@ class XLNet(nn.Module):
             other.places, other.back, other.differs = sight.places, sight.back, sight.differs
             sight.add(other, at)
             if batch.order is not None and memory is None and not self.config.causal and probe is None:
-                sight.pick(batch.order)
+                sight.pick(batch.order, batch.segments)
             blank = self.blank.expand(layout.total if at is None else at.shape[0], -1)
             x = torch.cat((x, self.embed.dropout(working(blank))))
         x = self.blocks(x, sight)

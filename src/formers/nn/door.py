@@ -398,15 +398,16 @@ def _fused(
     """A bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
     from .fused import attention
 
-    table = scores = None
+    table = scores = extra = None
     if relative is not None:
         hook: Any = getattr(relative, "func", relative)
-        q, scores = hook.scores(q, scale, sight)
+        q, scores, extra = hook.scores(q, scale, sight)
     elif sight.bias is not None:
         table = sight.pairs() if kept is None else sight.pairs()[list(kept[1])]
     return attention(
         q, k, v, (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest), scale, table=table,
-        scores=scores, places=sight.where, ranks=sight.ranks(), dropout=dropout,
+        scores=scores, extra=extra, segments=getattr(sight, "segments", None), places=sight.where, ranks=sight.ranks(),
+        dropout=dropout,
     )  # fmt: skip
 
 

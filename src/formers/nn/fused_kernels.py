@@ -43,11 +43,17 @@ def scored(s, bias, j, ok, rank_q, rank_k, BIASED: tl.constexpr, RANKED: tl.cons
 
 
 @triton.jit
+def apart(extra, seg_q, seg_k):
+    """What is added to the scores of keys of another segment."""
+    return tl.where(seg_q != seg_k, extra.to(tl.float32) * LOG2E, 0.0)
+
+
+@triton.jit
 def forward(
-    Q, K, V, BIAS, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last, heads,
-    q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n, OUT, LOG, total,
+    Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
+    heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n, OUT, LOG, total,
     BIASED: tl.constexpr, SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, DROP: tl.constexpr,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
     """Outputs, and log₂ of the sums of weights."""
@@ -61,6 +67,8 @@ def forward(
     q = fetched(Q + h * q_h + n[:, None] * q_n + d[None, :], real[:, None], EVEN)
     place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
     rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
+    seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
+    extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
     bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
     hash_q = mixed(mixed((n * heads + h).to(tl.uint32)) + seed) if DROP else i
@@ -72,10 +80,12 @@ def forward(
         k = fetched(K + h * k_h + m[None, :] * k_n + d[:, None], there[None, :], EVEN)
         v = fetched(V + h * v_h + m[:, None] * v_n + d[None, :], there[:, None], EVEN)
         rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
+        seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
         ok = real[:, None] & there[None, :]
-        s = scored(
-            tl.dot(q, k) * scale, bias[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], BIASED, RANKED, SURE
-        )
+        s = tl.dot(q, k) * scale
+        if SEGMENTED:
+            s += apart(extra[:, None], seg_q[:, None], seg_k[None, :])
+        s = scored(s, bias[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], BIASED, RANKED, SURE)
         new = tl.maximum(top, tl.max(s, 1))
         safe = tl.where(new == float("-inf"), 0.0, new)
         p, shrink = tl.exp2(s - safe[:, None]), tl.exp2(top - safe)
@@ -93,11 +103,11 @@ def forward(
 
 @triton.jit
 def back_queries(
-    Q, K, V, BIAS, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last, heads,
-    q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n,
-    D_OUT, OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
+    Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
+    heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n,
+    D_OUT, OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, D_EXTRA, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
     BIASED: tl.constexpr, SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, DROP: tl.constexpr,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of the queries and of the bias; also the sums of output times gradient, which back_keys needs."""
@@ -116,43 +126,51 @@ def back_queries(
     log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
     place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
     rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
+    seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
+    extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
     bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
     d_bias = D_BIAS + b.to(tl.int64) * d_b + h.to(tl.int64) * d_h + n * d_n + i.to(tl.int64) * d_i
     if SHIFTED:
         d_bias += last - place
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
     hash_q = mixed(mixed((n * heads + h).to(tl.uint32)) + seed) if DROP else i
-    d_q = tl.zeros([BM, D], tl.float32)
+    d_q, d_extra = tl.zeros([BM, D], tl.float32), tl.zeros([BM], tl.float32)
     for start in range(0, keys, BN):
         j = start + tl.arange(0, BN)
         there, m = j < keys, (here + j).to(tl.int64)
         k = fetched(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
         v = fetched(V + h * v_h + m[None, :] * v_n + d[:, None], there[None, :], EVEN)
         rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
+        seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
         ok = real[:, None] & there[None, :]
-        s = scored(
-            tl.dot(q, tl.trans(k)) * scale, bias[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], BIASED,
-            RANKED, SURE,
-        )  # fmt: skip
+        s = tl.dot(q, tl.trans(k)) * scale
+        if SEGMENTED:
+            s += apart(extra[:, None], seg_q[:, None], seg_k[None, :])
+        s = scored(s, bias[:, None], j[None, :], ok, rank_q[:, None], rank_k[None, :], BIASED, RANKED, SURE)
         p, d_p = tl.exp2(s - log[:, None]), tl.dot(d_out, v)
         if DROP:
             d_p = tl.where(kept(hash_q[:, None], mixed((here + j).to(tl.uint32))[None, :], drop), d_p * grow, 0.0)
-        d_s = (p * (d_p - delta[:, None])).to(q.dtype)
+        d_s = p * (d_p - delta[:, None])
+        if SEGMENTED:
+            d_extra += tl.sum(tl.where(seg_q[:, None] != seg_k[None, :], d_s, 0.0), 1)
+        d_s = d_s.to(q.dtype)
         if BIASED:
             if RANKED:
                 ok = ok & (rank_k[None, :] <= rank_q[:, None])
             tl.store(d_bias[:, None] + j[None, :], d_s, mask=ok)
         d_q = tl.dot(d_s, k, d_q)
+    if SEGMENTED:
+        tl.store(D_EXTRA + h.to(tl.int64) * total + n, d_extra, mask=real)
     tl.store(D_Q + (n[:, None] * heads + h) * D + d[None, :], (d_q * plain).to(q.dtype), mask=real[:, None])
 
 
 @triton.jit
 def back_keys(
-    Q, K, V, BIAS, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last, heads,
-    q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n,
-    D_OUT, OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
+    Q, K, V, BIAS, EXTRA, SEG_Q, SEG_K, PLACES, RANK_Q, RANK_K, SEED, Q_STARTS, K_STARTS, scale, drop, grow, last,
+    heads, q_n, q_h, k_n, k_h, v_n, v_h, bias_h, bias_n,
+    D_OUT, OUT, LOG, DELTA, D_Q, D_K, D_V, D_BIAS, D_EXTRA, o_n, o_h, d_b, d_h, d_n, d_i, total, plain,
     BIASED: tl.constexpr, SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, DROP: tl.constexpr,
-    D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
+    SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
     """Gradients of keys and values. Scores lie on their side, (keys, queries): a product takes them as they are."""
@@ -166,6 +184,7 @@ def back_keys(
     k = fetched(K + h * k_h + m[:, None] * k_n + d[None, :], there[:, None], EVEN)
     v = fetched(V + h * v_h + m[:, None] * v_n + d[None, :], there[:, None], EVEN)
     rank_k = tl.load(RANK_K + m, mask=there, other=0) if RANKED else j
+    seg_k = tl.load(SEG_K + m, mask=there, other=0) if SEGMENTED else j
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
     hash_k = mixed((here + j).to(tl.uint32)) if DROP else j
     d_k, d_v = tl.zeros([BN, D], tl.float32), tl.zeros([BN, D], tl.float32)
@@ -178,12 +197,14 @@ def back_keys(
         delta = tl.load(DELTA + h.to(tl.int64) * total + n, mask=real, other=0.0)
         place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
         rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
+        seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
+        extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
         bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
         ok = there[:, None] & real[None, :]
-        s = scored(
-            tl.dot(k, tl.trans(q)) * scale, bias[None, :], j[:, None], ok, rank_q[None, :], rank_k[:, None], BIASED,
-            RANKED, SURE,
-        )  # fmt: skip
+        s = tl.dot(k, tl.trans(q)) * scale
+        if SEGMENTED:
+            s += apart(extra[None, :], seg_q[None, :], seg_k[:, None])
+        s = scored(s, bias[None, :], j[:, None], ok, rank_q[None, :], rank_k[:, None], BIASED, RANKED, SURE)
         p, d_p = tl.exp2(s - log[None, :]), tl.dot(v, tl.trans(d_out))
         weight = p
         if DROP:

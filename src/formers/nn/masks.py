@@ -113,7 +113,10 @@ class Alibi:
 
     def on(self, device: torch.device) -> Index:
         """The same with the slopes on a device already."""
-        slopes = torch.tensor(self.slopes, device=device)
+        if torch.compiler.is_compiling():  # a list would be copied from the host in every step
+            slopes = torch.stack([torch.full((), slope, device=device) for slope in self.slopes])
+        else:
+            slopes = torch.tensor(self.slopes, device=device)
         return lambda b, h, q, k: slopes[h] * (k - q)
 
     def row(self, low: int, high: int, device: torch.device) -> Tensor:

@@ -46,16 +46,19 @@ class Streams(Related):
             asked, self.at = (at >= 0).float(), at.clamp(min=0)
             self.share = asked / asked.new_zeros(self.query.total).index_add(0, self.at, asked)[self.at].clamp(min=1)
 
-    def pick(self, order: Tensor) -> None:
-        """Know the masks as orders (N,), for a kernel that takes some places only."""
+    def pick(self, order: Tensor, segments: Tensor | None) -> None:
+        """Know the masks as orders (N,), for a kernel that takes some places only; `segments` (N,) are those, too."""
         assert self.other is not None
         self.order, self.other.order = (order, order), (order - 1, order)
+        if segments is not None:
+            self.segments = self.other.segments = segments, segments
         if self.at is not None:
             starts = torch.searchsorted(self.at, self.query.starts.long()).to(torch.int32)
             few = Layout(starts, self.query.longest, self.at.shape[0])
             self.few = Related(few, self.query, mask=self.other.mask, heads=self.heads, probe=self.probe, kind="query")
             self.few.places, self.few.where = self.places, self.query.position[self.at]
             self.few.order = order[self.at] - 1, order
+            self.few.segments = None if segments is None else (segments[self.at], segments)
 
     def spread(self, x: Tensor) -> Tensor:
         """(M, …) of the query stream → (N, …), zero where nobody asks."""
