@@ -271,10 +271,13 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     assert door.available(q) == {"plain", "dense"}
     monkeypatch.setattr(door, "_modern", lambda: True)
     monkeypatch.setattr(door, "_has_triton", lambda: True)
-    assert door.available(q) == {"plain", "dense", "varlen", "flex"}
+    assert door.available(q) == {"plain", "dense", "varlen", "flex", "fused"}
     assert door.available(torch.zeros(1, 1, 8)) == {"plain", "dense", "loop"}
     assert not door._flash_ready(Cuda(width=264))
     assert not door._flex_ready(Cuda(width=8))
+    assert not door._fused_ready(Cuda(width=256))
+    assert not door._fused_ready(Cuda(torch.float32))
+    assert door._fused_ready(Cuda(width=128))
     assert door._flash_ready(Cuda(width=256))
     assert door._flex_ready(Cuda(width=16))
 

@@ -264,7 +264,7 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
 def fusible(q: Tensor, sight: Sight, dropout: float, relative: Relative | None) -> bool:
     """Whether the fused kernel serves: half precision on a GPU, no mask or one that is an order, and something that no
     other fused kernel takes: dropout, a learned bias by distance, or scores by distance."""
-    if not (q.is_cuda and _flash_ready(q) and _flex_ready(q)) or (sight.mask is not None and sight.ranks() is None):
+    if not (q.is_cuda and _fused_ready(q)) or (sight.mask is not None and sight.ranks() is None):
         return False
     if relative is not None:
         return (
@@ -461,7 +461,8 @@ def available(q: Tensor) -> set[str]:
     """The paths that can be taken for queries like these."""
     if not q.is_cuda:
         return {"plain", "dense", "loop"}
-    return {"plain", "dense"} | ({"varlen"} if _flash_ready(q) else set()) | ({"flex"} if _flex_ready(q) else set())
+    ready = {"varlen": _flash_ready(q), "flex": _flex_ready(q), "fused": _fused_ready(q)}
+    return {"plain", "dense"} | {path for path, there in ready.items() if there}
 
 
 def _flash_ready(q: Tensor) -> bool:
@@ -473,6 +474,11 @@ def _flash_ready(q: Tensor) -> bool:
 def _flex_ready(q: Tensor) -> bool:
     """FlexAttention needs triton and a power-of-two head dim of at least 16."""
     return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and _has_triton()
+
+
+def _fused_ready(q: Tensor) -> bool:
+    """The fused kernel needs what both others need, and a head that fits the chip's memory."""
+    return _flash_ready(q) and _flex_ready(q) and q.shape[-1] <= 128
 
 
 @torch.compiler.assume_constant_result
