@@ -57,6 +57,8 @@ def test_every_path_agrees(kind, shape, dtype):
     paths = ["dense", "loop", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
     if kind in ("nothing", "causal", "window") and dtype == torch.bfloat16:
         paths.append("varlen")
+    if kind != "window" and dtype == torch.bfloat16:
+        paths.append("fused")
     if kind in ("nothing", "causal") and shape == "uniform":
         paths.append("plain")
     limit = 2e-2 if dtype == torch.bfloat16 else 2e-3
@@ -74,7 +76,7 @@ def test_the_door_chooses_packed_kernels():
     q = torch.zeros(sum(SHAPES["ragged"]), H, D, device="cuda", dtype=torch.bfloat16)
     assert choose(q, q, Sight(layout(SHAPES["ragged"])), 0.0, None) == "varlen"
     assert choose(q, q, Sight(layout(SHAPES["ragged"]), bias=alibi(H)), 0.0, None) == "flex"
-    assert door.available(q) == {"plain", "dense", "varlen", "flex"}
+    assert door.available(q) == {"plain", "dense", "varlen", "flex", "fused"}
 
 
 SIZES = {

@@ -246,10 +246,13 @@ class Cuda:
         (Cuda(), Sight(layout([1, 13, 1]), mask=both(causal, window(4))), 0.0, "varlen"),
         (Cuda(), Sight(layout([5, 5, 5]), mask=causal), 0.0, "plain"),
         (Cuda(), Sight(layout([1, 13, 1]), mask=causal, bias=alibi(H)), 0.0, "flex"),
-        (Cuda(), Sight(layout([5, 5, 5]), bias=table_bias()), 0.0, "dense"),
+        (Cuda(), Sight(layout([5, 5, 5]), mask=causal, bias=alibi(H)), 0.0, "flex"),
+        (Cuda(), Sight(layout([5, 5, 5]), bias=table_bias()), 0.0, "fused"),
+        (Cuda(torch.float32), Sight(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
         (Cuda(torch.float32), Sight(layout([1, 13, 1])), 0.0, "flex"),
         (Cuda(width=60), Sight(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), Sight(layout([1, 13, 1])), 0.1, "dense"),
+        (Cuda(), Sight(layout([1, 13, 1])), 0.1, "fused"),
+        (Cuda(), Sight(layout([1, 13, 1]), mask=both(causal, window(20))), 0.1, "dense"),
     ],
 )
 def test_choice_of_path_on_a_gpu(q, sight, dropout, expected, monkeypatch):
@@ -268,10 +271,13 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     assert door.available(q) == {"plain", "dense"}
     monkeypatch.setattr(door, "_modern", lambda: True)
     monkeypatch.setattr(door, "_has_triton", lambda: True)
-    assert door.available(q) == {"plain", "dense", "varlen", "flex"}
+    assert door.available(q) == {"plain", "dense", "varlen", "flex", "fused"}
     assert door.available(torch.zeros(1, 1, 8)) == {"plain", "dense", "loop"}
     assert not door._flash_ready(Cuda(width=264))
     assert not door._flex_ready(Cuda(width=8))
+    assert not door._fused_ready(Cuda(width=256))
+    assert not door._fused_ready(Cuda(torch.float32))
+    assert door._fused_ready(Cuda(width=128))
     assert door._flash_ready(Cuda(width=256))
     assert door._flex_ready(Cuda(width=16))
 

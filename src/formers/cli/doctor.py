@@ -100,6 +100,7 @@ def kernels() -> list[tuple[str, str]]:
         "plain": "flash attention through SDPA, for whole grids",
         "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
         "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
+        "fused": "a bias by distance, an order and dropout over packed documents (GPU with triton, half precision)",
         "loop": "one document after the other, no padding (CPU)",
         "dense": "SDPA with a dense mask, everywhere",
     }

@@ -27,6 +27,7 @@ from ..nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
 from ..nn.attention import Attention
 from ..nn.block import Block, Order, Stack
 from ..nn.door import Sight
+from ..nn.dropout import Dropout
 from ..nn.embeddings import Embeddings
 from ..nn.feedforward import FeedForward
 from ..nn.masks import both, causal, window
@@ -119,7 +120,7 @@ class TransformerXL(nn.Module):
             )
             for _ in range(c.layers)
         )  # fmt: skip
-        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), nn.Dropout(c.dropout)
+        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), Dropout(c.dropout)
 
     @property
     def table(self) -> nn.Module:

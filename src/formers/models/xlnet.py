@@ -23,6 +23,7 @@ from ..errors import Error
 from ..family import ACT, SUMMARY_ACT, TOKENS, Family, Format, Head, Pool
 from ..keymap import KeyMap, Op
 from ..nn.block import Block, Stack
+from ..nn.dropout import Dropout
 from ..nn.embeddings import Embeddings, working
 from ..nn.feedforward import FeedForward, activation
 from ..nn.masks import Index, Visible, both, causal, window
@@ -99,7 +100,7 @@ class XLNet(nn.Module):
             )
             for _ in range(c.layers)
         )  # fmt: skip
-        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), nn.Dropout(c.dropout)
+        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), Dropout(c.dropout)
 
     @property
     def table(self) -> Tensor:
@@ -133,6 +134,8 @@ class XLNet(nn.Module):
             other = Related(layout, mask=self.mask(query, used), kind="query", **how)
             other.places, other.back, other.differs = sight.places, sight.back, sight.differs
             sight.add(other, at)
+            if batch.order is not None and memory is None and not self.config.causal and probe is None:
+                sight.pick(batch.order, batch.segments)
             blank = self.blank.expand(layout.total if at is None else at.shape[0], -1)
             x = torch.cat((x, self.embed.dropout(working(blank))))
         x = self.blocks(x, sight)

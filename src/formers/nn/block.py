@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention
 from .door import Sight
+from .dropout import Dropout
 
 Order = Literal["pre", "post", "parallel"]
 
@@ -39,7 +40,7 @@ class Block(nn.Module):
         self.attn_norm = norm()
         self.cross_norm = None if cross is None else norm()
         self.ff_norm = self.attn_norm if shared_norm else norm()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, sight: Sight, view: Sight | None = None, layer: int = 0) -> Tensor:
         """(N, dim) → (N, dim); `view` is the sight of the cross attention."""

@@ -17,144 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Layout
-from .cache import Cache
-from .masks import Both, Index, Window, both, causal, documents, evaluate
-from .memory import Memory
-from .positions import Rotary
-from .probe import Probe
+from .masks import Alibi, Both, Index, Window, causal
+from .sight import Sight as Sight  # others take it from here
 
 Left = tuple[int, tuple[int, ...]]  # how many heads there were, and which of them are left
 Relative = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
-
-
-class Sight:
-    """One attention of one forward pass: who sees whom, and what goes with it. Shared by all layers of a stack, so that
-    the dense form and the block mask are made once.
-
-    The documents of both sides lie as `query` and `key` say; `mask` and `bias` hold inside a document. Cross attention
-    looks at `memory`. `positions` (N,) are those of the queries where they do not count from a document's start. With a
-    cache that has seen tokens, `past` (rows,) of them lie before the new ones, in `span` slots altogether. With a
-    segment memory (`recall`), the states that it holds lie before the new ones: the new ones of all rows begin at the
-    same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them.
-    `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
-    """
-
-    def __init__(
-        self,
-        query: Layout,
-        key: Layout | None = None,
-        *,
-        mask: Index | None = None,
-        bias: Index | None = None,
-        positions: Tensor | None = None,
-        memory: Tensor | None = None,
-        cache: Cache | None = None,
-        recall: Memory | None = None,
-        heads: Tensor | None = None,
-        probe: Probe | None = None,
-        kind: str = "encoder",
-    ):
-        self.query, self.key, self.mask, self.bias = query, key or query, mask, bias
-        self.memory, self.cache, self.heads, self.probe, self.kind = memory, cache, heads, probe, kind
-        self.positions, self.recall = positions, recall
-        self.places: Tensor | None = None
-        state = recall if recall is not None else cache if key is None else None
-        self.past = None if state is None else state.begin(query)
-        self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
-        self._dense: dict[bool, Tensor | None] = {}
-        self._block: Any = None
-        self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
-
-    def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """By how much a token of each slot is turned."""
-        if rotary not in self._angles:
-            places = self.query.position if self.positions is None else self.positions
-            self._angles[rotary] = rotary.angles(
-                places if self.past is None else places + self.past[self.query.document]
-            )
-        return self._angles[rotary]
-
-    @property
-    def uniform(self) -> bool:
-        """No padding arises when both sides are laid out as grids."""
-        even = self.past is None or (self.recall is not None and self.recall.even)
-        return even and self.query.uniform and self.key.uniform
-
-    @property
-    def offset(self) -> Tensor | int:
-        """The slot of each row's first new token."""
-        if self.past is None:
-            return 0
-        return self.past.view(-1, 1, 1, 1) if self.recall is None else self.recall.used
-
-    def dense(self, heads: int, *, padded: bool = True) -> Tensor | None:
-        """The mask (bool) or masked bias (float) on a (rows or 1, H or 1, Q, K) grid; None if all is visible.
-
-        Without `padded`, that of one full-length document, of which any shorter one takes the corner.
-        """
-        if padded not in self._dense:
-            self._dense[padded] = self._make_dense(heads, padded)
-        return self._dense[padded]
-
-    def _make_dense(self, heads: int, padded: bool) -> Tensor | None:
-        device = self.query.starts.device
-        shape = (self.query.rows if padded else 1, heads, self.query.longest, self.span)
-        offset = self.offset
-        mask = self.padded() if padded and not self.uniform else self.mask
-        allowed = None if mask is None else evaluate(mask, shape, device, offset)
-        if self.bias is None:
-            return allowed
-        row = getattr(self.bias, "row", None)
-        if row is None or self.past is not None:
-            bias = evaluate(self.bias, shape, device, offset)
-        else:  # distance j - i is entry Q - 1 - i + j of the row, so query i reads the window that starts at Q - 1 - i
-            bias = row(1 - shape[2], shape[3], device).unfold(-1, shape[3], 1).flip(1)[None]
-        return bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
-
-    def padded(self) -> Index:
-        """The mask with the ends of the documents. A place without a token sees key 0, and an empty document has one
-        (it is zero): a row without any key would turn into NaN."""
-        past = 0 if self.past is None else self.past if self.recall is None else self.recall.used
-        ends = (self.key.lengths + past).clamp(min=1)
-        offset, mask, lengths = self.offset, self.mask, self.query.lengths
-        if self.recall is not None and self.past is not None:
-            first = self.recall.used - self.past  # what a row remembers ends where its new tokens begin
-            mask = both(lambda b, h, q, k: k >= first[b], mask)
-        if mask is None:
-            return lambda b, h, q, k: k < ends[b]
-
-        def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-            return ((k < ends[b]) & mask(b, h, q, k)) | ((q - offset >= lengths[b]) & (k == 0))
-
-        return see
-
-    def blind(self) -> Tensor:
-        """(N,) the queries that may see no key at all. They are then let see every one, as softmax needs something to
-        divide: what comes of it must be dropped."""
-        seen = self.dense(1)
-        if seen is None:
-            return torch.zeros(self.query.total, dtype=torch.bool, device=self.query.starts.device)
-        none = ~seen.any(-1, keepdim=True)  # (rows or 1, 1, Q or 1, 1)
-        self._dense[True] = seen | none
-        return self.query.pack(none[:, 0, :, 0].expand(self.query.rows, self.query.longest))
-
-    def block(self) -> Any:
-        """FlexAttention's block mask over the packed slots."""
-        if self._block is None:
-            from torch.nn.attention.flex_attention import create_block_mask
-
-            same = documents(self.query.document, self.key.document)
-            parts = self.mask.parts if isinstance(self.mask, Both) else () if self.mask is None else (self.mask,)
-
-            def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:  # torch 2.11 compiles no callable object
-                seen = same(b, h, q, k)
-                for part in parts:
-                    seen = seen & part(b, h, q, k)
-                return seen
-
-            device = self.query.starts.device
-            self._block = create_block_mask(see, None, None, self.query.total, self.key.total, device=device)
-        return self._block
 
 
 _forced: str | None = None
@@ -162,7 +29,7 @@ _forced: str | None = None
 
 @contextlib.contextmanager
 def kernel(name: str | None) -> Iterator[None]:
-    """Take one path for all attention inside: plain, loop, band, dense, varlen or flex. For tests and comparisons."""
+    """Take one path for all attention inside: plain, loop, band, dense, varlen, flex or fused. For tests."""
     global _forced
     before, _forced = _forced, name
     try:
@@ -190,6 +57,8 @@ def attend(
         return _varlen(q, k, v, sight, scale)
     if path == "flex":
         return _flex(q, k, v, sight, scale, kept)
+    if path == "fused":
+        return _fused(q, k, v, sight, scale, dropout, relative, kept)
     if path == "band":
         return _band(q, k, v, sight, scale, dropout)
     if path == "loop":
@@ -217,6 +86,8 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
         and (sight.mask is None or (sight.mask is causal and sight.query.longest == sight.span))
     ):
         return "plain"
+    if packed and fusible(q, sight, dropout, relative):
+        return "fused"
     if relative is not None or not packed:
         return "dense"
     band = sight.bias is None and sight.query is sight.key and _width(sight.mask)
@@ -229,13 +100,26 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
             return "dense"
         if sight.bias is None and reach(sight.mask) is not None and _flash_ready(q):
             return "varlen"
-        if not sight.uniform and _flex_ready(q):
-            return "flex"
-        return "dense"
+        return "flex" if _flex_ready(q) and (sight.bias is not None or not sight.uniform) else "dense"
     # With hardly any padding, one call is cheaper than many.
     tight = sight.query.rows * sight.query.longest <= 1.25 * sight.query.total
     by_row = getattr(sight.mask, "by_row", False)
     return "dense" if torch.compiler.is_compiling() or by_row or tight else "loop"
+
+
+def fusible(q: Tensor, sight: Sight, dropout: float, relative: Relative | None) -> bool:
+    """Whether the fused kernel serves: half precision on a GPU, no mask or one that is an order, and something that no
+    other fused kernel takes: dropout, a learned bias by distance, or scores by distance."""
+    if not (q.is_cuda and _fused_ready(q)) or (sight.mask is not None and sight.ranks() is None):
+        return False
+    if relative is not None:
+        return (
+            sight.places is not None
+            and getattr(sight, "differs", None) is None
+            and getattr(sight, "back", None) is None
+        )
+    learned = isinstance(sight.bias, torch.nn.Module)
+    return learned or (dropout > 0 and (sight.bias is None or hasattr(sight.bias, "row")))
 
 
 def _width(mask: Index | None) -> int:
@@ -353,29 +237,50 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tens
     return kernel(q, k, v, *starts, *sizes, window_size=reach(sight.mask))
 
 
+def _fused(
+    q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, dropout: float, relative: Relative | None,
+    kept: Left | None = None,
+) -> Tensor:  # fmt: skip
+    """A bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
+    from .fused import attention
+
+    table = scores = extra = None
+    if relative is not None:
+        hook: Any = getattr(relative, "func", relative)
+        q, scores, extra = hook.scores(q, scale, sight)
+    elif sight.bias is not None:
+        table = sight.pairs() if kept is None else sight.pairs()[list(kept[1])]
+    return attention(
+        q, k, v, (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest), scale, table=table,
+        scores=scores, extra=extra, segments=getattr(sight, "segments", None), places=sight.where, ranks=sight.ranks(),
+        dropout=dropout,
+    )  # fmt: skip
+
+
 def _flex(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, kept: Left | None = None) -> Tensor:
     """One fused kernel for any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
     score, options = None, None
     if sight.bias is not None:
-        row = getattr(sight.bias, "row", None)
-        if row is None:
-            bias = sight.bias
-            names = None if kept is None else torch.tensor(kept[1], device=q.device)
+        names = None if kept is None else torch.tensor(kept[1], device=q.device)
+        if isinstance(sight.bias, Alibi) or not hasattr(sight.bias, "row"):
+            bias = sight.bias.on(q.device) if isinstance(sight.bias, Alibi) else sight.bias
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
                 return s + bias(b, h if names is None else names[h], i, j)
         else:
             near, far = sight.query.longest, sight.key.longest
-            line = row(1 - near, far, q.device)  # (H, Q + K - 1), small and differentiable
-            line = (line if kept is None else line[list(kept[1])]).contiguous()
+            line = (sight.row() if kept is None else sight.row()[list(kept[1])]).contiguous()
             options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
 
             def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
                 return s + line[h, (j - i + near - 1).clamp(0, near + far - 2)]  # clamped: masked pairs are scored too
 
-    x, y, z = (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
+    if sight.uniform:
+        x, y, z = _grid(q, sight.query), _grid(k, sight.key), _grid(v, sight.key)  # (rows, H, T, D)
+    else:
+        x, y, z = (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
     out = _flex_kernel()(x, y, z, score_mod=score, block_mask=sight.block(), scale=scale, kernel_options=options)
-    return out[0].transpose(0, 1)
+    return sight.query.pack(out.transpose(1, 2)) if sight.uniform else out[0].transpose(0, 1)
 
 
 def _flex_kernel() -> Any:
@@ -402,7 +307,8 @@ def available(q: Tensor) -> set[str]:
     """The paths that can be taken for queries like these."""
     if not q.is_cuda:
         return {"plain", "dense", "loop"}
-    return {"plain", "dense"} | ({"varlen"} if _flash_ready(q) else set()) | ({"flex"} if _flex_ready(q) else set())
+    ready = {"varlen": _flash_ready(q), "flex": _flex_ready(q), "fused": _fused_ready(q)}
+    return {"plain", "dense"} | {path for path, there in ready.items() if there}
 
 
 def _flash_ready(q: Tensor) -> bool:
@@ -414,6 +320,11 @@ def _flash_ready(q: Tensor) -> bool:
 def _flex_ready(q: Tensor) -> bool:
     """FlexAttention needs triton and a power-of-two head dim of at least 16."""
     return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and _has_triton()
+
+
+def _fused_ready(q: Tensor) -> bool:
+    """The fused kernel needs what both others need, and a head that fits the chip's memory."""
+    return _flash_ready(q) and _flex_ready(q) and q.shape[-1] <= 128
 
 
 @torch.compiler.assume_constant_result

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
+from .dropout import Dropout
 from .positions import Sinusoids
 
 
@@ -48,7 +49,7 @@ class Embeddings(nn.Module):
         self.segment = nn.Embedding(segments, width) if segments else None
         self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it
         self.sinusoids, self.scale = sinusoids, scale
-        self.norm, self.dropout, self.offset = norm, nn.Dropout(dropout), offset
+        self.norm, self.dropout, self.offset = norm, Dropout(dropout), offset
         self.up = nn.Linear(width, up) if up else None
 
     def forward(self, batch: Batch, layout: Layout, past: Tensor | None = None) -> Tensor:

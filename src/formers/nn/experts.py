@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..batch import Layout
 from .door import Sight
+from .dropout import Dropout
 from .feedforward import activation
 
 
@@ -42,7 +43,7 @@ class Experts(nn.Module):
         self.up = nn.Parameter(torch.empty(experts, hidden, dim))
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
         self.experts, self.capacity, self.factors, self.jitter = experts, capacity, factors, jitter
-        self.act, self.dropout = activation(act), nn.Dropout(dropout)
+        self.act, self.dropout = activation(act), Dropout(dropout)
 
     def forward(self, x: Tensor, sight: Sight) -> Tensor:
         """(N, dim) → (N, dim)"""

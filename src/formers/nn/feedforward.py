@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import Error
+from .dropout import Dropout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -43,7 +44,7 @@ class FeedForward(nn.Module):
         self.up = nn.Linear(dim, hidden, bias=bias)
         self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
         self.down = nn.Linear(hidden, dim, bias=bias)
-        self.act, self.dropout = activation(act), nn.Dropout(dropout)
+        self.act, self.dropout = activation(act), Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, dim) → (N, dim)"""

@@ -50,13 +50,13 @@ def documents(query: Tensor, key: Tensor) -> Index:
     return see
 
 
-@dataclass(frozen=True)
 class Visible:
     """What a table (documents, queries, keys) allows; the `used` slots of memory before the first token are open."""
 
-    table: Tensor
-    used: int = 0
     by_row = True
+
+    def __init__(self, table: Tensor, used: int = 0):  # no dataclass: torch 2.11 compiles none that holds tensors
+        self.table, self.used = table, used
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""
@@ -109,7 +109,15 @@ class Alibi:
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""
-        return torch.tensor(self.slopes, device=k.device)[h] * (k - q)
+        return self.on(k.device)(b, h, q, k)
+
+    def on(self, device: torch.device) -> Index:
+        """The same with the slopes on a device already."""
+        if torch.compiler.is_compiling():  # a list would be copied from the host in every step
+            slopes = torch.stack([torch.full((), slope, device=device) for slope in self.slopes])
+        else:
+            slopes = torch.tensor(self.slopes, device=device)
+        return lambda b, h, q, k: slopes[h] * (k - q)
 
     def row(self, low: int, high: int, device: torch.device) -> Tensor:
         """(heads, high - low) the bias at each distance key - query in [low, high)."""

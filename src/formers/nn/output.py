@@ -17,4 +17,11 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor, tied: Tensor) -> Tensor:
         """(M, dim) → (M, width)"""
-        return F.linear(x, tied if self.weight is None else self.weight, self.bias)
+        weight = tied if self.weight is None else self.weight
+        width = weight.shape[0]
+        rest = -width % 64 if x.is_cuda and width % 8 and torch.is_grad_enabled() else 0
+        if not rest:
+            return F.linear(x, weight, self.bias)
+        # Rows of an odd length keep a GPU from its fast products: a vocabulary is filled up while training.
+        bias = None if self.bias is None else F.pad(self.bias, (0, rest))
+        return F.linear(x, F.pad(weight, (0, 0, 0, rest)), bias)[..., :width]

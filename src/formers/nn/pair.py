@@ -13,6 +13,7 @@ from .alignment import Source
 from .block import Stack
 from .cache import Cache
 from .door import Sight
+from .dropout import Dropout
 from .embeddings import Embeddings
 from .masks import Index, causal
 from .probe import Probe
@@ -34,7 +35,7 @@ class Side(nn.Module):
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.blocks, self.norm, self.bias, self.dropout = blocks, norm, bias, nn.Dropout(dropout)
+        self.blocks, self.norm, self.bias, self.dropout = blocks, norm, bias, Dropout(dropout)
         self.kind, self.mask = "decoder" if decoder else "encoder", causal if decoder else None
 
     def forward(self, batch: Batch, layout: Layout, embed: Embeddings, view: Sight | None = None, **how: Any) -> Tensor:

@@ -126,9 +126,16 @@ class Distances(nn.Module):
         scores = (q + v) * scale @ self.keys(sight.places, q)  # (rows, H, Q, K + 1)
         return q + u, slid(scores, k.shape[2])
 
+    def scores(self, q: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Packed queries (N, H, D) → queries, their scores by falling distance (H, N, W), and what is added (H, N) to
+        those of keys of another segment"""
+        assert sight.places is not None
+        u, v = (self.left(bias).to(q.dtype) for bias in (self.biases.u, self.biases.v))  # (H, D)
+        return q + u, ((q + v) * scale).transpose(0, 1) @ self.keys(sight.places, q), None
+
     def keys(self, places: Tensor, q: Tensor) -> Tensor:
         """(W, dim) encodings → (H, D, W) in the type of the queries"""
-        r = self.r(places).unflatten(-1, (self.heads, q.shape[3]))  # (W, H, D)
+        r = self.r(places).unflatten(-1, (self.heads, q.shape[-1]))  # (W, H, D)
         return self.left(r, 1).permute(1, 2, 0).to(q.dtype)
 
     def left(self, t: Tensor, axis: int = 0) -> Tensor:

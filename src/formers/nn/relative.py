@@ -18,6 +18,7 @@ class Related(Sight):
 
     back: Tensor | None = None
     differs: Tensor | None = None
+    segments: tuple[Tensor, Tensor] | None = None  # of queries (N,) and of keys, the same unrolled
 
 
 class Relations(Distances):
@@ -41,3 +42,11 @@ class Relations(Distances):
             scores = (q + s) @ self.left(self.segment, 1).permute(1, 2, 0).to(q.dtype)  # (rows, H, Q, 2)
             bias = bias + torch.where(sight.differs, scores[..., 1:], scores[..., :1])
         return q + u, bias * scale
+
+    def scores(self, q: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor, Tensor | None]:
+        """As Transformer-XL's; of the segments only the difference counts, softmax takes no notice of the rest"""
+        queries, scores, _ = super().scores(q, scale, sight)
+        if getattr(sight, "segments", None) is None:
+            return queries, scores, None
+        s, segment = self.left(self.s).to(q.dtype), self.left(self.segment, 1).to(q.dtype)  # (H, D), (2, H, D)
+        return queries, scores, ((q + s) * ((segment[1] - segment[0]) * scale)).sum(-1).T

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..batch import Layout
 from .attention import Attention
-from .door import Sight
+from .door import Sight, fusible
 from .relative import Related
 
 
@@ -36,13 +36,29 @@ class Streams(Related):
     """
 
     other: Related | None = None
+    few: Related | None = None  # the same as `other`, of the asked places alone
 
     def add(self, other: Related, at: Tensor | None) -> None:
         """Let there be a query stream."""
         self.other, self.lost, self.at = other, other.blind()[:, None, None], at
         if at is not None:
+            at = at.sort().values  # document by document
             asked, self.at = (at >= 0).float(), at.clamp(min=0)
             self.share = asked / asked.new_zeros(self.query.total).index_add(0, self.at, asked)[self.at].clamp(min=1)
+
+    def pick(self, order: Tensor, segments: Tensor | None) -> None:
+        """Know the masks as orders (N,), for a kernel that takes some places only; `segments` (N,) are those, too."""
+        assert self.other is not None
+        self.order, self.other.order = (order, order), (order - 1, order)
+        if segments is not None:
+            self.segments = self.other.segments = segments, segments
+        if self.at is not None:
+            starts = torch.searchsorted(self.at, self.query.starts.long()).to(torch.int32)
+            few = Layout(starts, self.query.longest, self.at.shape[0])
+            self.few = Related(few, self.query, mask=self.other.mask, heads=self.heads, probe=self.probe, kind="query")
+            self.few.places, self.few.where = self.places, self.query.position[self.at]
+            self.few.order = order[self.at] - 1, order
+            self.few.segments = None if segments is None else (segments[self.at], segments)
 
     def spread(self, x: Tensor) -> Tensor:
         """(M, …) of the query stream → (N, …), zero where nobody asks."""
@@ -68,7 +84,10 @@ class TwoStream(Attention):
             k, v = self.join(held, k, v, sight)
         y = self.mix(q, k, v, sight, layer)
         if sight.other is not None:
-            q = sight.spread(self.some(query, 0, 1)[0])
-            z = self.mix(q, k, v, sight.other, layer).masked_fill(sight.lost, 0.0)
-            y = torch.cat((y, sight.collect(z)))
+            q = self.some(query, 0, 1)[0]
+            if sight.few is not None and fusible(q, sight.few, self.dropout, self.relative):
+                z = self.mix(q, k, v, sight.few, layer)
+            else:
+                z = sight.collect(self.mix(sight.spread(q), k, v, sight.other, layer).masked_fill(sight.lost, 0.0))
+            y = torch.cat((y, z))
         return self.o(y.flatten(1))

@@ -1,0 +1,50 @@
+"""On a GPU: the fused kernel compiled by triton, and models that go through it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.batch import Batch
+from formers.nn.door import kernel
+from tests.nn.test_fused import CASES, check
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("name", CASES)
+def test_as_plain_attention(name, dropout):
+    check(name, dropout, "cuda", torch.bfloat16, 2e-2)
+
+
+def gradients(model, batch, path):
+    """Of one step in bf16, by one path through the door (None: the best)."""
+    with kernel(path), torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = (model.logits(model(batch)).float() ** 2).mean()
+    leaves = list(model.parameters())
+    found = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return torch.cat([g.flatten().float() for g in found])
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("family", ["t5", "xlnet"])
+def test_models_as_by_the_dense_path(family, few):
+    sizes = {"vocab": 128, "dim": 64, "layers": 2, "heads": 4, "ff": 96, "dropout": 0.0}
+    f = formers.build(family, seed=1, **sizes, **({"head_dim": 16} if family == "t5" else {})).to("cuda")
+    torch.manual_seed(0)
+    lengths = torch.tensor([40, 9, 31] if few else [32, 32, 32])
+    keep = torch.arange(int(lengths.max())) < lengths[:, None]
+    batch = Batch.of(torch.randint(2, 128, keep.shape), keep).replace(keep=None)
+    if family == "t5":
+        batch = batch.replace(source=batch)
+    else:
+        order = torch.cat([torch.randperm(int(n)) for n in lengths])
+        segments = torch.randint(0, 3, order.shape) if few else None
+        batch = batch.replace(
+            order=order, segments=segments, chosen=(order % 3 == 1).nonzero().flatten() if few else None
+        )
+    batch = batch.to("cuda")
+    got, want = (gradients(f.model.train(), batch, path) for path in (None, "dense"))
+    assert float((got - want).norm() / want.norm()) < 5e-2

@@ -1,0 +1,56 @@
+"""On a GPU: recorded steps train as steps do."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.batch import Batch
+from formers.training.replay import Replay
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+SIZES = {"vocab": 128, "context": 32, "dim": 64, "layers": 2, "heads": 4}
+QUIET = {"dropout": 0.0, "embed_dropout": 0.0, "attention_dropout": 0.0}
+
+
+def trained(recorded, batches, **settings):
+    model = formers.build("gpt2", seed=1, **SIZES, **settings).to("cuda").model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True, capturable=True)
+
+    def update():
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    def loss(batch):
+        return (model.logits(model(batch)) ** 2).mean()
+
+    replay = Replay(loss, update, warm=2)
+    losses = [float((replay if recorded else replay.run)(batch)) for batch in batches]
+    return losses, torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def test_as_without():
+    torch.manual_seed(0)
+    batches = [Batch.of(torch.randint(0, 128, (4, 16), device="cuda")) for _ in range(6)]
+    (got, weights), (want, expected) = trained(True, batches, **QUIET), trained(False, batches, **QUIET)
+    assert got == pytest.approx(want, rel=1e-4)
+    assert len(set(want)) == 6
+    torch.testing.assert_close(weights, expected, atol=1e-3, rtol=1e-3)
+
+
+def test_dropout_is_drawn_anew():
+    batch = Batch.of(torch.randint(0, 128, (4, 16), device="cuda"))
+    model = formers.build("gpt2", seed=1, **SIZES, **QUIET | {"dropout": 0.5}).to("cuda").model.train()
+
+    def loss(batch):
+        return (model.logits(model(batch)) ** 2).mean()
+
+    replay = Replay(loss, lambda: None, warm=1)  # nothing is learned: only dropout differs
+    assert len({float(replay(batch)) for _ in range(6)}) == 6
+
+
+def test_another_shape_is_refused():
+    batches = [Batch.of(torch.randint(0, 128, (4, size), device="cuda")) for size in (16, 16, 16, 12)]
+    with pytest.raises(formers.Error, match="recorded"):
+        trained(True, batches, **QUIET)
