@@ -25,6 +25,7 @@ from ..errors import Error
 from ..tasks.heads import Model
 from .memories import Memories
 from .optim import optimizer
+from .replay import Recorded
 from .schedule import schedule
 from .settings import Train
 from .state import Tensors, flat, nested, put, random_state, set_random_state, weights
@@ -87,6 +88,10 @@ class Trainer:
         self.compiled = self.device.type == "cuda" if s.compile is None else s.compile
         if self.compiled:
             self.inner.compile(dynamic=False)  # batches have one shape
+        alone = self.device.type == "cuda" and self.world.size == 1 and not self.scaler.is_enabled()
+        self.blind = alone and s.optimizer in ("adam", "adamw") and not s.spike
+        self.graphs = alone and self.compiled and not s.checkpointing
+        self.recorded: dict[Any, Recorded] = {}
         self.generators: Tensors | None = None
 
     @contextlib.contextmanager
@@ -145,37 +150,50 @@ class Trainer:
                 for name, total in self.backward(batch, objective, counts).items():
                     sums[name] = sums.get(name, torch.zeros_like(total)) + total
         self.scaler.unscale_(self.optimizer)
-        norm = self.world.norm(self.model, s.clip or math.inf)
+        norm = self.world.norm(self.model, s.clip or math.inf).double()
         names = sorted(sums)
-        norm_, *totals = torch.stack([norm.double(), *(sums[name].double() for name in names)]).tolist()  # one wait
+        if self.blind:  # the device itself leaves out what is no number: nobody has to wait for its answer
+            total = torch.stack([norm, *(sums[name].double() for name in names)]).sum()
+            self.optimizer.found_inf = (~total.isfinite()).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        norm_, *totals = torch.stack([norm, *(sums[name].double() for name in names)]).tolist()  # the one wait of a step
         losses = {n: t / max(1.0, counts[n]) for n, t in zip(names, self.world.add(totals), strict=True)}
         self.tokens += tokens
         skip = self.odd(norm_, sum(losses.values()))
-        if not skip:
-            self.scaler.step(self.optimizer)
-            if self.average:
-                self.follow()
-        else:
+        if skip:
             self.memories.held = before
-            if self.scaler.is_enabled():
-                self.scaler.step(self.optimizer)  # it sees by itself what is no number, and lowers its scale
+        if not self.blind and (not skip or self.scaler.is_enabled()):
+            self.scaler.step(self.optimizer)  # with a scale, it sees by itself what is no number, and lowers the scale
+        if self.average and not skip:
+            self.follow()
         self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad(set_to_none=not self.recorded)
         return Report(self.step, losses, sum(losses.values()), norm_, lr, self.tokens, 0.0, skipped=skip)
 
     def backward(self, batch: Batch, objective: Any, counts: Mapping[str, float]) -> dict[str, Tensor]:
         """Add a batch's share of the gradient; the summed losses."""
         memory = self.memories.of(batch)
         moved = batch.to(self.device)
+        if memory is None and self.graphs and self.compiled:
+            return self.record(moved, objective, counts)
         losses = self.forward(moved, memory, objective)
         share = sum(total * (self.world.size / max(1.0, counts[name])) for name, (total, _) in losses.items())
         self.scaler.scale(share).backward()
         return {name: total.detach() for name, (total, _) in losses.items()}
 
+    def record(self, batch: Batch, objective: Any, counts: Mapping[str, float]) -> dict[str, Tensor]:
+        """The same by a CUDA graph: after a few steps the whole pass there and back is started at once."""
+        key = self.objectives.index(objective), batch.ids.shape
+        if key not in self.recorded:
+            self.recorded[key] = Recorded(lambda one: self.forward(one, None, objective), self.device)
+        return self.recorded[key](batch, {name: 1 / max(1.0, count) for name, count in counts.items()})
+
     def forward(self, batch: Batch, memory: Any, objective: Any, judge: bool = False) -> Any:
         """The losses of a batch, compiled if that works on this machine."""
         other, fast = None if objective is self.objectives[-1] else objective, self.inner._compiled_call_impl
-        with torch.autocast(self.device.type, dtype=self.type, enabled=self.type != torch.float32):
+        with torch.autocast(
+            self.device.type, dtype=self.type, enabled=self.type != torch.float32, cache_enabled=not self.graphs
+        ):
             if judge:  # seldom, and of another shape: not worth a compilation of its own
                 self.inner._compiled_call_impl = None
             try:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..errors import Error
+
+NEVER = 2**62  # steps until one is recorded
 
 
 class Replay:
@@ -81,3 +84,39 @@ def tensors(batch: Batch) -> list[Tensor]:
         value = getattr(batch, field.name)
         found += tensors(value) if isinstance(value, Batch) else [value] if isinstance(value, Tensor) else []
     return found
+
+
+class Recorded:
+    """The pass there and back of one batch as a CUDA graph: gradients are added up where they are, so that a step may
+    have many batches, and clipping and the update are left to the trainer.
+
+    `losses(batch)` gives the named losses as (sum, count); each is multiplied by a number that may differ each time.
+    """
+
+    def __init__(self, losses: Callable[[Batch], Any], device: torch.device):
+        self.losses, self.device = losses, device
+        self.shares: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.replay = Replay(self.loss, lambda: None)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """What is to be lowered; the sums are noted on the way."""
+        found = self.losses(batch)
+        self.sums = {name: total.detach() for name, (total, _) in found.items()}
+        return torch.stack([total * self.shares[name] for name, (total, _) in found.items()]).sum()
+
+    def __call__(self, batch: Batch, shares: Mapping[str, float]) -> dict[str, Tensor]:
+        """Add a batch's gradients; the summed losses, which the next batch overwrites."""
+        for name, share in shares.items():
+            if name not in self.shares:
+                self.shares[name] = torch.empty((), device=self.device)
+            self.shares[name].fill_(share)
+        try:
+            self.replay(batch)
+        except RuntimeError as error:  # something in this model waits for the host: it cannot be recorded
+            if self.replay.left or isinstance(error, torch.OutOfMemoryError):
+                raise
+            warnings.warn(f"not recorded, and a little slower for it: {' '.join(str(error).split())[:150]}", stacklevel=2)
+            self.replay.graph, self.replay.left = None, NEVER
+            self.replay(batch)
+        return {name: total.clone() for name, total in self.sums.items()}

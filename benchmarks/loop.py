@@ -1,0 +1,62 @@
+"""The whole loop on one GPU: data, copies, step, clipping, checks, metrics; GPT-2 124M and BERT-base on made-up text.
+
+    python -m benchmarks.loop
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+
+import numpy as np
+import torch
+
+import formers
+from formers.data.loader import batches
+from formers.data.store import Store
+from formers.objectives.causal import CausalLM
+from formers.objectives.masked import MaskedLM
+from formers.training.loop import Trainer
+from formers.training.settings import Train
+from formers.training.world import World
+
+STEPS = 60
+
+
+def timed(name: str, family: str, head: str, goal: object, tokens: int, length: int, workers: int, spare: int = 0) -> None:
+    """Tokens a second of the loop, after its first steps."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    ids = np.random.default_rng(0).integers(10, 30000, 4_000_000 // (length - spare) * (length - spare)).astype(np.uint16)
+    store = Store(ids, np.arange(0, len(ids) + 1, length - spare), 30522, "x")
+    f = formers.build(family, head=head)
+    settings = Train(steps=STEPS, tokens=tokens, length=length, lr=1e-4, warmup=10, workers=workers)
+    t = Trainer(f.model.to(device), [goal], settings, World(device=device))
+    source = lambda phase, position: batches(store, goal, tokens, 0, position, workers=workers, pin=True)  # type: ignore[arg-type] # noqa: E731
+    began = time.perf_counter()
+    steps = t.train(source)
+    next(steps)
+    first = time.perf_counter() - began
+    for _ in itertools.islice(steps, 19):
+        pass
+    began, before = time.perf_counter(), t.tokens
+    for _ in steps:
+        pass
+    speed = (t.tokens - before) / (time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else 0.0
+    print(f"{name}: {speed:,.0f} tokens/s, first step {first:.0f} s, {peak:.1f} GiB", flush=True)
+
+
+def main() -> None:
+    """Both works."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", type=int, default=4)
+    given = parser.parse_args()
+    torch.set_float32_matmul_precision("high")
+    timed("GPT-2 124M, 32 x 1024", "gpt2", "lm", CausalLM(1024), 32 * 1024, 1024, given.workers)
+    masked = MaskedLM(512, 30522, 103, tuple(range(5)), ((101,), (102,)))
+    timed("BERT-base, 64 x 512", "bert", "mlm", masked, 64 * 512, 512, given.workers, 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""On a GPU: the loop, compiled and recorded, trains as on a CPU; what is no number leaves no trace there either."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import formers
+from formers.data.loader import batches
+from formers.training.loop import Trainer
+from formers.training.settings import Train
+from formers.training.world import World
+from tests.training.test_every_family import source
+from tests.training.test_every_family import trainer as small
+from tests.training.test_training import GOAL, STORE, Odd, model
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+CUDA = World(device=torch.device("cuda"))
+
+
+def on_gpu(name, **more):
+    """The same trainer on the GPU."""
+    cpu = small(name)
+    for part in cpu.model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    settings = {**{f: getattr(cpu.settings, f) for f in ("steps", "tokens", "accumulate", "length", "lr", "warmup")}, **more}
+    gpu = small(name)
+    for part in gpu.model.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    return cpu, Trainer(gpu.model.cuda(), gpu.objectives, Train(precision="fp32", **settings), CUDA)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "xlnet", "transformer_xl"])
+def test_as_on_a_cpu(name):
+    cpu, gpu = on_gpu(name)
+    want = [r.loss for r in cpu.train(source(cpu))]
+    got = [r.loss for r in gpu.train(source(gpu))]
+    assert gpu.compiled
+    carried = name in ("xlnet", "transformer_xl")
+    assert bool(gpu.recorded) == (not carried)
+    if not carried:
+        assert all(one.replay.graph is not None for one in gpu.recorded.values()), "it was recorded"
+    assert got == pytest.approx(want, abs=0.02)
+
+
+def test_goes_on_from_its_state():
+    def make():
+        t = Trainer(model().cuda(), [GOAL], Train(steps=16, tokens=128, length=16, lr=1e-2), CUDA)
+        return t, lambda phase, position: batches(STORE, GOAL, 128, 0, position)
+
+    whole, src = make()
+    want = [r.loss for r in whole.train(src)]
+    first, src = make()
+    got = [r.loss for r in first.train(src, 8)]
+    second, src = make()
+    second.restore(*first.state())
+    got += [r.loss for r in second.train(src)]
+    assert got == pytest.approx(want, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", [math.nan, math.inf])
+def test_what_is_no_number_leaves_no_trace(kind):
+    t = Trainer(model(dropout=0.0).cuda(), [Odd({3, 4, 9}, kind)], Train(
+        steps=14, tokens=128, length=16, lr=1e-2, skips=3, compile=False), CUDA)  # fmt: skip
+    assert t.blind
+    skipped, frozen = [], None
+    for report in t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)):
+        groups = t.state()[0]
+        now = {**{f"m{k}": v for k, v in groups["model"].items()}, **groups["optimizer"]}
+        if report.skipped:
+            skipped.append(report.step - 1)
+            assert all(torch.equal(now[key], frozen[key]) for key in now)
+        frozen = {key: value.clone() for key, value in now.items()}
+    assert skipped == [3, 4, 9]
+
+
+def test_a_run_on_a_gpu(tmp_path):
+    text = [" ".join(np.random.default_rng(i).choice(["one", "two", "three", "four"], 200)) for i in range(40)]
+    run = formers.pretrain(
+        "gpt2", text, out=tmp_path / "run", model={"dim": 32, "layers": 2, "heads": 2, "context": 32, "ff": 64},
+        train={"steps": 30, "tokens": 512, "length": 32, "workers": 2}, data={"pieces": 300},
+    )  # fmt: skip
+    assert run.score.loss < run.baseline.loss
+    assert formers.load(tmp_path / "run" / "model").config.layers == 2
