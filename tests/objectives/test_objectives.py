@@ -334,6 +334,39 @@ def test_an_option_that_would_do_nothing_is_refused(name, option):
         objective(name, toys.tokenizer(), 24, **{option: 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("masked", {"length": 4}, "no option 'length'"),
+        ("masked", {"name": "x"}, "no option 'name'"),
+        ("ngrams", {"grams": 65}, "grams must be a number from 0 to 64, got 65"),
+        ("permutation", {"context": 0}, "context must be a number from 1 to 1000, got 0"),
+        ("dialogue", {"turns": 1}, "turns must be a number from 2 to 1000, got 1"),
+        ("bidirectional", {"slots": 2}, "slots must be a number from 3 to 1000, got 2"),
+        ("spans", {"start": 80}, "start=80 is no token of this tokenizer, which has 80"),
+        ("seq2seq", {"start": 99999999}, "start=99999999 is no token"),
+        ("denoise", {"start": 99999999}, "start=99999999 is no token"),
+        ("spans", {"mean": 0.5}, "mean=0.5 is shorter than a token"),
+        ("denoise", {"mean": 1e9}, "mean must be a number from 0 to 64"),
+        ("switch", {"balance": float("nan")}, "'balance' must be float, not nan"),
+    ],
+)
+def test_odd_options_are_refused_in_one_line(name, options, match):
+    with pytest.raises(Error, match=match) as caught:
+        objective(name, toys.tokenizer(60, sentinels=20), 24, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_limits_themselves_are_allowed():
+    pieces = toys.tokenizer(60, sentinels=20)
+    for name, options in (
+        ("spans", {"start": 79, "mean": 1}), ("dialogue", {"turns": 2}), ("ngrams", {"grams": 64}),
+        ("permutation", {"grams": 1, "context": 1}), ("bidirectional", {"slots": 3}), ("denoise", {"mean": 64}),
+    ):  # fmt: skip
+        made = objective(name, pieces, 24, **options)
+        assert all(getattr(made, key) == value for key, value in options.items() if key != "slots")
+
+
 def test_every_objective_has_help_and_options():
     assert set(OBJECTIVES) == {
         "causal", "prefix", "seq2seq", "bidirectional", "masked", "words", "ngrams", "nsp", "sop", "permutation",

@@ -35,6 +35,20 @@ def marked(seed=0, **more):
     return toys.with_units(data, (PHRASE * phrase + ENTITY * entity).astype(np.uint8))
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["units", "unit_pairs", "dialogue"])
+def test_a_task_that_the_model_does_not_know_is_refused(name):
+    sizes = {"head": "pretraining", "vocab": 60, "context": 24, "dim": 12, "layers": 1, "heads": 3, "ff": 18}
+    plain, second = formers.build("ernie", **sizes), formers.build("ernie", use_tasks=True, tasks=4, **sizes)
+    for task, model, known in ((0, plain, 0), (4, second, 4), (99, second, 4)):
+        goal = objective(name, TOKENIZER, 24, task=task)
+        batch = next(batches(toys.random_store(1), goal, 96))[0].to("cpu")
+        with pytest.raises(Error, match=f"task={task} is none of the {known} that this model knows"):
+            goal.loss(model.model, batch)
+    goal = objective(name, TOKENIZER, 24, task=3)
+    assert torch.isfinite(goal.loss(second.model, next(batches(toys.random_store(1), goal, 96))[0].to("cpu"))["mlm"][0])
+
+
 @functools.cache
 def million():
     return marked(3, documents=1700, most=60, longest=40)

@@ -23,7 +23,8 @@ SPLIT = 120  # what a random number is for
 class CausalLM(Counted):
     """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or `across` documents.
 
-    With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. `streams` cuts
+    With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. It is read from
+    left to right all the same; to read it from both sides takes an encoder (spans.py, kind "prefix"). `streams` cuts
     the store into so many, whose windows follow each other from batch to batch, for models with a memory.
     """
 

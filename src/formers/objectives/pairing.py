@@ -81,7 +81,8 @@ class Pairing:
         spans, label = self.walk(book, seed, 0, 0)
         count, turn = len(label), 0
         if not count:
-            raise Error("no document has two sentences to make a pair of", fix="prepare the data with sentences")
+            what = "no document has two sentences, and a pair is made of two that follow each other"
+            raise Error(what, fix="prepare longer documents, with sentences, or let fallback=True pair two documents")
         if epoch:
             spans, label = self.walk(book, seed, epoch, 0)
         while len(label) < count:

@@ -52,6 +52,8 @@ class SpanCorruption(Counted):
         while (one := tokenizer.rust.token_to_id(f"<extra_id_{number}>")) is not None:
             known.append(one)
             number += 1
+        if options.get("mean", 1) < 1:
+            raise Error(f"mean={options['mean']} is shorter than a token", fix="take at least 1")
         made = SpanCorruption(length, ends.start, ends.end, np.array(known, np.int64), **options)
         need = int(made.amounts(np.array([made.raw]))[1][0]) if made.kind == "spans" else 0
         if need > len(known):
