@@ -18,7 +18,7 @@ from formers.data.plans import Raw, Shape, cut
 from formers.objectives.causal import CausalLM
 from formers.objectives.choose import OBJECTIVES, objective, settings
 from formers.objectives.frames import laid
-from formers.objectives.hiding import CHOICE, GRAM
+from formers.objectives.hiding import CHOICE, GRAM, groups
 from formers.objectives.masked import MaskedLM
 from formers.objectives.ragged import halves, harmonic, ranks
 from formers.objectives.tokens import IGNORED, token_hits, token_loss
@@ -365,6 +365,61 @@ def test_limits_themselves_are_allowed():
     ):  # fmt: skip
         made = objective(name, pieces, 24, **options)
         assert all(getattr(made, key) == value for key, value in options.items() if key != "slots")
+
+
+def test_marks_begin_nothing():
+    at = laid(text([3, 2]), (2,), (3,))
+    marks = np.isin(np.arange(len(at.ids)), at.slots, invert=True)
+    assert marks.tolist() == [True, False, False, False, True, True, False, False, True]
+    assert not at.begins[marks].any()
+    assert at.begins[[1, 6]].all()
+
+
+def test_a_group_never_runs_over_the_end_of_an_example():
+    free = np.array([1, 1, 1, 0, 1, 1, 1], bool)
+    at, group, owner = groups(free, np.zeros(7, bool), np.array([0, 2, 7]))
+    assert at.tolist() == [0, 1, 2, 4, 5, 6]
+    assert group.tolist() == [0, 0, 1, 2, 2, 2]
+    assert owner.tolist() == [0, 1, 1]
+    assert [len(x) for x in groups(np.zeros(3, bool), np.ones(3, bool), np.array([0, 3]))] == [0, 0, 0]
+
+
+def test_robertas_marks():
+    """A tokenizer without [CLS] and [SEP] has <s> and </s>; where there are both, [CLS] and [SEP] are taken."""
+    roles = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "mask": "<mask>"}
+    goal = objective("masked", toys.tokenizer(roles=roles), 16)
+    assert goal.frame == ((2,), (3,))
+    assert goal.special == (0, 2, 3, 4), "whatever is asked for, it is never one of these"
+    pieces = toys.tokenizer()
+    assert objective("masked", pieces, 16).frame == ((pieces.id("cls"),), (pieces.id("sep"),))
+    for missing in ("bos", "eos", "mask"):
+        with pytest.raises(Error, match="no \\[CLS\\], \\[SEP\\] and \\[MASK\\]"):
+            objective("masked", toys.tokenizer(roles={k: v for k, v in roles.items() if k != missing}), 16)
+
+
+MASKED = {"rate", "masked", "random", "most", "grams", "across", "part"}
+OWN = {
+    "causal": {"across", "prefix", "streams", "part"},
+    "seq2seq": {"start", "smoothing", "prefix", "part"},
+    "bidirectional": {"slots", "sampled", "streams", "part"},
+    "masked": MASKED,
+    "nsp": MASKED - {"across"} | {"short", "answer"},
+    "sop": MASKED - {"across"} | {"short", "answer", "fallback"},
+    "permutation": {"share", "grams", "context", "released", "streams", "reversed", "part"},
+    "denoise": {
+        "start", "language", "infill", "mean", "permute", "masked", "delete", "insert", "rotate", "released", "across",
+        "part",
+    },
+    "spans": {"start", "rate", "mean", "kind", "balance", "across", "part"},
+    "units": MASKED - {"grams", "most"} | {"stage", "task"},
+    "unit_pairs": MASKED - {"grams", "most", "across"} | {"stage", "task", "short", "answer"},
+    "dialogue": MASKED - {"grams", "most", "across"} | {"stage", "task", "answer", "turns"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_options_are_these(name):
+    assert set(settings(OBJECTIVES[name].kind)) == OWN[name]
 
 
 def test_every_objective_has_help_and_options():

@@ -16,7 +16,7 @@ from formers import Error
 from formers.data.loader import batches
 from formers.data.plans import gather
 from formers.data.store import ENTITY, PHRASE, Store
-from formers.objectives.bidirectional import by_frequency, chance
+from formers.objectives.bidirectional import by_frequency, chance, spelled
 from formers.objectives.choose import objective
 from formers.objectives.hiding import units
 from formers.objectives.mixture import Mixture, together
@@ -298,6 +298,17 @@ def test_a_mixture_asks_for_the_first_tasks_loss():
     mixed = Mixture((text, text), (objective("masked", TOKENIZER, 24), objective("nsp", TOKENIZER, 24)))
     batch = next(batches(text, mixed.objectives[0], 96))[0].to("cpu")
     assert list(mixed.loss(f.model, batch)) == ["mlm"] == [mixed.part]
+
+
+def test_a_mixture_has_the_part_of_its_first_task():
+    text = toys.random_store(1)
+    goals = objective("masked", TOKENIZER, 24), objective("masked", TOKENIZER, 24, part="other")
+    assert [Mixture((text, text), order).part for order in (goals, goals[::-1])] == ["mlm", "other"]
+
+
+def test_a_word_is_spelled_without_its_blank():
+    for word, seen in (("▁cat", "cat"), ("Ġcat", "cat"), ("▁", "▁"), (" ", " "), ("", "?")):
+        assert spelled(word, 9) == chars.word(seen, 9)
 
 
 def test_mixtures_of_different_kinds_are_refused():

@@ -68,7 +68,7 @@ class Pairing:
     """
 
     most: int
-    short: float = 0.1
+    short: float
     swap: bool = False
     fallback: bool = False
     mark: int | None = None  # the store's end mark
