@@ -214,6 +214,14 @@ def test_a_sampled_softmax_is_nearly_the_whole():
     assert 0 < float(few[0]) != float(near[0])
 
 
+def test_a_sampled_softmax_has_the_heads_dropout():
+    f, goal = elmo(sampled=5)
+    f.model.train().parts["lm"].dropout = torch.nn.Dropout(1.0)  # nothing of the states is left
+    goal.loss(f.model, next(batches(toys.random_store(), goal, 64))[0].to("cpu"))["lm"][0].backward()
+    assert all(p.grad is None or not p.grad.any() for name, p in f.model.named_parameters() if name.startswith("body"))
+    assert f.model.parts["lm"].out.bias.grad.any()
+
+
 def test_a_mixture_takes_its_shares():
     tokens = toys.tokenizer(60, sentinels=20, roles={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"})
     text, pairs = toys.random_store(1, documents=40), toys.store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
