@@ -84,10 +84,10 @@ def check(options: dict[str, Any], kind: Any) -> None:
         low, high = BOUNDS.get(key, (0, math.inf))
         if key in SHARES and not 0 <= value <= 1:
             raise Error(f"{key} is a share between 0 and 1, got {value}", fix="15 % is 0.15")
-        if value < 0 or (key in above and value == 0):
-            raise Error(f"{key} must be {'above' if key in above else 'at least'} 0, got {value}", fix="leave it out")
-        if not low <= value <= high:
-            raise Error(f"{key} must be a number from {low} to {high}, got {value}", fix="leave it out")
+        if not low <= value <= high or (key in above and value == 0):
+            least = "above 0" if key in above else f"at least {low}"
+            most = "" if high == math.inf else f" and at most {high}"
+            raise Error(f"{key} must be {least}{most}, got {value}", fix="leave it out")
     both = options.get("masked", 0.8) + options.get("random", 0.1)
     if issubclass(kind, MaskedLM) and both > 1:
         raise Error(f"masked and random are {both:g} together", fix="what is left of 1 stays as it is")
