@@ -438,6 +438,8 @@ def test_every_objective_has_help_and_options():
     }  # fmt: skip
     pieces = toys.tokenizer(60, sentinels=20)
     made = {name: objective(name, pieces, 24) for name in OBJECTIVES}
+    assert made == {name: objective(name, pieces, 24) for name in OBJECTIVES}, "what is set alike is equal"
+    assert not any("array" in repr(goal) for goal in made.values()), "and is said in a line"
     assert made["prefix"].prefix
     assert (made["words"].grams, made["ngrams"].grams, made["sop"].grams, made["nsp"].grams) == (1, 3, 3, 0)
     assert (made["switch"].balance, made["spans"].balance) == (0.01, 0.0)
