@@ -26,7 +26,10 @@ CASES = {
     "denoise all": {"masked": 0.1, "delete": 0.1, "insert": 0.1, "rotate": 0.5, "permute": 0.5, "infill": 0.2},
     "denoise across": {"across": True}, "spans": {}, "spans across": {"across": True, "mean": 2.0, "rate": 0.3},
     "switch": {}, "prefix_spans": {}, "deshuffle": {}, "units": {}, "units phrase": {"stage": "phrase", "task": 2},
-    "units entity": {"stage": "entity"}, "unit_pairs": {"stage": "phrase"}, "dialogue": {}, "mixture": {},
+    "units entity": {"stage": "entity"}, "unit_pairs": {"stage": "phrase"}, "dialogue": {},
+    "mixture": {"tasks": [("spans", 24), ("seq2seq", 24)]},
+    "mixture masked": {"tasks": [("masked", 16), ("words", 24), ("units", 20)]},
+    "mixture pairs": {"tasks": [("nsp", 24), ("sop", 20)]},
 }  # fmt: skip
 SUMS = """
 causal f13a00c20f29
@@ -61,7 +64,9 @@ units phrase 1ed67303158e
 units entity c2d2bdcf3423
 unit_pairs 46aa5118be97
 dialogue a92be03e3ffb
-mixture 4bccc29bd2af
+mixture 295263ba1c37
+mixture masked 17d719ead892
+mixture pairs 929afdfdc167
 """
 
 
@@ -87,9 +92,9 @@ PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 def made(case):
     name = case.split()[0]
     if name == "mixture":
-        goal = Mixture(
-            (store(), PAIRS), tuple(objective(n, TOKENIZER, 24) for n in ("spans", "seq2seq")), cap=40, size=90
-        )
+        tasks = [objective(task, TOKENIZER, *more) for task, *more in CASES[case]["tasks"]]
+        stores = [PAIRS if task == "seq2seq" else store(10 * n) for n, (task, _) in enumerate(CASES[case]["tasks"])]
+        goal = Mixture(tuple(stores), tuple(tasks), cap=40, size=90)
         return goal, goal.store
     long = 64 if name in ("spans", "switch", "denoise", "permutation") else 24
     return objective(name, TOKENIZER, long, **CASES[case]), PAIRS if name == "seq2seq" else store()

@@ -308,6 +308,34 @@ def test_a_mixture_asks_for_the_first_tasks_loss():
     assert list(mixed.loss(f.model, batch)) == ["mlm"] == [mixed.part]
 
 
+def test_the_limits_of_a_mixture():
+    text, goal = toys.random_store(1), objective("masked", TOKENIZER, 24)
+    many = Mixture((text,) * 31, (goal,) * 31, rates=(1e-9,) * 31, size=93)
+    plan = many.plan(many.store, 0, 0)
+    assert np.bincount(plan.label // 4).tolist() == [3] * 31, "numbers of 31 tasks fit beside what plans decide"
+    with pytest.raises(Error, match="a task of the mixture has no examples"):
+        (lone := Mixture((text, toys.store([[1], [1]])), (goal, goal))).plan(lone.store, 0, 0)
+    with pytest.raises(Error, match="a store for each"):
+        Mixture((), ())
+    with pytest.raises(Error, match="a rate above 0 for each"):
+        Mixture((text, text), (goal, goal), rates=(1.0,))
+
+
+def test_joined_stores_answer_as_one():
+    """Units are known if all stores know them; spans may lie in any store and in any order."""
+    first, second = marked(1), marked(2)
+    joined = Mixture((first, second), (objective("units", TOKENIZER, 24),) * 2).store
+    size = len(first.tokens)
+    begin, end = np.array([size + 3, 5, size, 0]), np.array([size + 9, 6, size + 2, 4])
+    ids, sentence, unit = joined.take(begin, end)
+    parts = [s.take(np.array([a]), np.array([b])) for s, a, b in
+             ((second, 3, 9), (first, 5, 6), (second, 0, 2), (first, 0, 4))]  # fmt: skip
+    for mine, theirs in zip((ids, sentence, unit), zip(*parts, strict=True), strict=True):
+        assert mine.tolist() == np.concatenate(theirs).tolist()
+    plain = toys.random_store(2)
+    assert Mixture((first, plain), (objective("masked", TOKENIZER, 24),) * 2).store.take(begin, end)[2] is None
+
+
 def test_a_mixture_has_the_part_of_its_first_task():
     text = toys.random_store(1)
     goals = objective("masked", TOKENIZER, 24), objective("masked", TOKENIZER, 24, part="other")
