@@ -48,7 +48,7 @@ OWN = {  # the test that looks at a file of objectives/ most closely comes first
     "spans": "spans", "targets": "spans", "seq2seq": "spans", "tokens": "spans", "noise": "denoise",
     "denoise": "denoise", "permutation": "permutation", "static": "static",
 }  # fmt: skip
-OBJECTIVES = ["objectives", "pairs", "spans", "permutation", "denoise", "units", "static", "every_family"]
+OBJECTIVES = ["frozen", "objectives", "pairs", "spans", "permutation", "denoise", "units", "static", "every_family"]
 TESTS = {
     "nn": [
         [*NN, "-k", "not test_flex and not pieces and not compile"],

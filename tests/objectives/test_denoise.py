@@ -55,6 +55,34 @@ def test_the_target_is_the_text(lengths, seed):
         assert source[-1] == END
 
 
+def test_room_is_kept_for_inserted_masks_alone():
+    data = toys.store([[200]], end=END)
+    for more, longest in (({}, 58), (QUIET, 62), (QUIET | {"insert": 0.1}, 55), ({"insert": 0.1}, 51)):
+        made = goal(64, **more)
+        assert made.plan(data, 0, 0).lengths.max() == longest == 62 - made.more
+
+
+def test_the_last_span_takes_all_that_is_left():
+    """Nearly all spans are empty, so that the last one must take nearly everything."""
+    lengths, count = noise.span_lengths(np.array([60000, 10]), 1.0, 0.001, 0, np.arange(2))
+    assert [int(x.sum()) for x in np.split(lengths, [count[0]])] == [60000, 10]
+
+
+def test_every_mask_that_becomes_a_random_token_has_its_own_draw():
+    """Wherever it stands, and alike in any batch."""
+    texts = [[MASK, 8, MASK], [MASK, MASK], [9], [MASK]] * 200
+    ids, starts = np.concatenate(texts), np.concatenate(([0], np.cumsum([len(t) for t in texts])))
+    sample = np.arange(len(texts)) + 3
+    made = noise.randomised((ids, starts), 0.5, MASK, 60, 0, sample)[0]
+    assert (made[ids != MASK] == ids[ids != MASK]).all()
+    assert (made[ids == MASK] != MASK).mean() == pytest.approx(0.5 * 59 / 60, abs=0.06)
+    for row in range(8):
+        alone = noise.randomised(
+            (np.array(texts[row]), np.array([0, len(texts[row])])), 0.5, MASK, 60, 0, sample[[row]]
+        )
+        assert alone[0].tolist() == made[starts[row] : starts[row + 1]].tolist()
+
+
 def test_documents_are_joined_when_asked_for():
     data = toys.store([[4, 5], [7], [3, 3]] * 9, end=END)
     _, raw, batch = toys.examples(goal(32, across=True), data)

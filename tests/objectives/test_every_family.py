@@ -167,6 +167,7 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
 def test_sizes_are_bounds_and_batches_have_one_shape(name):
     goal, data = objective(name, TOKENIZER, 24, **MORE.get(name, {})), store_of(name)
     plan = goal.plan(data, 1, 0)
+    assert {type(size) for size in dataclasses.astuple(goal.shape(100, plan))} == {int}, "plain numbers"
     numbers = np.arange(len(plan))
     batch, sizes = goal.corrupt(gather(data, plan, numbers, numbers), 1), goal.sizes(plan)
     assert (np.diff(batch.starts) <= sizes[:, 0]).all()

@@ -18,7 +18,7 @@ from formers.data.plans import Raw, Shape, cut
 from formers.objectives.causal import CausalLM
 from formers.objectives.choose import OBJECTIVES, objective, settings
 from formers.objectives.frames import laid
-from formers.objectives.hiding import CHOICE, GRAM
+from formers.objectives.hiding import CHOICE, GRAM, groups
 from formers.objectives.masked import MaskedLM
 from formers.objectives.ragged import halves, harmonic, ranks
 from formers.objectives.tokens import IGNORED, token_hits, token_loss
@@ -334,6 +334,103 @@ def test_an_option_that_would_do_nothing_is_refused(name, option):
         objective(name, toys.tokenizer(), 24, **{option: 1})
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("masked", {"length": 4}, "no option 'length'"),
+        ("masked", {"name": "x"}, "no option 'name'"),
+        ("ngrams", {"grams": 65}, "grams must be at least 0 and at most 64, got 65"),
+        ("permutation", {"context": 0}, "context must be at least 1 and at most 1000, got 0"),
+        ("dialogue", {"turns": 1}, "turns must be at least 2 and at most 1000, got 1"),
+        ("bidirectional", {"slots": 2}, "slots must be at least 3 and at most 1000, got 2"),
+        ("spans", {"start": 80}, "start=80 is no token of this tokenizer, which has 80"),
+        ("seq2seq", {"start": 99999999}, "start=99999999 is no token"),
+        ("denoise", {"start": 99999999}, "start=99999999 is no token"),
+        ("spans", {"mean": 0.5}, "mean=0.5 is shorter than a token"),
+        ("denoise", {"mean": 1e9}, "mean must be above 0 and at most 64"),
+        ("denoise", {"mean": 0.0}, "mean must be above 0 and at most 64, got 0"),
+        ("masked", {"most": 0}, "most must be above 0, got 0"),
+        ("permutation", {"grams": 0}, "grams must be above 0 and at most 64, got 0"),
+        ("causal", {"streams": -1}, "streams must be at least 0, got -1"),
+        ("units", {"task": -1}, "task must be at least 0, got -1"),
+        ("masked", {"masked": 0.9, "random": 0.2}, "masked and random are 1.1 together"),
+        ("permutation", {"share": 1.1}, "share is a share between 0 and 1, got 1.1"),
+        ("seq2seq", {"smoothing": -0.1}, "smoothing is a share"),
+        ("nsp", {"short": 2}, "short is a share"),
+        ("switch", {"balance": float("nan")}, "'balance' must be float, not nan"),
+    ],
+)
+def test_odd_options_are_refused_in_one_line(name, options, match):
+    with pytest.raises(Error, match=match) as caught:
+        objective(name, toys.tokenizer(60, sentinels=20), 24, **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_limits_themselves_are_allowed():
+    pieces = toys.tokenizer(60, sentinels=20)
+    for name, options in (
+        ("spans", {"start": 79, "mean": 1}), ("dialogue", {"turns": 2}), ("ngrams", {"grams": 64}),
+        ("permutation", {"grams": 1, "context": 1}), ("bidirectional", {"slots": 3}), ("denoise", {"mean": 64}),
+    ):  # fmt: skip
+        made = objective(name, pieces, 24, **options)
+        assert all(getattr(made, key) == value for key, value in options.items() if key != "slots")
+
+
+def test_marks_begin_nothing():
+    at = laid(text([3, 2]), (2,), (3,))
+    marks = np.isin(np.arange(len(at.ids)), at.slots, invert=True)
+    assert marks.tolist() == [True, False, False, False, True, True, False, False, True]
+    assert not at.begins[marks].any()
+    assert at.begins[[1, 6]].all()
+
+
+def test_a_group_never_runs_over_the_end_of_an_example():
+    free = np.array([1, 1, 1, 0, 1, 1, 1], bool)
+    at, group, owner = groups(free, np.zeros(7, bool), np.array([0, 2, 7]))
+    assert at.tolist() == [0, 1, 2, 4, 5, 6]
+    assert group.tolist() == [0, 0, 1, 2, 2, 2]
+    assert owner.tolist() == [0, 1, 1]
+    assert [len(x) for x in groups(np.zeros(3, bool), np.ones(3, bool), np.array([0, 3]))] == [0, 0, 0]
+
+
+def test_robertas_marks():
+    """A tokenizer without [CLS] and [SEP] has <s> and </s>; where there are both, [CLS] and [SEP] are taken."""
+    roles = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>", "mask": "<mask>"}
+    goal = objective("masked", toys.tokenizer(roles=roles), 16)
+    assert goal.frame == ((2,), (3,))
+    assert goal.special == (0, 2, 3, 4), "whatever is asked for, it is never one of these"
+    pieces = toys.tokenizer()
+    assert objective("masked", pieces, 16).frame == ((pieces.id("cls"),), (pieces.id("sep"),))
+    for missing in ("bos", "eos", "mask"):
+        with pytest.raises(Error, match="no \\[CLS\\], \\[SEP\\] and \\[MASK\\]"):
+            objective("masked", toys.tokenizer(roles={k: v for k, v in roles.items() if k != missing}), 16)
+
+
+MASKED = {"rate", "masked", "random", "most", "grams", "across", "part"}
+OWN = {
+    "causal": {"across", "prefix", "streams", "part"},
+    "seq2seq": {"start", "smoothing", "prefix", "part"},
+    "bidirectional": {"slots", "sampled", "streams", "part"},
+    "masked": MASKED,
+    "nsp": MASKED - {"across"} | {"short", "answer"},
+    "sop": MASKED - {"across"} | {"short", "answer", "fallback"},
+    "permutation": {"share", "grams", "context", "released", "streams", "reversed", "part"},
+    "denoise": {
+        "start", "language", "infill", "mean", "permute", "masked", "delete", "insert", "rotate", "released", "across",
+        "part",
+    },
+    "spans": {"start", "rate", "mean", "kind", "balance", "across", "part"},
+    "units": MASKED - {"grams", "most"} | {"stage", "task"},
+    "unit_pairs": MASKED - {"grams", "most", "across"} | {"stage", "task", "short", "answer"},
+    "dialogue": MASKED - {"grams", "most", "across"} | {"stage", "task", "answer", "turns"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_options_are_these(name):
+    assert set(settings(OBJECTIVES[name].kind)) == OWN[name]
+
+
 def test_every_objective_has_help_and_options():
     assert set(OBJECTIVES) == {
         "causal", "prefix", "seq2seq", "bidirectional", "masked", "words", "ngrams", "nsp", "sop", "permutation",
@@ -341,6 +438,8 @@ def test_every_objective_has_help_and_options():
     }  # fmt: skip
     pieces = toys.tokenizer(60, sentinels=20)
     made = {name: objective(name, pieces, 24) for name in OBJECTIVES}
+    assert made == {name: objective(name, pieces, 24) for name in OBJECTIVES}, "what is set alike is equal"
+    assert not any("array" in repr(goal) for goal in made.values()), "and is said in a line"
     assert made["prefix"].prefix
     assert (made["words"].grams, made["ngrams"].grams, made["sop"].grams, made["nsp"].grams) == (1, 3, 3, 0)
     assert (made["switch"].balance, made["spans"].balance) == (0.01, 0.0)

@@ -203,6 +203,16 @@ def test_seq2seq_sides():
         objective("seq2seq", TOKENIZER, 3, prefix="w20 w22")
 
 
+def test_the_decoder_starts_with_the_first_mark_there_is():
+    """<s>, else padding, else [CLS], else the end mark; a tokenizer without an end mark will not do."""
+    known = {"pad unk bos eos cls": "bos", "pad unk eos cls": "pad", "unk eos cls": "cls", "unk eos": "eos"}
+    for roles, start in known.items():
+        pieces = toys.tokenizer(roles={role: toys.ROLES[role] for role in roles.split()})
+        assert objective("seq2seq", pieces, 8).start == pieces.id(start)
+    with pytest.raises(Error, match="no end mark"):
+        objective("seq2seq", toys.tokenizer(roles={"unk": "<unk>", "bos": "<s>"}), 8)
+
+
 def test_label_smoothing_is_the_papers():
     f = formers.build("transformer", vocab=100, dim=8, layers=1, heads=2, ff=8, dropout=0.0)
     data = toys.store([[[7, 8, 9], [10, 11]], [[12], [13, 14, 15]]])

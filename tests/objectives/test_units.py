@@ -16,7 +16,7 @@ from formers import Error
 from formers.data.loader import batches
 from formers.data.plans import gather
 from formers.data.store import ENTITY, PHRASE, Store
-from formers.objectives.bidirectional import by_frequency, chance
+from formers.objectives.bidirectional import by_frequency, chance, spelled
 from formers.objectives.choose import objective
 from formers.objectives.hiding import units
 from formers.objectives.mixture import Mixture, together
@@ -33,6 +33,20 @@ def marked(seed=0, **more):
     r = np.random.default_rng(seed)
     phrase, entity = r.random(len(data.tokens)) < 0.6, r.random(len(data.tokens)) < 0.4
     return toys.with_units(data, (PHRASE * phrase + ENTITY * entity).astype(np.uint8))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["units", "unit_pairs", "dialogue"])
+def test_a_task_that_the_model_does_not_know_is_refused(name):
+    sizes = {"head": "pretraining", "vocab": 60, "context": 24, "dim": 12, "layers": 1, "heads": 3, "ff": 18}
+    plain, second = formers.build("ernie", **sizes), formers.build("ernie", use_tasks=True, tasks=4, **sizes)
+    for task, model, known in ((0, plain, 0), (4, second, 4), (99, second, 4)):
+        goal = objective(name, TOKENIZER, 24, task=task)
+        batch = next(batches(toys.random_store(1), goal, 96))[0].to("cpu")
+        with pytest.raises(Error, match=f"task={task} is none of the {known} that this model knows"):
+            goal.loss(model.model, batch)
+    goal = objective(name, TOKENIZER, 24, task=3)
+    assert torch.isfinite(goal.loss(second.model, next(batches(toys.random_store(1), goal, 96))[0].to("cpu"))["mlm"][0])
 
 
 @functools.cache
@@ -200,6 +214,14 @@ def test_a_sampled_softmax_is_nearly_the_whole():
     assert 0 < float(few[0]) != float(near[0])
 
 
+def test_a_sampled_softmax_has_the_heads_dropout():
+    f, goal = elmo(sampled=5)
+    f.model.train().parts["lm"].dropout = torch.nn.Dropout(1.0)  # nothing of the states is left
+    goal.loss(f.model, next(batches(toys.random_store(), goal, 64))[0].to("cpu"))["lm"][0].backward()
+    assert all(p.grad is None or not p.grad.any() for name, p in f.model.named_parameters() if name.startswith("body"))
+    assert f.model.parts["lm"].out.bias.grad.any()
+
+
 def test_a_mixture_takes_its_shares():
     tokens = toys.tokenizer(60, sentinels=20, roles={"pad": "<pad>", "eos": "</s>", "unk": "<unk>"})
     text, pairs = toys.random_store(1, documents=40), toys.store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
@@ -284,6 +306,45 @@ def test_a_mixture_asks_for_the_first_tasks_loss():
     mixed = Mixture((text, text), (objective("masked", TOKENIZER, 24), objective("nsp", TOKENIZER, 24)))
     batch = next(batches(text, mixed.objectives[0], 96))[0].to("cpu")
     assert list(mixed.loss(f.model, batch)) == ["mlm"] == [mixed.part]
+
+
+def test_the_limits_of_a_mixture():
+    text, goal = toys.random_store(1), objective("masked", TOKENIZER, 24)
+    many = Mixture((text,) * 31, (goal,) * 31, rates=(1e-9,) * 31, size=93)
+    plan = many.plan(many.store, 0, 0)
+    assert np.bincount(plan.label // 4).tolist() == [3] * 31, "numbers of 31 tasks fit beside what plans decide"
+    with pytest.raises(Error, match="a task of the mixture has no examples"):
+        (lone := Mixture((text, toys.store([[1], [1]])), (goal, goal))).plan(lone.store, 0, 0)
+    with pytest.raises(Error, match="a store for each"):
+        Mixture((), ())
+    with pytest.raises(Error, match="a rate above 0 for each"):
+        Mixture((text, text), (goal, goal), rates=(1.0,))
+
+
+def test_joined_stores_answer_as_one():
+    """Units are known if all stores know them; spans may lie in any store and in any order."""
+    first, second = marked(1), marked(2)
+    joined = Mixture((first, second), (objective("units", TOKENIZER, 24),) * 2).store
+    size = len(first.tokens)
+    begin, end = np.array([size + 3, 5, size, 0]), np.array([size + 9, 6, size + 2, 4])
+    ids, sentence, unit = joined.take(begin, end)
+    parts = [s.take(np.array([a]), np.array([b])) for s, a, b in
+             ((second, 3, 9), (first, 5, 6), (second, 0, 2), (first, 0, 4))]  # fmt: skip
+    for mine, theirs in zip((ids, sentence, unit), zip(*parts, strict=True), strict=True):
+        assert mine.tolist() == np.concatenate(theirs).tolist()
+    plain = toys.random_store(2)
+    assert Mixture((first, plain), (objective("masked", TOKENIZER, 24),) * 2).store.take(begin, end)[2] is None
+
+
+def test_a_mixture_has_the_part_of_its_first_task():
+    text = toys.random_store(1)
+    goals = objective("masked", TOKENIZER, 24), objective("masked", TOKENIZER, 24, part="other")
+    assert [Mixture((text, text), order).part for order in (goals, goals[::-1])] == ["mlm", "other"]
+
+
+def test_a_word_is_spelled_without_its_blank():
+    for word, seen in (("▁cat", "cat"), ("Ġcat", "cat"), ("▁", "▁"), (" ", " "), ("", "?")):
+        assert spelled(word, 9) == chars.word(seen, 9)
 
 
 def test_mixtures_of_different_kinds_are_refused():

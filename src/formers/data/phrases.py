@@ -1,4 +1,6 @@
-"""Phrases learned from text: pairs of words that stand together more often than chance (Mikolov et al. 2013b, §4)."""
+"""Phrases learned from text: pairs of words that stand together more often than chance (Mikolov et al. 2013b, §4).
+
+Beside them, names and numbers are found by rule, for ERNIE's stage of entities."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ..errors import Error
+from ..text.names import names
 
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 MOST = 4_000_000  # pairs that are counted at a time
@@ -44,7 +47,8 @@ def read(path: Path) -> list[str]:
 
 
 def finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int, int, str]]]:
-    """A function that finds the phrases of a list in a text; pairs that share a word make one longer phrase."""
+    """A function that finds the phrases of a list in a text; pairs that share a word make one longer phrase. Names and
+    numbers are entities."""
     known = {tuple(phrase.split()[i : i + 2]) for phrase in phrases for i in range(len(phrase.split()) - 1)}
 
     def units(text: str) -> list[tuple[int, int, str]]:
@@ -59,6 +63,6 @@ def finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int, int, str]]
                 joined = bool(out) and out[-1][1] == before.end()
                 out[-1 if joined else len(out) :] = [(out[-1][0] if joined else before.start(), match.end(), "phrase")]
             before = match
-        return out
+        return out + [(begin, end, "entity") for begin, end in names(text)]
 
     return units

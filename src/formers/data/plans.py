@@ -16,7 +16,6 @@ from ..errors import Error
 from .draws import below, shuffled, uniform
 from .store import Store
 
-
 SHIFT = 0xDA7B  # what a random number is for
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -31,7 +32,7 @@ class Choice:
 
 OBJECTIVES = {
     "causal": Choice(CausalLM, "the next token, from those before it (GPT)"),
-    "prefix": Choice(CausalLM, "the same, but a random beginning is only read", (("prefix", True),)),
+    "prefix": Choice(CausalLM, "the same, but a random beginning is only read, left to right", (("prefix", True),)),
     "seq2seq": Choice(Seq2Seq, "the target of a pair, from its source"),
     "bidirectional": Choice(BidirectionalLM, "the next word and the one before, each from its own side (ELMo)"),
     "masked": Choice(MaskedLM, "hidden tokens, from both sides (RoBERTa)"),
@@ -54,10 +55,11 @@ GIVEN = {"length", "vocab", "mask", "special", "words", "sentinels", "spelling",
 SHARES = {
     "rate", "masked", "random", "infill", "permute", "delete", "insert", "rotate", "short", "smoothing", "share",
 }  # fmt: skip
+BOUNDS = {"grams": (0, 64), "mean": (0, 64), "context": (1, 1000), "turns": (2, 1000), "slots": (3, 1000)}
 SHORTEST = 3
 
 
-def objective(name: str, tokenizer: Tokenizer, length: int, **options: Any) -> Any:
+def objective(name: str, tokenizer: Tokenizer, length: int, /, **options: Any) -> Any:
     """An objective for a tokenizer, over examples of a length; an option that it does not have is an error."""
     if name not in OBJECTIVES:
         raise Error(f"the objective {name!r} is not available", fix=suggest(name, OBJECTIVES))
@@ -75,14 +77,17 @@ def objective(name: str, tokenizer: Tokenizer, length: int, **options: Any) -> A
 
 def check(options: dict[str, Any], kind: Any) -> None:
     """Refuse numbers that make no sense."""
-    above = {"mean", "context", "turns", "most", *(("grams",) if kind is PermutationLM else ())}
+    above = {"mean", "most", *(("grams",) if kind is PermutationLM else ())}
     for key, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
+        low, high = BOUNDS.get(key, (0, math.inf))
         if key in SHARES and not 0 <= value <= 1:
             raise Error(f"{key} is a share between 0 and 1, got {value}", fix="15 % is 0.15")
-        if value < 0 or (key in above and value == 0):
-            raise Error(f"{key} must be {'above' if key in above else 'at least'} 0, got {value}", fix="leave it out")
+        if not low <= value <= high or (key in above and value == 0):
+            least = "above 0" if key in above else f"at least {low}"
+            most = "" if high == math.inf else f" and at most {high}"
+            raise Error(f"{key} must be {least}{most}, got {value}", fix="leave it out")
     both = options.get("masked", 0.8) + options.get("random", 0.1)
     if issubclass(kind, MaskedLM) and both > 1:
         raise Error(f"masked and random are {both:g} together", fix="what is left of 1 stays as it is")

@@ -85,7 +85,7 @@ class Mixture:
         shares = counts.astype(float) if self.cap is None else np.minimum(counts, self.cap).astype(float)
         shares = shares ** (1 / self.temperature) if self.rates is None else np.asarray(self.rates, float)
         exact = shares / shares.sum() * (self.size or counts.sum())
-        whole = np.floor(exact).astype(np.int64)
+        whole = exact.astype(np.int64)
         rest = round(float(exact.sum())) - int(whole.sum())
         whole[np.argsort(whole - exact, kind="stable")[:rest]] += 1
         return whole
@@ -172,8 +172,6 @@ class Mixture:
 
 def together(batches: Sequence[Batch]) -> Batch:
     """Packed batches one after the other; they must have the same fields."""
-    if len(batches) == 1:
-        return batches[0]
     shift = edges(np.array([len(b.ids) for b in batches]))
     joined: dict[str, Any] = {}
     for name in (f.name for f in dataclasses.fields(Batch)):

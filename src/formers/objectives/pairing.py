@@ -14,7 +14,7 @@ from ..data.draws import below, shuffled, uniform
 from ..data.plans import Plan
 from ..data.store import Store
 from ..errors import Error
-from .ragged import halves
+from .ragged import ended, halves
 
 SHORT, SIZE, CUT, COIN, OTHER, WHERE, FRONT_A, FRONT_B, ORDER = range(20, 29)  # what a random number is for
 
@@ -33,10 +33,8 @@ class Book:
     def of(store: Store, mark: int | None = None) -> Book:
         """Sentences that are not empty; a document's end mark belongs to none."""
         edges = np.asarray(store.sentence_starts)
-        begin, end = edges[:-1], edges[1:]
-        if mark is not None and len(edges) > 1:
-            closing = np.isin(end, store.starts) & (end > begin)
-            end = end - (closing & (np.asarray(store.tokens[np.maximum(end - 1, 0)]) == mark))
+        begin, end = edges[:-1], edges[1:].copy()
+        end[np.searchsorted(edges, store.starts[1:][ended(store, mark)]) - 1] -= 1  # of each document's last sentence
         keep = end > begin
         begin, end = begin[keep], end[keep]
         document = np.searchsorted(store.starts, begin, side="right") - 1
@@ -68,7 +66,7 @@ class Pairing:
     """
 
     most: int
-    short: float = 0.1
+    short: float
     swap: bool = False
     fallback: bool = False
     mark: int | None = None  # the store's end mark
@@ -81,7 +79,8 @@ class Pairing:
         spans, label = self.walk(book, seed, 0, 0)
         count, turn = len(label), 0
         if not count:
-            raise Error("no document has two sentences to make a pair of", fix="prepare the data with sentences")
+            what = "no document has two sentences, and a pair is made of two that follow each other"
+            raise Error(what, fix="prepare longer documents, with sentences, or let fallback=True pair two documents")
         if epoch:
             spans, label = self.walk(book, seed, epoch, 0)
         while len(label) < count:

@@ -91,10 +91,11 @@ class PermutationLM(Counted):
         if not self.streams:
             return shuffled(count, seed, epoch, ORDER), np.zeros(count, bool)
         rows = self.streams // 2 if self.reversed else self.streams  # either half of the streams reads the whole text
-        steps, row = count // rows, np.arange(self.streams)
+        steps = count // rows
         if not steps:
             what = f"{count} windows of {self.length} tokens are too few for {self.streams} streams"
             raise Error(what, fix="take fewer streams, shorter examples or more text")
+        row = np.arange(self.streams)
         return (np.arange(steps)[:, None] + row % rows * steps).ravel(), np.tile(row >= rows, steps)
 
     def spans(self, edges: np.ndarray, begin: np.ndarray, key: tuple[int, int]) -> np.ndarray:

@@ -65,11 +65,17 @@ def harmonic(most: int, draw: np.ndarray) -> np.ndarray:
 
 def bodies(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Where the documents begin and end, without the store's end mark, for objectives that set marks themselves."""
+    return store.starts[:-1], store.starts[1:] - ended(store, end)
+
+
+def ended(store: Store, end: int | None) -> np.ndarray:
+    """(documents,) bool: the last token is this end mark. On disk all end with the tokenizer's: no token is read."""
     begin, stop = store.starts[:-1], store.starts[1:]
     if end is None:
-        return begin, stop
-    last = np.asarray(store.tokens[np.maximum(stop - 1, 0)])
-    return begin, stop - ((last == end) & (stop > begin))
+        return np.zeros(len(stop), bool)
+    if store.home is not None:
+        return np.full(len(stop), store.tokenizer.id("eos") == end)
+    return (np.asarray(store.tokens[np.maximum(stop - 1, 0)]) == end) & (stop > begin)
 
 
 def texts(store: Store, end: int | None, length: int, seed: int, epoch: int, across: bool = False) -> Plan:

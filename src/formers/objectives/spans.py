@@ -52,8 +52,10 @@ class SpanCorruption(Counted):
         while (one := tokenizer.rust.token_to_id(f"<extra_id_{number}>")) is not None:
             known.append(one)
             number += 1
+        if options.get("mean", 1) < 1:
+            raise Error(f"mean={options['mean']} is shorter than a token", fix="take at least 1")
         made = SpanCorruption(length, ends.start, ends.end, np.array(known, np.int64), **options)
-        need = int(made.amounts(np.array([made.raw]))[1][0]) if made.kind == "spans" else 0
+        need = made.amounts(np.array([made.raw]))[1].item() if made.kind == "spans" else 0
         if need > len(known):
             what = f"examples of {length} tokens need {need} sentinels, this tokenizer has {len(known)}"
             raise Error(what, fix="train one with <extra_id_0>, <extra_id_1> and so on, or take shorter examples")
@@ -75,6 +77,12 @@ class SpanCorruption(Counted):
         noise, spans = self.amounts(lengths)
         return int(lengths[lengths - noise + spans + 1 <= self.length].max(initial=2))
 
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Tokens of the longest source and of its target."""
+        source, target = self.both(np.array([self.raw]))
+        return source.item(), target.item()
+
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Windows in random order."""
         return texts(store, self.end, self.raw, seed, epoch, self.across)
@@ -93,15 +101,13 @@ class SpanCorruption(Counted):
 
     def shape(self, total: int, plan: Plan) -> Shape:
         """The source is the larger side."""
-        longest = self.both(np.array([self.raw]))
-        return two_sided_shape(total, self.sizes(plan), (int(longest[0][0]), int(longest[1][0])))
+        return two_sided_shape(total, self.sizes(plan), self.longest)
 
     def corrupt(self, raw: Raw, seed: int) -> Batch:
         """Source and target of each text."""
         source, target = {"spans": self.gaps, "prefix": self.prefix, "deshuffle": self.shuffle}[self.kind](raw, seed)
         source, target = closed(*source, self.end), closed(*target, self.end)
-        longest = self.both(np.array([self.raw]))
-        return two_sided(source, target, self.start, raw.sample, (int(longest[0][0]), int(longest[1][0])))
+        return two_sided(source, target, self.start, raw.sample, self.longest)
 
     def gaps(self, raw: Raw, seed: int) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Both sides with sentinels."""

@@ -64,4 +64,7 @@ class Ends:
         begin = start if start is not None else next((i for r in roles if (i := tokenizer.id(r)) is not None), None)
         if end is None or begin is None:
             raise Error("this tokenizer has no end mark or no token to start with", fix="train one with pad and eos")
+        if begin >= len(tokenizer):
+            what = f"start={begin} is no token of this tokenizer, which has {len(tokenizer):,}"
+            raise Error(what, fix="give the id of one of them, or leave start out")
         return Ends(begin, end)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+from torch import Tensor
 
+from ..batch import Batch
 from ..data.draws import below, shuffled, uniform
 from ..data.plans import Plan, Raw, turns
 from ..data.store import ENTITY, PHRASE, Store
 from ..errors import Error
+from ..tasks.heads import Model
 from .frames import Laid
 from .hiding import units
 from .masked import MaskedLM
@@ -54,6 +57,15 @@ class Units(MaskedLM):
         else:
             first = at.carry((at.raw.unit & BITS[self.stage]) > 0) | at.begins
         return units(free, first, at.starts, self.rate, self.wanted(np.diff(at.starts)), seed, at.raw.sample)
+
+    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+        """As without units; the model must know the task."""
+        table = getattr(model.body.embed, "task", None)
+        known = 0 if table is None else table.num_embeddings
+        if self.task is not None and self.task >= known:
+            what = f"task={self.task} is none of the {known} that this model knows, counted from 0"
+            raise Error(what, fix="build ERNIE with use_tasks=True and more tasks, or leave task out")
+        return super().loss(model, batch)
 
 
 @dataclass(frozen=True)

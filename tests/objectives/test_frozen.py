@@ -1,0 +1,129 @@
+"""A seed gives the same batches in every version: a run can be repeated.
+
+`python -m tests.objectives.test_frozen` prints the sums anew, for a change that is meant."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from formers.data.loader import batches
+from formers.objectives.choose import objective
+from formers.objectives.mixture import Mixture
+from tests.objectives import toys
+
+TOKENIZER = toys.tokenizer(60, sentinels=20)
+CASES = {
+    "causal": {}, "causal across": {"across": True}, "causal streams": {"streams": 3}, "prefix": {},
+    "seq2seq": {"smoothing": 0.1}, "bidirectional": {"slots": 9}, "masked": {}, "masked across": {"across": True},
+    "masked most": {"most": 2, "rate": 0.3}, "words": {}, "ngrams": {"rate": 0.4}, "nsp": {},
+    "nsp short": {"short": 1.0}, "sop": {}, "sop fallback": {"fallback": True}, "permutation": {},
+    "permutation released": {"released": True},
+    "permutation streams": {"streams": 4, "reversed": True}, "denoise": {}, "denoise released": {"released": True},
+    "denoise all": {"masked": 0.1, "delete": 0.1, "insert": 0.1, "rotate": 0.5, "permute": 0.5, "infill": 0.2},
+    "denoise across": {"across": True}, "spans": {}, "spans across": {"across": True, "mean": 2.0, "rate": 0.3},
+    "switch": {}, "prefix_spans": {}, "deshuffle": {}, "units": {}, "units phrase": {"stage": "phrase", "task": 2},
+    "units entity": {"stage": "entity"}, "unit_pairs": {"stage": "phrase"}, "dialogue": {},
+    "mixture": {"tasks": [("spans", 24), ("seq2seq", 24)]},
+    "mixture masked": {"tasks": [("masked", 16), ("words", 24), ("units", 20)]},
+    "mixture pairs": {"tasks": [("nsp", 24), ("sop", 20)]},
+}  # fmt: skip
+SUMS = """
+causal f13a00c20f29
+causal across 322f3c886d5f
+causal streams fe9bff301c1f
+prefix fe402dd9d766
+seq2seq 2eeaae03cd23
+bidirectional 01c65b20849e
+masked 5096645e5acb
+masked across cd14ecc43350
+masked most 69eb14a40127
+words 35aa6c3f97e8
+ngrams 5ce3ce44376b
+nsp 4d59a521db49
+nsp short 55cd7f3c7954
+sop fb92346e871a
+sop fallback d35fe0a1beaa
+permutation 0dc2b48049e1
+permutation released c623123a7f8b
+permutation streams 871bc3778862
+denoise 42fd4980576f
+denoise released 23dcb508b463
+denoise all 6716bf035ea1
+denoise across 5e50ce7fb740
+spans d244d2af4314
+spans across cd6efec86769
+switch d244d2af4314
+prefix_spans 70ab69dc1bc4
+deshuffle 949234499000
+units c0dc7ca6ea81
+units phrase 1ed67303158e
+units entity c2d2bdcf3423
+unit_pairs 46aa5118be97
+dialogue a92be03e3ffb
+mixture 295263ba1c37
+mixture masked 17d719ead892
+mixture pairs 929afdfdc167
+"""
+
+
+def numbers(count, below, seed):
+    """Whole numbers that need no library."""
+    made = []
+    for _ in range(count):
+        seed = (seed * 6364136223846793005 + 1442695040888963407) % 2**64
+        made.append((seed >> 33) % below)
+    return made
+
+
+def store(seed=1, end=TOKENIZER.id("eos")):
+    sizes = iter(numbers(400, 16, seed))
+    data = toys.store([[1 + next(sizes) for _ in range(1 + count)] for count in numbers(40, 7, seed + 1)], end=end)
+    data.tokens[data.tokens != end] = [7 + n for n in numbers(int((data.tokens != end).sum()), 53, seed + 2)]
+    return toys.with_units(data, np.array(numbers(len(data.tokens), 4, seed + 3), np.uint8))
+
+
+PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
+
+
+def made(case):
+    name = case.split()[0]
+    if name == "mixture":
+        tasks = [objective(task, TOKENIZER, *more) for task, *more in CASES[case]["tasks"]]
+        stores = [PAIRS if task == "seq2seq" else store(10 * n) for n, (task, _) in enumerate(CASES[case]["tasks"])]
+        goal = Mixture(tuple(stores), tuple(tasks), cap=40, size=90)
+        return goal, goal.store
+    long = 64 if name in ("spans", "switch", "denoise", "permutation") else 24
+    return objective(name, TOKENIZER, long, **CASES[case]), PAIRS if name == "seq2seq" else store()
+
+
+def digest(case):
+    """Over the plans of two epochs, the shape, and what the loader gives."""
+    goal, data = made(case)
+    whole = hashlib.sha256()
+    for epoch in (0, 1):
+        plan = goal.plan(data, 5, epoch)
+        for part in (plan.begin, plan.end, plan.first, plan.label):
+            whole.update(np.asarray(part, np.int64).tobytes())
+    whole.update(np.array(dataclasses.astuple(goal.shape(200, plan)), np.int64).tobytes())
+    for batch, _ in batches(data, goal, 200, 5, epochs=2):
+        for side in (batch, batch.source):
+            for field in dataclasses.fields(side) if side is not None else ():
+                value = getattr(side, field.name)
+                if isinstance(value, np.ndarray):
+                    whole.update(field.name.encode() + value.astype(np.int64).tobytes())
+    return whole.hexdigest()[:12]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_seed_gives_the_same_batches_in_every_version(case):
+    known = dict(line.rsplit(" ", 1) for line in SUMS.strip().split("\n"))
+    assert digest(case) == known[case]
+
+
+if __name__ == "__main__":
+    for case in CASES:
+        print(case, digest(case))
