@@ -23,15 +23,10 @@ SPLIT = 120  # what a random number is for
 class CausalLM(Counted):
     """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or `across` documents.
 
-<<<<<<< HEAD
-    With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. `streams` cuts
-    the store into so many, whose windows follow each other from batch to batch, for models with a memory; a batch has
-    `rows` of them (0: all).
-=======
     With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. It is read from
     left to right all the same; to read it from both sides takes an encoder (spans.py, kind "prefix"). `streams` cuts
-    the store into so many, whose windows follow each other from batch to batch, for models with a memory.
->>>>>>> obj4
+    the store into so many, whose windows follow each other from batch to batch, for models with a memory; a batch has
+    `rows` of them (0: all).
     """
 
     length: int

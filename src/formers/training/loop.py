@@ -156,7 +156,7 @@ class Trainer:
             total = torch.stack([norm, *(sums[name].double() for name in names)]).sum()
             self.optimizer.found_inf = (~total.isfinite()).float()  # type: ignore[attr-defined]
             self.optimizer.step()
-        norm_, *totals = torch.stack([norm, *(sums[name].double() for name in names)]).tolist()  # the one wait of a step
+        norm_, *totals = torch.stack([norm, *(sums[name].double() for name in names)]).tolist()  # a step's one wait
         losses = {n: t / max(1.0, counts[n]) for n, t in zip(names, self.world.add(totals), strict=True)}
         self.tokens += tokens
         skip = self.odd(norm_, sum(losses.values()))

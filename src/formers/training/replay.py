@@ -116,7 +116,8 @@ class Recorded:
         except RuntimeError as error:  # something in this model waits for the host: it cannot be recorded
             if self.replay.left or isinstance(error, torch.OutOfMemoryError):
                 raise
-            warnings.warn(f"not recorded, and a little slower for it: {' '.join(str(error).split())[:150]}", stacklevel=2)
+            said = " ".join(str(error).split())[:150]
+            warnings.warn(f"not recorded, and a little slower for it: {said}", stacklevel=2)
             self.replay.graph, self.replay.left = None, NEVER
             self.replay(batch)
         return {name: total.clone() for name, total in self.sums.items()}
