@@ -78,6 +78,7 @@ def peak(device: torch.device, kind: torch.dtype) -> float:
     """Operations a second of a large product in a type, measured for about a tenth of a second."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.ones(size, size, device=device, dtype=kind)
+    a @ a  # the first one also sets things up
     best, until = 0.0, time.perf_counter() + 0.1
     while not best or time.perf_counter() < until:
         settle(device)
