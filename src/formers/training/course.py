@@ -94,7 +94,10 @@ class Course:
     def check(self) -> dict[str, float]:
         """Losses and shares of right guesses on held-out text."""
         seen, t = self.looks(), self.trainer
-        self.judged = evaluate(self.former.model, self.held_goal, seen, t.forward, self.world.add, self.world.device)
+        with t.averaged():
+            self.judged = evaluate(
+                self.former.model, self.held_goal, seen, t.forward, self.world.add, self.world.device
+            )
         losses = [v for k, v in self.judged.all.items() if not k.endswith("/right") and k != "balance"]
         return {"loss": sum(losses) if losses else math.nan, **self.judged.all}
 

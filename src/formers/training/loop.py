@@ -236,6 +236,16 @@ class Trainer:
             if tensor.is_floating_point():
                 self.average[name].lerp_(tensor, 1 - self.settings.ema)
 
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """For a while, the weights are their moving average, if there is one."""
+        own = {name: tensor.detach().clone() for name, tensor in weights(self.model).items()} if self.average else {}
+        fill(self.model, self.average)
+        try:
+            yield
+        finally:
+            fill(self.model, own)
+
     def state(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
         """All that is needed to go on: tensors by file, and the rest. Every process must ask."""
         moments, rest = flat(self.optimizer.state_dict())
@@ -274,6 +284,13 @@ class Trainer:
         for name, tensor in groups.get("average", {}).items():
             self.average[name].copy_(parted(tensor, self.average[name]))
         self.memories.restore(groups.get("memories", {}), state["memories"], self.device)
+
+
+@torch.no_grad()
+def fill(model: Model, values: Tensors) -> None:
+    """Give weights their values, in the places where they are."""
+    for name, tensor in weights(model).items() if values else ():
+        tensor.copy_(values[name])
 
 
 def close(batches: Any) -> None:
