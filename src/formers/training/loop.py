@@ -120,12 +120,12 @@ class Trainer:
                 with self.own_generators():
                     report = self.move(taken, self.objectives[-1 if phase else 0])
                 report.examples = self.position, position
-                self.check(report)
                 self.step += 1
                 self.position = position if s.phase(self.step) == phase else 0  # longer examples have their own plan
                 self.seconds += time.perf_counter() - began
                 report.step, report.seconds = self.step, self.seconds
                 yield report
+                self.check(report)
         finally:
             close(batches)
 
@@ -156,7 +156,7 @@ class Trainer:
             if self.average:
                 self.follow()
         else:
-            self.memories.held = before
+            self.memories.back(before)
             if self.scaler.is_enabled():
                 self.scaler.step(self.optimizer)  # it sees by itself what is no number, and lowers its scale
         self.scaler.update()
@@ -203,7 +203,7 @@ class Trainer:
         if self.skipped >= self.settings.skips * (5 if self.scaler.is_enabled() else 1):
             low, high = report.examples
             raise Diverged(
-                f"{self.skipped} steps in a row gave no number, the last at step {self.step}, examples {low} to {high}",
+                f"{self.skipped} steps in a row gave no number, the last at step {report.step}, examples {low} to {high}",
                 fix="go on with --resume and a lower train.lr; the checkpoint before is whole",
             )
 
