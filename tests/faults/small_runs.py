@@ -23,7 +23,17 @@ from tests.models.test_family import OWN, SIZES
 FAMILIES = [name for name, member in MEMBERS.items() if member.family.objective]
 CARRYING = ["transformer_xl", "xlnet", "elmo"]  # these take a memory or a state from batch to batch
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
-TRAIN = {"steps": 8, "tokens": 96, "length": 24, "warmup": 2, "check": 4, "save": 1, "last": 3, "samples": 1, "ema": 0.9}
+TRAIN = {
+    "steps": 8,
+    "tokens": 96,
+    "length": 24,
+    "warmup": 2,
+    "check": 4,
+    "save": 1,
+    "last": 3,
+    "samples": 1,
+    "ema": 0.9,
+}
 FROM_TOKENIZER = {"vocab", "pad", "bos", "eos", "cutoffs", "slots"}
 
 

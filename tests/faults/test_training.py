@@ -80,7 +80,9 @@ def test_killed_at_any_moment(runs, full):
                 writing += any(steps.glob(".writing-*"))
         runs.finish(name, out)
         runs.check(name, out)
-    print(f"\n{hits} kills over {len(seen)} families, {writing} while a checkpoint was written: {hits} resumed, difference 0")
+    print(
+        f"\n{hits} kills over {len(seen)} families, {writing} while a checkpoint was written: {hits} resumed, difference 0"
+    )
     assert seen == (set(FAMILIES) if full else seen)
     assert writing >= count // 10
 
@@ -109,7 +111,9 @@ def test_stopped_by_a_signal(runs, full, stage):
             assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, step + 1))
         runs.finish(name, out)
         runs.check(name, out)
-    print(f"\n{count} signals {stage}: {count} with their code, {saved} saved on the spot, {count} resumed, difference 0")
+    print(
+        f"\n{count} signals {stage}: {count} with their code, {saved} saved on the spot, {count} resumed, difference 0"
+    )
     assert saved or stage != "training"
 
 
@@ -246,4 +250,6 @@ def test_two_runs_into_one_folder(runs, full):
     assert Folder(out).about()["asked"]["family"] == "gpt2"
     runs.finish("gpt2", out)
     runs.check("gpt2", out)
-    print(f"\n{races} races of 4: 1 winner each, named by {named} of {3 * races} losers; the lock of a dead holder recovers")
+    print(
+        f"\n{races} races of 4: 1 winner each, named by {named} of {3 * races} losers; the lock of a dead holder recovers"
+    )

@@ -202,8 +202,9 @@ class Trainer:
         """End the run if too many steps in a row were no numbers."""
         if self.skipped >= self.settings.skips * (5 if self.scaler.is_enabled() else 1):
             low, high = report.examples
+            last = f"the last at step {report.step}, examples {low} to {high}"
             raise Diverged(
-                f"{self.skipped} steps in a row gave no number, the last at step {report.step}, examples {low} to {high}",
+                f"{self.skipped} steps in a row gave no number, {last}",
                 fix="go on with --resume and a lower train.lr; the checkpoint before is whole",
             )
 
