@@ -81,7 +81,7 @@ def test_killed_at_any_moment(runs, full):
         runs.finish(name, out)
         runs.check(name, out)
     print(
-        f"\n{hits} kills over {len(seen)} families, {writing} while a checkpoint was written: {hits} resumed, difference 0"
+        f"\n{hits} kills of {len(seen)} families, {writing} while a checkpoint was written: all resumed, difference 0"
     )
     assert seen == (set(FAMILIES) if full else seen)
     assert writing >= count // 10
@@ -250,6 +250,4 @@ def test_two_runs_into_one_folder(runs, full):
     assert Folder(out).about()["asked"]["family"] == "gpt2"
     runs.finish("gpt2", out)
     runs.check("gpt2", out)
-    print(
-        f"\n{races} races of 4: 1 winner each, named by {named} of {3 * races} losers; the lock of a dead holder recovers"
-    )
+    print(f"\n{races} races of 4: 1 winner each, named by {named} of {3 * races} losers; a dead holder's lock recovers")
