@@ -58,8 +58,8 @@ def kill(process):
 
 def test_killed_at_any_moment(runs, full):
     """Row 1. Every second kill waits for a checkpoint that is being written; some runs are killed twice."""
-    count, r, hits, writing = 200 if full else 6, random.Random(1), 0, 0
-    order = [*CARRYING, *(name for name in FAMILIES if name not in CARRYING)]
+    count, r, hits, writing = 200 if full else 5, random.Random(1), 0, 0
+    order = [*CARRYING, *(name for name in FAMILIES if name not in CARRYING and full)]
     seen = set()
     for name in itertools.cycle(order):
         if hits >= count:
@@ -90,7 +90,7 @@ def test_killed_at_any_moment(runs, full):
 @pytest.mark.parametrize("stage", ["before training", "training"])
 def test_stopped_by_a_signal(runs, full, stage):
     """Row 8: a checkpoint, the code of the signal, and the rest as if it had not stopped."""
-    count, r, saved = (80 if stage == "training" else 20) if full else 2, random.Random(2), 0
+    count, r, saved = (80 if stage == "training" else 20) if full else 1 + (stage == "training"), random.Random(2), 0
     for turn, name in zip(range(count), itertools.cycle([*CARRYING, *FAMILIES]), strict=False):
         number, code = ((signal.SIGTERM, 143), (signal.SIGINT, 130))[turn % 2]
         while True:
@@ -120,7 +120,7 @@ def test_stopped_by_a_signal(runs, full, stage):
 def test_stopped_while_the_text_is_prepared(tmp_path, runs, full):
     """A signal or a kill while the tokenizer is trained and the store is made: the same command goes on."""
     text = tmp_path / "text.txt"
-    text.write_text("\n".join(texts("bert", 3000)), encoding="utf-8")
+    text.write_text("\n".join(texts("bert", 3000 if full else 300)), encoding="utf-8")
     data = "--data", str(text)
     began = time.time()
     runs.finish("bert", tmp_path / "whole", *data)
@@ -162,7 +162,7 @@ def test_the_command_itself_and_its_workers(runs, full):
 def test_other_numbers_of_workers(runs, full, monkeypatch):
     """Row 6: 0, 1 and 2 workers in turns see the same examples in the same order."""
     real = Trainer.move
-    changes = list(itertools.permutations((0, 1, 2), 2)) if full else [(0, 2), (2, 1)]
+    changes = list(itertools.permutations((0, 1, 2), 2)) if full else [(2, 1)]
 
     def order(name, *workers):
         """Run in parts, each with its number of workers; the examples of each step."""
@@ -179,6 +179,7 @@ def test_other_numbers_of_workers(runs, full, monkeypatch):
         monkeypatch.setattr(Trainer, "move", move)
         codes = [ended(runs.start(name, out, "--train.workers", str(count))) for count in workers]
         assert codes == [143, 0][-len(codes) :], runs.said(out)
+        monkeypatch.undo()
         runs.check(name, out)
         return rows(told)
 
@@ -195,7 +196,7 @@ def test_a_worker_dies(runs, full, tmp_path):
     batches can be made ahead."""
     how = {"steps": 30, "save": 4, "check": 30}
     runs = Runs(tmp_path, **how)
-    count, r = 20 if full else 2, random.Random(5)
+    count, r = 20 if full else 1, random.Random(5)
     for turn, name in zip(range(count), itertools.cycle(["gpt2", "elmo", "bert"]), strict=False):
         out, at = runs.fresh(name), r.randrange(1, 18)
 
@@ -221,7 +222,7 @@ def test_a_worker_dies(runs, full, tmp_path):
 
 def test_two_runs_into_one_folder(runs, full):
     """Row 10: of four that start at once, one wins; the others name it. A dead holder's lock is nobody's."""
-    races, named = 20 if full else 2, 0
+    races, named = 20 if full else 1, 0
     for _ in range(races):
         out = runs.fresh("gpt2")
         gate, opened = os.pipe()
