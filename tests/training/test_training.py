@@ -187,7 +187,7 @@ def test_what_is_no_number_leaves_no_trace(kind):
 def test_too_many_of_them_end_the_run():
     t = Trainer(model(), [Odd(range(2, 99))], Train(steps=14, tokens=128, length=16, skips=3))
     with pytest.raises(
-        Diverged, match=r"3 steps in a row gave no number, the last at step 4, examples \d+ to \d+"
+        Diverged, match=r"3 steps in a row gave no number, the last at step 5, examples \d+ to \d+"
     ) as error:
         list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
     assert error.value.code == 3

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from ..errors import Error
 
@@ -17,8 +19,7 @@ def locked(path: Path, *, shared: bool = False, wait: bool = False) -> Iterator[
     while True:
         file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
         if not grab(file.fileno(), shared, wait):
-            file.seek(0)
-            holder = file.read().strip() or "another run"
+            holder = named(file)
             file.close()
             raise Error(f"is in use by {holder}", where=path.parent, fix="wait for it, or choose another directory")
         if path.exists() and os.fstat(file.fileno()).st_ino == path.stat().st_ino:
@@ -33,6 +34,16 @@ def locked(path: Path, *, shared: bool = False, wait: bool = False) -> Iterator[
         if not shared or grab(file.fileno(), False, False):  # of those who share it, the last one takes it away
             path.unlink(missing_ok=True)
         file.close()
+
+
+def named(file: TextIO) -> str:
+    """Who holds a lock; one that has just taken it needs a moment to write its name."""
+    for _ in range(100):
+        file.seek(0)
+        if name := file.read().strip():
+            return name
+        time.sleep(0.01)
+    return "another run"
 
 
 def busy(path: Path) -> bool:

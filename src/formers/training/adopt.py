@@ -4,6 +4,7 @@ starts as the mean of the old pieces that spell it."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def known(asked: Asked) -> None:
         raise Error(f"holds a {name}, not a {asked.family}", where=asked.init, fix=f"formers pretrain {name} --init …")
 
 
-def adopt(former: Former, tokenizer: Tokenizer, asked: Asked) -> Former:
+def adopt(former: Former, tokenizer: Tokenizer, asked: Asked, say: Callable[[str], None]) -> Former:
     """The model with a tokenizer: its own as it is, another with its embeddings resized."""
     changed = {k: v for k, v in asked.given.items() if getattr(former.config, k, None) != v and k != "vocab"}
     free = {k: v for k, v in changed.items() if "dropout" in k}
@@ -52,6 +53,13 @@ def adopt(former: Former, tokenizer: Tokenizer, asked: Asked) -> Former:
             raise Error(what, where=asked.init, fix="put its tokenizer.json beside it")
         former.tokenizer = tokenizer
         return former
+    if old.fingerprint != tokenizer.fingerprint:
+        known = {old.token(i) for i in range(len(old))}
+        kept = sum(tokenizer.token(i) in known for i in range(len(tokenizer)))
+        say(
+            f"the checkpoint gets another tokenizer: {kept:,} of {len(tokenizer):,} pieces keep their vectors, the rest"
+            f" start from their parts; --tokenizer {asked.init} keeps its own"
+        )
     return resized(former, old, tokenizer, free)
 
 

@@ -15,7 +15,7 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ from ..interop.safe import sync
 FORMAT = 1
 TEMPORARY = ".writing-"
 Groups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
+Found = tuple[int, dict[str, dict[str, Tensor]], dict[str, Any]]  # step, tensors, state
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
          torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}  # fmt: skip
 
@@ -167,14 +168,19 @@ class Checkpoints:
             raise Error(what, where=where, fix="use the version of formers that wrote it")
         return about
 
-    def retire(self) -> None:
-        """Take away the checkpoints that are no longer wanted."""
+    def scores(self) -> dict[int, float | None]:
+        """The score of each step, oldest first."""
         scores: dict[int, float | None] = {}
         for step in self.steps():
             try:
                 scores[step] = self.manifest(step).get("score")
             except Error:
                 scores[step] = None
+        return scores
+
+    def retire(self) -> None:
+        """Take away the checkpoints that are no longer wanted."""
+        scores = self.scores()
         ranked = sorted((score, step) for step, score in scores.items() if score is not None)
         kept = {*list(scores)[-self.last :], *(step for _, step in ranked[: self.best])}
         for step in scores:
@@ -199,9 +205,19 @@ class Checkpoints:
                 groups[path.stem] = load(data)
         return groups, state
 
-    def newest(self, say: Any = None) -> tuple[int, dict[str, dict[str, Tensor]], dict[str, Any]] | None:
+    def newest(self, say: Any = None) -> Found | None:
         """The newest whole checkpoint: its step, tensors and state. What is broken is passed over and told."""
-        for step in reversed(self.steps()):
+        return self.first(reversed(self.steps()), say)
+
+    def leading(self) -> Found | None:
+        """The whole checkpoint with the best score, the newest if none has one."""
+        scores = self.scores()
+        ranked = sorted(scores, key=lambda step: (scores[step] is None, scores[step] or 0.0, -step))
+        return self.first(ranked)
+
+    def first(self, steps: Iterable[int], say: Any = None) -> Found | None:
+        """The first of some checkpoints that is whole."""
+        for step in steps:
             try:
                 return step, *self.load(step)
             except Error as error:
@@ -209,10 +225,13 @@ class Checkpoints:
                     say(f"passing over {error}")
         return None
 
-    def leading(self) -> int | None:
-        """The step with the best score, the newest if none has one."""
-        scored = [(score, step) for step in self.steps() if (score := self.manifest(step).get("score")) is not None]
-        return min(scored)[1] if scored else max(self.steps(), default=None)
+    def part_with(self, after: int) -> None:
+        """Put aside what was found broken behind a step, so that it can be written anew."""
+        for step in self.steps():
+            if step > after:
+                aside = self.folder / f"broken-{step:08d}"
+                shutil.rmtree(aside, ignore_errors=True)
+                os.rename(self.path(step), aside)
 
 
 class Writer:

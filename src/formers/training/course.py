@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,12 @@ from .world import World
 class Course:
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
-    def __init__(self, asked: Asked, found: Material, world: World):
+    def __init__(self, asked: Asked, found: Material, world: World, say: Callable[[str], None] = lambda text: None):
         self.asked, self.found, self.world = asked, found, world
         s = asked.train
         torch.use_deterministic_algorithms(s.deterministic)
         self.goals = [self.goal(s.phase_length(phase), found.store) for phase in ((0, 1) if s.short else (1,))]
-        self.former = former(asked, found.tokenizer, self.goals[-1])
+        self.former = former(asked, found.tokenizer, self.goals[-1], say)
         self.former.model.to(world.device)
         for stack in self.former.model.modules():
             if isinstance(stack, Stack):
@@ -120,7 +120,7 @@ def body_carries(body: Any) -> bool:
     return body.state in (Memory, State)
 
 
-def former(asked: Asked, tokenizer: Tokenizer, goal: Any) -> Former:
+def former(asked: Asked, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:
     """A new model that fits the tokenizer, or one from a checkpoint."""
     declared = member(asked.family).family
     head = declared.pretraining
@@ -130,7 +130,7 @@ def former(asked: Asked, tokenizer: Tokenizer, goal: Any) -> Former:
         head = next((name for name, parts in heads.items() if set(parts) == wanted), head)
     if asked.init is not None:
         known(asked)
-        return adopt(load(asked.init, head=head), tokenizer, asked)
+        return adopt(load(asked.init, head=head), tokenizer, asked, say)
     config = sized(asked, **ids(tokenizer, goal))
     made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
     made.tokenizer = tokenizer

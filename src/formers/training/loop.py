@@ -125,12 +125,12 @@ class Trainer:
                 with self.own_generators():
                     report = self.move(taken, self.objectives[-1 if phase else 0])
                 report.examples = self.position, position
-                self.check(report)
                 self.step += 1
                 self.position = position if s.phase(self.step) == phase else 0  # longer examples have their own plan
                 self.seconds += time.perf_counter() - began
                 report.step, report.seconds = self.step, self.seconds
                 yield report
+                self.check(report)
         finally:
             close(batches)
 
@@ -161,7 +161,7 @@ class Trainer:
         self.tokens += tokens
         skip = self.odd(norm_, sum(losses.values()))
         if skip:
-            self.memories.held = before
+            self.memories.back(before)
         if not self.blind and (not skip or self.scaler.is_enabled()):
             self.scaler.step(self.optimizer)  # with a scale, it sees by itself what is no number, and lowers the scale
         if self.average and not skip:
@@ -224,8 +224,9 @@ class Trainer:
         """End the run if too many steps in a row were no numbers."""
         if self.skipped >= self.settings.skips * (5 if self.scaler.is_enabled() else 1):
             low, high = report.examples
+            last = f"the last at step {report.step}, examples {low} to {high}"
             raise Diverged(
-                f"{self.skipped} steps in a row gave no number, the last at step {self.step}, examples {low} to {high}",
+                f"{self.skipped} steps in a row gave no number, {last}",
                 fix="go on with --resume and a lower train.lr; the checkpoint before is whole",
             )
 

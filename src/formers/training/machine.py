@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import os
 import platform
+import re
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,7 +18,9 @@ from torch import nn
 
 from .. import __version__
 from ..config import Tell
+from ..errors import Error
 from .loop import Report, Trainer
+from .settings import Train
 from .world import World
 
 
@@ -45,6 +50,29 @@ class Meter:
             f", {share:.0%} of peak, {memory(self.trainer.device) / 2**30:.1f} GiB, {left((steps - end[2]) * each)}"
         )
         self.tell("training", report.step, steps, words + (", left out" if report.skipped else ""))
+
+
+SHORT = re.compile(r"out of memory|can('t|not) allocate|not enough memory|bad_alloc|can't start new thread", re.I)
+
+
+@contextmanager
+def enough(settings: Train, numbers: int | None, device: torch.device) -> Iterator[None]:
+    """What does not fit into memory is one error, with sizes and what to change."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        said = " ".join(str(error).split())
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not SHORT.search(said):
+            raise
+        wanted = re.search(r"allocate ([\d.,]+ ?[KMGT]?i?(B|bytes))", said)
+        more = f", {wanted[1]} more were asked for" if wanted else ""
+        size = "the model" if numbers is None else f"about {numbers:,} parameters ({16 * numbers:,} bytes to train)"
+        raise Error(
+            f"out of memory on {device}: {size} and batches of {settings.tokens:,} tokens;"
+            f" {memory(device) / 2**30:.1f} GiB in use at most{more}",
+            fix="--train.checkpointing true (also with --resume), or begin anew with a smaller --train.tokens"
+            " (and a larger --train.accumulate, to keep the size of a step), --train.precision bf16 or a smaller model",
+        ) from None
 
 
 def left(seconds: float) -> str:

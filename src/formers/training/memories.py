@@ -40,9 +40,14 @@ class Memories:
             self.held[part] = self.found.pop(part, None) or self.make()
         return self.held[part]
 
-    def copy(self) -> dict[int, Any]:
-        """As they are now: a step that is left out must leave no trace in them."""
-        return {part: replica(memory) for part, memory in self.held.items()}
+    def copy(self) -> tuple[dict[int, Any], dict[int, Any]]:
+        """As they are now, for `back`."""
+        held, found = ({part: replica(memory) for part, memory in own.items()} for own in (self.held, self.found))
+        return held, found
+
+    def back(self, before: tuple[dict[int, Any], dict[int, Any]]) -> None:
+        """As they were: a step that is left out leaves no trace in them."""
+        self.held, self.found = before
 
     def state(self) -> tuple[Tensors, dict[str, Any]]:
         """Their tensors, and what else there is to say of them: the same for all."""

@@ -26,7 +26,7 @@ from .configure import TABLES, Asked, configure, sized
 from .course import Course, ready
 from .distributed import Shards, together
 from .evaluate import Score
-from .machine import Meter, machine, memory, peak, work
+from .machine import Meter, enough, machine, memory, peak, work
 from .material import Material, material
 from .report import report
 from .runs import Folder, drive
@@ -85,26 +85,29 @@ def pretrain(
     text = None if files(text) else text
     world = together(asked.train.parallel, None if device is None else torch.device(device))
     check_shares(asked, world)
-    folder, tell = Folder(path), tell or (lambda *_: None)
+    folder, tell, numbers = Folder(path), tell or (lambda *_: None), parameters(asked)
     with ExitStack() as stack:
+        stack.enter_context(enough(asked.train, numbers, world.device))
         if world.first:
             stack.enter_context(folder.held())
-            roomy(folder.path, asked)
+            roomy(folder.path, asked, numbers)
         if not world.first:
             world.wait()
         found = material(asked.family, asked.data, folder.path / "data", text, tokenizer, held, tell)
         if world.first:
             remember(folder, asked, found, world)
             world.wait()
-        run = Course(asked, found, world)
+        run = Course(asked, found, world, say)
         say(run.words())
         ready(path, run)
         samples = Samples(run.former, run.goals[-1], found, folder.path) if world.first else None
-        drive(
+        begun = drive(
             run.trainer, run.source, folder, check=run.check if found.held is not None else None,
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
             tell=Meter(run.trainer, tell),
         )  # fmt: skip
+        if begun == asked.train.steps and found.held is not None:  # it had ended before, and is judged as it was then
+            run.check()
         former, score, baseline = run.former, run.judged, None
         if world.first:
             former, best = finish(folder, run)
@@ -164,11 +167,15 @@ def place(
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     assert path is not None
     before = about["asked"]
-    odd = sorted(k for k in given if k.partition(".")[0] != "train" and k != "data.source")
-    free = {k: v for k, v in given.items() if k.startswith("train.") and k.removeprefix("train.") in FREE}
-    odd += sorted(k for k in given if k.startswith("train.") and k not in free)
+    may = ("data.source", *(f"train.{name}" for name in FREE))  # text may have moved: its fingerprint tells
+    free = {k: v for k, v in given.items() if k in may}
+    odd = sorted(set(given) - set(free))
     asked = configure(before["family"], before, free)
-    now = configure(before["family"], before, {k: v for k, v in given.items() if k != "data.source"})
+    done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
+    if done > asked.train.steps:
+        what = f"{done:,} steps are done, more than {asked.train.steps:,}"
+        raise Error(what, where=path, fix=f"--train.steps {done} or more")
+    now = configure(before["family"], before, given)
     if odd and now.table() != asked.table():
         raise Error(
             f"{odd[0]} cannot change in a run that goes on", where=path,
@@ -200,13 +207,18 @@ def check_shares(asked: Asked, world: World) -> None:
         )
 
 
-def roomy(path: Path, asked: Asked) -> None:
-    """Refuse to begin where the disk cannot take the checkpoints."""
+def parameters(asked: Asked) -> int | None:
+    """How many the model will have, about: the tokenizer is not there yet. Nobody knows of a checkpoint's."""
     if asked.init is not None:
+        return None
+    config = sized(asked, vocab=asked.data.pieces)
+    return count(empty(asked.family, config, member(asked.family).family.pretraining).model)
+
+
+def roomy(path: Path, asked: Asked, numbers: int | None) -> None:
+    """Refuse to begin where the disk cannot take the checkpoints."""
+    if numbers is None:
         return
-    numbers = count(
-        empty(asked.family, sized(asked, vocab=asked.data.pieces), member(asked.family).family.pretraining).model
-    )
     kept = asked.train.last + asked.train.best + 1
     need, free = 12 * numbers * kept, shutil.disk_usage(path).free
     if need > free:
@@ -221,7 +233,7 @@ def remember(folder: Folder, asked: Asked, found: Material, world: World) -> Non
     if (folder.path / "run.json").is_file():
         about = folder.about()
         for key, value in found.fingerprints.items():
-            if about["data"][key] != value:
+            if about["data"].get(key) != value:
                 what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
                 raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
         about["asked"] = asked.table()
@@ -234,9 +246,10 @@ def remember(folder: Folder, asked: Asked, found: Material, world: World) -> Non
 def finish(folder: Folder, run: Course) -> tuple[Former, int]:
     """The best checkpoint as a formers directory, and in memory; its step."""
     kept = Checkpoints(folder.path / "steps", clean=False)
-    best = kept.leading()
-    assert best is not None
-    groups, _ = kept.load(best)
+    found = kept.leading()
+    if found is None:
+        raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
+    best, groups, _ = found
     if not isinstance(run.world, Shards):
         put(run.former.model, groups.get("average", groups["model"]))
         made = run.former

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,13 @@ class Story:
         self.title = member(self.asked["family"]).card.title
         self.rows = folder.history()
         self.steps = [row for row in self.rows if "losses" in row]
-        self.held = [(row["step"], row["held"]) for row in self.rows if "held" in row]
+        held = [(row["step"], row["held"]) for row in self.rows if "held" in row]
+        self.held = [(step, seen) for step, seen in held if seen.get("loss") is not None]  # what was no number is null
 
     def curves(self) -> dict[str, list[tuple[float, float]]]:
         """Loss over steps, in training and on held-out text."""
         training = [(float(r["step"]), float(r["loss"])) for r in self.steps if r["loss"] is not None]
-        held = [(float(step), float(seen["loss"])) for step, seen in self.held if math.isfinite(seen["loss"])]
+        held = [(float(step), float(seen["loss"])) for step, seen in self.held]
         return {"training": training, "held out": held}
 
     def facts(self) -> Rows:

@@ -12,13 +12,15 @@ RUN/lock             held while the run is under way
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -30,6 +32,7 @@ from .checkpoint import Checkpoints, Writer
 from .loop import Report, Source, Trainer
 
 FORMAT = 1
+TEMPORARY = (".run.json", ".metrics.jsonl", ".samples.jsonl", ".model.*", "data/.tokenizer.*")  # a crash may leave them
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
 
 
@@ -85,8 +88,21 @@ class Folder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Error(f"cannot write here ({error.strerror})", where=self.path, fix="choose another") from None
-        with locked(self.path / "lock"):
-            yield self
+        try:
+            with locked(self.path / "lock"):
+                for name in TEMPORARY:
+                    for stale in self.path.glob(name):
+                        shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
+                yield self
+        except BrokenPipeError:  # who listened is gone: no matter of this folder
+            raise
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            what = "the disk is full" if full else f"cannot be written or read ({error.strerror or error})"
+            raise Error(
+                what, where=error.filename or self.path,
+                fix="make room and go on with --resume" if full else "check the disk and the permissions",
+            ) from None  # fmt: skip
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""
@@ -97,16 +113,22 @@ class Folder:
     def about(self) -> dict[str, Any]:
         """What run.json says."""
         where = self.path / "run.json"
+        if not where.is_file():
+            raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise Error("this is no folder of a run", where=where, fix="formers runs lists them") from None
+            good = isinstance(about["asked"]["train"], dict) and isinstance(about["data"], dict)
+        except (OSError, ValueError, KeyError, TypeError):
+            good = False
+        if not good:
+            fix = "take the file away and give the run's own command with --resume: text and checkpoints are kept"
+            raise Error("is damaged", where=where, fix=fix)
         if about.get("format") != FORMAT:
             raise Error(f"format {about.get('format')} is not read here", where=where, fix="use another version")
         return about
 
     def history(self) -> list[dict[str, Any]]:
-        """The measurements so far; a last line that was cut by a crash is left out."""
+        """The measurements so far; a line that was cut by a crash is left out."""
         return lines(self.metrics)
 
     def cut(self, step: int) -> None:
@@ -120,7 +142,10 @@ class Folder:
 
 def summary(folder: Folder, name: object) -> tuple[str, ...]:
     """A run in a row: name, family, steps, loss on held-out text, parameters, state."""
-    about, rows = folder.about(), folder.history()
+    try:
+        about, rows = folder.about(), folder.history()
+    except Error as error:
+        return str(name), "–", "–", "–", "–", error.what
     asked, result = about["asked"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
     held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
@@ -131,13 +156,13 @@ def summary(folder: Folder, name: object) -> tuple[str, ...]:
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a file of JSON, up to one that was cut by a crash."""
+    """The lines of a file of JSON, without those that a crash has cut or a disk damaged."""
     rows = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines() if file.exists() else ():
-        try:
-            rows.append(json.loads(line))
-        except ValueError:
-            break
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
+        with suppress(ValueError):
+            row = json.loads(line)
+            if isinstance(row, dict) and isinstance(row.get("step"), int):
+                rows.append(row)
     return rows
 
 
@@ -174,10 +199,13 @@ def drive(
                     tell(report)
                 if sample is not None and report.step in asked:
                     sample(report.step)
+            if writer.failed:
+                writer.wait()
             done = report.step == s.steps
             stop = world.add([signals.caught or 0])[0] > 0
-            saves = done or stop or report.step % s.save == 0
-            looks = check is not None and (saves or report.step % s.check == 0)
+            regular = done or report.step % s.save == 0
+            saves = regular or stop  # who asks to stop may not wait long: no look for his sake
+            looks = check is not None and (regular or report.step % s.check == 0)
             seen = check() if looks and check is not None else None
             if log is not None and seen is not None:
                 log.write({"step": report.step, "held": {name: number(value) for name, value in seen.items()}})
@@ -203,6 +231,8 @@ def resume(trainer: Trainer, kept: Checkpoints, say: Callable[[str], None]) -> i
         raise Error(what, where=kept.folder, fix="give them one folder that all of them see")
     if found is not None:
         trainer.restore(*found[1:])
+    if world.first:
+        kept.part_with(step)
     return step
 
 

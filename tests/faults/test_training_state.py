@@ -1,0 +1,363 @@
+"""No numbers, no memory, no room, other tokenizers, damaged folders: one clear line, and nothing that was learned is
+lost."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import json
+import math
+import random
+import re
+import resource
+import shutil
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.cli.main import main
+from formers.objectives.causal import CausalLM
+from formers.text import bpe
+from formers.training.checkpoint import Disk
+from formers.training.configure import Data, configure
+from formers.training.course import Course
+from formers.training.material import material
+from formers.training.runs import Folder, Log, summary
+from formers.training.world import World
+from tests.faults.small_runs import asked, ended, forked, rows, state, texts
+
+NO_NUMBERS = (math.nan, math.inf, -math.inf)
+MODEL = {"dim": 12, "layers": 1, "heads": 2, "context": 24, "ff": 16}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _unmeasured():
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("machine", "pretrain"):
+            patch.setattr(f"formers.training.{module}.peak", lambda *_: 1e9)
+        yield
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A finished run, with a checkpoint of every second step."""
+    out = tmp_path_factory.mktemp("done") / "run"
+    pretrain(out)
+    return out
+
+
+def pretrain(out, text=None, **more):
+    train = {**asked("gpt2")["train"], "save": 2, "last": 9, **more.pop("train", {})}
+    given = {"model": MODEL, "train": train, "data": {**asked("gpt2")["data"], **more.pop("data", {})}}
+    return formers.pretrain("gpt2", texts() if text is None else text, out=out, **given, **more)
+
+
+def go_on(out, **train):
+    said = []
+    formers.pretrain(out=out, resume=True, train=train, say=said.append)
+    return said
+
+
+def copied(run, tmp_path):
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def tensors(trainer):
+    """Weights, moments, the average and the memories, as they are now."""
+    groups = trainer.state()[0]
+    return {f"{g}/{n}": t.clone() for g, part in groups.items() if g != "generators" for n, t in part.items()}
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_what_is_no_number_leaves_no_trace(tmp_path, full, monkeypatch):
+    """Row 7, with memories, averages, and a bad step right after a resume."""
+    count, r, left, finite = 100 if full else 6, random.Random(7), 0, 0
+    courses = {}
+    for name in ("transformer_xl", "gpt2", "elmo", "bert") if full else ("transformer_xl", "gpt2"):
+        wanted = asked(name)
+        want = configure(name, {key: json.loads(json.dumps(value)) for key, value in wanted.items()})
+        courses[name] = want, material(name, Data(**wanted["data"]), tmp_path / name, texts(name))
+    for _, name in zip(range(count), itertools.cycle(courses), strict=False):
+        kind, place, bad = r.choice(NO_NUMBERS), r.choice(("loss", "gradient")), r.randrange(1, 7)
+        run = Course(*courses[name], World())
+        spoil(run.trainer, kind, place, bad, monkeypatch)
+        reports = run.trainer.train(run.source)
+        for _ in range(bad):
+            next(reports)
+        before = tensors(run.trainer)
+        if r.random() < 0.5:  # it stopped here, and goes on
+            groups, about = run.trainer.state()
+            saved = {g: {n: t.clone() for n, t in part.items()} for g, part in groups.items()}
+            run = Course(*courses[name], World())
+            run.trainer.restore(saved, json.loads(json.dumps(about)))
+            monkeypatch.undo()
+            spoil(run.trainer, kind, place, bad, monkeypatch)
+            reports = run.trainer.train(run.source)
+        report = next(reports)
+        now = tensors(run.trainer)
+        if any(n.startswith("memories") for n in before) and not any(n.startswith("memories") for n in now):
+            now |= restored(run.trainer)
+        assert report.skipped
+        assert report.examples[1] > report.examples[0]
+        assert equal(before, now), [n for n in before if n not in now or not torch.equal(before[n], now[n])]
+        left += 1
+        for report in reports:
+            assert not report.skipped
+            finite += 1
+        assert all(torch.isfinite(t).all() for t in tensors(run.trainer).values())
+        monkeypatch.undo()
+    print(
+        f"\n{left} of {count} steps without a number left no trace; 0 of {finite} finite steps after them were left out"
+    )
+
+
+def restored(trainer):
+    """Memories of a checkpoint whose streams have not come along yet."""
+    trainer.memories.held, trainer.memories.found = trainer.memories.found, {}
+    found = {n: t for n, t in tensors(trainer).items() if n.startswith("memories")}
+    trainer.memories.held, trainer.memories.found = {}, trainer.memories.held
+    return found
+
+
+def spoil(trainer, kind, place, bad, monkeypatch):
+    """Make a loss or a gradient no number at a step."""
+    if place == "gradient":
+        weight = next(iter(trainer.model.parameters()))
+        weight.register_hook(lambda grad: torch.where(grad == grad, kind, kind) if trainer.step == bad else grad)
+        return
+    goal = trainer.objectives[-1]
+    real = type(goal).loss
+
+    def loss(self, model, batch):
+        found = real(self, model, batch)
+        name, (total, places) = next(iter(found.items()))
+        return {**found, name: (total * kind if trainer.step == bad else total, places)}
+
+    monkeypatch.setattr(type(goal), "loss", loss)
+
+
+def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
+    out, real = tmp_path / "run", CausalLM.loss
+    pretrain(out, train={"steps": 4})
+    monkeypatch.setattr(CausalLM, "loss", lambda *a: {n: (t * math.nan, c) for n, (t, c) in real(*a).items()})
+    with pytest.raises(SystemExit) as end:
+        main(["pretrain", "gpt2", "--out", str(out), "--resume", "--train.steps", "40", "--train.skips", "3"])
+    assert end.value.code == 3
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    low, high = map(int, re.search(r"the last at step 7, examples (\d+) to (\d+)", said).groups())
+    bad = [row for row in rows(out / "metrics.jsonl") if row.get("skipped")]
+    assert [row["step"] for row in bad] == [5, 6, 7], "also the one that ended the run is written down"
+    assert bad[-1]["examples"] == [low, high]
+    assert bad[-1]["loss"] is None
+    monkeypatch.undo()
+    go_on(out, steps=8)
+    assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, 9))
+
+
+@pytest.mark.parametrize(
+    "what",
+    [("--train.tokens", "9000000"), ("--model.dim", "1024", "--model.ff", "8192", "--model.layers", "8")],
+    ids=["batch", "model"],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
+def test_out_of_memory_is_one_line(tmp_path, what):
+    """Row 11."""
+    (tmp_path / "text.txt").write_text("\n".join(texts()), encoding="utf-8")
+    words = ["pretrain", "gpt2", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), *what]
+    words += ["--train.steps", "2", "--data.pieces", "300", "--train.last", "1", "--train.best", "0"]
+
+    def work():
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + 300 * 2**20,) * 2)
+        main(words)
+
+    code = ended(forked(work, tmp_path / "log"))
+    said = (tmp_path / "log").read_text()
+    assert code == 2, said
+    assert "Traceback" not in said
+    last = said.strip().splitlines()[-1]
+    for word in ("out of memory on cpu", "parameters", "tokens", "GiB", "--train.checkpointing", "--train.tokens"):
+        assert word in last, last
+    print("\n" + last)
+
+
+def test_out_of_memory_on_a_gpu(tmp_path, monkeypatch):
+    said = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139 GiB"
+
+    def loss(*_):
+        raise torch.OutOfMemoryError(said)
+
+    monkeypatch.setattr(CausalLM, "loss", loss)
+    with pytest.raises(Error, match=r"batches of 96 tokens; .* 2.00 GiB more were asked for. --train.checkpointing"):
+        pretrain(tmp_path / "run")
+    monkeypatch.setattr(CausalLM, "loss", lambda *_: (_ for _ in ()).throw(RuntimeError("a bug of ours")))
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        pretrain(tmp_path / "other")
+
+
+@pytest.fixture
+def several(tmp_path_factory, full):
+    """Tokenizers of one size, a store made by each, and a run on each store."""
+    root, made = tmp_path_factory.mktemp("six"), []
+    for i in range(6 if full else 3):
+        letters = "abcdefghij"[i:] + "klmnopqrst"
+        text = [" ".join(a + b for a, b in itertools.product(letters, repeat=2)) + "." for _ in range(20)]
+        tokenizer = bpe.train(text, 280)
+        formers.prepare(text, tokenizer, root / f"store{i}", held_out=0.2)
+        pretrain(root / f"run{i}", root / f"store{i}", train={"steps": 2, "samples": 0})
+        made.append(tokenizer)
+    assert {len(t) for t in made} == {280}
+    return root, made
+
+
+def test_another_tokenizer_of_the_same_size(several, tmp_path):
+    """Row 13: a store, a run and a model each refuse it; a checkpoint that is to take it says what becomes of it."""
+    root, made = several
+    pairs = list(itertools.permutations(range(len(made)), 2))
+    for i, j in pairs:
+        with pytest.raises(Error, match="the tokenizer has changed since the run began"):
+            formers.pretrain("gpt2", root / f"store{j}", out=root / f"run{i}", resume=True)
+        with pytest.raises(Error, match="was made with another tokenizer"):
+            pretrain(tmp_path / "no", root / f"store{i}", tokenizer=made[j])
+        other = {"tokenizer": str(root / f"run{j}" / "model")}
+        with pytest.raises(Error, match=r"data.tokenizer cannot change in a run that goes on"):
+            formers.pretrain(out=root / f"run{i}", resume=True, data=other)
+        model = Path(shutil.copytree(root / f"run{i}" / "model", tmp_path / f"{i}{j}"))
+        shutil.copy(root / f"run{j}" / "model" / "tokenizer.json", model)
+        with pytest.raises(Error, match="this is not the tokenizer that the model was saved with"):
+            formers.load(model)
+    said = []
+    pretrain(tmp_path / "new", root / "store1", init=root / "run0" / "model", say=said.append, train={"steps": 1})
+    assert re.match(r"the checkpoint gets another tokenizer: \d+ of 280 pieces keep their vectors", said[0])
+    assert not (tmp_path / "no" / "run.json").exists()
+    print(f"\n{4 * len(pairs)} of {4 * len(pairs)} wrong tokenizers of the same size refused")
+
+
+@pytest.mark.parametrize("place", ["checkpoint", "metrics"])
+def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch, place, done):
+    out, real, calls = tmp_path / "run", Disk.write, itertools.count()
+
+    def write(self, path, chunks):
+        if "00000004" in str(path) and path.name == "optimizer.safetensors":
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, path, chunks)
+
+    def line(self, row):
+        if next(calls) == 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        log(self, row)
+
+    log = Log.write
+    monkeypatch.setattr(*((Disk, "write", write) if place == "checkpoint" else (Log, "write", line)))
+
+    def hook(line):  # until what is being written is written, or has failed
+        for thread in threading.enumerate():
+            if thread.name.endswith("(run)"):
+                thread.join()
+
+    with pytest.raises(Error) as error:
+        pretrain(out, hook=hook)
+    said = str(error.value)
+    assert "\n" not in said
+    assert str(out) in said
+    assert "disk is full" in said
+    assert "--resume" in said
+    if place == "checkpoint":
+        assert re.search(r"step 4 could not be written .* needs [\d,]+ bytes", said)
+        assert rows(out / "metrics.jsonl")[-1]["step"] == 5, "it stops soon"
+    monkeypatch.undo()
+    go_on(out)
+    assert state(out) == state(done)
+
+
+def test_a_folder_that_cannot_be_written(tmp_path, done, monkeypatch):
+    out = copied(done, tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Error, match="cannot write here"):
+        pretrain(tmp_path / "file" / "run")
+    real = Path.write_text
+
+    def refuse(self, *given, **more):
+        if self.name == ".run.json":
+            raise OSError(errno.EROFS, "Read-only file system", str(self))
+        return real(self, *given, **more)
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    with pytest.raises(Error, match=r"\.run\.json: cannot be written or read \(Read-only file system\)"):
+        go_on(out, steps=12)
+
+
+def test_damaged_measurements(tmp_path, done):
+    out = copied(done, tmp_path)
+    shutil.rmtree(out / "steps" / "step-00000008")
+    whole = (out / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(whole) if b'"step": 3' in line)
+    whole[at : at + 1] = [whole[at][:20] + b"\n", b"\0\0\0\n", b"17\n", b'{"no": 1}\n', "\u2028".encode() + b"\n"]
+    whole[-1] = whole[-1][:-9]
+    (out / "metrics.jsonl").write_bytes(b"".join(whole))
+    go_on(out)
+    left = [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row]
+    assert left == [1, 2, 4, 5, 6, 7, 8], "only the damaged line is lost"
+    assert state(out)["optimizer.safetensors"] == state(done)["optimizer.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"7", b'{"format": 1}', b'{"format": 1, "asked": 3, "data": {}}', b"\xff"]
+)
+def test_a_damaged_description(tmp_path, done, data, capsys):
+    out = copied(done, tmp_path)
+    (out / "run.json").write_bytes(data)
+    with pytest.raises(Error, match=r"run.json: is damaged. Take the file away and give the run's own command"):
+        go_on(out)
+    assert summary(Folder(out), "x")[-1] == "is damaged"
+    if not data:
+        (out / "run.json").unlink()
+        shutil.rmtree(out / "steps" / "step-00000008")
+        pretrain(out, resume=True)
+        assert state(out) == state(done)
+
+
+@pytest.mark.parametrize("which", ["newest", "best", "manifest", "all", "none"])
+def test_damaged_checkpoints(tmp_path, done, which):
+    """What is broken is passed over, told, put aside and written again."""
+    out = copied(done, tmp_path)
+    steps = sorted((out / "steps").glob("step-*"))
+    best = json.loads((out / "run.json").read_text())["result"]["best"]
+    hit = {"newest": steps[-1:], "manifest": steps[-2:], "best": [out / "steps" / f"step-{best:08d}"]}.get(which, steps)
+    for step in hit:
+        name = "manifest.json" if which == "manifest" else "model.safetensors"
+        data = bytearray((step / name).read_bytes())
+        data[len(data) // 2] ^= 1
+        (step / name).write_bytes(data)
+        if which == "none":
+            shutil.rmtree(step)
+    said = " ".join(go_on(out))
+    assert said.count("passing over") == {"manifest": 2, "all": 4, "none": 0}.get(which, 1)
+    again = sorted((out / "steps").glob("step-*"))
+    assert again == steps
+    assert state(out) == state(done)
+
+
+def test_after_the_end(tmp_path, done):
+    out = copied(done, tmp_path)
+    before = state(done)
+    (out / ".run.json").write_text("left by a crash")
+    for folder in (".model.k3j2", "data/.tokenizer.a8", "steps/.writing-00000009"):
+        (out / folder).mkdir()
+    go_on(out)
+    assert state(out) == before, "nothing is lost, the score least of all"
+    with pytest.raises(Error, match="8 steps are done, more than 5. --train.steps 8 or more"):
+        go_on(out, steps=5)
+    go_on(out)
+    assert state(out) == before, "and what was refused is not remembered"
+    go_on(out, steps=10)
+    assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, 11))
