@@ -232,17 +232,18 @@ class Trainer:
         }  # fmt: skip
 
     def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-        """Stand where a saved state stood."""
+        """Stand where a saved state stood. Every process must ask; all but the first may give tensors of no content."""
         parted = self.world.parted
         put(self.model, groups["model"], parted)
         like = [p for group in self.optimizer.param_groups for p in group["params"]]
         moments = {
-            name: parted(tensor.to(self.device), like[int(name.split("/")[1])])
+            name: parted(tensor, like[int(name.split("/")[1])])
             for name, tensor in groups.get("optimizer", {}).items()
         }
         self.optimizer.load_state_dict(nested(moments, state["optimizer"]))
         mine = f"{self.world.rank}/"
-        own = {n.removeprefix(mine): t for n, t in groups["generators"].items() if n.startswith(mine)}
+        own = {n: parted(t).cpu() for n, t in groups["generators"].items()}
+        own = {n.removeprefix(mine): t for n, t in own.items() if n.startswith(mine)}
         self.generators = own if state["begun"] and own else None
         for name in PLAIN:
             setattr(self, name, state[name])
@@ -251,7 +252,8 @@ class Trainer:
             self.scaler.load_state_dict(state["scaler"])
         for name, tensor in groups.get("average", {}).items():
             self.average[name].copy_(parted(tensor, self.average[name]))
-        self.memories.restore(groups.get("memories", {}), state["memories"], self.device)
+        memories = {name: parted(tensor) for name, tensor in groups.get("memories", {}).items()}
+        self.memories.restore(memories, state["memories"], self.device)
 
 
 def close(batches: Any) -> None:

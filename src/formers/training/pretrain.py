@@ -24,7 +24,7 @@ from ..text.tokenizer import Tokenizer
 from .checkpoint import Checkpoints
 from .configure import TABLES, Asked, configure, sized
 from .course import Course, ready
-from .distributed import Shards, together
+from .distributed import Shards, arranged, company, together
 from .evaluate import Score
 from .machine import Meter, machine, memory, peak, work
 from .material import Material, material
@@ -81,25 +81,29 @@ def pretrain(
     """
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
-    path, asked = place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
-    text = None if files(text) else text
-    world = together(asked.train.parallel, None if device is None else torch.device(device))
-    check_shares(asked, world)
-    folder, tell = Folder(path), tell or (lambda *_: None)
+    text, tell = None if files(text) else text, tell or (lambda *_: None)
+    world = together(None if device is None else torch.device(device))
     with ExitStack() as stack:
-        if world.first:
+        stack.enter_context(company(world))
+        path, asked = world.agreed(
+            lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
+        )
+        world = arranged(world, asked.train.parallel)
+        check_shares(asked, world)
+        folder = Folder(path)
+
+        def prepare() -> Material:
             stack.enter_context(folder.held())
-            roomy(folder.path, asked)
-        if not world.first:
-            world.wait()
-        found = material(asked.family, asked.data, folder.path / "data", text, tokenizer, held, tell)
-        if world.first:
+            roomy(path, asked)
+            found = material(asked.family, asked.data, path / "data", text, tokenizer, held, tell)
             remember(folder, asked, found, world)
-            world.wait()
+            return found
+
+        found = world.agreed(prepare)  # the others map the same files
         run = Course(asked, found, world)
         say(run.words())
         ready(path, run)
-        samples = Samples(run.former, run.goals[-1], found, folder.path) if world.first else None
+        samples = Samples(run.former, run.goals[-1], found, path) if world.first else None
         drive(
             run.trainer, run.source, folder, check=run.check if found.held is not None else None,
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
