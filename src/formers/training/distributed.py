@@ -13,6 +13,10 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
+import re
+import time
+import uuid
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -28,6 +32,7 @@ from .world import T, World
 
 PATIENCE = datetime.timedelta(hours=6)  # while the first one prepares the data
 WAIT = datetime.timedelta(minutes=30)  # for each other, at any other time
+ANSWER = datetime.timedelta(seconds=1)  # after which the others ask the first one again
 LOST = ("gloo", "connection", "timed out", "broken pipe", "nccl")  # what torch says when another process is gone
 
 
@@ -41,9 +46,11 @@ class Copies(World):
     def wrap(self, step: nn.Module) -> nn.Module:
         """Gradients are exchanged during the backward pass; a head's part that an objective leaves out has none."""
         where = [self.device.index] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(
-            step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # the newest torch has another word for broadcast_buffers
+            return nn.parallel.DistributedDataParallel(
+                step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True
+            )
 
     @contextlib.contextmanager
     def last(self, step: nn.Module, last: bool) -> Iterator[None]:
@@ -169,7 +176,8 @@ def company(world: World) -> Iterator[None]:
         said = str(error).lower()
         if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in said for word in LOST)):
             raise
-        what = f"process {world.rank} has lost another one ({' '.join(str(error).split())[:120]})"
+        said = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
+        what = f"process {world.rank} has lost another one ({said})"
         raise Error(what, fix="see what that one said, and go on with --resume") from None
 
 
@@ -187,12 +195,38 @@ def together(device: torch.device | None = None) -> World:
     opened = not dist.is_initialized()
     try:
         if opened:
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=WAIT)
+            store, *_ = next(iter(dist.rendezvous("env://", timeout=WAIT)))
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=met(store, rank, size), rank=rank, world_size=size, timeout=WAIT)
         patient = dist.new_group(backend="gloo", timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         said = " ".join(str(error).split())[:150]
         raise Error(f"the processes do not find each other ({said})", fix="start them with torchrun") from None
     return Copies(rank, size, device, patient, opened)
+
+
+def met(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """A part of the store for this start alone.
+
+    torchrun keeps one store over its restarts, and with it the addresses of processes that are gone. So the first
+    process opens a new part, and answers everyone who comes there; nobody answers in an old one.
+    """
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        store.set("start", mine)
+        for other in range(1, size):
+            store.set(f"{mine}/{store.get(f'{mine}/{other}').decode()}", "welcome")
+        return dist.PrefixStore(mine, store)
+    until = time.monotonic() + WAIT.total_seconds()
+    while True:
+        start = store.get("start").decode()
+        store.set(f"{start}/{rank}", mine)
+        try:
+            store.wait([f"{start}/{mine}"], ANSWER)
+            return dist.PrefixStore(start, store)
+        except RuntimeError:  # no answer: an old one, or the first is still busy with others
+            if time.monotonic() > until:
+                raise
 
 
 def arranged(world: World, parallel: Parallel) -> World:

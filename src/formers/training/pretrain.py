@@ -201,6 +201,9 @@ def check_shares(asked: Asked, world: World) -> None:
             f"{asked.train.accumulate} batches of a step cannot be shared by {world.size} processes",
             fix=f"--train.accumulate {world.size} --train.tokens {half} keeps the size of a step",
         )
+    if asked.train.optimizer == "adafactor" and isinstance(world, Shards):
+        what = "adafactor needs whole rows and columns, which shards do not have"
+        raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel copies")
 
 
 def roomy(path: Path, asked: Asked) -> None:
