@@ -5,7 +5,6 @@ python -m tests.training.ranks JOBS.json, with torchrun's variables. `processes`
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import json
@@ -31,7 +30,6 @@ SIZES = {
 }  # fmt: skip
 TRAIN = {"steps": 6, "tokens": 120, "length": 24, "warmup": 2, "check": 3, "save": 3, "lr": 1e-2, "samples": 1,
          "accumulate": 2, "best": 0, "last": 9}  # fmt: skip
-CALLS = ("all_reduce", "reduce_scatter_tensor", "all_gather_into_tensor")
 
 
 def pretrain(family, out, *, train=None, data=None, text=True, **more):
@@ -52,12 +50,16 @@ def pretrain(family, out, *, train=None, data=None, text=True, **more):
 
 @contextlib.contextmanager
 def watched():
-    """The examples that this process learns from, step by step, and how often each collective is called in it."""
+    """The examples that this process learns from, step by step, and how often gradients are exchanged in each."""
     import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+    from formers.training.distributed import Copies
     from formers.training.loop import Trainer
 
-    seen, calls, before = [], collections.Counter(), (Trainer.backward, Trainer.move)
+    seen, calls = [], []
+    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"  # torch < 2.13
+    before = Trainer.backward, Trainer.move, Copies.wrap, getattr(dist, name)
 
     def backward(self, batch, *rest):
         seen[-1].append([int(n) for n in batch.sample if n >= 0])
@@ -65,32 +67,50 @@ def watched():
 
     def move(self, *given):
         seen.append([])
+        calls.append(0)
         return before[1](self, *given)
 
-    Trainer.backward, Trainer.move = backward, move
+    def hook(state, bucket):
+        calls[-1] += 1
+        return allreduce_hook(state, bucket)
+
+    def wrap(self, step):
+        made = before[2](self, step)
+        made.register_comm_hook(None, hook)
+        return made
+
+    def scatter(*given, **more):
+        calls[-1] += 1
+        return before[3](*given, **more)
+
+    Trainer.backward, Trainer.move, Copies.wrap = backward, move, wrap
+    setattr(dist, name, scatter)
     try:
         yield seen, calls
     finally:
-        Trainer.backward, Trainer.move = before
-        assert dist is not None
+        Trainer.backward, Trainer.move, Copies.wrap = before[:3]
+        setattr(dist, name, before[3])
 
 
 def job(about):
-    """One run; what was seen goes beside its folder."""
-    about = dict(about)
-    name, out = about.pop("name"), Path(about["out"])
-    with watched() as (seen, calls):
-        try:
-            pretrain(**about)
-            error = None
-        except Exception as failure:
-            from formers import Error
+    """One run, of all processes or of the first one alone; what was seen goes beside its folder."""
+    import torch.distributed as dist
 
-            if not isinstance(failure, Error):
-                raise
-            error = str(failure)
-    rank = os.environ.get("RANK", "0")
-    (out.parent / f"{name}-{rank}.json").write_text(json.dumps({"seen": seen, "calls": calls, "error": error}))
+    from formers import Error
+
+    about, rank, size = dict(about), os.environ["RANK"], os.environ["WORLD_SIZE"]
+    name, alone, error = about.pop("name"), about.pop("alone", False), None
+    if not (alone and rank != "0"):
+        os.environ["WORLD_SIZE"] = "1" if alone else size
+        with watched() as (seen, calls):
+            try:
+                pretrain(**about)
+            except Error as failure:
+                error = str(failure)
+        os.environ["WORLD_SIZE"] = size
+        told = json.dumps({"seen": seen, "calls": calls, "error": error})
+        (Path(about["out"]).parent / f"{name}-{rank}.json").write_text(told)
+    dist.barrier()
 
 
 def port():
@@ -100,11 +120,10 @@ def port():
         return s.getsockname()[1]
 
 
-def start(jobs, ranks=2, **variables):
-    """Processes that do jobs together."""
+def start(words, ranks=2, **variables):
+    """A command in several processes that belong together."""
     environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "OMP_NUM_THREADS": "1",
                    "WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": "", **variables}  # fmt: skip
-    words = [sys.executable, "-m", "tests.training.ranks", str(jobs)]
     return [
         subprocess.Popen(words, env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE,
                          stderr=subprocess.STDOUT, text=True, cwd=Path(__file__).parents[2])
@@ -129,8 +148,13 @@ def processes(folder, jobs, ranks=2, seconds=120):
     """Do jobs in several processes; all must end well."""
     file = Path(folder) / f"jobs-{time.monotonic_ns()}.json"
     file.write_text(json.dumps(jobs))
-    codes, said = ended(start(file, ranks), seconds)
+    codes, said = ended(start([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds)
     assert codes == [0] * ranks, "\n".join(said)
+
+
+def told(folder, name):
+    """What the processes saw in a job, by rank."""
+    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"{name}-[0-9].json"))]
 
 
 if __name__ == "__main__":
