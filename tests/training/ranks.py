@@ -58,7 +58,9 @@ def watched():
     from formers.training.loop import Trainer
 
     seen, calls = [], []
-    name = "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"  # torch < 2.13
+    name = (
+        "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    )  # torch < 2.13
     before = Trainer.backward, Trainer.move, Copies.wrap, getattr(dist, name)
 
     def backward(self, batch, *rest):

@@ -237,8 +237,7 @@ class Trainer:
         put(self.model, groups["model"], parted)
         like = [p for group in self.optimizer.param_groups for p in group["params"]]
         moments = {
-            name: parted(tensor, like[int(name.split("/")[1])])
-            for name, tensor in groups.get("optimizer", {}).items()
+            name: parted(tensor, like[int(name.split("/")[1])]) for name, tensor in groups.get("optimizer", {}).items()
         }
         self.optimizer.load_state_dict(nested(moments, state["optimizer"]))
         mine = f"{self.world.rank}/"
