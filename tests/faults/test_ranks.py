@@ -115,14 +115,18 @@ def test_torchrun_starts_again_and_ends_the_same(tmp_path, mode):
 
 @pytest.mark.full
 def test_killed_twenty_times(tmp_path):
-    """Row 9: one of two, at random moments, start and end included; nobody hangs, and the run gets to its end."""
+    """Row 9: one of two, at random moments from the first meeting on; nobody hangs, and the run gets to its end."""
     rng, hangs, words = np.random.default_rng(0), 0, [sys.executable, *command(tmp_path, "run", 4000)]
     for number in range(20):
         both = ranks.start([*words, "--train.parallel", ("copies", "shards")[number % 2]])
+        begun = time.time()
         if number % 4:
             until(tmp_path / "run", lines(tmp_path / "run") + int(rng.integers(1, 30)), both)
-        else:
-            time.sleep(rng.uniform(2, 8))
+        else:  # they have just found each other, and have not begun
+            file = tmp_path / "run" / "run.json"
+            while not (file.exists() and file.stat().st_mtime > begun) and all(p.poll() is None for p in both):
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 1))
         one = int(rng.integers(2))
         both[one].kill()
         try:
@@ -138,3 +142,15 @@ def test_killed_twenty_times(tmp_path):
     for out in ("run", "whole"):
         subprocess.run([sys.executable, *command(tmp_path, out, steps)], check=True, timeout=300, capture_output=True)
     close(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.full
+def test_torchrun_told_to_stop(tmp_path):
+    """SIGTERM to torchrun reaches everyone; the last step is saved."""
+    process = torchrun(tmp_path, "run", 10**6)
+    until(tmp_path / "run", 25, [process])
+    process.terminate()
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode != 0
+    assert "stopped by SIGTERM after step" in said, said
+    assert Checkpoints(tmp_path / "run" / "steps", clean=False).steps()[-1] == max(losses(tmp_path / "run"))

@@ -32,6 +32,7 @@ from .world import T, World
 
 PATIENCE = datetime.timedelta(hours=6)  # while the first one prepares the data
 WAIT = datetime.timedelta(minutes=30)  # for each other, at any other time
+MEET = datetime.timedelta(minutes=10)  # until all have been started
 ANSWER = datetime.timedelta(seconds=1)  # after which the others ask the first one again
 LOST = ("gloo", "connection", "timed out", "broken pipe", "nccl")  # what torch says when another process is gone
 
@@ -195,7 +196,7 @@ def together(device: torch.device | None = None) -> World:
     opened = not dist.is_initialized()
     try:
         if opened:
-            store, *_ = next(iter(dist.rendezvous("env://", timeout=WAIT)))
+            store, *_ = next(iter(dist.rendezvous("env://", timeout=MEET)))
             backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
             dist.init_process_group(backend, store=met(store, rank, size), rank=rank, world_size=size, timeout=WAIT)
         patient = dist.new_group(backend="gloo", timeout=PATIENCE)
@@ -217,7 +218,7 @@ def met(store: dist.Store, rank: int, size: int) -> dist.Store:
         for other in range(1, size):
             store.set(f"{mine}/{store.get(f'{mine}/{other}').decode()}", "welcome")
         return dist.PrefixStore(mine, store)
-    until = time.monotonic() + WAIT.total_seconds()
+    until = time.monotonic() + MEET.total_seconds()
     while True:
         start = store.get("start").decode()
         store.set(f"{start}/{rank}", mine)
