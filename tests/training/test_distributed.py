@@ -17,13 +17,16 @@ from formers.cli.main import app
 from formers.training.checkpoint import Checkpoints
 from formers.training.configure import configure
 from formers.training.distributed import company, words
+from formers.training.optim import OPTIMIZERS
 from formers.training.runs import Folder
 from formers.training.world import World
 
 from . import ranks
 
 MODES = ("copies", "shards")
-FEW = [("gpt2", "copies"), ("gpt2", "shards"), ("switch", "copies"), ("albert", "shards"), ("transformer_xl", "shards")]
+FEW = [
+    ("gpt2", "copies"), ("gpt2", "shards"), ("switch", "experts"), ("albert", "shards"), ("transformer_xl", "copies"),
+]  # fmt: skip
 MANY = list(itertools.product(("gpt2", "bert", "t5", "switch", "transformer_xl", "xlnet", "elmo", "albert"), MODES))
 STEADY = {"schedule": "constant", "save": 2, "check": 2}
 
@@ -76,6 +79,7 @@ def done(tmp_path_factory):
                  "data": {"source": [str(folder / "nothing.txt")]}})  # fmt: skip
     jobs.append({"name": "rows", "family": "gpt2", "out": str(folder / "rows"),
                  "train": {"parallel": "shards", "optimizer": "adafactor"}})  # fmt: skip
+    jobs.append({"name": "none", "family": "gpt2", "out": str(folder / "none"), "train": {"parallel": "experts"}})
     jobs.append({"name": "odd", "family": "gpt2", "out": str(folder / "odd"), "train": {"accumulate": 3}})
     ranks.processes(folder, jobs, seconds=300)
     return folder
@@ -145,6 +149,7 @@ def test_a_checkpoint_is_whole_whoever_wrote_it(done):
     [
         ("nothing", "nothing.txt"),
         ("rows", "adafactor needs whole rows and columns"),
+        ("none", "a model without experts cannot be shared by 2 processes"),
         ("odd", "3 batches of a step cannot be shared by 2 processes"),
     ],
 )
@@ -196,18 +201,34 @@ def test_the_launch_lines_of_the_docs(language):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("mode", ["shards", "experts"])
+def test_every_optimizer_goes_on_from_a_gathered_state(tmp_path, mode):
+    """Two processes, stopped half way; adafactor is refused. Sizes of weights are those of all processes together."""
+    names, jobs = [name for name in OPTIMIZERS if name != "adafactor"], []
+    for name in names:
+        train = {"optimizer": name, "schedule": "constant", "ema": 0.9, "lr": 1e-2}
+        one, two = ({"family": "switch", "out": str(tmp_path / f"{name}-{n}")} for n in ("one", "two"))
+        jobs.append({**one, "name": f"{name}-one", "train": train, "alone": True})
+        jobs.append({**two, "name": f"{name}-two", "train": {**train, "steps": 3, "parallel": mode}})
+        jobs.append({**two, "name": f"{name}-on", "train": {"steps": 6}, "resume": True})
+    ranks.processes(tmp_path, jobs, seconds=600)
+    for name in names:
+        assert curve(tmp_path / f"{name}-two") == pytest.approx(curve(tmp_path / f"{name}-one"), abs=1e-5), name
+
+
+@pytest.mark.full
 def test_every_kind_of_family(tmp_path):
-    families = dict(MANY)
-    jobs = [pair(tmp_path, *one) for one in MANY]
+    families, pairs = dict(MANY), [*MANY, ("switch", "experts")]
+    jobs = [pair(tmp_path, *one) for one in pairs]
     jobs += [{**pair(tmp_path, family, "alone"), "alone": True} for family in families]
     jobs += chain(tmp_path, "gpt2", "shards", "copies") + chain(tmp_path, "elmo", "shards", "shards")
-    jobs += chain(tmp_path, "transformer_xl", "copies", "copies")
+    jobs += chain(tmp_path, "transformer_xl", "copies", "copies") + chain(tmp_path, "switch", "experts", "experts")
     ranks.processes(tmp_path, jobs, seconds=900)
-    for family, mode in MANY:
+    for family, mode in pairs:
         same(tmp_path / f"{family}-alone", tmp_path / f"{family}-{mode}")
         both, alone = (ranks.told(tmp_path, f"{family}-{m}") for m in (mode, "alone"))
         assert order(both) == order(alone)
-    for family in ("gpt2", "elmo", "transformer_xl"):
+    for family in ("gpt2", "elmo", "transformer_xl", "switch"):
         same(tmp_path / f"whole-{family}", tmp_path / f"chain-{family}")
         parts = [order(ranks.told(tmp_path, f"{family}-{part}")) for part in "abc"]
         assert list(itertools.chain(*parts)) == order(ranks.told(tmp_path, f"{family}-w"))

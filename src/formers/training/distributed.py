@@ -232,6 +232,9 @@ def met(store: dist.Store, rank: int, size: int) -> dist.Store:
 
 def arranged(world: World, parallel: Parallel) -> World:
     """The same processes, with the model shared among them as asked."""
-    if parallel == "shards" and isinstance(world, Copies):
-        return Shards(world.rank, world.size, world.device, world.patient, world.opened)
-    return world
+    if parallel == "copies" or not isinstance(world, Copies):
+        return world
+    from .experts import Shared
+
+    kind = Shards if parallel == "shards" else Shared
+    return kind(world.rank, world.size, world.device, world.patient, world.opened)

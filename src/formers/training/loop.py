@@ -80,6 +80,9 @@ class Trainer:
         self.optimizer = optimizer(
             s.optimizer, self.model, s.lr, decay=s.decay, betas=(s.betas[0], s.betas[1]), eps=s.eps
         )
+        if s.parallel == "experts":  # weights that are shared and such that are not cannot be moved in one operation
+            for group in self.optimizer.param_groups:
+                group.update({name: False for name in ("fused", "foreach") if name in group})
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.type == torch.float16)
         self.share = schedule(s.schedule, s.steps, s.warmup)
         self.average = {n: t.detach().clone() for n, t in weights(self.model).items()} if s.ema else {}

@@ -204,6 +204,8 @@ def check_shares(asked: Asked, world: World) -> None:
     if asked.train.optimizer == "adafactor" and isinstance(world, Shards):
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel copies")
+    if asked.train.precision == "fp16" and world.size > 1 and asked.train.parallel == "experts":
+        raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
 
 
 def roomy(path: Path, asked: Asked) -> None:
