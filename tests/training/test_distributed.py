@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import datetime
 import itertools
 import re
 import shlex
+import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 import yaml
 
 import formers
 from formers import Error
 from formers.cli.main import app
+from formers.training import distributed
 from formers.training.checkpoint import Checkpoints
 from formers.training.configure import configure
 from formers.training.distributed import company, words
@@ -180,6 +185,28 @@ def test_a_lost_process_is_one_line_and_other_errors_are_not_touched():
         raise RuntimeError("Connection closed by peer")
     assert words(Error("a", where="b", fix="c")) == ("a", "b", "c", 2)
     assert words(ValueError("x"))[0] == "the first process failed (ValueError: x)"
+
+
+def test_a_start_is_not_led_astray_by_the_one_before(monkeypatch):
+    """The store still has what processes wrote that are gone: nobody answers there."""
+    monkeypatch.setattr(distributed, "ANSWER", datetime.timedelta(seconds=0.05))
+    store = dist.HashStore()
+    for key, value in {"start": "old", "old/1": "gone", "old/gone": "welcome", "old/address": "x"}.items():
+        store.set(key, value)
+    found = {}
+
+    def come(rank):
+        found[rank] = distributed.met(store, rank, 3)
+
+    others = [threading.Thread(target=come, args=(rank,)) for rank in (1, 2)]
+    for other in others:
+        other.start()
+    time.sleep(0.2)
+    come(0)
+    for other in others:
+        other.join(10)
+    found[0].set("address", "y")
+    assert [found[rank].get("address") for rank in (0, 1, 2)] == [b"y"] * 3
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])
