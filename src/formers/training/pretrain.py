@@ -103,7 +103,8 @@ def pretrain(
         run = Course(asked, found, world)
         say(run.words())
         ready(path, run)
-        samples = Samples(run.former, run.goals[-1], found, path) if world.first else None
+        small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
+        samples = Samples(run.former, small, found, path) if world.first else None
         drive(
             run.trainer, run.source, folder, check=run.check if found.held is not None else None,
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
