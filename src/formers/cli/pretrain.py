@@ -122,6 +122,7 @@ def run(
     """Train, and say how it goes."""
     import os
 
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.pretrain import pretrain
 
     console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")

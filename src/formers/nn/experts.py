@@ -5,6 +5,8 @@ N tokens (packed), E experts, F width of an expert.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -44,6 +46,7 @@ class Experts(nn.Module):
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
         self.experts, self.capacity, self.factors, self.jitter = experts, capacity, factors, jitter
         self.act, self.dropout = activation(act), Dropout(dropout)
+        self.travel: Callable[[Experts, Tensor, Tensor], Tensor] | None = None  # to other processes that have experts
 
     def forward(self, x: Tensor, sight: Sight) -> Tensor:
         """(N, dim) → (N, dim)"""
@@ -53,7 +56,8 @@ class Experts(nn.Module):
             sight.probe.routing.append((probability, chosen))
         if sight.cache is None:
             gate = gate * (self.place(chosen, sight.query) < self.room(sight.query)[sight.query.document])
-        return self.run(x, chosen) * gate.to(x.dtype)[:, None]
+        y = self.run(x, chosen) if self.travel is None else self.travel(self, x, chosen)
+        return y * gate.to(x.dtype)[:, None]
 
     def route(self, x: Tensor) -> Tensor:
         """The router's probabilities (N, E), in fp32 whatever the rest is in (§2.4)."""
@@ -79,25 +83,26 @@ class Experts(nn.Module):
         return torch.minimum(share, layout.lengths).clamp(min=4)
 
     def run(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """(N, dim) → (N, dim), each token through its expert."""
+        """(N, dim) → (N, dim), each token through its expert, of those that are here."""
+        ups, downs = (w.to_local() if hasattr(w, "to_local") else w for w in (self.up, self.down))
         if not x.is_cuda and torch.compiler.is_compiling():  # sizes that depend on the data cannot be compiled
-            parts = [self.one(x, i) * (chosen == i)[:, None] for i in range(self.experts)]
+            parts = [self.one(x, ups[i], downs[i]) * (chosen == i)[:, None] for i in range(len(ups))]
             return torch.stack(parts).sum(0)
         order = chosen.argsort(stable=True)
-        sizes = F.one_hot(chosen, self.experts).sum(0)
+        sizes = F.one_hot(chosen, len(ups)).sum(0)
         x = x.index_select(0, order)
-        if x.is_cuda and x.dtype == torch.bfloat16 and not (x.shape[1] | self.up.shape[1]) % 8:
+        if x.is_cuda and x.dtype == torch.bfloat16 and not (x.shape[1] | ups.shape[1]) % 8:
             ends = sizes.cumsum(0).to(torch.int32)
-            up, down = (w.to(x.dtype).transpose(1, 2) for w in (self.up, self.down))
+            up, down = (w.to(x.dtype).transpose(1, 2) for w in (ups, downs))
             hidden = self.dropout(self.act(F.grouped_mm(x, up, offs=ends)))
             y = F.grouped_mm(hidden, down, offs=ends)
         else:
-            y = torch.cat([self.one(part, i) for i, part in enumerate(x.split(sizes.tolist()))])
+            y = torch.cat([self.one(p, ups[i], downs[i]) for i, p in enumerate(x.split(sizes.tolist()))])
         return torch.zeros_like(y).index_copy(0, order, y)
 
-    def one(self, x: Tensor, expert: int) -> Tensor:
+    def one(self, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         """(n, dim) → (n, dim) through one expert."""
-        return F.linear(self.dropout(self.act(F.linear(x, self.up[expert]))), self.down[expert])
+        return F.linear(self.dropout(self.act(F.linear(x, up))), down)
 
 
 def balance(probability: Tensor, chosen: Tensor, keep: Tensor | None = None) -> Tensor:

@@ -242,11 +242,14 @@ class Writer:
         self.thread: threading.Thread | None = None
         self.failed: BaseException | None = None
 
-    def save(self, step: int, groups: Groups, state: Mapping[str, Any], score: float | None = None) -> None:
-        """Copy, and write when the one before is through."""
+    def save(
+        self, step: int, groups: Groups, state: Mapping[str, Any], score: float | None = None, copy: bool = True
+    ) -> None:
+        """Copy (not what nobody else has), and write when the one before is through."""
         self.wait()
-        copy = {name: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for name, part in groups.items()}
-        self.thread = threading.Thread(target=self.run, args=(step, copy, json.loads(json.dumps(state)), score))
+        if copy:
+            groups = {n: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for n, part in groups.items()}
+        self.thread = threading.Thread(target=self.run, args=(step, groups, json.loads(json.dumps(state)), score))
         self.thread.start()
 
     def run(self, *given: Any) -> None:

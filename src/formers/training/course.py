@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..batch import Batch
-from ..data.loader import batches
+from ..data.loader import batches, idle
 from ..data.store import Store
 from ..errors import Error
 from ..former import Former, build, count
@@ -48,6 +48,7 @@ class Course:
         self.trainer = Trainer(self.former.model, self.goals, s, world)
         self.judged: Score | None = None
         self.seen: list[Batch] | None = None
+        self.alone = False  # every process sees all of it
 
     def goal(self, length: int, store: Store, held: bool = False) -> Any:
         """The objective for examples of a length; with streams where the family carries something over."""
@@ -80,24 +81,24 @@ class Course:
         )  # fmt: skip
 
     def looks(self) -> list[Batch]:
-        """This process's share of the batches that the model is judged by."""
+        """This process's share of the batches that the model is judged by; one with a memory reads on without a gap."""
         held = self.found.held
         assert held is not None
         if self.seen is None:
-            s, world = self.asked.train, self.world
+            s, most = self.asked.train, self.asked.data.looks
             self.held_goal = self.goal(s.length, held, held=True)
-            most = -(-self.asked.data.looks // world.size)
-            some = batches(held, self.held_goal, s.tokens, s.seed + 1, epochs=1, rank=world.rank, ranks=world.size)
-            self.seen = [batch for batch, _ in itertools.islice(some, most)]
+            self.alone = bool(getattr(self.held_goal, "streams", 0))
+            rank, ranks = (0, 1) if self.alone else (self.world.rank, self.world.size)
+            some = batches(held, self.held_goal, s.tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
+            mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
+            self.seen = [batch if i * ranks + rank < most else idle(batch) for i, batch in enumerate(mine)]
         return self.seen
 
     def check(self) -> dict[str, float]:
         """Losses and shares of right guesses on held-out text."""
-        seen, t = self.looks(), self.trainer
-        with t.averaged():
-            self.judged = evaluate(
-                self.former.model, self.held_goal, seen, t.forward, self.world.add, self.world.device
-            )
+        seen, forward, add = self.looks(), self.trainer.forward, list if self.alone else self.world.add
+        with self.trainer.averaged():
+            self.judged = evaluate(self.former.model, self.held_goal, seen, forward, add, self.world.device)
         losses = [v for k, v in self.judged.all.items() if not k.endswith("/right") and k != "balance"]
         return {"loss": sum(losses) if losses else math.nan, **self.judged.all}
 

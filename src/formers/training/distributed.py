@@ -4,7 +4,8 @@ Every process takes its share of a step's batches. Gradients are averaged by tor
 number of processes before it is divided by the places of all: what comes out is the gradient of one large batch.
 
 A checkpoint holds whole tensors, whatever the number of processes: one format, with a sum over every file, that any
-number of processes can go on from. The first process gathers it, tensor by tensor.
+number of processes can go on from. The first process gathers and writes it, or reads and hands it out, tensor by
+tensor: no other one needs to see it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-from collections.abc import Iterator, Sequence
+import re
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,21 +28,30 @@ from torch import Tensor, nn
 from ..errors import Error
 from .settings import Parallel
 from .state import Tensors
-from .world import World
+from .world import T, World
 
-PATIENCE = datetime.timedelta(hours=6)  # the others wait while the first one prepares the data
+PATIENCE = datetime.timedelta(hours=6)  # while the first one prepares the data
+WAIT = datetime.timedelta(minutes=30)  # for each other, at any other time
+MEET = datetime.timedelta(minutes=10)  # until all have been started
+ANSWER = datetime.timedelta(seconds=1)  # after which the others ask the first one again
+LOST = ("gloo", "connection", "timed out", "broken pipe", "nccl")  # what torch says when another process is gone
 
 
 @dataclass
 class Copies(World):
     """Each process has the whole model (DDP)."""
 
+    patient: Any = None  # the group in which the others wait for the first
+    opened: bool = False  # the processes found each other here, and part here
+
     def wrap(self, step: nn.Module) -> nn.Module:
         """Gradients are exchanged during the backward pass; a head's part that an objective leaves out has none."""
         where = [self.device.index] if self.device.type == "cuda" else None
-        return nn.parallel.DistributedDataParallel(
-            step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # the newest torch has another word for broadcast_buffers
+            return nn.parallel.DistributedDataParallel(
+                step, device_ids=where, broadcast_buffers=False, find_unused_parameters=True
+            )
 
     @contextlib.contextmanager
     def last(self, step: nn.Module, last: bool) -> Iterator[None]:
@@ -46,8 +60,8 @@ class Copies(World):
             yield
 
     def add(self, values: Sequence[float]) -> list[float]:
-        """Numbers summed over all processes."""
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        """Numbers summed over all processes; they are on the CPU, and no GPU is waited for."""
+        total = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(total)
         return total.tolist()
 
@@ -57,17 +71,45 @@ class Copies(World):
         dist.gather_object({k: t.cpu() for k, t in tensors.items()}, found if self.first else None)
         return {f"{rank}/{k}": t for rank, mine in enumerate(found) if mine for k, t in mine.items()}
 
+    def parted(self, whole: Tensor, like: Any = None) -> Tensor:
+        """A tensor of the first process; the others give an empty one of its shape."""
+        whole = torch.empty_like(whole, device=self.device) if whole.is_meta else whole.to(self.device)
+        dist.broadcast(whole, 0)
+        return whole
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """What the first process finds, told to all; what goes wrong there goes wrong for all."""
+        said: list[Any] = [None, None]
+        failed: BaseException | None = None
+        if self.first:
+            try:
+                said[0] = make()
+            except BaseException as error:
+                failed, said[1] = error, words(error)
+        dist.broadcast_object_list(said, 0, group=self.patient)
+        if failed is not None:
+            raise failed
+        if said[1] is not None:
+            what, where, fix, code = said[1]
+            told = Error(what, where=where, fix=fix)
+            told.code = code  # type: ignore[attr-defined]
+            raise told
+        return said[0]
+
     def wait(self) -> None:
         """Until all are here."""
-        dist.barrier()
+        dist.barrier(group=self.patient)
 
     def close(self) -> None:
         """Part from the others."""
-        dist.destroy_process_group()
+        if self.opened:
+            dist.destroy_process_group()
 
 
 class Shards(Copies):
     """Each process has a part of every weight, gradient and moment (FSDP2); blocks are put together when needed."""
+
+    gathers = True
 
     def wrap(self, step: nn.Module) -> nn.Module:
         """Shard the blocks, then what is left."""
@@ -91,21 +133,22 @@ class Shards(Copies):
         return whole(super().norm(model, most))
 
     def whole(self, tensors: Tensors) -> Tensors:
-        """Weights or moments put together; every process must ask, the first one keeps them."""
+        """Weights or moments put together, one after the other; every process must ask, the first one keeps them."""
         found = {}
         for name, tensor in tensors.items():
-            full = whole(tensor).cpu()
+            full = whole(tensor.detach())
             if self.first:
-                found[name] = full
+                found[name] = full.to("cpu", copy=full.data_ptr() == local(tensor).data_ptr())
         return found
 
-    def parted(self, whole: Tensor, like: Any) -> Tensor:
-        """This process's part of a tensor, cut as another is."""
+    def parted(self, whole: Tensor, like: Any = None) -> Tensor:
+        """This process's part of a tensor of the first one, cut as another is."""
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         if not isinstance(like, DTensor) or whole.shape != like.shape:
-            return whole
-        return distribute_tensor(whole.to(self.device), like.device_mesh, like.placements)
+            return super().parted(whole)
+        whole = torch.empty_like(whole, device=self.device) if whole.is_meta else whole.to(self.device)
+        return distribute_tensor(whole, like.device_mesh, like.placements)
 
 
 def whole(tensor: Any) -> Tensor:
@@ -113,7 +156,33 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def together(parallel: Parallel = "copies", device: torch.device | None = None) -> World:
+def local(tensor: Any) -> Tensor:
+    """This process's part of a sharded tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def words(error: BaseException) -> tuple[str, str | None, str | None, int]:
+    """An error as the others are told of it."""
+    if isinstance(error, Error):
+        return error.what, error.where, error.fix, getattr(error, "code", 2)
+    return f"the first process failed ({type(error).__name__}: {error})", None, "see what it said", 2
+
+
+@contextlib.contextmanager
+def company(world: World) -> Iterator[None]:
+    """Where torch says in many ways that another process is gone, this is one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).lower()
+        if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in said for word in LOST)):
+            raise
+        said = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
+        what = f"process {world.rank} has lost another one ({said})"
+        raise Error(what, fix="see what that one said, and go on with --resume") from None
+
+
+def together(device: torch.device | None = None) -> World:
     """The processes of this run, by torchrun's variables; alone without them."""
     size, rank, local = (int(os.environ.get(name, least)) for name, least in
                          (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))  # fmt: skip
@@ -124,10 +193,48 @@ def together(parallel: Parallel = "copies", device: torch.device | None = None) 
         return World(device=device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if not dist.is_initialized():
+    opened = not dist.is_initialized()
+    try:
+        if opened:
+            store, *_ = next(iter(dist.rendezvous("env://", timeout=MEET)))
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=met(store, rank, size), rank=rank, world_size=size, timeout=WAIT)
+        patient = dist.new_group(backend="gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        said = " ".join(str(error).split())[:150]
+        raise Error(f"the processes do not find each other ({said})", fix="start them with torchrun") from None
+    return Copies(rank, size, device, patient, opened)
+
+
+def met(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """A part of the store for this start alone.
+
+    torchrun keeps one store over its restarts, and with it the addresses of processes that are gone. So the first
+    process opens a new part, and answers everyone who comes there; nobody answers in an old one.
+    """
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        store.set("start", mine)
+        for other in range(1, size):
+            store.set(f"{mine}/{store.get(f'{mine}/{other}').decode()}", "welcome")
+        return dist.PrefixStore(mine, store)
+    until = time.monotonic() + MEET.total_seconds()
+    while True:
+        start = store.get("start").decode()
+        store.set(f"{start}/{rank}", mine)
         try:
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-        except (RuntimeError, ValueError) as error:
-            said = " ".join(str(error).split())[:150]
-            raise Error(f"the processes do not find each other ({said})", fix="start them with torchrun") from None
-    return (Shards if parallel == "shards" else Copies)(rank, size, device)
+            store.wait([f"{start}/{mine}"], ANSWER)
+            return dist.PrefixStore(start, store)
+        except RuntimeError:  # no answer: an old one, or the first is still busy with others
+            if time.monotonic() > until:
+                raise
+
+
+def arranged(world: World, parallel: Parallel) -> World:
+    """The same processes, with the model shared among them as asked."""
+    if parallel == "copies" or not isinstance(world, Copies):
+        return world
+    from .experts import Shared
+
+    kind = Shards if parallel == "shards" else Shared
+    return kind(world.rank, world.size, world.device, world.patient, world.opened)

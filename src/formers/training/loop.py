@@ -81,6 +81,9 @@ class Trainer:
         self.optimizer = optimizer(
             s.optimizer, self.model, s.lr, decay=s.decay, betas=(s.betas[0], s.betas[1]), eps=s.eps
         )
+        if s.parallel == "experts":  # weights that are shared and such that are not cannot be moved in one operation
+            for group in self.optimizer.param_groups:
+                group.update({name: False for name in ("fused", "foreach") if name in group})
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.type == torch.float16)
         self.share = schedule(s.schedule, s.steps, s.warmup)
         self.average = {n: t.detach().clone() for n, t in weights(self.model).items()} if s.ema else {}
@@ -265,17 +268,17 @@ class Trainer:
         }  # fmt: skip
 
     def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-        """Stand where a saved state stood."""
+        """Stand where a saved state stood. Every process must ask; all but the first may give tensors of no content."""
         parted = self.world.parted
         put(self.model, groups["model"], parted)
         like = [p for group in self.optimizer.param_groups for p in group["params"]]
         moments = {
-            name: parted(tensor.to(self.device), like[int(name.split("/")[1])])
-            for name, tensor in groups.get("optimizer", {}).items()
+            name: parted(tensor, like[int(name.split("/")[1])]) for name, tensor in groups.get("optimizer", {}).items()
         }
         self.optimizer.load_state_dict(nested(moments, state["optimizer"]))
         mine = f"{self.world.rank}/"
-        own = {n.removeprefix(mine): t for n, t in groups["generators"].items() if n.startswith(mine)}
+        own = {n: parted(t).cpu() for n, t in groups["generators"].items()}
+        own = {n.removeprefix(mine): t for n, t in own.items() if n.startswith(mine)}
         self.generators = own if state["begun"] and own else None
         for name in PLAIN:
             setattr(self, name, state[name])
@@ -284,7 +287,8 @@ class Trainer:
             self.scaler.load_state_dict(state["scaler"])
         for name, tensor in groups.get("average", {}).items():
             self.average[name].copy_(parted(tensor, self.average[name]))
-        self.memories.restore(groups.get("memories", {}), state["memories"], self.device)
+        memories = {name: parted(tensor) for name, tensor in groups.get("memories", {}).items()}
+        self.memories.restore(memories, state["memories"], self.device)
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from ..text.tokenizer import Tokenizer
 from .checkpoint import Checkpoints
 from .configure import TABLES, Asked, configure, sized
 from .course import Course, ready
-from .distributed import Shards, together
+from .distributed import Shards, arranged, company, together
 from .evaluate import Score
 from .machine import Meter, enough, machine, memory, peak, work
 from .material import Material, material
@@ -81,26 +81,31 @@ def pretrain(
     """
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
-    path, asked = place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
-    text = None if files(text) else text
-    world = together(asked.train.parallel, None if device is None else torch.device(device))
-    check_shares(asked, world)
-    folder, tell, numbers = Folder(path), tell or (lambda *_: None), parameters(asked)
+    text, tell = None if files(text) else text, tell or (lambda *_: None)
+    world = together(None if device is None else torch.device(device))
     with ExitStack() as stack:
+        stack.enter_context(company(world))
+        path, asked = world.agreed(
+            lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
+        )
+        world = arranged(world, asked.train.parallel)
+        check_shares(asked, world)
+        folder, numbers = Folder(path), parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
-        if world.first:
+
+        def prepare() -> Material:
             stack.enter_context(folder.held())
-            roomy(folder.path, asked, numbers)
-        if not world.first:
-            world.wait()
-        found = material(asked.family, asked.data, folder.path / "data", text, tokenizer, held, tell)
-        if world.first:
+            roomy(path, asked, numbers)
+            found = material(asked.family, asked.data, path / "data", text, tokenizer, held, tell)
             remember(folder, asked, found, world)
-            world.wait()
+            return found
+
+        found = world.agreed(prepare)  # the others map the same files
         run = Course(asked, found, world, say)
         say(run.words())
         ready(path, run)
-        samples = Samples(run.former, run.goals[-1], found, folder.path) if world.first else None
+        small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
+        samples = Samples(run.former, small, found, path) if world.first else None
         begun = drive(
             run.trainer, run.source, folder, check=run.check if found.held is not None else None,
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
@@ -205,6 +210,11 @@ def check_shares(asked: Asked, world: World) -> None:
             f"{asked.train.accumulate} batches of a step cannot be shared by {world.size} processes",
             fix=f"--train.accumulate {world.size} --train.tokens {half} keeps the size of a step",
         )
+    if asked.train.optimizer == "adafactor" and isinstance(world, Shards):
+        what = "adafactor needs whole rows and columns, which shards do not have"
+        raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel copies")
+    if asked.train.precision == "fp16" and world.size > 1 and asked.train.parallel == "experts":
+        raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
 
 
 def parameters(asked: Asked) -> int | None:

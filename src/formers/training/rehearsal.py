@@ -15,7 +15,7 @@ from ..data.readers import find, read
 from ..data.store import Store
 from ..former import count
 from .configure import Asked, configure
-from .distributed import together
+from .distributed import arranged, together
 from .machine import left, memory, settle
 from .material import material, some
 from .pretrain import Course
@@ -29,7 +29,7 @@ def rehearse(
 ) -> list[tuple[str, str]]:
     """Rows of what and how much."""
     asked = configure(family, config, overrides, **top)
-    world = together(asked.train.parallel, None if device is None else torch.device(device))
+    world = arranged(together(None if device is None else torch.device(device)), asked.train.parallel)
     with tempfile.TemporaryDirectory() as folder:
         text, share = excerpt(asked)
         found = material(asked.family, asked.data, Path(folder) / "data", text)

@@ -30,6 +30,7 @@ from ..data.lock import busy, locked
 from ..errors import Error
 from .checkpoint import Checkpoints, Writer
 from .loop import Report, Source, Trainer
+from .state import Tensors
 
 FORMAT = 1
 TEMPORARY = (".run.json", ".metrics.jsonl", ".samples.jsonl", ".model.*", "data/.tokenizer.*")  # a crash may leave them
@@ -183,15 +184,16 @@ def drive(
     decides which checkpoint is the best. Raises Stopped, after saving, when a signal asks for it.
     """
     s, world = trainer.settings, trainer.world
-    kept = Checkpoints(folder.path / "steps", last=s.last, best=s.best, every=s.every, clean=world.first)
+    steps = folder.path / "steps"
+    kept = Checkpoints(steps, last=s.last, best=s.best, every=s.every) if world.first else None
     begun = resume(trainer, kept, say)
-    log, writer = Log(folder, begun, hook) if world.first else None, Writer(kept)
+    log, writer = (Log(folder, begun, hook), Writer(kept)) if kept is not None else (None, None)
     asked = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        if log is not None:
+        if log is not None and writer is not None:
             stack.callback(log.close)
-        stack.callback(writer.wait)
+            stack.callback(writer.wait)
         for report in trainer.train(source):
             if log is not None:
                 log.write(row(report))
@@ -202,36 +204,46 @@ def drive(
             if writer.failed:
                 writer.wait()
             done = report.step == s.steps
-            stop = world.add([signals.caught or 0])[0] > 0
+            caught = [float(signals.caught == number) for number in CODES]
+            stop = next((number for number, n in zip(CODES, world.add(caught), strict=True) if n), None)
             regular = done or report.step % s.save == 0
-            saves = regular or stop  # who asks to stop may not wait long: no look for his sake
+            saves = regular or stop is not None  # who asks to stop may not wait long: no look for his sake
             looks = check is not None and (regular or report.step % s.check == 0)
             seen = check() if looks and check is not None else None
             if log is not None and seen is not None:
                 log.write({"step": report.step, "held": {name: number(value) for name, value in seen.items()}})
             if saves:
+                if writer is not None:
+                    writer.wait()  # before another state takes its memory
                 state = trainer.state()
-                if world.first:
-                    writer.save(report.step, *state, None if seen is None else number(seen["loss"]))
-            if stop and not done:
-                writer.wait()
+                if writer is not None:
+                    score = None if seen is None else number(seen["loss"])
+                    writer.save(report.step, *state, score, copy=not world.gathers)
+                del state
+            if stop is not None and not done:
+                if writer is not None:
+                    writer.wait()
                 world.wait()
-                raise Stopped(signals.caught or signal.SIGTERM, report.step, folder.path)
+                raise Stopped(stop, report.step, folder.path)
     world.wait()
     return begun
 
 
-def resume(trainer: Trainer, kept: Checkpoints, say: Callable[[str], None]) -> int:
-    """Stand where the newest whole checkpoint stands; all processes take the same one."""
-    world = trainer.world
-    found = kept.newest(say if world.first else None)
-    step = 0 if found is None else found[0]
-    if world.add([step])[0] != step * world.size:
-        what = f"the processes do not see the same checkpoints (step {step} in process {world.rank})"
-        raise Error(what, where=kept.folder, fix="give them one folder that all of them see")
-    if found is not None:
-        trainer.restore(*found[1:])
-    if world.first:
+def resume(trainer: Trainer, kept: Checkpoints | None, say: Callable[[str], None]) -> int:
+    """Stand where the newest whole checkpoint stands: the first process reads it, and gives the others their parts."""
+    full: dict[str, Tensors] = {}
+
+    def look() -> tuple[int, dict[str, Tensors], dict[str, Any]]:
+        found = None if kept is None else kept.newest(say)
+        if found is None:
+            return 0, {}, {}
+        full.update(found[1])
+        return found[0], {name: {n: t.to("meta") for n, t in group.items()} for name, group in full.items()}, found[2]
+
+    step, outline, state = trainer.world.agreed(look)
+    if step:
+        trainer.restore(full or outline, state)
+    if kept is not None:
         kept.part_with(step)
     return step
 

@@ -9,7 +9,7 @@ from ..config import positive, probability
 from ..errors import Error
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Parallel = Literal["copies", "shards"]
+Parallel = Literal["copies", "shards", "experts"]
 SHORT = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
 # What a run that goes on may do otherwise than before: nothing that says which examples it sees.
 FREE = ("steps", "lr", "schedule", "warmup", "decay", "clip", "workers", "save", "last", "best", "every", "check",
@@ -40,7 +40,7 @@ class Train:
     compile: bool | None = None  # None: on a GPU
     checkpointing: bool = False  # compute activations twice, to save memory
     deterministic: bool = False  # the same bits in every run, on a GPU too; slower
-    parallel: Parallel = "copies"  # several processes have a copy of the model each (DDP), or a part of it (FSDP2)
+    parallel: Parallel = "copies"  # each process has a copy of the model (DDP), a part (FSDP2), or some experts
     ema: float = 0.0  # keep a moving average of the weights with this rate; 0: none
     seed: int = 0
     workers: int = 0  # processes that make batches

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .state import Tensors
 
 CPU = torch.device("cpu")
+T = TypeVar("T")
 
 
 @dataclass
@@ -22,6 +23,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
+    gathers = False  # `whole` makes new tensors, which nobody else has
 
     @property
     def first(self) -> bool:
@@ -54,9 +56,13 @@ class World:
         """Weights or moments, put together where each process has a part."""
         return tensors
 
-    def parted(self, whole: Tensor, like: Any) -> Tensor:
-        """This process's part of a tensor."""
+    def parted(self, whole: Tensor, like: Any = None) -> Tensor:
+        """This process's part of a tensor that the first one has."""
         return whole
+
+    def agreed(self, make: Callable[[], T]) -> T:
+        """What the first process finds, told to all; what goes wrong there goes wrong for all."""
+        return make()
 
     def everyones(self, tensors: Tensors) -> Tensors:
         """What each process has of its own, by rank."""

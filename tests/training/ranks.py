@@ -1,0 +1,169 @@
+"""One process of several, for tests: does the jobs of a file one after the other and writes what it saw.
+
+python -m tests.training.ranks JOBS.json, with torchrun's variables. `processes` starts as many as wanted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+RNG = np.random.default_rng(0)
+TEXT = [  # documents of unequal length, so that processes have unequal numbers of tokens
+    ". ".join(" ".join(WORDS[(s + i) % 10] for i in range(6)) for s in RNG.integers(0, 10, n)) + "."
+    for n in RNG.integers(1, 8, 80)
+]
+SIZES = {
+    "dim": 16, "layers": 2, "heads": 2, "context": 24, "ff": 32, "experts": 4, "sparse": 1, "embed": 8, "memory": 8,
+    "filters": ((1, 5), (2, 6)), "cell": 12, "slots": 9, "char_dim": 4, "dropout": 0.0, "attention_dropout": 0.0,
+    "embed_dropout": 0.0, "head_dropout": 0.0, "summary_dropout": 0.0, "jitter": 0.0, "init": 0.1,
+}  # fmt: skip
+TRAIN = {"steps": 6, "tokens": 120, "length": 24, "warmup": 2, "check": 3, "save": 3, "lr": 1e-2, "samples": 1,
+         "accumulate": 2, "best": 0, "last": 9}  # fmt: skip
+
+
+def pretrain(family, out, *, train=None, data=None, text=True, **more):
+    """A tiny run; what the family's config does not know is left out."""
+    import formers
+    from formers.registry import MEMBERS
+
+    known = {field.name for field in dataclasses.fields(MEMBERS[family].family.config)}
+    sizes = {key: value for key, value in SIZES.items() if key in known}
+    tables = {
+        "model": sizes, "train": {**TRAIN, **(train or {})},
+        "data": {"pieces": 300, "looks": 3, "held_out": 0.2, **(data or {})},
+    }  # fmt: skip
+    if more.get("resume") and (Path(out) / "run.json").is_file():
+        tables = {"train": train or {}}
+    return formers.pretrain(family, TEXT if text else None, out=out, device="cpu", **tables, **more)
+
+
+@contextlib.contextmanager
+def watched():
+    """The examples that this process learns from, step by step, and how often gradients are exchanged in each."""
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    from formers.training.distributed import Copies
+    from formers.training.loop import Trainer
+
+    seen, calls = [], []
+    name = (
+        "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
+    )  # torch < 2.13
+    before = Trainer.backward, Trainer.move, Copies.wrap, getattr(dist, name)
+
+    def backward(self, batch, *rest):
+        seen[-1].append([int(n) for n in batch.sample if n >= 0])
+        return before[0](self, batch, *rest)
+
+    def move(self, *given):
+        seen.append([])
+        calls.append(0)
+        return before[1](self, *given)
+
+    def hook(state, bucket):
+        calls[-1] += 1
+        return allreduce_hook(state, bucket)
+
+    def wrap(self, step):
+        made = before[2](self, step)
+        made.register_comm_hook(None, hook)
+        return made
+
+    def scatter(*given, **more):
+        calls[-1] += 1
+        return before[3](*given, **more)
+
+    Trainer.backward, Trainer.move, Copies.wrap = backward, move, wrap
+    setattr(dist, name, scatter)
+    try:
+        yield seen, calls
+    finally:
+        Trainer.backward, Trainer.move, Copies.wrap = before[:3]
+        setattr(dist, name, before[3])
+
+
+def job(about):
+    """One run, of all processes or of the first one alone; what was seen goes beside its folder."""
+    import torch.distributed as dist
+
+    from formers import Error
+
+    about, rank, size = dict(about), os.environ["RANK"], os.environ["WORLD_SIZE"]
+    name, alone, error = about.pop("name"), about.pop("alone", False), None
+    if not (alone and rank != "0"):
+        os.environ["WORLD_SIZE"] = "1" if alone else size
+        with watched() as (seen, calls):
+            try:
+                pretrain(**about)
+            except Error as failure:
+                error = str(failure)
+        os.environ["WORLD_SIZE"] = size
+        told = json.dumps({"seen": seen, "calls": calls, "error": error})
+        (Path(about["out"]).parent / f"{name}-{rank}.json").write_text(told)
+    dist.barrier()
+
+
+def port():
+    """One that is free."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def start(words, ranks=2, **variables):
+    """A command in several processes that belong together."""
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port()), "OMP_NUM_THREADS": "1",
+                   "WORLD_SIZE": str(ranks), "CUDA_VISIBLE_DEVICES": "", **variables}  # fmt: skip
+    return [
+        subprocess.Popen(words, env={**environment, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=subprocess.PIPE,
+                         stderr=subprocess.STDOUT, text=True, cwd=Path(__file__).parents[2])
+        for r in range(ranks)
+    ]  # fmt: skip
+
+
+def ended(started, seconds=120):
+    """Their exit codes and words; whoever is still there after some seconds is killed, and that is an error."""
+    until = time.monotonic() + seconds
+    try:
+        said = [p.communicate(timeout=max(0.1, until - time.monotonic()))[0] for p in started]
+    finally:
+        for p in started:
+            if p.poll() is None:
+                p.kill()
+                p.wait()
+    return [p.returncode for p in started], said
+
+
+def processes(folder, jobs, ranks=2, seconds=120):
+    """Do jobs in several processes; all must end well."""
+    file = Path(folder) / f"jobs-{time.monotonic_ns()}.json"
+    file.write_text(json.dumps(jobs))
+    codes, said = ended(start([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds)
+    assert codes == [0] * ranks, "\n".join(said)
+
+
+def told(folder, name):
+    """What the processes saw in a job, by rank."""
+    return [json.loads(path.read_text()) for path in sorted(Path(folder).glob(f"{name}-[0-9].json"))]
+
+
+if __name__ == "__main__":
+    import torch
+
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo")
+    for about in json.loads(Path(sys.argv[1]).read_text()):
+        job(about)
+    torch.distributed.destroy_process_group()
