@@ -66,10 +66,11 @@ def shakespeare(out: Path, **more: Any) -> dict[str, Any]:
     model = {"dim": 384, "layers": 6, "heads": 6, "context": 256, "ff": 1536, "dropout": 0.2, "attention_dropout": 0.2,
              "embed_dropout": 0.2}  # fmt: skip
     run = formers.pretrain(
-        "gpt2", stored(ids[:cut], tokenizer), held=stored(ids[cut:], tokenizer), tokenizer=tokenizer, out=out, resume=True,
-        model=model, data={"looks": 100}, train={
-            "steps": 4000, "tokens": 64 * 256, "length": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 100, "decay": 0.1,
-            "betas": (0.9, 0.99), "check": 250, "save": 1000, "ema": 0.998, "workers": 4}, **more)  # fmt: skip
+        "gpt2", stored(ids[:cut], tokenizer), held=stored(ids[cut:], tokenizer), tokenizer=tokenizer, out=out,
+        resume=True, model=model, data={"looks": 100}, train={
+            "steps": 4000, "tokens": 64 * 256, "length": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 100,
+            "decay": 0.1, "betas": (0.9, 0.99), "check": 250, "save": 250, "ema": 0.998,
+            "workers": 4}, **more)  # fmt: skip
     return {"held-out nats": judged(run, ids[cut:], 256), "curve": curve(run)}
 
 
@@ -80,7 +81,9 @@ def judged(run: Any, ids: np.ndarray, length: int) -> float:
     total = 0.0
     with torch.inference_mode():
         for x, y in zip(rows[:-1].view(-1, length).split(64), rows[1:].view(-1, length).split(64), strict=True):
-            total += float(torch.nn.functional.cross_entropy(f.logits(x).flatten(0, 1).float(), y.flatten(), reduction="sum"))
+            total += float(
+                torch.nn.functional.cross_entropy(f.logits(x).flatten(0, 1).float(), y.flatten(), reduction="sum")
+            )
     return total / (len(rows) - 1)
 
 
@@ -147,9 +150,9 @@ def enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> dict[str
     raw = np.frombuffer(unpacked(path), np.uint8)
     tokenizer, codes = bytewise()
     ids = codes[raw]
-    model = {"embed": 512, "cutoffs": (), "dim": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048, "memory": 512,
-             "clamp": None, "same_length": False, "dropout": 0.1}  # fmt: skip
-    train = {"tokens": 22 * 512, "length": 512, "lr": 4e-4, "schedule": "cosine", "warmup": 300, "decay": 0.0,
+    model = {"embed": 512, "cutoffs": (), "dim": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048,
+             "memory": 512, "clamp": None, "same_length": False, "dropout": 0.1}  # fmt: skip
+    train = {"tokens": 22 * 512, "length": 512, "lr": 2.5e-4, "schedule": "cosine", "warmup": 300, "decay": 0.0,
              "clip": 0.25, "check": 500, "save": 1000, "workers": 2, "samples": 0}  # fmt: skip
     text, held = stored(ids[:90_000_000], tokenizer), stored(ids[90_000_000:95_000_000], tokenizer)
 
@@ -168,7 +171,8 @@ def enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> dict[str
     nats, seconds = remembered(run.folder / "model", test, 128, 1024)
     fast = len(test) / seconds
     slow = sliding(run.folder / "model", test, 1024 + 128)
-    return {"steps": steps, "bits per character": nats / math.log(2), "curve": [(s, round(v / math.log(2), 4)) for s, v in curve(run)],
+    bits = [(step, round(value / math.log(2), 4)) for step, value in curve(run)]
+    return {"steps": steps, "bits per character": nats / math.log(2), "curve": bits,
             "tokens/s with memory": fast, "tokens/s sliding": slow, "ratio": fast / slow}  # fmt: skip
 
 
@@ -214,7 +218,7 @@ def bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
 
 
 def wikipedia(dump: str, most: int = 10**9) -> list[str]:
-    """The articles of a dump as plain text: no redirects, tables, templates, links or markup; a few sentences at least."""
+    """The articles of a dump as plain text of a few sentences at least: no redirects, tables, templates or markup."""
     found = []
     for page in re.findall(r"<text xml:space=\"preserve\">(.*?)</text>", dump, re.DOTALL)[:most]:
         if page[:9].lower() == "#redirect":
@@ -223,7 +227,9 @@ def wikipedia(dump: str, most: int = 10**9) -> list[str]:
         text = re.sub(r"<!--.*?-->|<ref[^>]*/>|<(ref|math|table|pre|gallery)\b.*?</\1>", " ", text, flags=re.DOTALL)
         for _ in range(4):  # from the inside out
             text = re.sub(r"\{\{[^{}]*\}\}|\{\|[^{}]*?\|\}", " ", text)
-        text = re.sub(r"\[\[(?:[Ii]mage|[Ff]ile|[Cc]ategory|[a-z-]{2,12}):[^\[\]]*(?:\[\[[^\]]*\]\][^\[\]]*)*\]\]", " ", text)
+        text = re.sub(
+            r"\[\[(?:[Ii]mage|[Ff]ile|[Cc]ategory|[a-z-]{2,12}):[^\[\]]*(?:\[\[[^\]]*\]\][^\[\]]*)*\]\]", " ", text
+        )
         text = re.sub(r"\[\[(?:[^|\]]*\|)?([^\]]*)\]\]", r"\1", text)
         text = re.sub(r"\[https?:\S*\s?([^\]]*)\]|https?:\S+", r"\1", text)
         text = re.sub(r"<[^>]{1,80}>|'{2,}|^[*#:;|!{=].*$|\(\s*\)", "", text, flags=re.MULTILINE)

@@ -1,6 +1,6 @@
 """The whole loop on one GPU: data, copies, step, clipping, checks, metrics; GPT-2 124M and BERT-base on made-up text.
 
-    python -m benchmarks.loop
+python -m benchmarks.loop
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ from formers.training.world import World
 STEPS = 60
 
 
-def timed(name: str, family: str, head: str, goal: object, tokens: int, length: int, workers: int, spare: int = 0) -> None:
+def timed(
+    name: str, family: str, head: str, goal: object, tokens: int, length: int, workers: int, spare: int = 0
+) -> None:
     """Tokens a second of the loop, after its first steps."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ids = np.random.default_rng(0).integers(10, 30000, 4_000_000 // (length - spare) * (length - spare)).astype(np.uint16)
+    ids = (
+        np.random.default_rng(0).integers(10, 30000, 4_000_000 // (length - spare) * (length - spare)).astype(np.uint16)
+    )
     store = Store(ids, np.arange(0, len(ids) + 1, length - spare), 30522, "x")
     f = formers.build(family, head=head)
     settings = Train(steps=STEPS, tokens=tokens, length=length, lr=1e-4, warmup=10, workers=workers)

@@ -14,7 +14,7 @@ import formers
 from formers.cli.main import app
 from formers.data.readers import bundled
 from formers.text import wordpiece
-from formers.training.pretrain import RECIPES
+from formers.training.recipes import recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
@@ -35,7 +35,7 @@ def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     for language in ("en", "ko"):
         tokenizer = wordpiece.train(bundled(language)[0][:200], 1024)
-        f = formers.build("bert", head="mlm", vocab=len(tokenizer), **RECIPES["bert"].model)
+        f = formers.build("bert", head="mlm", vocab=len(tokenizer), **recipe("bert").model)
         f.tokenizer = tokenizer
         formers.save(f, folder / f"formers-demo-{language}" / "bert")
     formers.save(f, folder / "my-bert")

@@ -144,12 +144,10 @@ def test_sizes_that_are_none(text):
 
 def test_demo_in_small(capsys, tmp_path, monkeypatch):
     """The demo's own path with a tenth of the steps; make demo runs it whole."""
-    import dataclasses
+    from formers.training import recipes
 
-    from formers.training import pretrain
-
-    quick = {name: dataclasses.replace(r, steps=30) for name, r in pretrain.RECIPES.items()}
-    monkeypatch.setattr(pretrain, "RECIPES", quick)
+    for table in (recipes.QUICK, recipes.MASKED):
+        monkeypatch.setitem(table, "steps", 30)
     for language in ("ko", "en"):
         out = tmp_path / language
         code, text, _ = run(capsys, "demo", "--language", language, "--out", str(out))

@@ -27,7 +27,10 @@ def on_gpu(name, **more):
     for part in cpu.model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
-    settings = {**{f: getattr(cpu.settings, f) for f in ("steps", "tokens", "accumulate", "length", "lr", "warmup")}, **more}
+    settings = {
+        **{f: getattr(cpu.settings, f) for f in ("steps", "tokens", "accumulate", "length", "lr", "warmup")},
+        **more,
+    }
     gpu = small(name)
     for part in gpu.model.modules():
         if isinstance(part, torch.nn.Dropout):
@@ -83,7 +86,7 @@ def test_a_run_on_a_gpu(tmp_path):
     text = [" ".join(np.random.default_rng(i).choice(["one", "two", "three", "four"], 200)) for i in range(40)]
     run = formers.pretrain(
         "gpt2", text, out=tmp_path / "run", model={"dim": 32, "layers": 2, "heads": 2, "context": 32, "ff": 64},
-        train={"steps": 30, "tokens": 512, "length": 32, "workers": 2}, data={"pieces": 300},
+        train={"steps": 80, "tokens": 512, "length": 32, "workers": 2, "warmup": 5, "lr": 5e-3}, data={"pieces": 300},
     )  # fmt: skip
     assert run.score.loss < run.baseline.loss
     assert formers.load(tmp_path / "run" / "model").config.layers == 2

@@ -1,5 +1,5 @@
-"""Every family pretrains with its own objective: the loss falls, two runs are equal bit for bit, the stored curve is met
-to 1e-3 on any machine, and a run goes on from its own checkpoint.
+"""Every family pretrains with its own objective: the loss falls, two runs are equal bit for bit, the stored curve is
+met to 1e-3 on any machine, and a run goes on from its own checkpoint.
 
 python -m tests.training.test_every_family writes the curves anew.
 """
@@ -89,5 +89,8 @@ def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
 
 
 if __name__ == "__main__":
-    rows = (f'  "{n}": {json.dumps([{k: round(v, 5) for k, v in row.items()} for row in losses(trainer(n))])}' for n in NAMES)
+    rows = (
+        f'  "{n}": {json.dumps([{k: round(v, 5) for k, v in row.items()} for row in losses(trainer(n))])}'
+        for n in NAMES
+    )
     CURVES.write_text("{\n" + ",\n".join(rows) + "\n}\n")

@@ -63,11 +63,11 @@ class Visible:
         return (k < self.used) | self.table[b, q - self.used, (k - self.used).clamp(min=0)]
 
 
-@dataclass(frozen=True)
 class Both:
     """What every one of these masks allows."""
 
-    parts: tuple[Index, ...]
+    def __init__(self, parts: tuple[Index, ...]):  # no dataclass: torch 2.11 compiles none that is made in a step
+        self.parts = parts
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -116,11 +117,21 @@ def pretrain(
         former, score, baseline = run.former, run.judged, None
         if world.first:
             former, best = finish(folder, run)
-            baseline = run.unigram()
+            score, baseline = judged(folder, best, run) or score, run.unigram()
             result(folder, run, best, score, baseline)
             report(folder)
         world.close()
     return Run(path, former, score, baseline, time.perf_counter() - began)
+
+
+def judged(folder: Folder, step: int, run: Course) -> Score | None:
+    """The score of the checkpoint that was taken, as it was measured then."""
+    seen = next((row["held"] for row in folder.history() if row["step"] == step and "held" in row), None)
+    if seen is None:
+        return None
+    rest = {name: math.nan if value is None else value for name, value in seen.items() if name != "loss"}
+    part = getattr(run.goals[-1], "part", "")
+    return Score(rest.get(part, math.nan), rest.get(f"{part}/right", math.nan), rest)
 
 
 def result(folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None) -> None:

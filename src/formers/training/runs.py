@@ -201,7 +201,7 @@ def drive(
                     tell(report)
                 if sample is not None and report.step in asked:
                     sample(report.step)
-            if writer.failed:
+            if writer is not None and writer.failed:
                 writer.wait()
             done = report.step == s.steps
             caught = [float(signals.caught == number) for number in CODES]
