@@ -214,7 +214,8 @@ def bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
             "check": 500, "save": 2000, "workers": 10, "steps": 10000}, **more)  # fmt: skip
     score = run.score.all
     return {"articles": len(articles), "NSP": score["nsp/right"], "masked": score["mlm/right"], "nats": score["mlm"],
-            "NSP curve": [(r["step"], round(r["held"]["nsp/right"], 4)) for r in run.history if "held" in r]}  # fmt: skip
+            "NSP curve": [(r["step"], round(r["held"]["nsp/right"], 4)) for r in run.history if "held" in r],
+            }  # fmt: skip
 
 
 def wikipedia(dump: str, most: int = 10**9) -> list[str]:

@@ -32,17 +32,17 @@ CASES = {
     "mixture pairs": {"tasks": [("nsp", 24), ("sop", 20)]},
 }  # fmt: skip
 SUMS = """
-causal f13a00c20f29
-causal across 322f3c886d5f
+causal 983f881f09c5
+causal across decab6877af1
 causal streams fe9bff301c1f
-prefix fe402dd9d766
+prefix d580de38179d
 seq2seq 2eeaae03cd23
-bidirectional 01c65b20849e
-masked 5096645e5acb
-masked across cd14ecc43350
-masked most 69eb14a40127
-words 35aa6c3f97e8
-ngrams 5ce3ce44376b
+bidirectional f838633b0576
+masked bc8f9f97afa5
+masked across 27d961e18102
+masked most 9cc81d0db44d
+words 8e1e8d635e2e
+ngrams 27f2dbd8d01e
 nsp 4d59a521db49
 nsp short 55cd7f3c7954
 sop fb92346e871a
@@ -53,18 +53,18 @@ permutation streams 871bc3778862
 denoise 42fd4980576f
 denoise released 23dcb508b463
 denoise all 6716bf035ea1
-denoise across 5e50ce7fb740
+denoise across 9bfd848dcf4f
 spans d244d2af4314
-spans across cd6efec86769
+spans across 8ff488e42413
 switch d244d2af4314
-prefix_spans 70ab69dc1bc4
-deshuffle 949234499000
-units c0dc7ca6ea81
-units phrase 1ed67303158e
-units entity c2d2bdcf3423
+prefix_spans 2c3dcdb7973b
+deshuffle 239e42030d2b
+units 3412cc00c815
+units phrase ed72d0aef5a5
+units entity f75d0f4aaeaa
 unit_pairs 46aa5118be97
 dialogue a92be03e3ffb
-mixture 295263ba1c37
+mixture 5b9215458372
 mixture masked 17d719ead892
 mixture pairs 929afdfdc167
 """
