@@ -407,3 +407,23 @@ def test_real_files(data):
         expected = [row["text"] for row in csv.DictReader(file, dialect="excel-tab")]
     expected = [unicodedata.normalize("NFC", text) for text in expected if text.strip()]
     assert taken(data / "classify" / "nsmc.test.tsv.xz")[0] == expected
+
+
+def test_pairs_of_columns(tmp_path):
+    """Several columns by commas: the sides of a pair, with one tab between them, from every kind of table."""
+    want = ["ein Hund\ta dog", "zwei Katzen\ttwo cats"]
+    rows = [{"de": "ein\tHund ", "en": "a dog"}, {"de": "zwei\nKatzen", "en": " two  cats"}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    (tmp_path / "a.tsv").write_text("id\ten\tde\n1\ta dog\tein Hund\n2\ttwo cats\tzwei Katzen\n", encoding="utf-8")
+    assert list(read(tmp_path / "a.jsonl", column="de,en")) == want
+    assert list(read(tmp_path / "a.tsv", column="de,en")) == want
+    assert list(read(rows, column="de,en")) == want
+    pandas = pytest.importorskip("pandas")
+    assert list(read(pandas.DataFrame(rows), column="de,en")) == want
+    pandas.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
+    assert list(read(tmp_path / "a.parquet", column="de,en")) == want
+    assert list(read([{"de,en": "one"}], column="de,en")) == ["one"], "a column of that very name"
+    with pytest.raises(Error, match="no column 'de,fr'"):
+        list(read(rows, column="de,fr"))
+    with pytest.raises(Error, match="no text in 'en'"):
+        list(read([*rows, {"de": "drei", "en": 3}], column="de,en"))

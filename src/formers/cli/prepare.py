@@ -24,7 +24,7 @@ def prepare(
     tokenizer: Path,
     out: Path,
     unit: Literal["auto", "line", "block", "file"] = "auto",
-    splitter: Literal["rules", "kiwi", "none"] = "rules",
+    splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules",
     units: str | None = None,
     held_out: str = "0",
     deduplicate: Literal["exact", "near", "no"] = "no",
@@ -53,7 +53,7 @@ def prepare(
     unit
         What a document is in text files: a line, a block between blank lines, a file. auto looks at each file.
     splitter
-        How sentences are found: rules, kiwi (Korean, extra ko), or none.
+        How sentences are found: rules, kiwi (Korean, extra ko), tabs (pairs: a source, a tab, its target), or none.
     units
         Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a line.
     held_out

@@ -13,7 +13,9 @@ from cyclopts import Parameter
 class Reading:
     """How files are read."""
 
-    column: Annotated[str | None, Parameter(help="The column or key with the text, in tables and jsonl.")] = None
+    column: Annotated[
+        str | None, Parameter(help="The column or key with the text, in tables and jsonl; two for pairs: de,en.")
+    ] = None
     encoding: Annotated[str, Parameter(help="How text files are encoded: utf-8, cp949, utf-16, …")] = "utf-8"
     skip: Annotated[bool, Parameter(help="Count broken rows of tables and leave them out, instead of stopping.")] = (
         False

@@ -59,7 +59,10 @@ def encode(
         return [*begins, *bits]
 
     rows: list[tuple[list[int], list[int]]]
-    if split is None and units is None:
+    if split is tabs:
+        rows = sides(texts, tokenizer)
+        noted += [(len(found), []) for _, found in rows]
+    elif split is None and units is None:
         rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False, parse=False)]
     else:
         rows = tokenizer.encode_with_places(texts, places)
@@ -117,10 +120,32 @@ def edges(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
     return found
 
 
+def tabs(text: str) -> list[int]:
+    """Where the sides of a pair begin: behind each tab."""
+    return [m.end() for m in re.finditer("\t", text)]
+
+
+def sides(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
+    """Pairs, a source and a target with a tab between them: each side is encoded by itself, as it will be in use."""
+    parts = [text.split("\t") for text in texts]
+    made = iter(tokenizer.encode_batch([part for row in parts for part in row], special=False, parse=False))
+    rows = []
+    for row in parts:
+        ids: list[int] = []
+        begins = []
+        for _ in row:
+            begins.append(len(ids))
+            ids += next(made)
+        rows.append((ids, [begin for begin in begins if begin < len(ids)]))
+    return rows
+
+
 def splitter(name: str | None) -> Split | None:
-    """How documents are cut into sentences: None (not at all), rules or kiwi."""
+    """How documents are cut into sentences: None (not at all), rules, kiwi, or at tabs (pairs)."""
     if name is None:
         return None
+    if name == "tabs":
+        return tabs
     if name == "kiwi":
         from ..text import korean
 

@@ -41,7 +41,7 @@ class Options:
             raise Error(f"a share of {self.held_out} cannot be held out", fix="give for example 0.01 or 1%")
         if not 0 < self.shard < 2**32:
             raise Error(f"a shard cannot have {self.shard:,} tokens", fix="take for example 100 million")
-        for name, known in (("splitter", ("rules", "kiwi")), ("deduplicate", ("exact", "near"))):
+        for name, known in (("splitter", ("rules", "kiwi", "tabs")), ("deduplicate", ("exact", "near"))):
             if getattr(self, name) not in (None, *known):
                 fix = "choose " + " or ".join(known) + ", or leave it out"
                 raise Error(f"there is no {name} {getattr(self, name)!r}", fix=fix)

@@ -56,8 +56,8 @@ def pick(rows: Sequence[Mapping[str, Any]], column: str | None, changes: Changes
     """The column that holds the text, by its name or as the only one with words in it."""
     names = list(dict.fromkeys(name for row in rows for name in row if name is not None))
     if column is not None:
-        if column in names:
-            return column
+        if column in names or ("," in column and set(column.split(",")) <= set(names)):
+            return column  # one, or several by commas: a pair
         raise Error(f"there is no column {column!r}; there are {listed(names)}", where=where, fix="choose one of these")
     wordy = [n for n in names if any(isinstance(row.get(n), str) and not NUMBER.issuperset(row[n]) for row in rows)]
     found = next((n for known in NAMES for n in names if str(n).lower() == known), None)
@@ -66,6 +66,16 @@ def pick(rows: Sequence[Mapping[str, Any]], column: str | None, changes: Changes
         raise Error(f"which column is the text? There are {listed(names)}", where=where, fix=WHICH)
     changes.note(f"the column {found!r} is the text")
     return found
+
+
+def names_in(chosen: str, names: Iterable[Any]) -> list[str]:
+    """The columns that are meant: one, or several by commas."""
+    return [chosen] if chosen in set(names) else chosen.split(",")
+
+
+def joined(values: Sequence[str]) -> str:
+    """The sides of a pair as one text, with tabs between them and in no other place."""
+    return values[0] if len(values) == 1 else "\t".join(" ".join(value.split()) for value in values)
 
 
 def listed(names: Iterable[Any]) -> str:
@@ -78,8 +88,15 @@ def texts(rows: Iterator[Any], column: str | None, changes: Changes, where: obje
     first = list(itertools.islice(rows, SAMPLE))
     records = [row for _, row in first if isinstance(row, Mapping)]
     chosen = pick(records, column, changes, where) if records else ""
+    pair = names_in(chosen, {name for row in records for name in row}) if "," in chosen else []
     for number, row in itertools.chain(first, rows):
         value = row
+        if len(pair) > 1 and isinstance(row, Mapping):
+            if odd := [name for name in pair if not isinstance(row.get(name), str)]:
+                wants.broken(f"there is no text in {odd[0]!r}", f"{where}, line {number}")
+            else:
+                yield joined([row[name] for name in pair])
+            continue
         if isinstance(row, Mapping):
             if chosen not in row:
                 wants.broken(f"there is no {chosen!r}", f"{where}, line {number}")
@@ -128,10 +145,10 @@ def of_separated(path: Path, mark: str, wants: Wants) -> Iterator[str]:
     _, names = next(rows, (0, []))
     first = list(itertools.islice(rows, SAMPLE))
     records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
-    at = names.index(pick(records, wants.column, wants.changes, path))
+    at = [names.index(name) for name in names_in(pick(records, wants.column, wants.changes, path), names)]
     for number, row in itertools.chain(first, rows):
         if len(row) == len(names):
-            yield row[at]
+            yield joined([row[i] for i in at])
         elif row:  # not a blank line
             wants.broken(f"a row has {len(row)} fields, the first one {len(names)}", f"{path}, line {number}")
 
@@ -184,10 +201,12 @@ def of_parquet(path: Path, wants: Wants) -> Iterator[str]:
                 file.writelines(chunks(path))
         try:
             table = pyarrow.parquet.ParquetFile(plain, pre_buffer=False, buffer_size=1 << 20)
-            name = pick([columns(table.schema_arrow, pyarrow)], wants.column, wants.changes, path)
-            for batch in table.iter_batches(batch_size=256, columns=[name]):
+            known = columns(table.schema_arrow, pyarrow)
+            names = names_in(pick([known], wants.column, wants.changes, path), known)
+            for batch in table.iter_batches(batch_size=256, columns=names):
                 wants.changes.lines += len(batch)
-                yield from values(batch.column(0), pyarrow)
+                sides = zip(*(values(batch.column(name), pyarrow) for name in names), strict=True)
+                yield from (joined(row) for row in sides)
         except (pyarrow.ArrowException, OSError) as e:
             raise Error(f"the parquet file is damaged ({e})", where=path, fix="fetch or make it again") from e
 
@@ -219,10 +238,11 @@ def of_python(source: Any, column: str | None, changes: Changes, skip: bool = Fa
         raise Error("these strings look like file names", fix="hand in Path objects, or find([...])")
     if hasattr(source, "iloc") and hasattr(source, "columns"):  # a DataFrame
         name = pick([*rows.head(SAMPLE).to_dict("records"), dict.fromkeys(rows.columns)], column, changes, None)
-        rows = rows[name]
+        pair = names_in(name, rows.columns)
+        rows = rows[name] if len(pair) == 1 else rows[pair].to_dict("records")
     elif hasattr(source, "select_columns") and getattr(source, "features", None):  # a dataset of HF
         kinds = {n: "words" if "string" in str(getattr(f, "dtype", "")) else None for n, f in rows.features.items()}
-        rows = rows.select_columns([column := pick([kinds], column, changes, None)])
+        rows = rows.select_columns(names_in(column := pick([kinds], column, changes, None), kinds))
     yield from texts(counted(rows, changes), column, changes, "the documents", wants)
 
 

@@ -30,7 +30,7 @@ class Data:
     pieces: int = 1024  # of so many pieces
     unit: Literal["auto", "line", "block", "file"] = "auto"  # what a document is in text files
     column: str | None = None  # the column or key with the text, in tables and jsonl
-    splitter: Literal["rules", "kiwi", "none"] = "rules"  # how sentences are found
+    splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules"  # how sentences are found; tabs: pairs
     units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
     deduplicate: Literal["exact", "near", "no"] = "no"
     held: tuple[str, ...] = ()  # files to be judged by,
@@ -129,6 +129,8 @@ def checked(family: str, merged: dict[str, dict[str, Any]], given: dict[str, Any
     goal = {"name": declared.objective, **merged["objective"]}
     if goal["name"] not in OBJECTIVES:
         raise Error(f"the objective {goal['name']!r} is not available", fix=suggest(str(goal["name"]), OBJECTIVES))
+    if goal["name"] == "seq2seq":  # a document is a pair
+        merged["data"] = {"splitter": "tabs", "unit": "line", **merged["data"]}
     options = settings(OBJECTIVES[goal["name"]].kind)
     for key in goal:
         if key != "name" and key not in options:

@@ -1,0 +1,62 @@
+"""Families that learn from pairs: a source and its target."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import formers
+from formers import Error
+from formers.data.encode import encode, tabs
+from formers.data.store import Store
+from formers.objectives.choose import objective
+from formers.text.trainers import train
+
+WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
+
+
+def pairs(number=120):
+    r = np.random.default_rng(0)
+    rows = [r.choice(list(WORDS), r.integers(2, 6)) for _ in range(number)]
+    return [(" ".join(row), " ".join(WORDS[w] for w in row)) for row in rows]
+
+
+def test_each_side_is_encoded_by_itself():
+    rows = [*pairs(9), ("", "nothing"), ("alone", "")]
+    tokenizer = train("transformer", [side for row in rows for side in row], 300)
+    made = encode(["\t".join(row) for row in rows], tokenizer, tabs)
+    end = tokenizer.id("eos")
+    starts = np.concatenate(([0], np.cumsum(made.lengths)))
+    for n, (source, target) in enumerate(rows):
+        ids = made.ids[starts[n] : starts[n + 1]].tolist()
+        assert ids == [*tokenizer.encode(source, special=False), *tokenizer.encode(target, special=False), end]
+    store = Store.of(["\t".join(row) for row in rows], tokenizer, sentences="tabs")
+    goal = objective("seq2seq", tokenizer, 32)
+    plan = goal.plan(store, 0, 0)
+    assert len(plan) == 9, "what lacks a side is no pair"
+
+
+@pytest.mark.parametrize("family", ["seq2seq", "transformer", "gnmt"])
+def test_from_a_table_to_a_model(family, tmp_path):
+    text = "".join(f"{a}\t{b}\n" for a, b in pairs())
+    (tmp_path / "pairs.tsv").write_text("de\ten\n" + text, encoding="utf-8")
+    small = {"dim": 16, "layers": 2 if family == "gnmt" else 1, "heads": 2, "ff": 32, "context": 32}
+    known = formers.build(family).config
+    run = formers.pretrain(
+        family, tmp_path / "pairs.tsv", out=tmp_path / "run", data={"column": "de,en", "pieces": 300, "held_out": 0.1},
+        model={k: v for k, v in small.items() if hasattr(known, k)},
+        train={"steps": 40, "tokens": 256, "length": 32, "lr": 1e-2, "warmup": 4, "samples": 1},
+    )  # fmt: skip
+    losses = [row["loss"] for row in run.history if "losses" in row]
+    assert losses[-1] < losses[0] - 1
+    assert run.score.loss < run.baseline.loss
+    (tmp_path / "lines.txt").write_text(text, encoding="utf-8")
+    again = formers.pretrain(family, tmp_path / "lines.txt", out=tmp_path / "two", data={"pieces": 300}, train={
+        "steps": 1, "tokens": 256, "length": 32},
+        model={k: v for k, v in small.items() if hasattr(known, k)})  # fmt: skip
+    assert again.folder.is_dir()
+
+
+def test_text_that_is_no_pairs(tmp_path):
+    with pytest.raises(Error, match="no document is a pair"):
+        formers.pretrain("seq2seq", ["only one side"] * 20, out=tmp_path / "run")
