@@ -1,10 +1,11 @@
-"""CPU: BERT-base encoding a ragged batch, formers and transformers in one run, fp32 and bf16.
+"""CPU: BERT-base encoding a ragged batch, and a training step of a small GPT-2; formers and transformers in one run.
 
     make bench
-    python -m benchmarks.cpu encode
+    python -m benchmarks.cpu encode train
 
-The work is 32 texts of 6 to 128 tokens, 2,025 tokens in all; a padded batch has 3,712 places. Where a virtual machine
-announces AMX and crashes on it, bf16 needs ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, for both sides alike.
+Training is the loop's own step, gradients clipped, on 8 x 256 tokens; the peer does not clip. Encoding is 32 texts of 6
+to 128 tokens, 2,025 tokens in all; a padded batch has 3,712 places. Where a virtual machine announces AMX and
+crashes on it, bf16 needs ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, for both sides alike.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 if subprocess.run(
     [sys.executable, "-c", "import torch; x = torch.ones(64, 64).bfloat16(); x @ x"], capture_output=True, check=False
@@ -53,7 +55,49 @@ def encode() -> None:
             )
 
 
-WORKS = {"encode": encode}
+def train() -> None:
+    """A GPT-2 of 14 M, 8 x 256 tokens, no dropout: one step of the loop, and the peer's."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from formers.batch import Batch
+    from formers.objectives.causal import CausalLM
+    from formers.training.loop import Trainer
+    from formers.training.settings import Train
+
+    torch.manual_seed(0)
+    ids = torch.randint(0, 8192, (8, 256))
+    quiet = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
+    theirs = GPT2LMHeadModel(
+        GPT2Config(vocab_size=8192, n_positions=256, n_layer=6, n_embd=384, n_head=6, use_cache=False, **quiet)
+    ).train()
+    optimizer = torch.optim.AdamW(theirs.parameters(), fused=True)
+
+    def peer() -> None:
+        theirs(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    goal = CausalLM(256)
+    labels = torch.cat((ids[:, 1:], torch.full((8, 1), -100)), 1).flatten()
+    batch = Batch.of(ids).replace(labels=labels, sample=torch.arange(8))
+
+    def loop(precision: str, compiled: bool) -> Any:
+        none = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), 0.0)
+        f = formers.build("gpt2", vocab=8192, context=256, layers=6, dim=384, heads=6, ff=1536, **none)
+        settings = Train(tokens=2048, length=256, precision=precision, compile=compiled)  # type: ignore[arg-type]
+        made = Trainer(f.model, [goal], settings)
+        return lambda: made.move([batch], goal)
+
+    in_turns(
+        "GPT-2 14M training step, 8 x 256", 2048,
+        {
+            "transformers, fp32": peer, "formers, fp32": loop("fp32", False), "formers, bf16": loop("bf16", False),
+            "formers, fp32, compiled": loop("fp32", True), "formers, bf16, compiled": loop("bf16", True),
+        },
+    )  # fmt: skip
+
+
+WORKS = {"encode": encode, "train": train}
 
 
 def main() -> None:
