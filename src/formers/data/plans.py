@@ -91,6 +91,10 @@ class Objective(Protocol):
         """
         ...
 
+    def counts(self, batch: Batch) -> dict[str, int]:
+        """How many places each named loss has, known before the model has run."""
+        ...
+
     def loss(self, model: Any, batch: Batch) -> Any:
         """The named losses as (sum, count)."""
         ...
