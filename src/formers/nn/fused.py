@@ -101,24 +101,9 @@ def forward(
     log = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
     sizes = (q_longest, k_longest)
     given, flags = _arguments(
-        q,
-        k,
-        v,
-        q_starts,
-        k_starts,
-        bias,
-        extra,
-        seg_q,
-        seg_k,
-        places,
-        rank_q,
-        rank_k,
-        seed,
-        *sizes,
-        scale,
-        dropout,
+        q, k, v, q_starts, k_starts, bias, extra, seg_q, seg_k, places, rank_q, rank_k, seed, *sizes, scale, dropout,
         shifted,
-    )
+    )  # fmt: skip
     documents = q_starts.shape[0] - 1
     size = FORWARD_SHIFTED if shifted else FORWARD
     grid = (-(-q_longest // size[0]), documents * q.shape[1])
@@ -150,24 +135,9 @@ def backward(
     delta = torch.empty_like(log)
     d_extra = torch.empty(0 if extra is None else log.shape, dtype=torch.float32, device=q.device)
     given, flags = _arguments(
-        q,
-        k,
-        v,
-        q_starts,
-        k_starts,
-        bias,
-        extra,
-        seg_q,
-        seg_k,
-        places,
-        rank_q,
-        rank_k,
-        seed,
-        *sizes,
-        scale,
-        dropout,
+        q, k, v, q_starts, k_starts, bias, extra, seg_q, seg_k, places, rank_q, rank_k, seed, *sizes, scale, dropout,
         shifted,
-    )
+    )  # fmt: skip
     blocks = _blocks(q, k, documents, sizes, rank_q is not None, BACK_QUERIES)
     at: tuple[int, ...] = (0, 0, 0, 0)
     if bias is None:
