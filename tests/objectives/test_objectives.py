@@ -408,13 +408,13 @@ def test_robertas_marks():
 
 MASKED = {"rate", "masked", "random", "most", "grams", "across", "part"}
 OWN = {
-    "causal": {"across", "prefix", "streams", "part"},
+    "causal": {"across", "prefix", "rows", "streams", "part"},
     "seq2seq": {"start", "smoothing", "prefix", "part"},
-    "bidirectional": {"slots", "sampled", "streams", "part"},
+    "bidirectional": {"slots", "sampled", "rows", "streams", "part"},
     "masked": MASKED,
     "nsp": MASKED - {"across"} | {"short", "answer"},
     "sop": MASKED - {"across"} | {"short", "answer", "fallback"},
-    "permutation": {"share", "grams", "context", "released", "streams", "reversed", "part"},
+    "permutation": {"share", "grams", "context", "released", "rows", "streams", "reversed", "part"},
     "denoise": {
         "start", "language", "infill", "mean", "permute", "masked", "delete", "insert", "rotate", "released", "across",
         "part",
