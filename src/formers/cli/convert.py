@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,7 +110,8 @@ def export(
     free(out)
     with progress(Console(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
-        write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
+        with noted():
+            write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
     report(former, out)
 
 
@@ -118,19 +121,27 @@ def answer(source: str, reader: str, **how: Any) -> None:
 
     with progress(Console(stderr=True), "check", quiet=2) as tell:
         former = opened(source, dtype=None, tell=tell, **how)
-    Console(highlight=False, soft_wrap=True).print(f"{reader}: {check(former, reader)}", markup=False)
+    with noted():
+        said = check(former, reader)
+    Console(highlight=False, soft_wrap=True).print(f"{reader}: {said}", markup=False)
 
 
 def opened(source: str, *, dtype: Dtype | None, **how: Any) -> Any:
-    """Load a model; what formers has to say about it goes to the terminal, not into a Python warning."""
+    """Load a model."""
     from ..interop.directory import load
 
+    with noted():
+        return load(source, dtype=None if dtype is None else torch_dtype(dtype), **how)
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """What formers has to say about a model goes to the terminal, not into a Python warning."""
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
-        former = load(source, dtype=None if dtype is None else torch_dtype(dtype), **how)
+        yield
     for note in notes:
         Console(stderr=True, highlight=False).print(f"formers: note: {note.message}", markup=False)
-    return former
 
 
 def report(former: Any, out: Path) -> None:

@@ -29,7 +29,7 @@ VLLM = {
         ("GPT2ForSequenceClassification", "BertForSequenceClassification", "RobertaForSequenceClassification"),
         "it classifies texts",
     ),
-    "BertForTokenClassification": "it classifies tokens, in versions from 0.11 on",
+    "BertForTokenClassification": "it classifies tokens, in newer versions",
 }
 DROPPED = ("BartModel", "BartForConditionalGeneration", "MBartForConditionalGeneration")  # after vLLM 0.10.2
 # Values that vLLM's classes insist on, or take for granted.
@@ -67,7 +67,7 @@ def written(one: Member, former: Former) -> dict[str, Any]:
     """The config.json that an export writes, if it says all that this model is."""
     hf = one.family.hf
     if hf is None:
-        raise alone(f"{one.name} has no format in transformers")
+        raise alone(f"{one.name} has no format in transformers, and the others take no other")
     try:
         config = their_config(former, former.dtype)
     except Error as error:
@@ -86,7 +86,10 @@ def written(one: Member, former: Former) -> dict[str, Any]:
 
 def alone(why: str, fix: str | None = None) -> Error:
     """The answer no, whoever asks."""
-    return Error(f"no, only formers can load it: {why}", fix=fix or "keep it as a formers directory")
+    return Error(
+        f"no, none of transformers, vLLM and text-embeddings-inference can load it: {why}",
+        fix=fix or "keep it as a formers directory",
+    )
 
 
 class Tensors:
