@@ -180,6 +180,15 @@ def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
         assert torch.equal(a, b), name
 
 
+def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
+    folder, _ = trained
+    begin = ["--init", folder, "--tokenizer", folder, "--data", text, "--out", tmp_path / "next", "--train.length", 24]
+    code, _, err = run(capsys, "pretrain", "gpt2", *begin, "--train.steps", 1, "--train.lr", 0, "--train.tokens", 240)
+    assert code == 0, err
+    first, again = (dict(formers.load(path).model.named_parameters()) for path in (folder, tmp_path / "next"))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+
+
 def test_a_run_is_exported_by_its_folder(capsys, trained, tmp_path):
     folder, _ = trained
     code, said, _ = run(capsys, "export", folder, "--check", "vllm")
