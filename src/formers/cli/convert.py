@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
 
 from ..config import size
+from ..errors import Error
 from .progress import progress
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -63,22 +66,24 @@ def import_(
 
 def export(
     source: str,
-    out: Path,
+    out: Path | None = None,
     *,
     head: str = "auto",
     dtype: Dtype | None = None,
     shard: str = "5GB",
     pickle: bool = False,
+    check: Literal["transformers", "vllm", "tei"] | None = None,
 ) -> None:
     """Turn a model into a directory that transformers' from_pretrained opens; ELMo, into options.json and hdf5.
 
     formers export my-bert bert-for-hf
     formers export my-gpt2 gpt2-half --dtype bfloat16 --shard 500MB
+    formers export runs/gpt2-1 --check vllm
 
     Parameters
     ----------
     source
-        A formers directory, or anything that import takes.
+        A formers directory, the folder of a training run, or anything that import takes.
     out
         The directory to write; it must not exist yet.
     head
@@ -89,28 +94,54 @@ def export(
         The largest size of one file of weights.
     pickle
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
+    check
+        Write nothing; say whether this reader could load the exported model (exit code 0) or why not (2). tei is
+        Hugging Face's text-embeddings-inference.
     """
     from ..interop.directory import export as write
     from ..interop.safe import free
 
     limit = size(shard)
+    if check is not None:
+        answer(source, check, head=head, pickle=pickle)
+        return
+    if out is None:
+        raise Error("no directory to write is named", fix=f"formers export {source} OUT")
     free(out)
     with progress(Console(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
-        write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
+        with noted():
+            write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
     report(former, out)
 
 
+def answer(source: str, reader: str, **how: Any) -> None:
+    """Say whether a reader can load what an export would write."""
+    from ..interop.serving import check
+
+    with progress(Console(stderr=True), "check", quiet=2) as tell:
+        former = opened(source, dtype=None, tell=tell, **how)
+    with noted():
+        said = check(former, reader)
+    Console(highlight=False, soft_wrap=True).print(f"{reader}: {said}", markup=False)
+
+
 def opened(source: str, *, dtype: Dtype | None, **how: Any) -> Any:
-    """Load a model; what formers has to say about it goes to the terminal, not into a Python warning."""
+    """Load a model."""
     from ..interop.directory import load
 
+    with noted():
+        return load(source, dtype=None if dtype is None else torch_dtype(dtype), **how)
+
+
+@contextmanager
+def noted() -> Iterator[None]:
+    """What formers has to say about a model goes to the terminal, not into a Python warning."""
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
-        former = load(source, dtype=None if dtype is None else torch_dtype(dtype), **how)
+        yield
     for note in notes:
         Console(stderr=True, highlight=False).print(f"formers: note: {note.message}", markup=False)
-    return former
 
 
 def report(former: Any, out: Path) -> None:

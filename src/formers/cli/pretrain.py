@@ -94,7 +94,9 @@ def verb(member: Member) -> Callable[..., None]:
             return
         run(member.name, given, out, config, resume, device, tensorboard, top)
 
-    pretrain.__doc__ = HELP.format(help=member.help.capitalize(), name=member.name, presets="see formers tree")
+    pretrain.__doc__ = HELP.format(
+        help=member.help[0].upper() + member.help[1:], name=member.name, presets="see formers tree"
+    )
     return pretrain
 
 

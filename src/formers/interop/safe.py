@@ -33,7 +33,7 @@ WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, 
 
 
 def folder(path: Any) -> Path:
-    """A directory that is there and has something in it."""
+    """A directory that is there and has something in it; of a training run, the model that it made."""
     if not isinstance(path, str | os.PathLike):
         raise Error(f"{shown(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
     try:
@@ -48,7 +48,15 @@ def folder(path: Any) -> Path:
             )
     except (OSError, RuntimeError) as error:
         raise unreadable(path, error) from None
-    return where
+    return made(where) if exists(where, "run.json") and not exists(where, "formers.json") else where
+
+
+def made(run: Path) -> Path:
+    """The model that a training run made."""
+    model = member(run, "model")
+    if not model.is_dir():
+        raise Error("this run has made no model yet", where=run, fix="bring it to its end with --resume")
+    return model
 
 
 def unreadable(where: object, error: Exception) -> Error:
