@@ -62,7 +62,7 @@ def train() -> None:
     from formers.batch import Batch
     from formers.objectives.causal import CausalLM
     from formers.training.loop import Trainer
-    from formers.training.settings import Train
+    from formers.training.settings import Precision, Train
 
     torch.manual_seed(0)
     ids = torch.randint(0, 8192, (8, 256))
@@ -81,10 +81,10 @@ def train() -> None:
     labels = torch.cat((ids[:, 1:], torch.full((8, 1), -100)), 1).flatten()
     batch = Batch.of(ids).replace(labels=labels, sample=torch.arange(8))
 
-    def loop(precision: str, compiled: bool) -> Any:
+    def loop(precision: Precision, compiled: bool) -> Any:
         none = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), 0.0)
         f = formers.build("gpt2", vocab=8192, context=256, layers=6, dim=384, heads=6, ff=1536, **none)
-        settings = Train(tokens=2048, length=256, precision=precision, compile=compiled)  # type: ignore[arg-type]
+        settings = Train(tokens=2048, length=256, precision=precision, compile=compiled)
         made = Trainer(f.model, [goal], settings)
         return lambda: made.move([batch], goal)
 

@@ -151,8 +151,8 @@ def enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> dict[str
     tokenizer, codes = bytewise()
     ids = codes[raw]
     model = {"embed": 512, "cutoffs": (), "dim": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048,
-             "memory": 512, "clamp": None, "same_length": False, "dropout": 0.1}  # fmt: skip
-    train = {"tokens": 22 * 512, "length": 512, "lr": 2.5e-4, "schedule": "cosine", "warmup": 300, "decay": 0.0,
+             "memory": 512, "clamp": None, "same_length": False, "dropout": 0.1, "order": "pre"}  # fmt: skip
+    train = {"tokens": 22 * 512, "length": 512, "lr": 5e-4, "schedule": "cosine", "warmup": 500, "decay": 0.0,
              "clip": 0.25, "check": 500, "save": 1000, "workers": 2, "samples": 0}  # fmt: skip
     text, held = stored(ids[:90_000_000], tokenizer), stored(ids[90_000_000:95_000_000], tokenizer)
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 
 import formers
+from formers.batch import Batch
 from formers.data.loader import batches
 from formers.data.store import Store
 from formers.objectives.causal import CausalLM
@@ -24,19 +27,18 @@ from formers.training.world import World
 STEPS = 60
 
 
-def timed(
-    name: str, family: str, head: str, goal: object, tokens: int, length: int, workers: int, spare: int = 0
-) -> None:
+def timed(name: str, family: str, head: str, goal: Any, tokens: int, length: int, workers: int, spare: int = 0) -> None:
     """Tokens a second of the loop, after its first steps."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    ids = (
-        np.random.default_rng(0).integers(10, 30000, 4_000_000 // (length - spare) * (length - spare)).astype(np.uint16)
-    )
-    store = Store(ids, np.arange(0, len(ids) + 1, length - spare), 30522, "x")
+    edges = np.arange(0, 4_000_000, length - spare)
+    store = Store(np.random.default_rng(0).integers(10, 30000, edges[-1]).astype(np.uint16), edges, 30522, "x")
     f = formers.build(family, head=head)
     settings = Train(steps=STEPS, tokens=tokens, length=length, lr=1e-4, warmup=10, workers=workers)
     t = Trainer(f.model.to(device), [goal], settings, World(device=device))
-    source = lambda phase, position: batches(store, goal, tokens, 0, position, workers=workers, pin=True)  # type: ignore[arg-type] # noqa: E731
+
+    def source(phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        return batches(store, goal, tokens, 0, position, workers=workers, pin=device.type == "cuda")
+
     began = time.perf_counter()
     steps = t.train(source)
     next(steps)

@@ -4,7 +4,9 @@ LONGEST = 500  # characters of what and of fix
 
 
 class Error(Exception):
-    """What formers raises on bad input; the command line prints it as one line and exits with code 2."""
+    """What formers raises on bad input; the command line prints it as one line and exits with its code."""
+
+    code = 2
 
     def __init__(self, what: str, *, where: object = None, fix: str | None = None):
         self.what, self.fix = plain(what[:LONGEST]), None if fix is None else plain(fix[:LONGEST])

@@ -243,7 +243,7 @@ class Former:
             if isinstance(memory, Cache) and getattr(self.config, "causal", True) is False:
                 raise Error(f"{self.family} reads both ways, and a cache only what came before", fix="leave memory out")
             memory.bind(shape(self.family, self.config))
-            how["memory" if isinstance(memory, Memory) else "cache"] = memory
+            how[memory.argument] = memory
         if heads is not None:
             how["heads"] = head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
         return how

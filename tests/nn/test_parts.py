@@ -52,8 +52,8 @@ def test_both():
     assert both() is None
     assert both(None, None) is None
     assert both(None, causal) is causal
-    nested = both(both(causal, window(3)), None, window(2))
-    assert nested.parts == (causal, window(3), window(2))
+    three, two = window(3), window(2)
+    assert both(both(causal, three), None, two).parts == (causal, three, two)
 
 
 def test_evaluate_keeps_ignored_axes_narrow_and_shifts_queries():

@@ -50,8 +50,7 @@ def trainer(name):
     sizes |= {key: value for key, value in {"pad": TOKENIZER.id("pad"), "memory": 12}.items() if key in known}
     f = formers.build(name, head=family.pretraining, seed=0, **sizes)
     options = dict(MORE.get(family.objective, {}))
-    carries = hasattr(family.body, "state") and body_carries(family.body)
-    if carries and "streams" in settings(OBJECTIVES[family.objective].kind):
+    if body_carries(family.body) and "streams" in settings(OBJECTIVES[family.objective].kind):
         options |= {"streams": 8, "rows": 4}
     goal = objective(family.objective, TOKENIZER, 24, **options)
     return Trainer(f.model, [goal], Train(steps=STEPS, tokens=96, accumulate=2, length=24, lr=1e-2, warmup=2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
@@ -50,11 +52,13 @@ def test_from_a_table_to_a_model(family, tmp_path):
     losses = [row["loss"] for row in run.history if "losses" in row]
     assert losses[-1] < losses[0] - 1
     assert run.score.loss < run.baseline.loss
-    (tmp_path / "lines.txt").write_text(text, encoding="utf-8")
-    again = formers.pretrain(family, tmp_path / "lines.txt", out=tmp_path / "two", data={"pieces": 300}, train={
-        "steps": 1, "tokens": 256, "length": 32},
-        model={k: v for k, v in small.items() if hasattr(known, k)})  # fmt: skip
-    assert again.folder.is_dir()
+    (tmp_path / "lines.txt").write_text(text, encoding="utf-8")  # the same text, with tabs
+    again = formers.pretrain(
+        family, tmp_path / "lines.txt", out=tmp_path / "two", data={"pieces": 300, "held_out": 0.1},
+        model={k: v for k, v in small.items() if hasattr(known, k)}, train={"steps": 1, "tokens": 256, "length": 32},
+    )  # fmt: skip
+    one, two = (json.loads((r.folder / "run.json").read_text())["data"] for r in (run, again))
+    assert one == two, "tokenizer and stores are those of the table"
 
 
 def test_text_that_is_no_pairs(tmp_path):

@@ -14,6 +14,7 @@ import formers
 from formers import Error
 from formers.data.loader import batches
 from formers.data.store import Store
+from formers.nn.memory import Memory
 from formers.objectives.causal import CausalLM
 from formers.training.evaluate import Score, evaluate, unigram
 from formers.training.loop import Diverged, Trainer
@@ -239,6 +240,38 @@ def test_step_gives_sums_and_counts():
     total, count = out["lm"]
     assert count == 120
     assert total.requires_grad
+
+
+def test_a_step_judges_in_one_pass():
+    """Right guesses beside the losses, from the same states: a memory moves on once."""
+    batch = next(batches(STORE, GOAL, 128))[0].to("cpu")
+    made, calls = model(), []
+    made.body.register_forward_hook(lambda *_: calls.append(1))
+    out = Step(made.eval(), GOAL)(batch, judge=True)
+    assert len(calls) == 1
+    guess = made.logits(made(batch)).argmax(-1)
+    assert [int(v) for v in out["lm/right"]] == [int((guess == batch.labels).sum()), 120]
+    torch.testing.assert_close(out["lm"][0], GOAL.loss(made, batch)["lm"][0])
+    small = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 16, "embed": 16, "cutoffs": (), "memory": 4}
+    xl = formers.build("transformer_xl", vocab=30, clamp=None, same_length=False, eos=None, **small).model.eval()
+    goal = CausalLM(16, streams=4, rows=4)
+    segment = next(batches(STORE, goal, 64))[0].to("cpu")
+    judged, plain = Memory(4, 4), Memory(4, 4)
+    for _ in range(2):
+        out, want = Step(xl, goal)(segment, judged, judge=True), Step(xl, goal)(segment, plain)
+        torch.testing.assert_close(out["lm"][0], want["lm"][0])
+    assert int(out["lm/right"][1]) == 64
+    torch.testing.assert_close(judged.states[0], plain.states[0])
+
+
+def test_of_a_large_text_parts_are_counted(monkeypatch):
+    from formers.training import evaluate as module
+
+    tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
+    whole = unigram(STORE, tests)
+    monkeypatch.setattr(module, "BLOCK", 90)
+    monkeypatch.setattr(module, "BLOCKS", 5)
+    assert unigram(STORE, tests).loss == pytest.approx(whole.loss, abs=0.1)
 
 
 def test_unigram_and_evaluate():

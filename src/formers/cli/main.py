@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> Any:
         return app(arguments, exit_on_error=False, print_error=False)
     except Error as error:
         out.print(f"[bold red]formers:[/] {escape(str(error))}")
-        sys.exit(getattr(error, "code", 2))
+        sys.exit(error.code)
     except CycloptsError as error:
         out.print(f"[bold red]formers:[/] {escape(' '.join(str(error).split()))} See formers --help.")
         sys.exit(2)

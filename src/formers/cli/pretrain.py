@@ -125,10 +125,10 @@ def run(
     import os
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
-    from ..training.pretrain import pretrain
+    from ..training.pretrain import newest, pretrain
 
     console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
-    hook = board(out) if tensorboard else None
+    hook = board(lambda: out or newest(family) or Path("runs")) if tensorboard else None
     with progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
@@ -143,21 +143,24 @@ def run(
     console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
 
 
-def board(out: Path | None) -> Callable[[dict[str, Any]], None]:
-    """A hook that writes for TensorBoard."""
+def board(where: Callable[[], Path]) -> Callable[[dict[str, Any]], None]:
+    """A hook that writes for TensorBoard into the run's folder, which is there when the first line comes."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise Error("TensorBoard is not here", fix="pip install 'formers[track]'") from None
-    writer = SummaryWriter(str((out or Path("runs")) / "tensorboard"))
+    writers: list[Any] = []
 
     def hook(line: dict[str, Any]) -> None:
-        step = line["step"]
+        if not writers:
+            writers.append(SummaryWriter(str(where() / "tensorboard")))
+        writer, step = writers[0], line["step"]
         for name, value in {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}.items():
             if value is not None:
                 writer.add_scalar(f"training/{name}", value, step)
         for name, value in line.get("held", {}).items():
-            writer.add_scalar(f"held/{name}", value, step)
+            if value is not None:
+                writer.add_scalar(f"held/{name}", value, step)
 
     return hook
 

@@ -104,13 +104,17 @@ def read(
     if longest < 1:
         raise Error(f"a document has at least one character, longest is {longest}", fix=f"take {LONGEST}")
     changes = Changes() if changes is None else changes
-    if isinstance(source, str | os.PathLike):
-        source = find(source)
-    if isinstance(source, list | tuple) and source and all(isinstance(p, os.PathLike) for p in source):
+    if by_path(source):
         wants = tables.Wants(column, changes, skip, encoding)
         files = find(source)
         return itertools.chain.from_iterable(of_file(path, unit, longest, wants) for path in files)
     return finished(tables.of_python(source, column, changes, skip), longest, changes)
+
+
+def by_path(source: Any) -> bool:
+    """A source is named by paths: a string, a Path, a list of Path. Anything else holds its text in memory."""
+    many = isinstance(source, list | tuple) and bool(source) and all(isinstance(p, os.PathLike) for p in source)
+    return many or isinstance(source, str | os.PathLike)
 
 
 def of_file(path: Path, unit: str, longest: int, wants: tables.Wants) -> Iterator[str]:

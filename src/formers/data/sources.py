@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any
 from ..config import Tell
 from ..errors import Error
 from ..text.normalise import Changes
-from .readers import find, read
+from .readers import by_path, find, read
 
 EDGE = 1 << 16  # bytes at either end of a file that tell whether it is the same
 PIECE = 1 << 20  # bytes that are summed up at a time
@@ -49,9 +48,7 @@ class Source:
 
 def opened(source: Any, **how: Any) -> Source:
     """A source by what it is: paths (a string, a Path, a list of Path), or documents in memory."""
-    if isinstance(source, str | os.PathLike) or (
-        isinstance(source, list | tuple) and source and all(isinstance(p, os.PathLike) for p in source)
-    ):
+    if by_path(source):
         files = find(source)
         groups: list[list[Path]] = []
         full = HEAP

@@ -27,6 +27,7 @@ class Kept:
     """What a caller keeps between batches: it serves one kind of model, the one that used it first."""
 
     model: Mapping[str, Any] | None = None  # that one's settings
+    argument = "cache"  # of a forward pass, that takes it
 
     def __init__(self, rows: int, size: int):
         if type(rows) is not int or type(size) is not int or rows < 1 or size < 0:

@@ -27,11 +27,11 @@ def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
     return k <= q
 
 
-@dataclass(frozen=True)
 class Window:
     """A token sees at most `width` tokens back, itself included."""
 
-    width: int
+    def __init__(self, width: int):  # no dataclass, as below
+        self.width = width
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         """The value at each place."""

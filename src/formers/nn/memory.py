@@ -20,6 +20,8 @@ class Memory(Kept):
     rows hold `used` of them. With `reuse`, only the first so many tokens of each segment are remembered (XLNet).
     """
 
+    argument = "memory"
+
     def __init__(self, rows: int, length: int, *, zeros: bool = False, reuse: int | None = None):
         super().__init__(rows, length)
         if reuse is not None and reuse < 1:

@@ -46,11 +46,6 @@ def at_chosen(hidden: Tensor, batch: Batch) -> Tensor:
     return hidden if batch.chosen is None else hidden.index_select(0, batch.chosen)
 
 
-def token_logits(model: Model, batch: Batch, part: str) -> Tensor:
-    """Logits (M, vocab) at the chosen places, in at least single precision."""
-    return wide(model.logits(at_chosen(model(batch), batch), part=part))
-
-
 def wide(logits: Tensor) -> Tensor:
     """In at least single precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -108,12 +103,3 @@ def balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Loss
     terms = [balance(*seen, real[side.layout.document]) for seen, side in zip(routing, sides, strict=True)]
     uneven = alpha * torch.stack(terms).sum() if terms else total.new_zeros(())
     return {part: (total, count), "balance": (uneven, real.any().long())}
-
-
-@torch.no_grad()
-def token_hits(model: Model, batch: Batch, part: str) -> tuple[float, int, int]:
-    """Summed cross-entropy, the number of right guesses, and the number of places."""
-    logits = token_logits(model, batch, part)
-    loss = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORED)
-    hits = (logits.argmax(-1) == batch.labels).sum()
-    return float(loss), int(hits), int((batch.labels != IGNORED).sum())

@@ -66,9 +66,9 @@ def adopt(former: Former, tokenizer: Tokenizer, asked: Asked, say: Callable[[str
 def resized(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
     """A model of the new vocabulary: every tensor with a row for each piece is made anew, the others are taken over."""
     roles = {r: new.id(r) for r in ("pad", "bos", "eos") if hasattr(former.config, r)}
-    values = {**dataclasses.asdict(former.config), **changes, **roles, "vocab": len(new)}
-    if old.fingerprint == new.fingerprint:
-        values = {**dataclasses.asdict(former.config), **changes}
+    values = {**dataclasses.asdict(former.config), **changes}
+    if old.fingerprint != new.fingerprint:
+        values |= {**roles, "vocab": len(new)}
     made = build(former.family, head=former.head, **values)
     table = origins(old, new)
     source = dict(former.model.named_parameters())

@@ -29,13 +29,20 @@ class Data:
     tokenizer: str | None = None  # a tokenizer.json or a folder with one; None trains one,
     pieces: int = 1024  # of so many pieces
     unit: Literal["auto", "line", "block", "file"] = "auto"  # what a document is in text files
-    column: str | None = None  # the column or key with the text, in tables and jsonl
+    column: str | None = None  # the column or key with the text, in tables and jsonl; two for pairs: de,en
+    encoding: str = "utf-8"
+    skip: bool = False  # count broken rows of tables and leave them out, instead of stopping
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules"  # how sentences are found; tabs: pairs
     units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
     deduplicate: Literal["exact", "near", "no"] = "no"
     held: tuple[str, ...] = ()  # files to be judged by,
     held_out: float = 0.05  # or the share of documents that is held out for it
     looks: int = 24  # batches that one look takes
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How files are read, as data/readers.py and prepare want it."""
+        return {name: getattr(self, name) for name in ("unit", "column", "encoding", "skip")}
 
     def __post_init__(self) -> None:
         positive(self, "pieces", "looks")
@@ -93,12 +100,13 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
         raise Error(f"this is of a {told['family']}, not of a {family}", where=where, fix="leave one of them out")
     found, sizes = preset(family, top.get("preset"))
     name = top.get("recipe") or "quick"
-    given = {**(told.get("model") or {}), **dotted(overrides or {}).get("model", {})}
+    single = dotted(overrides or {})
+    given = {**(told.get("model") or {}), **single.get("model", {})}
     base = recipe(found.name, name, {**sizes, **given} if top.get("preset") or name == "paper" else None)
     layers: list[dict[str, Any]] = [
         {"data": {"pieces": base.pieces}, "model": base.model, "objective": base.objective, "train": base.train},
         {key: told.get(key) or {} for key in TABLES},
-        dotted(overrides or {}),
+        single,
     ]
     merged: dict[str, dict[str, Any]] = {key: {} for key in TABLES}
     for layer in layers:
@@ -109,7 +117,7 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
                 )
             merged[key] |= values
     context = merged["model"].get("context")
-    if context and "length" not in {**layers[1]["train"], **layers[2].get("train", {})}:
+    if context and "length" not in {**layers[1]["train"], **single.get("train", {})}:
         merged["train"]["length"] = min(merged["train"]["length"], context)
     more = {"recipe": name, "preset": top.get("preset"), "init": top.get("init")}
     return checked(found.name, merged, given, more)

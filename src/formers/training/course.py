@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..batch import Batch
 from ..data.loader import batches, idle
@@ -27,7 +26,7 @@ from ..text.tokenizer import Tokenizer
 from .adopt import adopt, known
 from .configure import Asked, sized
 from .evaluate import Score, evaluate, unigram
-from .loop import Trainer
+from .loop import Trainer, close
 from .material import Material
 from .world import World
 
@@ -38,7 +37,6 @@ class Course:
     def __init__(self, asked: Asked, found: Material, world: World, say: Callable[[str], None] = lambda text: None):
         self.asked, self.found, self.world = asked, found, world
         s = asked.train
-        torch.use_deterministic_algorithms(s.deterministic)
         self.goals = [self.goal(s.phase_length(phase), found.store) for phase in ((0, 1) if s.short else (1,))]
         self.former = former(asked, found.tokenizer, self.goals[-1], say)
         self.former.model.to(world.device)
@@ -57,13 +55,7 @@ class Course:
         name = asked.objective["name"]
         body = member(asked.family).family.body
         known = settings(OBJECTIVES[name].kind)
-        if (
-            s.carry
-            and hasattr(body, "state")
-            and "streams" in known
-            and "streams" not in options
-            and body_carries(body)
-        ):
+        if s.carry and body_carries(body) and "streams" in known and "streams" not in options:
             if s.ramp:
                 raise Error("train.ramp does not go with a memory that is carried over", fix="--train.carry false")
             rows = max(1, s.tokens // length)
@@ -118,7 +110,7 @@ class Course:
 
 def body_carries(body: Any) -> bool:
     """A family whose state is worth carrying from batch to batch while it learns."""
-    return body.state in (Memory, State)
+    return getattr(body, "state", None) in (Memory, State)
 
 
 def former(asked: Asked, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:
@@ -150,7 +142,7 @@ def ready(path: Path, run: Course) -> None:
     """Fail before the first step what would fail at the last."""
     first = run.source(run.asked.train.phase(0), 0)
     batch, _ = next(first)
-    first.close()  # type: ignore[attr-defined]
+    close(first)
     ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
     vocab = getattr(run.former.config, "vocab", None)
     if vocab is not None and ids_.ndim == 1 and int(ids_.max()) >= vocab:

@@ -92,7 +92,7 @@ class Copies(World):
         if said[1] is not None:
             what, where, fix, code = said[1]
             told = Error(what, where=where, fix=fix)
-            told.code = code  # type: ignore[attr-defined]
+            told.code = code
             raise told
         return said[0]
 
@@ -164,7 +164,7 @@ def local(tensor: Any) -> Tensor:
 def words(error: BaseException) -> tuple[str, str | None, str | None, int]:
     """An error as the others are told of it."""
     if isinstance(error, Error):
-        return error.what, error.where, error.fix, getattr(error, "code", 2)
+        return error.what, error.where, error.fix, error.code
     return f"the first process failed ({type(error).__name__}: {error})", None, "see what it said", 2
 
 

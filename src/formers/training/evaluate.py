@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..batch import Batch
 from ..data.store import Store
@@ -25,7 +26,14 @@ class Score:
     accuracy: float
     all: dict[str, float] = field(default_factory=dict)
 
+    @staticmethod
+    def of(means: dict[str, float], objective: Any) -> Score:
+        """What an objective's own part says among all of them."""
+        part = getattr(objective, "part", "")
+        return Score(means.get(part, math.nan), means.get(f"{part}/right", math.nan), means)
 
+
+BLOCK, BLOCKS = 1 << 22, 32  # tokens that are counted at a time, and how many times
 Forward = Callable[[Batch, Any, Any, bool], Any]
 
 
@@ -42,25 +50,22 @@ def evaluate(
     device, was = device or next(model.parameters()).device, model.training
     run: Any = forward or Step(model, objective)
     model.eval()
-    sums: dict[str, list[float]] = {}
+    sums: dict[str, Tensor] = {}
     memories = Memories(model, objective)
     for batch in batches:
         for name, pair in run(batch.to(device), memories.of(batch), objective, True).items():
-            known = sums.setdefault(name, [0.0, 0.0])
-            for i, value in enumerate(pair):
-                known[i] += float(value)
+            sums[name] = sums.get(name, 0) + torch.stack([value.double() for value in pair])
     model.train(was)
     names = sorted(sums)
-    flat = add([value for name in names for value in sums[name]])
-    means = {name: flat[2 * i] / max(1.0, flat[2 * i + 1]) for i, name in enumerate(names)}
-    part = getattr(objective, "part", "")
-    return Score(means.get(part, math.nan), means.get(f"{part}/right", math.nan), means)
+    flat = add([value for name in names for value in sums[name].tolist()])
+    return Score.of({name: flat[2 * i] / max(1.0, flat[2 * i + 1]) for i, name in enumerate(names)}, objective)
 
 
 def unigram(store: Store, batches: Iterable[Batch]) -> Score:
-    """What knowing only how frequent each token is would give: counts of the training text, plus one."""
-    counts = np.ones(store.vocab)
-    for low in range(0, len(store.tokens), 1 << 24):
-        counts += np.bincount(np.asarray(store.tokens[low : low + (1 << 24)]), minlength=store.vocab)
+    """What knowing only how frequent each token is would give: counts of the training text (of a large one, of parts
+    of it from its beginning to its end), plus one."""
+    counts, places = np.ones(store.vocab), range(0, len(store.tokens), BLOCK)
+    for low in places[:: -(-len(places) // BLOCKS)] if places else ():
+        counts += np.bincount(np.asarray(store.tokens[low : low + BLOCK]), minlength=store.vocab)
     labels = np.concatenate([batch.labels[batch.labels != IGNORED] for batch in batches])
     return Score(float(-np.log(counts / counts.sum())[labels].mean()), float((labels == counts.argmax()).mean()))

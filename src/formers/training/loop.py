@@ -153,16 +153,16 @@ class Trainer:
                 for name, total in self.backward(batch, objective, counts).items():
                     sums[name] = sums.get(name, torch.zeros_like(total)) + total
         self.scaler.unscale_(self.optimizer)
-        norm = self.world.norm(self.model, s.clip or math.inf).double()
         names = sorted(sums)
+        seen = [self.world.norm(self.model, s.clip or math.inf), *(sums[name] for name in names)]
+        told = torch.stack([value.double() for value in seen])
         if self.blind:  # the device itself leaves out what is no number: nobody has to wait for its answer
-            total = torch.stack([norm, *(sums[name].double() for name in names)]).sum()
-            self.optimizer.found_inf = (~total.isfinite()).float()  # type: ignore[attr-defined]
+            self.optimizer.found_inf = (~told.sum().isfinite()).float()  # type: ignore[attr-defined]
             self.optimizer.step()
-        norm_, *totals = torch.stack([norm, *(sums[name].double() for name in names)]).tolist()  # a step's one wait
+        norm, *totals = told.tolist()  # a step's one wait
         losses = {n: t / max(1.0, counts[n]) for n, t in zip(names, self.world.add(totals), strict=True)}
         self.tokens += tokens
-        skip = self.odd(norm_, sum(losses.values()))
+        skip = self.odd(norm, sum(losses.values()))
         if skip:
             self.memories.back(before)
         if not self.blind and (not skip or self.scaler.is_enabled()):
@@ -171,7 +171,7 @@ class Trainer:
             self.follow()
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=not self.recorded)
-        return Report(self.step, losses, sum(losses.values()), norm_, lr, self.tokens, 0.0, skipped=skip)
+        return Report(self.step, losses, sum(losses.values()), norm, lr, self.tokens, 0.0, skipped=skip)
 
     def backward(self, batch: Batch, objective: Any, counts: Mapping[str, float]) -> dict[str, Tensor]:
         """Add a batch's share of the gradient; the summed losses."""
@@ -243,12 +243,15 @@ class Trainer:
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
         """For a while, the weights are their moving average, if there is one."""
-        own = {name: tensor.detach().clone() for name, tensor in weights(self.model).items()} if self.average else {}
-        fill(self.model, self.average)
+        if not self.average:
+            yield
+            return
+        own = {name: tensor.detach().clone() for name, tensor in weights(self.model).items()}
+        put(self.model, self.average)
         try:
             yield
         finally:
-            fill(self.model, own)
+            put(self.model, own)
 
     def state(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
         """All that is needed to go on: tensors by file, and the rest. Every process must ask."""
@@ -289,13 +292,6 @@ class Trainer:
             self.average[name].copy_(parted(tensor, self.average[name]))
         memories = {name: parted(tensor) for name, tensor in groups.get("memories", {}).items()}
         self.memories.restore(memories, state["memories"], self.device)
-
-
-@torch.no_grad()
-def fill(model: Model, values: Tensors) -> None:
-    """Give weights their values, in the places where they are."""
-    for name, tensor in weights(model).items() if values else ():
-        tensor.copy_(values[name])
 
 
 def close(batches: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 import re
 import sys
@@ -40,16 +39,17 @@ class Meter:
         spent = end[0] - begin[0] if len(self.recent) > 1 else report.seconds
         tokens = end[1] - begin[1] if len(self.recent) > 1 else report.tokens
         speed = tokens / max(1e-9, spent)
-        size = self.trainer.world.size
         steps = self.trainer.settings.steps
         each = spent / max(1, end[2] - begin[2])
         part = next((v for k, v in report.losses.items() if k in ("lm", "mlm")), report.loss)
         words = f"loss {report.loss:.3f}, perplexity {math.exp(min(part, 50.0)):,.1f}, {speed:,.0f} tokens/s"
-        share = speed / size * self.work / self.best
-        words += (
-            f", {share:.0%} of peak, {memory(self.trainer.device) / 2**30:.1f} GiB, {left((steps - end[2]) * each)}"
-        )
+        used = memory(self.trainer.device) / 2**30
+        words += f", {self.share(speed):.0%} of peak, {used:.1f} GiB, {left((steps - end[2]) * each)}"
         self.tell("training", report.step, steps, words + (", left out" if report.skipped else ""))
+
+    def share(self, speed: float) -> float:
+        """The share of the machine's peak that so many tokens a second of all processes are."""
+        return speed / self.trainer.world.size * self.work / self.best
 
 
 SHORT = re.compile(r"out of memory|can('t|not) allocate|not enough memory|bad_alloc|can't start new thread", re.I)
@@ -73,6 +73,17 @@ def enough(settings: Train, numbers: int | None, device: torch.device) -> Iterat
             fix="--train.checkpointing true (also with --resume), or begin anew with a smaller --train.tokens"
             " (and a larger --train.accumulate, to keep the size of a step), --train.precision bf16 or a smaller model",
         ) from None
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """The same bits in every run, if that is wanted; torch is as it was afterwards."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(wanted or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def left(seconds: float) -> str:
@@ -130,8 +141,3 @@ def work(model: nn.Module, length: int) -> float:
     config: Any = getattr(getattr(model, "body", None), "config", None)
     layers, dim = getattr(config, "layers", 0), getattr(config, "dim", 0)
     return 6.0 * weights + 12.0 * layers * dim * length
-
-
-def cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

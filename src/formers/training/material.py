@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Tell
-from ..data.readers import find, read
+from ..data.readers import by_path, find, read
 from ..data.store import Store
 from ..errors import Error
 from ..interop.prepare import prepare
@@ -48,9 +48,9 @@ def material(
     """
     kept = folder / "store"
     if text is None and not data.source and (kept / "store.json").is_file():  # it was in memory when the run began
-        beside = folder / "held"
+        store, beside = Store.open(kept), folder / "held"
         other = Store.open(beside) if (beside / "store.json").is_file() else part(kept)
-        return Material(Store.open(kept).tokenizer, Store.open(kept), other)
+        return Material(store.tokenizer, store, other)
     if isinstance(text, Store):
         if tokenizer is None:
             tokenizer = text.tokenizer
@@ -89,11 +89,10 @@ def apart(data: Data, where: Path, held: Any, tokenizer: Tokenizer, tell: Tell) 
 
 def stored(data: Data, where: Path, source: Any, tokenizer: Tokenizer, share: float, tell: Tell) -> Store:
     """A store of some text, made now or before."""
-    paths = isinstance(source, list) and all(isinstance(one, Path) for one in source)
-    if not paths and (where / "store.json").is_file():  # text in memory was seen when the run began
+    if not by_path(source) and (where / "store.json").is_file():  # text in memory was seen when the run began
         return Store.open(where, tokenizer=tokenizer)
     made = prepare(
-        source, tokenizer, where, unit=data.unit, column=data.column, units=data.units, held_out=share,
+        source, tokenizer, where, **data.reading, units=data.units, held_out=share,
         splitter=None if data.splitter == "none" else data.splitter,
         deduplicate=None if data.deduplicate == "no" else data.deduplicate, rank=0, ranks=1, tell=tell,
     )  # fmt: skip
@@ -118,12 +117,12 @@ def chosen(family: str, data: Data, folder: Path, text: Any, tell: Tell) -> Toke
     if kept.is_dir():
         return load_tokenizer(kept)
     kind, style = FAMILY[member(family).name]
-    source, column = text if text is not None else find(list(data.source)), data.column
+    source = text if text is not None else find(list(data.source))
     tell("tokenizer", 0, 1, f"{kind}, {data.pieces:,} pieces")
     letters = 0
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well: two for each
-        letters = len(set().union(*some(read(source, unit=data.unit, column=column), ENOUGH // 20)))
-    lines = (line for d in some(read(source, unit=data.unit, column=column), ENOUGH) for line in d.split("\n"))
+        letters = len(set().union(*some(read(source, **data.reading), ENOUGH // 20)))
+    lines = (line for d in some(read(source, **data.reading), ENOUGH) for line in d.split("\n"))
     made = train_tokenizer(kind, lines, max(data.pieces, 2 * letters), style=style)
     save_tokenizer(made, kept)
     tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")

@@ -12,7 +12,7 @@ from ..batch import Batch
 from ..tasks.heads import Model
 from .state import Tensors, flat, nested
 
-LEFT = {"model"}  # what a memory knows of its model: it is told again
+LEFT = {"model", "_new"}  # what a memory knows of its model and of a batch on its way: it is told again
 
 
 class Memories:
@@ -54,7 +54,7 @@ class Memories:
         tensors: Tensors = {}
         rest: dict[str, Any] = {}
         for part, memory in self.held.items():
-            plain = {name: value for name, value in vars(memory).items() if name not in LEFT and name != "_new"}
+            plain = {name: value for name, value in vars(memory).items() if name not in LEFT}
             found, rest = flat(plain)
             tensors |= {f"{part}/{name}": tensor for name, tensor in found.items()}
         return tensors, rest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
 import shutil
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 
 from ..config import Tell
+from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, build, count, empty
 from ..interop.directory import save
@@ -27,10 +27,10 @@ from .configure import TABLES, Asked, configure, sized
 from .course import Course, ready
 from .distributed import Shards, arranged, company, together
 from .evaluate import Score
-from .machine import Meter, enough, machine, memory, peak, work
+from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, material
 from .report import report
-from .runs import Folder, drive
+from .runs import Folder, drive, number
 from .samples import Samples
 from .settings import FREE
 from .state import put
@@ -82,7 +82,7 @@ def pretrain(
     """
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
-    text, tell = None if files(text) else text, tell or (lambda *_: None)
+    text, tell = None if by_path(text) else text, tell or (lambda *_: None)
     world = together(None if device is None else torch.device(device))
     with ExitStack() as stack:
         stack.enter_context(company(world))
@@ -93,6 +93,7 @@ def pretrain(
         check_shares(asked, world)
         folder, numbers = Folder(path), parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
+        stack.enter_context(deterministic(asked.train.deterministic))
 
         def prepare() -> Material:
             stack.enter_context(folder.held())
@@ -107,10 +108,11 @@ def pretrain(
         ready(path, run)
         small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
         samples = Samples(run.former, small, found, path) if world.first else None
+        meter = Meter(run.trainer, tell)
         begun = drive(
             run.trainer, run.source, folder, check=run.check if found.held is not None else None,
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
-            tell=Meter(run.trainer, tell),
+            tell=meter,
         )  # fmt: skip
         if begun == asked.train.steps and found.held is not None:  # it had ended before, and is judged as it was then
             run.check()
@@ -118,7 +120,7 @@ def pretrain(
         if world.first:
             former, best = finish(folder, run)
             score, baseline = judged(folder, best, run) or score, run.unigram()
-            result(folder, run, best, score, baseline)
+            result(folder, run, best, score, baseline, meter)
             report(folder)
         world.close()
     return Run(path, former, score, baseline, time.perf_counter() - began)
@@ -129,22 +131,24 @@ def judged(folder: Folder, step: int, run: Course) -> Score | None:
     seen = next((row["held"] for row in folder.history() if row["step"] == step and "held" in row), None)
     if seen is None:
         return None
-    rest = {name: math.nan if value is None else value for name, value in seen.items() if name != "loss"}
-    part = getattr(run.goals[-1], "part", "")
-    return Score(rest.get(part, math.nan), rest.get(f"{part}/right", math.nan), rest)
+    means = {name: math.nan if value is None else value for name, value in seen.items() if name != "loss"}
+    return Score.of(means, run.goals[-1])
 
 
-def result(folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None) -> None:
+def result(folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None, meter: Meter) -> None:
     """What came out of it, into run.json."""
-    t, device = run.trainer, run.world.device
-    speed = t.tokens / max(1e-9, t.seconds) / run.world.size
-    share = speed * work(run.former.model, run.asked.train.length) / peak(device, t.type)
-    told = {
-        key: None if value is None else json.loads(json.dumps(dataclasses.asdict(value)).replace("NaN", "null"))
-        for key, value in (("score", score), ("baseline", baseline))
-    }
-    more = {"best": best, "parameters": count(run.former.model), "memory": memory(device), "share": round(share, 4)}
-    folder.describe({**folder.about(), "result": {**told, **more}})
+    t = run.trainer
+    share = meter.share(t.tokens / max(1e-9, t.seconds))
+    more = {"best": best, "parameters": count(run.former.model), "memory": memory(t.device), "share": round(share, 4)}
+    folder.describe({**folder.about(), "result": {"score": plain(score), "baseline": plain(baseline), **more}})
+
+
+def plain(score: Score | None) -> dict[str, Any] | None:
+    """A score as JSON says it."""
+    if score is None:
+        return None
+    every = {name: number(value) for name, value in score.all.items()}
+    return {"loss": number(score.loss), "accuracy": number(score.accuracy), "all": every}
 
 
 def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,17 +158,10 @@ def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: M
         if table not in TABLES or not isinstance(values, Mapping):
             raise Error(f"pretrain has no argument {table!r}", fix=f"tables of settings are {', '.join(TABLES)}")
         given |= {f"{table}.{key}": value for key, value in values.items()}
-    if files(text):
-        given["data.source"] = [str(text)] if isinstance(text, str | Path) else [str(one) for one in text]
+    if by_path(text):
+        given["data.source"] = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
     given |= overrides or {}
     return given
-
-
-def files(text: Any) -> bool:
-    """Text is named by paths, not held in memory."""
-    return isinstance(text, str | Path) or (
-        isinstance(text, list | tuple) and bool(text) and all(isinstance(one, Path) for one in text)
-    )
 
 
 def place(

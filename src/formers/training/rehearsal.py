@@ -12,13 +12,13 @@ from typing import Any
 import torch
 
 from ..data.readers import find, read
-from ..data.store import Store
 from ..former import count
 from .configure import Asked, configure
+from .course import Course
 from .distributed import arranged, together
+from .loop import close
 from .machine import left, memory, settle
 from .material import material, some
-from .pretrain import Course
 
 ENOUGH = 2_000_000  # characters
 STEPS = 5
@@ -60,18 +60,15 @@ def timed(run: Course) -> tuple[float, float]:
     began = time.perf_counter()
     taken = sum(1 for _ in itertools.islice(steps, min(STEPS, run.asked.train.steps - 1)))
     settle(run.world.device)
-    steps.close()  # type: ignore[attr-defined]
+    close(steps)
     return first, (time.perf_counter() - began) / taken if taken else first
 
 
 def excerpt(asked: Asked) -> tuple[Any, float]:
     """Some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
-    if asked.data.source and (Path(asked.data.source[0]) / "store.json").is_file():
-        Store.open(asked.data.source[0])
-        return None, 1.0
-    if not asked.data.source:
+    if not asked.data.source or (Path(asked.data.source[0]) / "store.json").is_file():
         return None, 1.0
     files = find(list(asked.data.source))
-    text = list(some(read(files, unit=asked.data.unit, column=asked.data.column), ENOUGH))
+    text = list(some(read(files, **asked.data.reading), ENOUGH))
     size = sum(path.stat().st_size for path in files)
     return text, max(1.0, size / max(1, sum(len(t.encode("utf-8", "surrogatepass")) for t in text)))

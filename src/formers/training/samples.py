@@ -14,6 +14,7 @@ from ..data.loader import IGNORED, batches
 from ..data.store import Store
 from ..former import Former
 from ..generation.sample import Sampling, continue_ids
+from ..objectives.causal import CausalLM
 from .material import Material
 
 TOKENS = 40  # that are continued
@@ -33,7 +34,7 @@ class Samples:
         was, state = self.former.model.training, torch.random.get_rng_state()
         self.former.model.eval()
         try:
-            said = self.continued() if type(self.goal).__name__ == "CausalLM" else self.guessed()
+            said = self.continued() if isinstance(self.goal, CausalLM) else self.guessed()
         finally:
             self.former.model.train(was)
             torch.random.set_rng_state(state)

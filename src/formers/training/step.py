@@ -9,23 +9,22 @@ from torch import Tensor, nn
 
 from ..batch import Batch
 from ..data.loader import IGNORED
-from ..nn.memory import Memory
 from ..objectives.tokens import at_chosen
 from ..tasks.heads import Model
-from .memories import replica
 
 Losses = dict[str, tuple[Tensor, Tensor]]
 
 
-class Recalling:
-    """A model as an objective sees it, with what it remembers of the batches before."""
+class Watched:
+    """A model as an objective sees it, with what it remembers of the batches before; its last states are kept."""
 
     def __init__(self, model: Model, memory: Any):
-        self.model, self.memory = model, memory
+        self.model, self.how = model, {} if memory is None else {memory.argument: memory}
 
     def __call__(self, batch: Batch, **how: Any) -> Tensor:
         """Hidden states."""
-        return self.model(batch, **{"memory" if isinstance(self.memory, Memory) else "cache": self.memory}, **how)
+        self.hidden = self.model(batch, **self.how, **how)
+        return self.hidden
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -40,24 +39,22 @@ class Step(nn.Module):
 
     def forward(self, batch: Batch, memory: Any = None, objective: Any = None, judge: bool = False) -> Losses:
         """The losses of a batch; to `judge` adds the right guesses as name/right."""
-        objective, found = objective or self.objective, {}
-        if judge:  # a memory moves on with every pass: this one has a copy
-            found = right(self.recalling(None if memory is None else replica(memory)), batch, objective)
-        return {**objective.loss(self.recalling(memory), batch), **found}
-
-    def recalling(self, memory: Any) -> Any:
-        """The model, with what it remembers."""
-        return self.model if memory is None else Recalling(self.model, memory)
+        objective = objective or self.objective
+        if memory is None and not judge:
+            return objective.loss(self.model, batch)
+        model = Watched(self.model, memory)
+        losses = objective.loss(model, batch)
+        return {**losses, **right(model, batch, objective)} if judge else losses
 
 
 @torch.no_grad()
-def right(model: Model, batch: Batch, objective: Any) -> Losses:
-    """How many tokens are guessed right, and how many documents' answers."""
+def right(model: Any, batch: Batch, objective: Any) -> Losses:
+    """How many tokens are guessed right, and how many documents' answers, by the states of the pass before."""
     found: Losses = {}
     part, answer = getattr(objective, "part", ""), getattr(objective, "answer", None)
     if part not in model.parts or model.parts[part].head.ways > 1:
         return found
-    hidden = model(batch)
+    hidden = model.hidden
     guess = model.logits(at_chosen(hidden, batch), part=part).argmax(-1)
     found[f"{part}/right"] = (guess == batch.labels).sum(), (batch.labels != IGNORED).sum()
     if answer is not None and batch.answers is not None:
