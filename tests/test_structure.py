@@ -13,7 +13,7 @@ from formers.registry import MEMBERS, read_card
 ROOT = Path(formers.__file__).parent
 # From the ground up: a room may import its own floor and those below.
 FLOORS = [
-    {"errors", "config"},
+    {"errors", "config", "verbs"},
     {"batch", "keymap", "text"},
     {"nn", "family"},
     {"models"},

@@ -11,12 +11,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error
+from .verbs import VERBS
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .data.store import Store
     from .former import Former, build, tree
+    from .generation.fill import fill
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
     from .training.pretrain import pretrain
@@ -32,6 +34,7 @@ _LAZY = {
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),
     "export": ("interop.directory", "export"),
+    **VERBS,
 }
 
 
@@ -46,4 +49,6 @@ def __dir__() -> list[str]:
     return sorted([*globals(), *_LAZY])
 
 
-__all__ = ["Error", "Former", "Store", "__version__", "build", "export", "load", "prepare", "pretrain", "save", "tree"]
+__all__ = [
+    "Error", "Former", "Store", "__version__", "build", "export", "fill", "load", "prepare", "pretrain", "save", "tree",
+]  # fmt: skip

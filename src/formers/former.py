@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
 from .text.tokenizer import Tokenizer
+from .verbs import VERBS, verb
 
 MOVES = "give a device that is here (formers doctor lists them), and a floating-point type"
 
@@ -40,6 +42,15 @@ class Former:
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
     kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
+
+    def __getattr__(self, name: str) -> Any:
+        """The verbs: f.generate(...) is formers.generate(f, ...)."""
+        if name not in VERBS:
+            raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
+        return functools.partial(verb(name), self)
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *VERBS])
 
     @property
     def device(self) -> torch.device:

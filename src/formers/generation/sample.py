@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..batch import Batch
 from ..config import shown, table
 from ..data.draws import uniform
 from ..errors import Error
 from ..former import Former
 from ..nn.memory import Memory
 from ..tasks.inputs import check_ids, check_length, start_token, tensor
+from .runner import Runner, streams
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,14 @@ def continue_ids(
     and the rest forgotten; a model with a memory forgets what is oldest. Of what a checkpoint's generation_config.json
     asks for, only the end mark is obeyed: no forced or forbidden tokens."""
     rows = check(former, prompts, tokens)
-    source = packed(rows, former.device) if former.pair else None
+    sources = rows if former.pair else None
     texts = [[start_token(former.config)] if former.pair else row for row in rows]
     begun, stops, ended = [len(text) for text in texts], end_marks(former), set[int]()
     context: int | None = getattr(former.config, "context", None)
     kept = former.config.memory if issubclass(former.state, Memory) else context
     size = kept or max(begun) + tokens
-    again = 2 if streams(former) else 1  # tokens of each step
     windows = [max(0, n - context) if context else 0 for n in begun]  # where what a row has read begins
-    state, fed = former.remember(len(rows), size), [text[n:] for text, n in zip(texts, windows, strict=True)]
+    runner, fed = Runner(former, len(rows), size, sources), [text[n:] for text, n in zip(texts, windows, strict=True)]
     for step in range(tokens):
         full = [context is not None and len(text) - n > context for text, n in zip(texts, windows, strict=True)]
         if context is not None and any(full):  # a row's window depends on the row alone
@@ -75,14 +74,15 @@ def continue_ids(
                 len(text) - (context // 2 or 1) if over else n
                 for text, n, over in zip(texts, windows, full, strict=True)
             ]
-            state, fed = former.remember(len(rows), size), [text[n:] for text, n in zip(texts, windows, strict=True)]
-        picked = sampling.pick(ask(former, fed, source, state), step).tolist()
+            runner = Runner(former, len(rows), size, sources)
+            fed = [text[n:] for text, n in zip(texts, windows, strict=True)]
+        picked = sampling.pick(runner.read(fed), step).tolist()
         for text, token in zip(texts, picked, strict=True):
             text.append(token)
         ended |= {row for row, token in enumerate(picked) if token in stops}
         if len(ended) == len(rows):
             break
-        fed = [text[-again:] for text in texts]
+        fed = [text[-runner.again :] for text in texts]
     new = [text[n:] for text, n in zip(texts, begun, strict=True)]
     return [list(itertools.takewhile(lambda token: token not in stops, row)) for row in new]
 
@@ -96,29 +96,6 @@ def end_marks(former: Former) -> set[int]:
     if not all(type(mark) is int for mark in marks):
         raise Error(f"{name}: {shown(marks)} is no token", where="generation_config.json", fix="correct it")
     return set(marks)
-
-
-def ask(former: Former, fed: list[list[int]], source: Batch | None, state: Any) -> Tensor:
-    """(rows, vocab) what comes after the tokens that are fed.
-
-    Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those of
-    the token before it are forgotten: that token is read again with its successor (two by two, as transformers does).
-    """
-    two = streams(former)
-    batch = packed([[*row, 0] for row in fed] if two else fed, former.device).replace(source=source)
-    ends = batch.layout.last()
-    if two:
-        order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
-        batch = batch.replace(order=order, chosen=ends)
-    hidden = former.model(batch, **former.how(state, None))
-    if two:
-        state.forget(2)
-    return former.model.logits(hidden[ends], part="lm")
-
-
-def streams(former: Former) -> bool:
-    """The model reads in two streams, of which the second guesses tokens that it does not see (XLNet)."""
-    return hasattr(former.model.body, "blank")
 
 
 def check(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tokens: int) -> list[list[int]]:
@@ -152,13 +129,6 @@ def prompt_rows(prompts: Any) -> list[Tensor]:
     if not rows or not all(map(len, rows)):
         raise Error("a prompt is empty", fix="give at least one token to begin with")
     return rows
-
-
-def packed(rows: list[list[int]], device: torch.device) -> Batch:
-    """Rows of different lengths, one document each."""
-    starts = torch.tensor(np.cumsum([0, *map(len, rows)]), dtype=torch.int32, device=device)
-    ids = torch.tensor([i for row in rows for i in row], device=device)
-    return Batch(ids, starts, max(map(len, rows)))
 
 
 def continue_text(former: Former, prompt: str, tokens: int = 64, sampling: Sampling = Sampling()) -> str:

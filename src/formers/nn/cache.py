@@ -83,6 +83,14 @@ class Cache(Kept):
         self.lengths = self.lengths + layout.lengths
         self.used += layout.longest
 
+    def follow(self, parents: Tensor) -> None:
+        """Row i goes on from what row parents[i] has seen; both have the same source."""
+        self.lengths = None if self.lengths is None else self.lengths[parents]
+        self.state = None if self.state is None else tuple(x.index_select(0, parents) for x in self.state)
+        for layer in self.layers.values():
+            if layer.keys is not None and layer.values is not None:
+                layer.keys, layer.values = layer.keys.index_select(0, parents), layer.values.index_select(0, parents)
+
 
 class Layer:
     """One layer's share of a cache: keys and values as (rows, size, heads, head_dim)."""

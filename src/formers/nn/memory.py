@@ -47,6 +47,11 @@ class Memory(Kept):
         self.states = {layer: x[:, : self.used] for layer, x in self.states.items()}
         self.lengths = None if self.lengths is None else (self.lengths - count).clamp(min=0)
 
+    def follow(self, parents: Tensor) -> None:
+        """Row i goes on from what row parents[i] has seen."""
+        self.lengths = None if self.lengths is None else self.lengths[parents]
+        self.states = {layer: x.index_select(0, parents) for layer, x in self.states.items()}
+
     def begin(self, layout: Layout) -> Tensor | None:
         """Check that a batch fits; the number of states each row holds, None if there are none."""
         if layout.rows != self.rows:

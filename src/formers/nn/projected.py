@@ -41,6 +41,10 @@ class State(Kept):
         first, second = (torch.cat((o, z[:, o.shape[1] :]), 1) for o, z in zip(old, (h, c), strict=True))
         return first, second
 
+    def follow(self, parents: Tensor) -> None:
+        """Row i goes on from what row parents[i] has seen."""
+        self.layers = {i: (h.index_select(1, parents), c.index_select(1, parents)) for i, (h, c) in self.layers.items()}
+
     def end(self, layer: int, h: Tensor, c: Tensor) -> None:
         """The state after a batch."""
         h, c = h.detach(), c.detach()

@@ -1,0 +1,18 @@
+"""What a loaded model can do: f.generate(...) is formers.generate(f, ...). A verb is imported when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+# Verb → the module, and the function in it whose first argument is a Former.
+VERBS = {
+    "fill": ("generation.fill", "fill"),
+}
+
+
+def verb(name: str) -> Callable[..., Any]:
+    """The function behind a verb."""
+    module, attribute = VERBS[name]
+    return getattr(importlib.import_module(f"formers.{module}"), attribute)
