@@ -1,0 +1,323 @@
+"""Labelled examples out of any table: which column is what is looked at and said, and every row has one form.
+
+classify, regress  text, other (or None), label: a name, a list of names, or a number
+tag                words, tags
+answer             id, question, context, answers (each text and start), possible
+choose             text, other (or None), choices, label: the number of the right one
+translate, summarise  text, target
+lm                 text
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import Error
+from ..text.normalise import Changes, compose, scrub
+from .columns import find_roles, flat, is_list, number
+from .records import Table, read_table
+
+MISSING = ("", "-")  # labels of those that have none: an empty field, SNLI's mark
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Rows in one form, what they are for, what was understood, and the labels in order (of classify and tag)."""
+
+    task: str
+    rows: list[dict[str, Any]]
+    said: str
+    labels: tuple[str, ...] = ()
+    several: bool = False  # a row may have several labels
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def read_examples(
+    source: Any,
+    task: str | None = None,
+    columns: Mapping[str, Any] | Sequence[str] | str | None = None,
+    *,
+    labelled: bool = True,
+    between: str | None = None,
+    skip: bool = False,
+    encoding: str = "utf-8",
+    limit: int | None = None,
+) -> Examples:
+    """The examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
+
+    `columns` says what is what: {"text": "document"}, "text=document label=class"; a list names the columns of a table
+    without names. A list under "label" makes one label of each column that is 1. `labelled=False` takes rows without
+    labels too (their label is None); else they are left out and counted. `between` parts several labels in one field.
+    """
+    given, header = read_columns(columns)
+    table = read_table(source, header, skip, encoding)
+    if not table.rows:
+        raise Error("there are no examples", where=table.where, fix="give at least one row")
+    task, roles = unlabelled(table, task, given) if not labelled else find_roles(table, task, given)
+    reader = Reader(table, task, roles, labelled, between)
+    rows = reader.read(limit)
+    if not rows:
+        raise Error(f"no row can be used: {reader.lost()}", where=table.where, fix="name the columns by hand")
+    labels = label_order(rows, task, table.classes.get(str(roles.get("tags" if task == "tag" else "label"))))
+    several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
+    return Examples(task, rows, reader.said(rows, labels), labels, several)
+
+
+def read_columns(columns: Any) -> tuple[dict[str, Any], list[str] | None]:
+    """What was said about columns: parts and their columns, or the names of all columns."""
+    if isinstance(columns, str):
+        pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
+        if odd := [name for name, mark, value in pairs if not mark or not value]:
+            raise Error(f"{odd[0]!r} is no part=column", fix='say for example "text=document label=class"')
+        found: dict[str, Any] = {}
+        for name, _, value in pairs:  # a part that is named twice has several columns
+            found[name] = [*flat([found[name]]), value] if name in found else value
+        return found, None
+    if columns is None or isinstance(columns, Mapping):
+        return dict(columns or {}), None
+    return {}, [str(name) for name in columns]
+
+
+def unlabelled(table: Table, task: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The columns where there may be no labels."""
+    try:
+        return find_roles(table, task, given)
+    except Error:
+        if task not in ("classify", "regress", "choose", "translate", "summarise"):
+            raise
+        part = "target" if task in ("translate", "summarise") else "label"
+        bare = Table([(n, {**row, part: None}) for n, row in table.rows], table.where, table.changes)
+        found, roles = find_roles(bare, task, {**given, part: part})
+        return found, {name: column for name, column in roles.items() if name != part}
+
+
+class Reader:
+    """Turns records into rows, and counts those that it leaves out."""
+
+    def __init__(self, table: Table, task: str, roles: dict[str, Any], labelled: bool, between: str | None):
+        self.table, self.task, self.roles, self.labelled, self.between = table, task, roles, labelled, between
+        self.left: Counter[str] = Counter()
+        self.changes: Changes = table.changes
+        column, label = roles.get("choices"), roles.get("label")
+        zero = any(number(row.get(str(label))) == 0 for _, row in table.rows)
+        # WinoGrande calls option1 "1", COPA calls choice1 "0"
+        self.numbers = [] if zero or not is_list(column) else ["".join(filter(str.isdigit, n)) for n in column or ()]
+
+    def read(self, limit: int | None) -> list[dict[str, Any]]:
+        """The rows, up to `limit`."""
+        make: Callable[[int, dict[str, Any]], dict[str, Any] | None] = getattr(self, MAKERS[self.task])
+        rows: list[dict[str, Any]] = []
+        for place, record in self.table.rows:
+            if limit is not None and len(rows) >= limit:
+                break
+            if (row := make(place, record)) is not None:
+                rows.append(row)
+        return rows
+
+    def wrong(self, what: str, place: int) -> Error:
+        """An error that names the row."""
+        return Error(what, where=f"{self.table.where or 'the examples'}, row {place}", fix="repair it, or leave it out")
+
+    def lose(self, why: str) -> dict[str, Any] | None:
+        """Count a row that is left out, and give None for it."""
+        self.left[why] += 1
+        return None
+
+    def lost(self) -> str:
+        """What was left out, in words."""
+        return ", ".join(f"{count:,} {why}" for why, count in self.left.items()) or "none was left out"
+
+    def text(self, part: str, record: dict[str, Any], place: int) -> str:
+        """A text: clean and in NFC; a missing one is empty."""
+        column = self.roles.get(part)
+        value = record.get(str(column)) if column is not None else None
+        if isinstance(value, Mapping) and self.task in ("translate", "summarise"):  # {"en": …, "ko": …}
+            value = list(value.values())[part == "target"]
+        if value is None or value != value:
+            return ""
+        if not isinstance(value, str):
+            if isinstance(value, int | float):
+                return str(value)
+            raise self.wrong(f"the {part} in {column!r} is no text but {type(value).__name__}", place)
+        return self.clean(value)
+
+    def clean(self, value: str) -> str:
+        """One text without odd characters, in NFC."""
+        return compose(scrub(value, self.changes), self.changes)
+
+    def label(self, record: dict[str, Any], place: int) -> Any:
+        """A name, a list of names or a number; None where there is none."""
+        column = self.roles.get("label")
+        if column is None:
+            return None
+        if isinstance(column, list | tuple):
+            return [name for name in column if truth(record.get(name))]
+        value = record.get(column)
+        if is_list(value):
+            return [self.name(v, column) for v in value]
+        if value is None or value != value or str(value).strip() in MISSING:
+            return None
+        if value == -1 and column in self.table.classes:  # GLUE's test sets
+            return None
+        if self.task == "regress":
+            if (found := number(value)) is None or found != found or abs(found) == float("inf"):
+                raise self.wrong(f"the label {str(value)[:40]!r} is no number", place)
+            return found
+        if self.between is not None:
+            return [self.clean(part.strip()) for part in str(value).split(self.between) if part.strip()]
+        return self.name(value, column)
+
+    def name(self, value: Any, column: str) -> str:
+        """A label as a name: 1.0 (a table with gaps) is "1", a dataset's number its name."""
+        if (names := self.table.classes.get(column)) and isinstance(value, int) and 0 <= value < len(names):
+            return names[value]
+        found = number(value)
+        if found is not None and not isinstance(value, bool) and found == round(found) and not str(value).isdigit():
+            return str(round(found))
+        return self.clean(str(value).strip())
+
+    def labelled_text(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of classify or regress."""
+        text, label = self.text("text", record, place), self.label(record, place)
+        other = self.text("other", record, place) if "other" in self.roles else None
+        if not text.strip() or (other is not None and not other.strip()):
+            return self.lose("without text")
+        if label is None and self.labelled:
+            return self.lose("without label")
+        return {"text": text, "other": other, "label": label}
+
+    def tagged_words(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of tag; words without a character are left out with their tags."""
+        words, tags = (list(record.get(self.roles[part]) or []) for part in ("words", "tags"))
+        if len(words) != len(tags):
+            raise self.wrong(f"there are {len(words)} words and {len(tags)} tags", place)
+        names = [self.name(tag, self.roles["tags"]) for tag in tags]
+        pairs = [(w, t) for w, t in zip((self.clean(str(w)) for w in words), names, strict=True) if w.strip()]
+        self.left["words without characters"] += len(words) - len(pairs)
+        self.left += Counter()  # zeros go
+        if not pairs:
+            return self.lose("without words")
+        return {"words": [w for w, _ in pairs], "tags": [t for _, t in pairs]}
+
+    def question(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of answer: SQuAD's nested answers, a dataset's two lists, or one answer and its start."""
+        question, context = self.text("question", record, place), self.text("context", record, place)
+        if not question.strip() or not context.strip():
+            return self.lose("without question or context")
+        raw = record[self.roles["context"]]
+        listed = answers_of(record.get(self.roles.get("answers", "")), record.get(self.roles.get("start", "")))
+        found = [self.located(text, start, raw, context) for text, start in listed]
+        answers = [answer for answer in found if answer is not None]
+        if found and not answers and self.labelled:
+            return self.lose("whose answer is not in the text")
+        if not listed and self.labelled and "answers" not in self.roles:
+            raise self.wrong("there is no answer", place)
+        possible = not record.get(self.roles.get("possible", "")) and bool(answers or not self.labelled)
+        name = str(record.get(self.roles.get("id", ""), place))
+        return {"id": name, "question": question, "context": context, "answers": answers, "possible": possible}
+
+    def located(self, text: str, start: int | None, raw: str, context: str) -> dict[str, Any] | None:
+        """An answer and where it begins in the clean text: where it was said, else the nearest place."""
+        text = self.clean(text)
+        if not text.strip():
+            return None
+        near = 0 if start is None else len(compose(scrub(raw[:start], Changes()), Changes()))
+        if start is not None and context.startswith(text, near):
+            return {"text": text, "start": near}
+        before, behind = context.rfind(text, 0, near + len(text)), context.find(text, near)
+        places = [p for p in (before, behind) if p >= 0]
+        return {"text": text, "start": min(places, key=lambda p: abs(p - near))} if places else None
+
+    def choice(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of choose; the label is a number from 0, a letter, or the right choice itself."""
+        column = self.roles["choices"]
+        value: Any = [record.get(n) for n in column] if is_list(column) else record.get(column)
+        marks: list[str] = []
+        if isinstance(value, Mapping):  # ARC: {"text": [...], "label": ["A", ...]}
+            marks = [str(mark) for mark in value.get("label", [])]
+            value = value.get("text")
+        if not is_list(value) or len(list(value)) < 2:
+            raise self.wrong("there are no two choices", place)
+        choices = [self.clean(str(v)) for v in value]
+        label = record.get(self.roles.get("label", ""))
+        if label is None or str(label).strip() in (*MISSING, "-1"):
+            if self.labelled:
+                return self.lose("without label")
+            right = None
+        elif (right := chosen(label, choices, marks or self.numbers)) is None:
+            raise self.wrong(f"the label {str(label)[:40]!r} is none of {len(choices)} choices", place)
+        other = self.text("other", record, place) if "other" in self.roles else None
+        return {"text": self.text("text", record, place), "other": other, "choices": choices, "label": right}
+
+    def pair(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of translate or summarise."""
+        text = self.text("text", record, place)
+        target = self.text("target", record, place) if "target" in self.roles else None
+        if not text.strip() or (self.labelled and not (target or "").strip()):
+            return self.lose("without text or target")
+        return {"text": text, "target": target}
+
+    def plain(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        """A row of lm."""
+        text = self.text("text", record, place)
+        return {"text": text} if text.strip() else self.lose("without text")
+
+    def said(self, rows: list[dict[str, Any]], labels: tuple[str, ...]) -> str:
+        """What was understood, in one line."""
+        parts = [f"{part} = column {' + '.join(map(repr, flat([column])))}" for part, column in self.roles.items()]
+        kinds = f": {len(labels):,} {'tags' if self.task == 'tag' else 'labels'}" if labels else ""
+        if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
+            kinds = f": {min(values):g} to {max(values):g}"
+        left = f"; left out: {self.lost()}" if self.left else ""
+        broken = f"; {self.changes.skipped:,} broken rows skipped" if self.changes.skipped else ""
+        return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{broken}"
+
+
+MAKERS = {
+    "classify": "labelled_text", "regress": "labelled_text", "tag": "tagged_words", "answer": "question",
+    "choose": "choice", "translate": "pair", "summarise": "pair", "lm": "plain",
+}  # fmt: skip
+
+
+def truth(value: Any) -> bool:
+    """A 1 of a column that says whether a label holds."""
+    return value is not None and value == value and str(value).strip().lower() not in ("", "0", "0.0", "false", "no")
+
+
+def answers_of(value: Any, start: Any) -> list[tuple[str, int | None]]:
+    """Answers and where they begin, out of the forms that they have."""
+    if isinstance(value, Mapping):
+        texts, starts = list(value.get("text", [])), list(value.get("answer_start", []))
+        return [(str(t), int(starts[i]) if i < len(starts) else None) for i, t in enumerate(texts)]
+    if is_list(value):
+        found = [v if isinstance(v, Mapping) else {"text": v} for v in value]
+        return [(str(v["text"]), v.get("answer_start", v.get("start"))) for v in found if v.get("text") is not None]
+    at = number(start)
+    return [] if value in (None, "") or value != value else [(str(value), None if at is None else int(at))]
+
+
+def chosen(label: Any, choices: list[str], marks: list[str]) -> int | None:
+    """Which choice a label means."""
+    word = str(label).strip()
+    if word in marks:
+        return marks.index(word)
+    if (value := number(label)) is not None and value == round(value) and 0 <= value < len(choices):
+        return int(value)
+    if len(word) == 1 and word.upper().isalpha() and word.isascii() and ord(word.upper()) - 65 < len(choices):
+        return ord(word.upper()) - 65
+    return choices.index(word) if word in choices else None
+
+
+def label_order(rows: Iterable[dict[str, Any]], task: str, names: list[str] | None) -> tuple[str, ...]:
+    """The labels in order: a dataset's own, else by number or by letters; O is the first of tags."""
+    if task not in ("classify", "tag"):
+        return ()
+    values = {v for row in rows for v in flat([row["tags"] if task == "tag" else row["label"]]) if v is not None}
+    if names and values <= set(names):
+        return tuple(names)
+    return tuple(sorted(values, key=lambda v: (v != "O", not v.isdigit(), int(v) if v.isdigit() else 0, v)))

@@ -1,0 +1,201 @@
+"""Records with named columns out of files, lists, DataFrames and datasets, whole: a training set fits into memory."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..data import readers, tables
+from ..data.streams import PACKED, chunks, decoded, need
+from ..errors import Error
+from ..text.normalise import Changes
+
+CONLL = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
+LONGEST = 1 << 30  # characters of a JSON file that is one value
+
+
+@dataclass
+class Table:
+    """Rows as dictionaries with the number of each (its line, where it has one), and where they come from."""
+
+    rows: list[tuple[int, dict[str, Any]]]
+    where: object
+    changes: Changes
+    names: list[str] = field(default_factory=list)
+    classes: dict[str, list[str]] = field(default_factory=dict)  # a HF dataset's names of numbered labels
+
+    def __post_init__(self) -> None:
+        self.names = self.names or list(dict.fromkeys(str(name) for _, row in self.rows for name in row))
+
+
+def read_table(source: Any, header: Sequence[str] | None = None, skip: bool = False, encoding: str = "utf-8") -> Table:
+    """All records of a source; `header` names the columns of a file without a first row of names, or of tuples."""
+    changes = Changes()
+    wants = tables.Wants(None, changes, skip, encoding)
+    if not readers.by_path(source):
+        return of_python(source, header, changes)
+    files = [Path(source)] if conll(source) and Path(source).is_file() else readers.find(source)
+    parts = [of_file(path, header, wants) for path in files]
+    if any(part.names != parts[0].names for part in parts):
+        raise Error("these files have different columns", where=files[0], fix="read them one by one")
+    return Table([row for part in parts for row in part.rows], source, changes, parts[0].names)
+
+
+def conll(source: Any) -> bool:
+    """A file with a word and its tag in each line, by its name."""
+    if isinstance(source, list | tuple):
+        return False
+    suffixes = [s.lower() for s in Path(source).suffixes if s.lower() not in PACKED]
+    return bool(suffixes) and suffixes[-1] in CONLL
+
+
+def of_file(path: Path, header: Sequence[str] | None, wants: tables.Wants) -> Table:
+    """The records of one file, by its form."""
+    form = readers.form(path)
+    if conll(path):
+        rows: Iterable[tuple[int, dict[str, Any]]] = of_conll(path, wants)
+    elif form in tables.PARQUET:
+        rows = of_parquet(path, wants)
+    elif form in tables.JSON:
+        rows = of_json(path, wants)
+    elif form in tables.SEPARATED:
+        return of_separated(path, header, wants)
+    else:
+        rows = ((i, {"text": text}) for i, text in enumerate(readers.read(path, changes=wants.changes), 1))
+    return Table(list(rows), path, wants.changes)
+
+
+def of_separated(path: Path, header: Sequence[str] | None, wants: tables.Wants) -> Table:
+    """The records of a csv or tsv file; a row with more or fewer fields than the first is broken."""
+    comma = tables.SEPARATED[str(readers.form(path))] == ","
+    rows = tables.csv_rows(path, wants) if comma else tables.tsv_rows(path, wants)
+    names = list(header) if header else next(rows, (0, []))[1]
+    if len(set(names)) < len(names):
+        raise Error(f"two columns have one name: {tables.listed(names)}", where=path, fix="give each its own name")
+    found = []
+    for number, row in rows:
+        if len(row) == len(names):
+            found.append((number, dict(zip(names, row, strict=True))))
+        elif row:
+            wants.broken(f"a row has {len(row)} fields, {len(names)} are named", f"{path}, line {number}")
+    return Table(found, path, wants.changes, names)
+
+
+def of_json(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of JSON lines, of one list of records, or of SQuAD's form."""
+    if readers.form(path) == ".json":
+        whole = "".join(decoded(chunks(path), wants.changes, wants.encoding, path))
+        try:
+            value = json.loads(whole, strict=False) if len(whole) < LONGEST else None
+        except (ValueError, RecursionError):
+            value = None  # then it is lines, whose reader says what is wrong with which
+        if isinstance(value, dict) and isinstance(value.get("data"), list):
+            value = value["data"]
+        if isinstance(value, list):
+            wants.changes.lines += len(value)
+            if value and isinstance(value[0], dict) and "paragraphs" in value[0]:
+                yield from of_squad(value, path)
+            else:
+                yield from records(value, None, path)
+            return
+    for number, value in tables.json_lines(path, wants):
+        yield number, value if isinstance(value, dict) else {"text": value}
+
+
+def of_squad(articles: list[Any], where: object) -> Iterator[tuple[int, dict[str, Any]]]:
+    """One record for each question of SQuAD's nested form (1.1 and 2.0), and of KorQuAD's, which is the same."""
+    number = 0
+    for article in articles:
+        for paragraph in article.get("paragraphs", []):
+            for asked in paragraph.get("qas", []):
+                number += 1
+                lacking = [n for n in ("question", "id") if n not in asked] + ["context"] * ("context" not in paragraph)
+                if lacking:
+                    raise Error(f"there is no {lacking[0]!r}", where=f"{where}, question {number}", fix="repair it")
+                yield number, {"context": paragraph["context"], **asked}
+
+
+def of_conll(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Sentences of lines with the word first and its tag last; blank lines and -DOCSTART- end a sentence."""
+    words: list[str] = []
+    tags: list[str] = []
+    start = 1
+    for number, line in tables.whole_lines(path, wants):
+        parts = line.split("\t") if "\t" in line else line.split()
+        parts = [part.strip() for part in parts]
+        if any(parts) and parts[0] != "-DOCSTART-" and not (line.startswith("#") and len(parts) != 2):
+            if len(parts) < 2 or not parts[0] or not parts[-1]:
+                wants.broken("a line has a word and its tag", f"{path}, line {number}")
+                continue
+            start = start if words else number
+            words.append(parts[0])
+            tags.append(parts[-1])
+        elif words and not line.startswith("#"):
+            yield start, {"words": words, "tags": tags}
+            words, tags = [], []
+    if words:
+        yield start, {"words": words, "tags": tags}
+
+
+def of_parquet(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of a parquet file."""
+    need("pyarrow", "parquet files")
+    import pyarrow
+    import pyarrow.parquet
+
+    with tempfile.TemporaryDirectory() as folder:
+        plain = path
+        if path.suffix.lower() in PACKED:
+            plain = Path(folder, "table.parquet")
+            with plain.open("wb") as file:
+                file.writelines(chunks(path))
+        try:
+            rows = pyarrow.parquet.read_table(plain).to_pylist()
+        except (pyarrow.ArrowException, OSError) as e:
+            raise Error(f"the parquet file is damaged ({e})", where=path, fix="fetch or make it again") from e
+    wants.changes.lines += len(rows)
+    yield from enumerate(rows, 1)
+
+
+def of_python(source: Any, header: Sequence[str] | None, changes: Changes) -> Table:
+    """The records of a list, a DataFrame (pandas or polars) or a dataset."""
+    classes: dict[str, list[str]] = {}
+    if isinstance(source, Mapping):
+        names = tables.listed(source)
+        raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
+    if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # pandas
+        rows = source.to_dict("records")
+    elif hasattr(source, "to_dicts"):  # polars
+        rows = source.to_dicts()
+    else:
+        for name, feature in (getattr(source, "features", None) or {}).items():  # of a HF dataset
+            inner = getattr(feature, "feature", feature)
+            if getattr(inner, "names", None) and not isinstance(inner, Mapping):
+                classes[name] = list(inner.names)
+        if isinstance(source, str | bytes) or not isinstance(source, Iterable):
+            raise Error(f"examples cannot be read from {type(source).__name__}", fix="give a path, rows or a dataset")
+        rows = list(source)
+    changes.lines += len(rows)
+    return Table(list(records(rows, header, None)), None, changes, classes=classes)
+
+
+def records(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Rows as dictionaries: strings are texts, tuples get the names of `header`, or 0, 1 and so on."""
+    for number, row in enumerate(rows, 1):
+        if isinstance(row, Mapping):
+            yield number, {str(name): value for name, value in row.items()}
+        elif isinstance(row, str):
+            yield number, {"text": row}
+        elif isinstance(row, list | tuple):
+            names = header or [str(i) for i in range(len(row))]
+            if len(names) != len(row):
+                where = f"{where or 'the examples'}, row {number}"
+                raise Error(f"a row has {len(row)} values, {len(names)} are named", where=where, fix="repair it")
+            yield number, dict(zip(names, row, strict=True))
+        else:
+            where = f"{where or 'the examples'}, row {number}"
+            raise Error(f"an example is no {type(row).__name__}", where=where, fix="give dictionaries or tuples")

@@ -1,0 +1,234 @@
+"""Examples out of tables of every form: understood rightly, or refused with the reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from formers import Error
+from formers.tasks.examples import read_examples
+
+FILES = {  # what each file of the data folder must be understood as: task, columns, examples, labels
+    "classify/nsmc.test.tsv.xz": ("classify", {"text", "label"}, 49_997, 2),
+    "classify/trec.train.tsv.xz": ("classify", {"text", "label"}, 5_452, 6),
+    "classify/sms_spam.tsv.xz": ("classify", {"text", "label"}, 5_574, 2),
+    "classify/cola.dev.tsv.xz": ("classify", {"text", "label"}, 1_043, 2),
+    "pair/chatbot_ko.tsv.xz": ("translate", {"question", "answer"}, 11_823, 0),
+    "pair/kornli.dev.tsv.xz": ("classify", {"a", "b", "label"}, 2_490, 3),
+    "pair/korsts.dev.tsv.xz": ("regress", {"a", "b", "score"}, 1_500, 0),
+    "pair/rte.dev.tsv.xz": ("classify", {"a", "b", "label"}, 277, 2),
+    "tag/wnut17.dev.conll.xz": ("tag", {"words", "tags"}, 1_009, 13),
+    "answer/korquad1.dev.json.xz": ("answer", {"question", "context", "answers", "id"}, 5_774, 0),
+    "translate/tatoeba.en-ko.tsv.xz": ("translate", {"en", "ko"}, 3_798, 0),
+    "translate/multi30k.val.en-de.tsv.xz": ("translate", {"en", "de"}, 1_014, 0),
+    "summarise/email_subject.dev.tsv.xz": ("summarise", {"text", "summary"}, 1_960, 0),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_real_files(data, name):
+    task, columns, count, labels = FILES[name]
+    found = read_examples(data / name)
+    assert (found.task, len(found), len(found.labels)) == (task, count, labels)
+    assert all(f"column {column!r}" in found.said for column in columns)
+    assert f"{count:,} examples" in found.said
+    if task == "answer":
+        for row in found.rows:
+            for answer in row["answers"]:
+                assert row["context"][answer["start"] :].startswith(answer["text"])
+
+
+# Columns as they are found in published sets, and what they mean.
+KNOWN = [
+    ({"id": "1", "document": "좋다", "label": "1"}, "classify", {"text": "좋다", "other": None, "label": "1"}),
+    ({"sentence": "good", "label": 0, "idx": 3}, "classify", {"text": "good", "other": None, "label": "0"}),
+    ({"text": "good", "stars": 4.0}, "classify", {"text": "good", "other": None, "label": "4"}),
+    ({"text": "good", "labels": ["a", "b"]}, "classify", {"text": "good", "other": None, "label": ["a", "b"]}),
+    ({"premise": "p q", "hypothesis": "h", "label": "x"}, "classify", {"text": "p q", "other": "h", "label": "x"}),
+    ({"question": "why", "sentence": "s t", "label": 1}, "classify", {"text": "why", "other": "s t", "label": "1"}),
+    ({"question": "is it", "passage": "s t", "label": 1}, "classify", {"text": "is it", "other": "s t", "label": "1"}),
+    ({"text": "good", "label": 0.5}, "regress", {"text": "good", "other": None, "label": 0.5}),
+    ({"sentence1": "a b", "sentence2": "c", "score": 3}, "regress", {"text": "a b", "other": "c", "label": 3.0}),
+    ({"text": "good", "label": -1}, "classify", {"text": "good", "other": None, "label": "-1"}),
+    ({"tokens": ["나는", "간다"], "ner_tags": ["O", "O"]}, "tag", {"words": ["나는", "간다"], "tags": ["O", "O"]}),
+    ({"translation": {"en": "hi", "ko": "안녕"}}, "translate", {"text": "hi", "target": "안녕"}),
+    ({"source": "a b", "target": "c d"}, "translate", {"text": "a b", "target": "c d"}),
+    ({"document": "a b c", "summary": "a"}, "summarise", {"text": "a b c", "target": "a"}),
+    ({"article": "a b c", "highlights": "a", "id": "x"}, "summarise", {"text": "a b c", "target": "a"}),
+    ({"text": "only this"}, "lm", {"text": "only this"}),
+    (
+        {"ctx": "he", "endings": ["sat", "ran"], "label": "1"},
+        "choose",
+        {"text": "he", "other": None, "choices": ["sat", "ran"], "label": 1},
+    ),
+    (
+        {"question": "q", "choices": {"text": ["x", "y"], "label": ["A", "B"]}, "answerKey": "B"},
+        "choose",
+        {"text": "q", "other": None, "choices": ["x", "y"], "label": 1},
+    ),
+    (
+        {"id": "7", "question": "who", "context": "it was me", "answers": {"text": ["me"], "answer_start": [7]}},
+        "answer",
+        {
+            "id": "7",
+            "question": "who",
+            "context": "it was me",
+            "answers": [{"text": "me", "start": 7}],
+            "possible": True,
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("record", "task", "row"), KNOWN, ids=lambda v: v if isinstance(v, str) else "")
+def test_columns_of_published_sets(record, task, row):
+    found = read_examples([record])
+    assert (found.task, found.rows) == (task, [row])
+
+
+def test_numbered_choices():
+    copa = [{"premise": "p", "choice1": "x", "choice2": "y", "label": n} for n in (0, 1)]
+    assert [row["label"] for row in read_examples(copa).rows] == [0, 1]
+    wino = [{"sentence": "p", "option1": "x", "option2": "y", "answer": n} for n in ("1", "2")]
+    assert [row["label"] for row in read_examples(wino, "choose").rows] == [0, 1]
+    with pytest.raises(Error, match=r"row 1: the label '5'"):
+        read_examples([{"text": "p", "choices": ["x", "y"], "label": 5}])
+
+
+def test_every_form_gives_the_same(tmp_path):
+    rows = [{"text": "좋다, 정말", "label": "pos"}, {"text": 'so "bad"', "label": "neg"}]
+    want = [{"text": r["text"], "other": None, "label": r["label"]} for r in rows]
+    lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rows)
+    (tmp_path / "a.jsonl").write_text(lines, encoding="utf-8")
+    (tmp_path / "a.json").write_text(json.dumps(rows, indent=2), encoding="utf-8")
+    (tmp_path / "b.json").write_text(lines, encoding="utf-8")
+    (tmp_path / "a.csv").write_text('text,label\n"좋다, 정말",pos\n"so ""bad""",neg\n', encoding="utf-8")
+    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress('text\tlabel\n좋다, 정말\tpos\nso "bad"\tneg\n'.encode()))
+    for name in ("a.jsonl", "a.json", "b.json", "a.csv", "a.tsv.gz"):
+        found = read_examples(tmp_path / name)
+        assert (found.rows, found.labels) == (want, ("neg", "pos")), name
+    pandas = pytest.importorskip("pandas")
+    pyarrow = pytest.importorskip("pyarrow.parquet")
+    frame = pandas.DataFrame(rows)
+    pyarrow.write_table(__import__("pyarrow").Table.from_pandas(frame), tmp_path / "a.parquet")
+    assert read_examples(frame).rows == read_examples(tmp_path / "a.parquet").rows == want
+    assert read_examples([(r["text"], r["label"]) for r in rows]).rows == want
+
+    class Polars:
+        def to_dicts(self):
+            return rows
+
+    assert read_examples(Polars()).rows == want
+
+
+def test_names_of_a_dataset():
+    datasets = pytest.importorskip("datasets")
+    names = datasets.ClassLabel(names=["bad", "good"])
+    features = datasets.Features({"text": datasets.Value("string"), "label": names})
+    data = datasets.Dataset.from_dict({"text": ["x y", "z", "w"], "label": [1, 1, -1]}, features=features)
+    found = read_examples(data)
+    assert [r["label"] for r in found.rows] == ["good", "good"]
+    assert found.labels == ("bad", "good")
+    assert "1 without label" in found.said
+    many = datasets.Features({"tokens": [datasets.Value("string")], "ner_tags": [names]})
+    tagged = datasets.Dataset.from_dict({"tokens": [["a", "b"]], "ner_tags": [[0, 1]]}, features=many)
+    assert read_examples(tagged).rows == [{"words": ["a", "b"], "tags": ["bad", "good"]}]
+
+
+def test_columns_by_hand(tmp_path):
+    rows = [{"a": "x y", "b": "z w", "c": "1", "d": "0"}, {"a": "p q", "b": "r s", "c": "0", "d": "0"}]
+    found = read_examples(rows, "translate", {"text": "b", "target": "a"})
+    assert found.rows[0] == {"text": "z w", "target": "x y"}
+    assert read_examples(rows, "classify", "text=a label=c").rows[1]["label"] == "0"
+    several = read_examples(rows, columns={"text": "a", "label": ["c", "d"]})
+    assert [r["label"] for r in several.rows] == [["c"], []]
+    assert several.several
+    (tmp_path / "bare.tsv").write_text("pos\tgood film\nneg\tbad film\n", encoding="utf-8")
+    assert read_examples(tmp_path / "bare.tsv", columns=["label", "text"]).rows[0]["text"] == "good film"
+    assert read_examples(rows[:1], "classify", {"label": "c"}).rows[0]["other"] == "z w"
+    apart = read_examples([{"text": "x", "label": "a|b"}, {"text": "y", "label": "b"}], between="|")
+    assert [r["label"] for r in apart.rows] == [["a", "b"], ["b"]]
+    assert apart.labels == ("a", "b")
+
+
+def test_what_is_left_out_is_said():
+    rows = [{"text": "x", "label": "1"}, {"text": " ", "label": "1"}, {"text": "y", "label": None}]
+    found = read_examples([*rows, {"text": "z", "label": float("nan")}])
+    assert len(found) == 1
+    assert "1 without text" in found.said
+    assert "2 without label" in found.said
+    assert [r["label"] for r in read_examples(rows, "classify", labelled=False).rows] == ["1", None]
+    bare = read_examples([{"text": "x"}], "classify", labelled=False)
+    assert bare.rows == [{"text": "x", "other": None, "label": None}]
+
+
+def test_errors_name_what_is_there(tmp_path):
+    two = [{"x": "some words", "y": "more words", "z": "even more words"}]
+    for source, task, columns, word in (
+        (two, None, None, "'x', 'y', 'z'"),
+        (two, "classify", None, "which columns are text and label"),
+        (two, "classify", {"text": "nope"}, "there is no column 'nope'; there are 'x'"),
+        (two, "classify", {"words": "x"}, "no part 'words'"),
+        (two, "sing", None, "no task"),
+        (two, None, "text", "no part=column"),
+        ([], None, None, "no examples"),
+        ([{"text": "t", "topic": "a", "sentiment": "b"}], None, {}, "'topic', 'sentiment'"),
+        ([{"text": "", "label": "1"}], None, None, "1 without text"),
+        ([{"text": "x", "label": "no"}], "regress", {"label": "label"}, "row 1: the label 'no' is no number"),
+        ([{"text": ["x"], "label": "1"}], "classify", {"text": "text"}, "row 1: the text in 'text' is no text"),
+        ([{"words": ["a"], "tags": []}], "tag", {}, "1 words and 0 tags"),
+        ([("a", "b"), ("c",)], "classify", ["text", "label"], "row 2"),
+        ({"train": []}, None, None, "several parts"),
+        (3, None, None, "cannot be read from int"),
+        (tmp_path / "none.tsv", None, None, "no such file"),
+    ):
+        with pytest.raises(Error, match=word) as error:
+            read_examples(source, task, columns)
+        assert "\n" not in str(error.value)
+    (tmp_path / "ragged.tsv").write_text("text\tlabel\nx\t1\ny\n", encoding="utf-8")
+    with pytest.raises(Error, match="line 3"):
+        read_examples(tmp_path / "ragged.tsv")
+    assert "1 broken rows skipped" in read_examples(tmp_path / "ragged.tsv", skip=True).said
+
+
+def test_conll(tmp_path):
+    text = "-DOCSTART- -X- O\n\n# sent 1\nEU NNP B-ORG\nrejects VBZ O\n\n\n#\tO\n서울\tB-LOC\n"
+    (tmp_path / "a.conll").write_text(text, encoding="utf-8")
+    found = read_examples(tmp_path / "a.conll")
+    assert [r["words"] for r in found.rows] == [["EU", "rejects"], ["#", "서울"]]
+    assert found.labels == ("O", "B-LOC", "B-ORG")
+    (tmp_path / "b.conll").write_text("EU B-ORG\nalone\n", encoding="utf-8")
+    with pytest.raises(Error, match="line 2"):
+        read_examples(tmp_path / "b.conll")
+
+
+def test_squad_two(tmp_path):
+    asked = [
+        {"id": "1", "question": "who", "answers": [{"text": "me", "answer_start": 7}], "is_impossible": False},
+        {"id": "2", "question": "when", "answers": [], "is_impossible": True},
+    ]
+    value = {"version": "v2.0", "data": [{"title": "t", "paragraphs": [{"context": "it was me", "qas": asked}]}]}
+    (tmp_path / "s.json").write_text(json.dumps(value), encoding="utf-8")
+    rows = read_examples(tmp_path / "s.json").rows
+    assert [r["possible"] for r in rows] == [True, False]
+    assert rows[1]["answers"] == []
+
+
+@given(st.text("각가나 e\u0301👩\u200d", max_size=8), st.text("각나닭한", min_size=1, max_size=3), st.integers(-3, 3))
+def test_answers_are_found_after_composing(before, answer, wrong):
+    whole = unicodedata.normalize("NFD", f"{before} {answer} 끝")
+    said = unicodedata.normalize("NFD", answer)
+    start = max(0, len(unicodedata.normalize("NFD", before + " ")) + wrong)
+    found = read_examples(
+        [{"question": "무엇", "context": whole, "answers": [{"text": said, "answer_start": start}]}]
+    ).rows[0]
+    place = found["answers"][0]
+    assert found["context"][place["start"] :].startswith(place["text"])
+    assert place["text"] == answer
+    if not wrong:
+        assert place["start"] == len(unicodedata.normalize("NFC", before + " "))
