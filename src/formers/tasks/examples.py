@@ -159,7 +159,7 @@ class Reader:
             return [name for name in column if truth(record.get(name))]
         value = record.get(column)
         if is_list(value):
-            return [self.name(v, column) for v in value]
+            return [self.name(v, column) for v in list(value or ())]
         if value is None or value != value or str(value).strip() in MISSING:
             return None
         if value == -1 and column in self.table.classes:  # GLUE's test sets
