@@ -1,0 +1,137 @@
+"""What n-grams and a linear model make of a task (extra `eval`): the number that a pretrained model has to beat."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import Error
+from ..text.normalise import composed
+from .metrics import is_several, judge
+
+MANY = 5000  # examples from which on n-grams that occur once are left out
+WIDEST = 400_000  # n-grams of each kind
+Row = dict[str, Any]
+
+
+def baseline(train: Sequence[Row], valid: Sequence[Row], **more: Any) -> dict[str, float]:
+    """The measures that a linear model over n-grams reaches on `valid`; rows are those of classify or regress."""
+    model = Linear(train)
+    return judge(model.task, [row["label"] for row in valid], model.guess(valid), **more)
+
+
+class Linear:
+    """TF-IDF of words (1 and 2) and of characters inside words (2 to 4, which is what Korean particles and verb ends
+    need), with logistic regression, or ridge regression for numbers. Of pairs, both sides and what they share."""
+
+    def __init__(self, train: Sequence[Row]):
+        need()
+        from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.pipeline import make_union
+
+        if not train:
+            raise Error("there is nothing to learn from", fix="give at least one example for each label")
+        labels = [row["label"] for row in train]
+        if any(label is None for label in labels):
+            raise Error("some examples have no label", fix="leave them out")
+        least = 2 if len(train) > MANY else 1
+        how = {
+            "sublinear_tf": True,
+            "min_df": least,
+            "max_features": WIDEST,
+            "preprocessor": plain,
+            "dtype": np.float32,
+        }
+        self.grams = make_union(
+            TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", **how),
+            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), **how),
+        )
+        self.pairs = any(row.get("other") is not None for row in train)
+        self.several = any(map(is_several, labels))
+        self.task = "regress" if all(isinstance(v, float | int) for v in labels) else "classify"
+        self.grams.fit([text for row in train for text in self.sides(row)])
+        self.labels: list[Any] = []
+        self.learn(self.features(train), labels)
+
+    def learn(self, features: Any, labels: list[Any]) -> None:
+        """Fit the linear model."""
+        from sklearn.linear_model import LogisticRegression, Ridge
+        from sklearn.multiclass import OneVsRestClassifier
+
+        if self.task == "regress":
+            self.model: Any = Ridge(alpha=1.0).fit(features, labels)
+            return
+        self.labels = sorted({v for label in labels for v in (label if self.several else [label])})
+        if self.several:
+            truth = np.array([[name in label for name in self.labels] for label in labels], int)
+            self.model = OneVsRestClassifier(LogisticRegression(C=10.0, max_iter=300)).fit(features, truth)
+        elif len(self.labels) > 1:
+            self.model = LogisticRegression(C=10.0, max_iter=300).fit(features, labels)
+
+    def sides(self, row: Row) -> list[str]:
+        """The texts of a row."""
+        return [row["text"], row.get("other") or ""] if self.pairs else [row["text"]]
+
+    def features(self, rows: Sequence[Row]) -> Any:
+        """(rows, n-grams), sparse; of pairs both sides, their products, and how near they are."""
+        from scipy.sparse import csr_matrix, hstack
+
+        first, *rest = (self.grams.transform(side) for side in zip(*map(self.sides, rows), strict=True))
+        if not rest:
+            return first
+        shared = first.multiply(rest[0])
+        return hstack([first, rest[0], shared, csr_matrix(shared.sum(1))]).tocsr()
+
+    def guess(self, rows: Sequence[Row]) -> list[Any]:
+        """A label, a list of labels or a number for each row."""
+        if not rows:
+            return []
+        if self.task == "regress":
+            return [float(v) for v in self.model.predict(self.features(rows))]
+        if self.several:
+            found = self.sure(rows) > 0.5
+            return [[name for name, yes in zip(self.labels, row, strict=True) if yes] for row in found]
+        return [self.labels[i] for i in self.sure(rows).argmax(1)]
+
+    def sure(self, rows: Sequence[Row]) -> np.ndarray:
+        """(rows, labels) the probability of each label."""
+        if len(self.labels) < 2 and not self.several:
+            return np.ones((len(rows), 1))
+        return self.model.predict_proba(self.features(rows)).reshape(len(rows), -1)
+
+
+def plain(text: str) -> str:
+    """Composed and in lower case: decomposed Hangul would have n-grams of its own."""
+    return composed(text).lower()
+
+
+def need() -> None:
+    """scikit-learn, or the way to get it."""
+    try:
+        import sklearn  # noqa: F401
+    except ImportError as e:
+        raise Error("a baseline needs the package scikit-learn", fix='pip install "formers[eval]"') from e
+
+
+def confusion(truths: Sequence[Any], guesses: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
+    """The labels, and how often each truth (row) was taken for each label (column)."""
+    names = sorted({*truths, *guesses}, key=lambda v: (not str(v).isdigit(), int(v) if str(v).isdigit() else 0, str(v)))
+    counts = Counter(zip(truths, guesses, strict=True))
+    return names, [[counts[true, said] for said in names] for true in names]
+
+
+def worst(
+    rows: Sequence[Row], guesses: Sequence[Any], sure: Sequence[float] | None = None, most: int = 20
+) -> list[dict[str, Any]]:
+    """The rows with the worst guesses: `sure` is what the model gave to the truth; of numbers, the farthest off."""
+    if sure is None:
+        pairs = [(row["label"], guess) for row, guess in zip(rows, guesses, strict=True)]
+        numbers = all(isinstance(v, float | int) for pair in pairs for v in pair)
+        sure = [-abs(t - g) if numbers else float(t == g) for t, g in pairs]
+    wrong = [i for i, (row, guess) in enumerate(zip(rows, guesses, strict=True)) if row["label"] != guess]
+    return [
+        {**rows[i], "guess": guesses[i], "sure": float(sure[i])} for i in sorted(wrong, key=lambda i: sure[i])[:most]
+    ]

@@ -1,0 +1,63 @@
+"""The linear baseline learns what n-grams can tell, in Korean too; tables of mistakes count rightly."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+
+from formers import Error
+from formers.tasks.baseline import Linear, baseline, confusion, worst
+from formers.tasks.examples import read_examples
+
+GOOD, BAD = ["재미있어요", "좋았습니다", "great film"], ["지루해요", "별로였습니다", "bad film"]
+ROWS = [
+    {"text": f"{text} {i}", "other": None, "label": label}
+    for i in range(6)
+    for label, texts in (("pos", GOOD), ("neg", BAD))
+    for text in texts
+]
+
+
+def test_classes_are_learned_whatever_the_form_of_hangul():
+    asked = [{"text": unicodedata.normalize("NFD", t), "other": None, "label": "pos"} for t in ("재미있네요", "좋았어")]
+    assert Linear(ROWS).guess(asked) == ["pos", "pos"]
+    assert baseline(ROWS[:24], ROWS[24:])["accuracy"] == 1
+    assert Linear(ROWS).sure(asked).sum(1) == pytest.approx(1)
+
+
+def test_numbers_pairs_and_several_labels():
+    near = [{"text": f"a cat {w}", "other": f"a cat {w}", "label": 5.0} for w in "bcdefgh"]
+    far = [{"text": f"a cat {w}", "other": f"the dog {w}{w}", "label": 0.0} for w in "bcdefgh"]
+    found = baseline([*near[:5], *far[:5]], [*near[5:], *far[5:]])
+    assert found["spearman"] > 0.8
+    many = [{**row, "label": [row["label"], *(["korean"] if ord(row["text"][0]) > 999 else [])]} for row in ROWS]
+    model = Linear(many)
+    assert model.guess([{"text": "재미있어요", "label": []}]) == [["korean", "pos"]]
+    one = Linear([{"text": "x y", "label": "a"}, {"text": "z", "label": "a"}])
+    assert one.guess([{"text": "q", "label": "a"}]) == ["a"]
+
+
+def test_refusals(monkeypatch):
+    with pytest.raises(Error, match="nothing to learn"):
+        Linear([])
+    with pytest.raises(Error, match="no label"):
+        Linear([{"text": "x", "label": None}])
+    monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
+    with pytest.raises(Error, match=r"formers\[eval\]"):
+        Linear(ROWS)
+
+
+def test_mistakes():
+    assert confusion(["a", "a", "b"], ["a", "b", "b"]) == (["a", "b"], [[1, 1], [0, 1]])
+    assert confusion(["10", "2"], ["2", "10"])[0] == ["2", "10"]
+    rows = [{"text": t, "label": label} for t, label in (("p", "a"), ("q", "b"), ("r", "a"))]
+    found = worst(rows, ["b", "b", "b"], sure=[0.3, 0.9, 0.1])
+    assert [(row["text"], row["guess"]) for row in found] == [("r", "b"), ("p", "b")]
+    numbers = [{"text": t, "label": v} for t, v in (("p", 1.0), ("q", 2.0), ("r", 5.0))]
+    assert [row["text"] for row in worst(numbers, [1.5, 2.0, 1.0])] == ["r", "p"]
+
+
+def test_real_sets(data):
+    train, test = (read_examples(data / "classify" / f"trec.{part}.tsv.xz").rows for part in ("train", "test"))
+    assert baseline(train, test)["accuracy"] > 0.85
