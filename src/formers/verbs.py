@@ -9,6 +9,9 @@ from typing import Any
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
     "fill": ("generation.fill", "fill"),
+    "generate": ("generation.text", "generate"),
+    "summarise": ("generation.translate", "summarise"),
+    "translate": ("generation.translate", "translate"),
 }
 
 
