@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .data.store import Store
     from .former import Former, build, tree
     from .generation.fill import fill
+    from .inspection.embed import embed
+    from .inspection.neighbours import neighbours
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
     from .training.pretrain import pretrain
@@ -50,5 +52,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Error", "Former", "Store", "__version__", "build", "export", "fill", "load", "prepare", "pretrain", "save", "tree",
+    "Error", "Former", "Store", "__version__", "build", "embed", "export", "fill", "load", "neighbours", "prepare",
+    "pretrain", "save", "tree",
 ]  # fmt: skip

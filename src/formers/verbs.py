@@ -8,7 +8,9 @@ from typing import Any
 
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
+    "embed": ("inspection.embed", "embed"),
     "fill": ("generation.fill", "fill"),
+    "neighbours": ("inspection.neighbours", "neighbours"),
 }
 
 

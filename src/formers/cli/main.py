@@ -14,6 +14,7 @@ from ..errors import Error
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
+from .embed import embed, neighbours
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
@@ -38,6 +39,8 @@ app.command(runs)
 app.command(report)
 app.command(rerun)
 app.command(show)
+app.command(embed)
+app.command(neighbours)
 app.command(doctor)
 app.command(tokenizer)
 
