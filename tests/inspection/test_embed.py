@@ -25,8 +25,7 @@ TEXTS = [
 
 def tokenizer_of(f):
     """A small tokenizer of the kind that a family reads."""
-    kind = MEMBERS[f.family].family.tokenizer or f.family
-    made = train(kind, [t for t in TEXTS for _ in range(4)], 300)
+    made = train(f.family, [t for t in TEXTS for _ in range(4)], 300)
     assert len(made) <= f.config.vocab
     return made
 
