@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .generation.fill import fill
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
+    from .tasks.ask import answer, choose, classify, score, tag
+    from .training.finetune import finetune
     from .training.pretrain import pretrain
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
@@ -30,6 +32,7 @@ _LAZY = {
     "tree": ("former", "tree"),
     "prepare": ("interop.prepare", "prepare"),
     "pretrain": ("training.pretrain", "pretrain"),
+    "finetune": ("training.finetune", "finetune"),
     "Store": ("data.store", "Store"),
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),
@@ -50,5 +53,6 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Error", "Former", "Store", "__version__", "build", "export", "fill", "load", "prepare", "pretrain", "save", "tree",
+    "Error", "Former", "Store", "__version__", "answer", "build", "choose", "classify", "export", "fill", "finetune",
+    "load", "prepare", "pretrain", "save", "score", "tag", "tree",
 ]  # fmt: skip

@@ -9,6 +9,11 @@ from typing import Any
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
     "fill": ("generation.fill", "fill"),
+    "classify": ("tasks.ask", "classify"),
+    "score": ("tasks.ask", "score"),
+    "tag": ("tasks.ask", "tag"),
+    "answer": ("tasks.ask", "answer"),
+    "choose": ("tasks.ask", "choose"),
 }
 
 
