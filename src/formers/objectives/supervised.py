@@ -19,7 +19,6 @@ from ..data.plans import Plan, Raw, Shape, bucketed, room, single
 from ..data.store import Store
 from ..tasks.encoded import IGNORED, Encoded, shifted
 from ..tasks.heads import Model
-from .targets import two_sided
 from .tokens import Losses, token_loss, wide
 
 
@@ -89,12 +88,10 @@ class Supervised:
 
     def batch(self, examples: np.ndarray, samples: np.ndarray | None = None) -> Batch:
         """Some examples, for a decoder on both sides."""
-        made = self.data.take(examples, samples)
         if self.kind == "text":
             assert self.start is not None
-            target = self.data.wanted(examples)
-            longest = made.longest, int(np.diff(target[1]).max(initial=1))
-            return two_sided((made.ids, made.starts), target, self.start, made.sample, longest)
+            return self.data.written(examples, self.start, samples)
+        made = self.data.take(examples, samples)
         return shifted(made, self.start, self.wraps) if self.shifted else made
 
     def counts(self, batch: Batch) -> dict[str, int]:

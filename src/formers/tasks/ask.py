@@ -65,7 +65,7 @@ def classify(former: Any, texts: Any, *, long: str | None = None, tell: Tell | N
     task = asked(former, "classify", long)
     rows, one = text_rows(texts)
     shares = read(former, task, rows, tell)
-    made = [labelled(former.labels, row, task) for row in shares.tolist()]
+    made = [labelled(task.labels or former.labels, row, task) for row in shares.tolist()]
     return made[0] if one else made
 
 
@@ -85,8 +85,11 @@ def score(former: Any, texts: Any, *, long: str | None = None, tell: Tell | None
 
 
 def read(former: Any, task: Task, rows: list[dict[str, Any]], tell: Tell | None) -> Any:
-    """(rows, width) what a head that reads whole texts says."""
-    data = encode(task, rows, Reader.of(former, task), former.labels)
+    """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
+    reader = Reader.of(former, task)
+    if task.words:
+        return predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader))
+    data = encode(task, rows, reader, former.labels)
     return predict.whole(task, data, predict.outputs(former, data, predict.part_of(former, task), tell))
 
 

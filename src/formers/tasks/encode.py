@@ -98,10 +98,15 @@ def cut(task: Task, reader: Reader, a: Ids, b: Ids | None, number: int) -> list[
     return [(y, x) for x, y in parts] if turned else list(parts)
 
 
+def joined(row: Mapping[str, Any]) -> str:
+    """A text, or a pair as one text."""
+    return str(row["text"]) if row.get("other") is None else f"{row['text']} {row['other']}"
+
+
 def chosen(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Encoded:
     """A text with each of its choices; one of them is right. What does not fit loses its beginning."""
     sheet = Sheet()
-    first = reader.tokens([str(row["text"]) for row in rows])
+    first = reader.tokens([joined(row) for row in rows])
     for number, row in enumerate(rows):
         choices = list(row["choices"])
         if len(choices) < 2:
@@ -194,8 +199,8 @@ def written(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> En
     if end is None:
         raise Error("this tokenizer has no end mark", fix="train one with eos")
     sheet, room = Sheet(), reader.room()
-    sources = reader.tokens([str(row["text"]) for row in rows])
-    wanted = [str(row.get("target") or "") for row in rows]
+    sources = reader.tokens([joined(row) for row in rows])
+    wanted = [str(row.get("label" if task.words else "target") or "") for row in rows]
     targets = other.encode_batch(wanted, special=False, parse=False)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if len(source) > room and task.long == "error":

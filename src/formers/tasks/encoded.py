@@ -55,7 +55,7 @@ class Encoded:
         documents = spread(self.first[examples], counts)
         sizes = self.starts[documents + 1] - self.starts[documents]
         slots, starts = spread(self.starts[documents], sizes), reach(sizes)
-        labels = None if self.labels is None else self.labels[slots]
+        labels = None if self.labels is None else self.labels[slots].astype(np.int64)
         chosen = None
         if self.grouped:
             labels, chosen = np.repeat(np.arange(len(examples)), counts), np.arange(len(documents))
@@ -66,12 +66,14 @@ class Encoded:
             sample=np.repeat(examples if samples is None else samples, counts),
         )  # fmt: skip
 
-    def wanted(self, examples: np.ndarray) -> Part:
-        """The texts that a decoder writes for some examples."""
+    def written(self, examples: np.ndarray, start: int, samples: np.ndarray | None = None) -> Batch:
+        """A batch of texts that a decoder writes, each from its source, behind a start token."""
         assert self.target is not None
-        ids, starts = self.target
+        near, (ids, starts) = self.take(examples, samples), self.target
         sizes = starts[examples + 1] - starts[examples]
-        return ids[spread(starts[examples], sizes)].astype(np.int64), reach(sizes)
+        target = ids[spread(starts[examples], sizes)].astype(np.int64), reach(sizes)
+        longest = near.longest, int(sizes.max(initial=1))
+        return two_sided((near.ids, near.starts), target, start, near.sample, longest)
 
 
 @dataclass
@@ -126,6 +128,22 @@ def shifted(batch: Batch, start: int | None, wraps: bool = False) -> Batch:
     ids = np.roll(batch.ids, 1)
     ids[batch.starts[:-1]] = batch.ids[batch.starts[1:] - 1] if wraps else start
     return batch.replace(ids=ids, source=Batch(batch.ids, batch.starts, batch.longest))
+
+
+def two_sided(
+    source: tuple[np.ndarray, np.ndarray],
+    target: tuple[np.ndarray, np.ndarray],
+    start: int,
+    sample: np.ndarray,
+    longest: tuple[int, int],
+) -> Batch:
+    """(ids, starts) of the source and of the target → a batch whose labels are the target."""
+    labels, starts = target
+    ids = np.empty_like(labels)
+    ids[1:] = labels[:-1]
+    ids[starts[:-1]] = start
+    side = Batch(*source, longest[0])
+    return Batch(ids, starts, longest[1], source=side, labels=labels, sample=sample)
 
 
 def reach(sizes: np.ndarray) -> np.ndarray:

@@ -154,7 +154,7 @@ def declared(family: Family, config: Any, head: str) -> dict[str, Head]:
     if view not in ("", *VIEWS, "plain"):
         raise Error(f"a head cannot read {view!r} of the layers", fix=f"it can read: {', '.join(VIEWS)}, plain")
     if view:
-        parts = {n: dataclasses.replace(p, mix=view, states=4 * p.states if view == "cat4" else p.states)
+        parts = {n: dataclasses.replace(p, mix=cast(Any, view), states=4 * p.states if view == "cat4" else p.states)
                  for n, p in parts.items()}  # fmt: skip
     return parts
 

@@ -74,6 +74,25 @@ def whole(task: Task, data: Encoded, said: Sequence[np.ndarray]) -> np.ndarray:
     return total / np.maximum(1, seen)[:, None]
 
 
+@torch.no_grad()
+def label_words(
+    former: Any, rows: Sequence[Any], labels: Sequence[str], encode: Callable[[Any], Encoded]
+) -> np.ndarray:
+    """(rows, labels) how likely a decoder is to write each label behind a text, as shares of all labels."""
+    data = encode([{**row, "label": label} for row in rows for label in labels])
+    found, start = np.zeros(len(data)), start_token(former.config)
+    was = former.model.training
+    former.model.eval()
+    for some in portions(data.sizes, TOKENS.get(former.device.type, TOKENS["cpu"])):
+        batch = data.written(some, start).to(former.device)
+        scores = former.model.logits(former.model(batch), part="lm").float().log_softmax(-1)
+        each = scores.gather(1, batch.labels[:, None])[:, 0]
+        total = torch.zeros(len(some), device=each.device).index_add(0, batch.layout.document, each)
+        found[some] = total.cpu().numpy()
+    former.model.train(was)
+    return softmax(found.reshape(len(rows), len(labels)))
+
+
 def choices(said: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Of each question the probabilities of its choices."""
     return [softmax(one[:, 0].astype(np.float64)) for one in said]

@@ -37,7 +37,8 @@ class Task:
     stride: int = 128  # tokens that two windows share at most
     both: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
     prefix: str = ""  # in front of every text (T5)
-    words: bool = False  # the label is written as a word by the decoder (T5)
+    words: bool = False  # the label is written as a word by the decoder (T5),
+    labels: tuple[str, ...] = ()  # one of these
     most: int = 30  # tokens of an answer that is looked for in a context
     output: int = 128  # tokens of a text that is written
     abstains: bool = False  # a question may have no answer

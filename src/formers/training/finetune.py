@@ -30,6 +30,7 @@ from .distributed import arranged, company, together
 from .evaluate import evaluate
 from .judging import Verdict, tables, verdict
 from .learner import (
+    ADAPTERS,
     after_step,
     centred,
     family_of,
@@ -37,9 +38,11 @@ from .learner import (
     goal_of,
     labels_of,
     learner,
+    settled,
     shares,
     task_for,
     trimmed,
+    with_adapters,
 )  # fmt: skip
 from .loop import Trainer
 from .machine import Meter, deterministic, enough, machine, memory
@@ -124,7 +127,9 @@ def finetune(
         drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
         former, found = run.former, {name: dict[str, float]() for name in ("valid", "test", "baseline")}
         if world.first:
-            former, best = finish(folder, run)
+            former, best = finish(folder, run, lambda made: settled(made, run.tune, path))
+            if run.tune.lora and not run.tune.lora_merge:
+                with_adapters(former, path / ADAPTERS)
             found = conclude(folder, run, best, tell)
             report(folder)
         world.close()
@@ -189,7 +194,7 @@ class Lesson:
     def check(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.averaged():
-            if self.task.kind == "text":
+            if self.task.kind == "text" and not self.task.words:
                 seen = {"loss": self.text_loss(self.judge)}
                 seen["cost"] = seen["loss"]
             else:
@@ -197,7 +202,8 @@ class Lesson:
                 main = self.tune.metric or next(iter(found.measures))
                 if main not in found.measures:
                     raise Error(f"there is no measure {main!r}", fix=f"choose {', '.join(found.measures)}")
-                seen = {"loss": found.loss, "cost": -found.measures[main], **found.measures}
+                loss = self.text_loss(self.judge) if self.task.kind == "text" else found.loss
+                seen = {"loss": loss, "cost": -found.measures[main], **found.measures}
         self.patient(seen["cost"])
         return seen
 
@@ -381,7 +387,7 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
     (folder.path / "evaluation.json").write_text(
         json.dumps({"measures": found, "sections": sections}, ensure_ascii=False, indent=1), encoding="utf-8"
     )
-    loss = seen["valid"].loss if math.isfinite(seen["valid"].loss) else run.text_loss(run.judge)
+    loss = run.text_loss(run.judge) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
     score = {"loss": number(loss), "accuracy": every.get("accuracy"), "all": every}
     more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0}

@@ -15,8 +15,10 @@ from ..former import Former
 from ..generation.sample import Sampling, continue_ids
 from ..objectives.supervised import Supervised
 from ..tasks import predict
+from ..tasks.encode import encode
 from ..tasks.encoded import Encoded
 from ..tasks.metrics import judge
+from ..tasks.reading import Reader
 from ..tasks.task import Task
 
 Rows = Sequence[dict[str, Any]]
@@ -38,6 +40,8 @@ def verdict(
     former: Former, task: Task, goal: Supervised, rows: Rows, tell: Tell | None = None, running: Any = None
 ) -> Verdict:
     """Ask a model about rows that are encoded in `goal`. `running` is entered around its passes."""
+    if task.words:
+        return worded(former, task, rows)
     if goal.kind == "text":
         return written(former, task, goal.data, rows)
     sums = [0.0, 0.0]
@@ -115,6 +119,16 @@ READ: dict[str, Reading] = {"class": classes, "many": several, "number": numbers
                             "choice": choices}  # fmt: skip
 
 
+def worded(former: Former, task: Task, rows: Rows) -> Verdict:
+    """The label that a decoder is likeliest to write."""
+    reader = Reader.of(former, task)
+    shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader))
+    truths, index = [str(row["label"]) for row in rows], {label: i for i, label in enumerate(task.labels)}
+    guesses = [task.labels[i] for i in shares.argmax(1)]
+    sure = [float(share[index[t]]) for share, t in zip(shares, truths, strict=True)]
+    return Verdict(truths, guesses, sure, judge(task.name, truths, guesses))
+
+
 def written(former: Former, task: Task, data: Encoded, rows: Rows) -> Verdict:
     """What a decoder writes for each text."""
     assert former.tokenizer is not None
@@ -125,7 +139,7 @@ def written(former: Former, task: Task, data: Encoded, rows: Rows) -> Verdict:
         longest = min(task.output, 20 + 2 * max(map(len, sources)))
         for number, ids in zip(some, continue_ids(former, sources, longest, Sampling(temperature=0)), strict=True):
             made[number] = tokenizer.decode(ids).strip()
-    truths = [str(row["label"] if task.words else row["target"]) for row in rows]
+    truths = [str(row["target"]) for row in rows]
     return Verdict(truths, made, measures=judge(task.name, truths, made))
 
 

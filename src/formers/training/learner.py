@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file as safe_load
+from safetensors.torch import save_file as safe_save
 from torch import nn
 
 from ..batch import Batch
@@ -22,6 +24,7 @@ from ..interop import safe
 from ..interop.directory import load
 from ..interop.tokenizers import load_tokenizer, save_tokenizer
 from ..nn.init import initialise
+from ..nn.lora import adapt, adapters, apply, merge, separate
 from ..objectives.supervised import Supervised, class_weights
 from ..objectives.targets import Ends
 from ..registry import member
@@ -36,6 +39,7 @@ from ..text.trainers import train as train_tokenizer
 from .tuning import Tune, Wanted
 
 Rows = Sequence[dict[str, Any]]
+ADAPTERS = "adapters.safetensors"
 
 
 def labels_of(wanted: Wanted, examples: Examples) -> tuple[str, ...]:
@@ -68,13 +72,16 @@ def able(family: Family, config: Any, task: Task, name: str) -> None:
     """Refuse a task that a family has no head for, and say what it can do."""
     heads = family.heads(config)
     pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
-    can = [one for one, (_, head) in TASKS.items() if head in heads]
+    can = [one for one, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    if task.words and pair and "lm" in heads:
+        return
     if not pair:
         can = [one for one in can if one not in ("translate", "summarise")]
-    if task.name in can and (not task.words or pair):
+    if task.name in can and not task.words:
         return
     fix = f"it can learn: {', '.join(can)}" if can else "it has no head for any task; its vectors can go into another"
-    raise Error(f"a {name} cannot learn to {task.name}", fix=fix)
+    way = " by writing labels" if task.words else ""
+    raise Error(f"{name} cannot learn to {task.name}{way}", fix=fix)
 
 
 def learner(
@@ -84,7 +91,9 @@ def learner(
     """The model that is to learn, and the task with the length that it takes."""
     tune, declared = wanted.tune, member(wanted.family).family
     head = task.head
-    if tune.auxiliary and head != "lm":
+    if head == "choose" and "choose" not in declared.heads(declared.config()):
+        head = "double"  # GPT's: the choice and the language model
+    if tune.auxiliary and head in ("classify", "choose"):
         head += "+lm"
     if tune.features != "no":
         head += "@" + ("plain" if tune.features == "mix" else tune.features)
@@ -95,7 +104,7 @@ def learner(
     else:
         former = opened(wanted, head, labels, task)
     length = min(task.length, window(former.config, tune.length or 512))
-    task = dataclasses.replace(task, length=length)
+    task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
     if tune.vectors is not None:
         start_from(former, tune.vectors, say)
     former.task = task.table()
@@ -229,6 +238,10 @@ def centred(former: Former, part: str, numbers: np.ndarray) -> None:
 def frozen(former: Former, tune: Tune) -> None:
     """Hold still what is not to learn: layers from below, or the whole body (which then drops nothing out either)."""
     body = former.model.body
+    if tune.lora and not adapt(body, tune.lora, tune.lora_alpha):
+        raise Error(f"{former.family} has no matrices that take adapters", fix="leave tune.lora out")
+    if tune.lora:
+        return
     if tune.features != "no" or tune.freeze < 0:
         body.requires_grad_(False)
         body.eval()
@@ -238,6 +251,24 @@ def frozen(former: Former, tune: Tune) -> None:
         for name, weight in former.model.named_parameters():
             if name.startswith("body.") and depth(name, former) <= tune.freeze:
                 weight.requires_grad_(False)
+
+
+def settled(former: Former, tune: Tune, folder: Path) -> None:
+    """A model that has learnt, as it is saved: adapters merged in, or (ADAPTERS beside it) apart from the weights."""
+    if not tune.lora:
+        return
+    body = former.model.body
+    if not tune.lora_merge:
+        safe_save({name: value.contiguous().cpu() for name, value in adapters(body).items()}, str(folder / ADAPTERS))
+        separate(body)
+    else:
+        merge(body)
+
+
+def with_adapters(former: Former, file: Any) -> Former:
+    """The model that adapters were learnt on, with them; returns itself."""
+    apply(former.model.body, {name: value.to(former.device) for name, value in safe_load(str(file)).items()})
+    return former
 
 
 def depth(name: str, former: Former) -> int:
