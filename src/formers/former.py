@@ -41,6 +41,7 @@ class Former:
     model: Model
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
+    task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (tasks/task.py)
     kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:

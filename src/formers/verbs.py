@@ -11,6 +11,11 @@ VERBS = {
     "embed": ("inspection.embed", "embed"),
     "fill": ("generation.fill", "fill"),
     "neighbours": ("inspection.neighbours", "neighbours"),
+    "classify": ("tasks.ask", "classify"),
+    "score": ("tasks.ask", "score"),
+    "tag": ("tasks.ask", "tag"),
+    "answer": ("tasks.ask", "answer"),
+    "choose": ("tasks.ask", "choose"),
 }
 
 

@@ -11,10 +11,12 @@ from rich.markup import escape
 
 from .. import __version__
 from ..errors import Error
+from .ask import answer, choose, classify, score, tag
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
 from .embed import embed, neighbours
+from .finetune import finetune
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
@@ -35,6 +37,12 @@ app.command(import_, name="import")
 app.command(export)
 app.command(prepare)
 app.command(pretrain)
+app.command(finetune)
+app.command(classify)
+app.command(score)
+app.command(tag)
+app.command(answer)
+app.command(choose)
 app.command(runs)
 app.command(report)
 app.command(rerun)
