@@ -14,6 +14,7 @@ from ..errors import Error
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
+from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
@@ -37,6 +38,10 @@ app.command(pretrain)
 app.command(runs)
 app.command(report)
 app.command(rerun)
+app.command(generate)
+app.command(translate)
+app.command(summarise)
+app.command(fill)
 app.command(show)
 app.command(doctor)
 app.command(tokenizer)
