@@ -1,4 +1,4 @@
-"""Stop strings over the borders of tokens, and streams: the pieces joined are the text, and nothing too much is seen."""
+"""Stop strings over the borders of tokens, and streams: pieces joined are the text, and nothing too much is seen."""
 
 from __future__ import annotations
 
