@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .generation.fill import fill
     from .inspection.embed import embed
     from .inspection.neighbours import neighbours
+    from .generation.text import generate
+    from .generation.translate import summarise, translate
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
     from .tasks.ask import answer, choose, classify, score, tag
@@ -56,5 +58,6 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "Error", "Former", "Store", "__version__", "answer", "build", "choose", "classify", "embed", "export", "fill",
-    "finetune", "load", "neighbours", "prepare", "pretrain", "save", "score", "tag", "tree",
+    "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score", "summarise", "tag",
+    "translate", "tree",
 ]  # fmt: skip

@@ -16,6 +16,9 @@ VERBS = {
     "tag": ("tasks.ask", "tag"),
     "answer": ("tasks.ask", "answer"),
     "choose": ("tasks.ask", "choose"),
+    "generate": ("generation.text", "generate"),
+    "summarise": ("generation.translate", "summarise"),
+    "translate": ("generation.translate", "translate"),
 }
 
 

@@ -62,7 +62,8 @@ def test_a_full_context_goes_on_with_its_last_half():
     out = continue_ids(f, [[1, 2, 3, 4, 5, 6]], 20, Sampling(temperature=0))[0]
     assert len(out) == 20
     assert out[:3] == slowly(f, [1, 2, 3, 4, 5, 6], 2) + out[2:3]
-    long = continue_ids(f, [list(range(30))], 3, Sampling(temperature=0))[0]
+    with pytest.warns(UserWarning, match="30 tokens is longer than the context: its last 8 are read"):
+        long = continue_ids(f, [list(range(30))], 3, Sampling(temperature=0))[0]
     assert long[0] == slowly(f, list(range(22, 30)), 0 + 1)[0]
 
 
@@ -161,9 +162,15 @@ def test_fill(head):
 
 def test_fill_says_what_is_wrong():
     f = encoder()
-    for text, n in (("no blank", 0), ("___ and ___", 2)):
-        with pytest.raises(Error, match=f"the text has {n} blanks"):
+    for text in ("no blank", ["the ___", ""]):
+        with pytest.raises(Error, match="the text has 0 blanks"):
             fill(f, text)
+    with pytest.raises(Error, match="must be text"):
+        fill(f, [1])
+    with pytest.raises(Error, match="top must be at least 1"):
+        fill(f, "the ___", top=0)
+    with pytest.raises(Error, match="tokens are more than the context of 16"):
+        fill(f, "___ " * 20)
     with pytest.raises(Error, match="does not fill blanks"):
         fill(encoder("none"), "the ___")
     with pytest.raises(Error, match="no mask token"):

@@ -17,6 +17,7 @@ from .demo import demo
 from .doctor import doctor
 from .embed import embed, neighbours
 from .finetune import finetune
+from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
@@ -46,6 +47,10 @@ app.command(choose)
 app.command(runs)
 app.command(report)
 app.command(rerun)
+app.command(generate)
+app.command(translate)
+app.command(summarise)
+app.command(fill)
 app.command(show)
 app.command(embed)
 app.command(neighbours)

@@ -1,43 +1,92 @@
-"""Filling a blank with a masked language model."""
+"""Filling blanks with a masked language model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from ..config import shown
 from ..errors import Error
 from ..former import Former
+from ..tasks.inputs import check_length
+from .runner import packed
 
 BLANK = "___"
+ROWS = 32  # texts that are read at a time
 
 
 @dataclass(frozen=True)
 class Guess:
-    """One way to fill a blank."""
+    """One way to fill a blank; in `text` the other blanks have their likeliest pieces."""
 
     token: str
     probability: float
     text: str
 
 
-@torch.inference_mode()
-def fill(former: Former, text: str, top: int = 5) -> list[Guess]:
-    """The likeliest pieces for the one blank in a text, written ___ or as the mask token."""
-    if former.tokenizer is None or former.tokenizer.id("mask") is None:
+def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
+    """The likeliest pieces for the blanks in a text, written ___ or as the mask token, the likeliest first.
+
+    A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
+    what each of them gives.
+    """
+    if type(top) is not int or top < 1:
+        raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
+    rows = [masked(former, text) for text in ([texts] if isinstance(texts, str) else texts)]
+    for row in rows:
+        check_length(len(row), former.config)
+    found = []
+    for at in range(0, len(rows), ROWS):
+        some = rows[at : at + ROWS]
+        for row, chances in zip(some, probabilities(former, some), strict=True):
+            found.append(guesses(former, row, chances, top))
+    plain = [several[0] if len(several) == 1 else several for several in found]
+    return plain[0] if isinstance(texts, str) else plain
+
+
+def masked(former: Former, text: str) -> list[int]:
+    """The ids of a text with its blanks; refuse a model or a text that has none."""
+    tokenizer = former.tokenizer
+    if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
     if not {"mlm", "pretraining"} & {former.head}:
         raise Error(f"{former.family} with head {former.head!r} does not fill blanks", fix="load it with head='mlm'")
-    mask = former.tokenizer.special["mask"]
-    ids = former.tokenizer.encode(text.replace(BLANK, mask))
-    blanks = [i for i, token in enumerate(ids) if token == former.tokenizer.id("mask")]
-    if len(blanks) != 1:
-        raise Error(f"the text has {len(blanks)} blanks", fix=f"mark exactly one with {BLANK} or {mask}")
-    logits = former.logits(torch.tensor([ids]))
-    logits = logits["mlm"] if isinstance(logits, dict) else logits
-    best = logits[0, blanks[0]].float().softmax(-1).topk(min(top, former.config.vocab))
-    guesses = []
-    for value, index in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-        filled = [index if i == blanks[0] else token for i, token in enumerate(ids)]
-        guesses.append(Guess(former.tokenizer.token(index), value, former.tokenizer.decode(filled)))
-    return guesses
+    if not isinstance(text, str):
+        raise Error(f"a text with blanks must be text, got {shown(text)}", fix="give a string, or a list of them")
+    mask = tokenizer.special["mask"]
+    ids = tokenizer.encode(text.replace(BLANK, mask))
+    if tokenizer.id("mask") not in ids:
+        raise Error("the text has 0 blanks", fix=f"mark at least one with {BLANK} or {mask}")
+    return ids
+
+
+@torch.inference_mode()
+def probabilities(former: Former, rows: list[list[int]]) -> list[Tensor]:
+    """(blanks, vocab) of each row: what may stand at its blanks."""
+    assert former.tokenizer is not None
+    batch, mask = packed(rows, former.device), former.tokenizer.id("mask")
+    hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
+    chances = former.model.logits(hidden, part="mlm").float().softmax(-1)
+    return list(chances.split([sum(token == mask for token in row) for row in rows]))
+
+
+def guesses(former: Former, ids: list[int], chances: Tensor, top: int) -> list[list[Guess]]:
+    """The likeliest pieces for each blank of a text."""
+    tokenizer = former.tokenizer
+    assert tokenizer is not None
+    blanks = [i for i, token in enumerate(ids) if token == tokenizer.id("mask")]
+    best, places = (found.tolist() for found in chances.topk(min(top, chances.shape[-1]), -1))
+    whole = list(ids)
+    for blank, pieces in zip(blanks, places, strict=True):
+        whole[blank] = pieces[0]
+    return [
+        [
+            Guess(tokenizer.token(piece), value, tokenizer.decode([*whole[:blank], piece, *whole[blank + 1 :]]))
+            for value, piece in zip(values, pieces, strict=True)
+        ]
+        for blank, values, pieces in zip(blanks, best, places, strict=True)
+    ]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..former import Former
+from ..nn.probe import Probe
 
 
 class Runner:
@@ -27,8 +28,8 @@ class Runner:
         self.again = 2 if self.two else 1  # the newest tokens of a text that are read at each step
 
     @torch.inference_mode()
-    def read(self, fed: Sequence[Sequence[int]]) -> Tensor:
-        """(rows, vocab) what comes after these tokens, one list for each row.
+    def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
+        """(rows, vocab) what comes after these tokens, one list for each row; of an empty one, anything.
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
@@ -40,7 +41,8 @@ class Runner:
         if self.two:
             order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
             batch = batch.replace(order=order, chosen=ends)
-        hidden = self.former.model(batch, **self.former.how(self.state, None))
+        look = {} if probe is None else {"probe": probe}
+        hidden = self.former.model(batch, **self.former.how(self.state, None), **look)
         if self.two:
             self.state.forget(2)  # type: ignore[union-attr]
         return self.former.model.logits(hidden[ends], part="lm")

@@ -1,0 +1,111 @@
+"""Which token comes next: what may not come, what is left of the rest, and the draw. All on (rows, vocab) scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data.draws import uniform
+from .options import Options
+
+NEVER = -torch.inf
+
+
+def warp(scores: Tensor, options: Options) -> Tensor:
+    """Scores at a temperature, with the unlikely tokens taken out; in this order, as in transformers."""
+    scores = scores.double()
+    if options.temperature is not None:
+        scores = scores / options.temperature
+    if options.top_k is not None:
+        scores = top_k(scores, options.top_k)
+    if options.top_p is not None:
+        scores = top_p(scores, options.top_p)
+    if options.min_p is not None:
+        scores = min_p(scores, options.min_p)
+    return scores if options.typical is None else typical(scores, options.typical)
+
+
+def top_k(scores: Tensor, k: int) -> Tensor:
+    """The k likeliest tokens, and those as likely as the last of them (Fan et al. 2018)."""
+    least = scores.topk(min(k, scores.shape[-1]), -1).values[:, -1:]
+    return scores.masked_fill(scores < least, NEVER)
+
+
+def top_p(scores: Tensor, p: float) -> Tensor:
+    """The nucleus: the fewest likeliest tokens that have probability p together (Holtzman et al. 2020)."""
+    ordered, places = scores.sort(-1)
+    out = ordered.softmax(-1).cumsum(-1) <= 1 - p
+    out[:, -1] = False
+    return scores.masked_fill(out.scatter(-1, places, out), NEVER)
+
+
+def min_p(scores: Tensor, p: float) -> Tensor:
+    """Tokens at least p times as likely as the likeliest (Nguyen et al. 2024)."""
+    return scores.masked_fill(scores < scores.amax(-1, keepdim=True) + np.log(max(p, 1e-300)), NEVER)
+
+
+def typical(scores: Tensor, mass: float) -> Tensor:
+    """The tokens whose surprise is nearest to the mean surprise, up to a mass (Meister et al. 2023)."""
+    logs = scores.log_softmax(-1)
+    mean = -(logs.exp() * logs).nansum(-1, keepdim=True)
+    far, places = (-logs - mean).abs().sort(-1)
+    reach = logs.exp().gather(-1, places).cumsum(-1)
+    last = (reach < mass).sum(-1, keepdim=True).clamp(max=scores.shape[-1] - 1)
+    out = far > far.gather(-1, last)
+    out[:, 0] = False
+    return scores.masked_fill(out.scatter(-1, places, out), NEVER)
+
+
+def draw(scores: Tensor, seed: int, sample: Any, step: Any) -> Tensor:
+    """(rows, vocab) → (rows,) one token of each row, by the number that belongs to (seed, sample, step)."""
+    reach = scores.softmax(-1).cumsum(-1)
+    number = np.atleast_1d(uniform(seed, np.asarray(sample), np.asarray(step)))
+    place = torch.as_tensor(number, device=scores.device)[:, None] * reach[:, -1:]
+    return (reach <= place).sum(-1).clamp(max=scores.shape[-1] - 1)
+
+
+def repetition(scores: Tensor, texts: Tensor, penalty: float) -> Tensor:
+    """Tokens that a text has already, less likely: a positive score is divided, a negative one multiplied (Keskar et
+    al. 2019). `texts` (rows, tokens) are filled up with -1 on the left."""
+    there = marked(scores, texts, texts >= 0)
+    return torch.where(there, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+
+def no_repeat(scores: Tensor, texts: Tensor, n: int) -> Tensor:
+    """No n tokens twice in a row: what followed the last n - 1 tokens before may not follow them again."""
+    if texts.shape[1] < n:
+        return scores
+    windows = texts.unfold(1, n, 1)  # (rows, windows, n)
+    same = (windows[..., :-1] == texts[:, None, texts.shape[1] - n + 1 :]).all(-1) & (windows >= 0).all(-1)
+    return scores.masked_fill(marked(scores, windows[..., -1], same), NEVER)
+
+
+def no_words(scores: Tensor, texts: Tensor, words: tuple[tuple[int, ...], ...]) -> Tensor:
+    """None of these rows of tokens: the last may not follow the others."""
+    scores = scores.clone()
+    for *front, last in words:
+        if len(front) <= texts.shape[1]:
+            wanted = torch.tensor(front, device=texts.device, dtype=texts.dtype)
+            follows = (texts[:, texts.shape[1] - len(front) :] == wanted).all(-1)
+            scores[:, last].masked_fill_(follows, NEVER)
+    return scores
+
+
+def without(scores: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """None of these tokens."""
+    return scores.index_fill(-1, torch.tensor(tokens, device=scores.device), NEVER)
+
+
+def only(scores: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Nothing but these tokens."""
+    return torch.full_like(scores, NEVER).index_fill(-1, torch.tensor(tokens, device=scores.device), 0.0)
+
+
+def marked(scores: Tensor, tokens: Tensor, which: Tensor) -> Tensor:
+    """(rows, vocab) True at the tokens (rows, n) that are chosen by `which`; all others go to a spare column."""
+    vocab = scores.shape[-1]
+    found = torch.zeros(len(scores), vocab + 1, dtype=torch.bool, device=scores.device)
+    return found.scatter_(1, torch.where(which, tokens, vocab).clamp(max=vocab), True)[:, :vocab]

@@ -1,0 +1,111 @@
+"""Translating and summarising: by models that were trained for it, and by prompting those that were not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from ..config import shown
+from ..errors import Error
+from ..former import Former
+from .options import SAMPLED, Options, options
+from .prompts import Examples, summary, translation
+from .rules import searching
+from .text import listed, speaker, write
+
+PREFIXED = ("t5", "switch")  # families that learn what to do from words before the text
+CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")  # a language of mBART
+
+
+def translate(
+    former: Former,
+    texts: str | Sequence[str],
+    to: str | None = None,
+    source: str | None = None,
+    *,
+    examples: Examples = (),
+    prefix: str | None = None,
+    **given: Any,
+) -> Any:
+    """A translation of each text: a string gives a string, a list a list.
+
+    An encoder-decoder is searched as its checkpoint says (else greedily). T5 is told "translate English to German: "
+    (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others know their
+    languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers one line. Other
+    options are those of generate.
+    """
+    if not former.pair:
+        if to is None:
+            raise Error("a decoder must be told the language", fix="for example to='French'")
+        prompts = [translation(text, to, source or "English", examples) for text in listed(texts)]
+        return answers(former, texts, prompts, given, stop="\n")
+    if examples:
+        raise Error("examples are for decoders, that are prompted", fix="leave examples out")
+    if (to or source) and former.family not in (*PREFIXED, "mbart"):
+        what = f"{former.family} knows its languages, and does not take {shown(to or source)}"
+        raise Error(what, fix="leave the languages out")
+    if prefix is None and former.family in PREFIXED and to is not None:
+        prefix = f"translate {source or 'English'} to {to}: "
+    codes = languages(former, source, to) if former.family == "mbart" else {}
+    return write(former, front(texts, prefix), search(former, given, prefix), **codes)
+
+
+def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **given: Any) -> Any:
+    """A summary of each text: a string gives a string, a list a list.
+
+    An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
+    `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
+    """
+    if not former.pair:
+        prompts = [summary(text, "TL;DR:" if prefix is None else prefix) for text in listed(texts)]
+        return answers(former, texts, prompts, given, stop="\n\n")
+    prefix = prefix if prefix is not None or former.family not in PREFIXED else "summarize: "
+    return write(former, front(texts, prefix), search(former, given, prefix))
+
+
+def search(former: Former, given: dict[str, Any], prefix: str | None = None) -> Options:
+    """Options for an encoder-decoder: the checkpoint's own where nothing else is asked for, else greedy."""
+    asked = {name: value for name, value in given.items() if value is not None}
+    own = searching(former, prefix)
+    drawn = any(asked.get(name) for name in SAMPLED)
+    if drawn or asked.get("beams", own.get("beams", 1)) == 1:
+        own = {name: value for name, value in own.items() if name not in ("beams", "length_penalty", "early")}
+        own |= {} if drawn else {"temperature": 0}
+    if asked.get("tokens", own["tokens"]) < own["min_tokens"]:
+        own["min_tokens"] = 0
+    return options(asked, **own)
+
+
+def answers(former: Former, texts: Any, prompts: list[str], given: dict[str, Any], stop: str) -> Any:
+    """What a decoder says to prompts up to a stop string, greedily if nothing else is asked for."""
+    greedy = given.get("beams") in (None, 1) and not any(given.get(name) for name in SAMPLED)
+    how = options(given, stop=(stop,), **({"temperature": 0} if greedy else {}))
+    made = write(former, prompts, how)
+    clean = [[one.strip() for one in found] if isinstance(found, list) else found.strip() for found in made]
+    return clean[0] if isinstance(texts, str) else clean
+
+
+def front(texts: Any, prefix: str | None) -> Any:
+    """Words before each text; before an empty one, none."""
+    named = [f"{prefix or ''}{text}" if text.strip() else text for text in listed(texts)]
+    return named[0] if isinstance(texts, str) else named
+
+
+def languages(former: Former, source: str | None, to: str | None) -> dict[str, Any]:
+    """mBART's languages. The target's is what the decoder starts with (25 languages), or the first token that it
+    writes (50 of them); the source's stands in the place of the one in the tokenizer's template."""
+    rust = speaker(former).rust
+    for code in (source, to):
+        if code is not None and (not CODE.fullmatch(code) or rust.token_to_id(code) is None):
+            raise Error(f"{shown(code)} is no language of this mBART", fix="for example ko_KR")
+    more: dict[str, Any] = {}
+    if source is not None and former.tokenizer is not None:
+        frame = former.tokenizer.frame()
+        marks = [i for i in (*frame.before, *frame.after) if CODE.fullmatch(rust.id_to_token(i) or "")]
+        more["swap"] = dict.fromkeys(marks, rust.token_to_id(source))
+    if to is not None:
+        start = former.config.start
+        coded = start is None or CODE.fullmatch(rust.id_to_token(start) or "")
+        more["start" if coded else "first"] = rust.token_to_id(to)
+    return more
