@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from .data.store import Store
     from .former import Former, build, tree
     from .generation.fill import fill
-    from .inspection.embed import embed
-    from .inspection.neighbours import neighbours
     from .generation.text import generate
     from .generation.translate import summarise, translate
+    from .inspection.embed import embed
+    from .inspection.neighbours import neighbours
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
     from .tasks.ask import answer, choose, classify, score, tag
