@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from .generation.fill import fill
     from .generation.text import generate
     from .generation.translate import summarise, translate
+    from .inspection.embed import embed
+    from .inspection.neighbours import neighbours
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
+    from .tasks.ask import answer, choose, classify, score, tag
+    from .training.finetune import finetune
     from .training.pretrain import pretrain
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
@@ -32,6 +36,7 @@ _LAZY = {
     "tree": ("former", "tree"),
     "prepare": ("interop.prepare", "prepare"),
     "pretrain": ("training.pretrain", "pretrain"),
+    "finetune": ("training.finetune", "finetune"),
     "Store": ("data.store", "Store"),
     "load": ("interop.directory", "load"),
     "save": ("interop.directory", "save"),
@@ -52,6 +57,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Error", "Former", "Store", "__version__", "build", "export", "fill", "generate", "load", "prepare", "pretrain",
-    "save", "summarise", "translate", "tree",
+    "Error", "Former", "Store", "__version__", "answer", "build", "choose", "classify", "embed", "export", "fill",
+    "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score", "summarise", "tag",
+    "translate", "tree",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from .keymap import KeyMap
 
 Pool = Literal["first", "last", "mean", "max", "eos"]
 Norm = Literal["plain", "token", "batch"]  # of the layers in a mix (nn/mix.py)
+View = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (tasks/heads.py)
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Head:
     (tied to the token embedding if the config says so), or None for no output layer.
     """
 
-    mix: Norm | None = None  # read a learned mix of all layers instead of the last one (ELMo)
+    mix: Norm | View | None = None  # read a learned mix of all layers instead of the last one (ELMo)
     pool: Pool | None = None
     inner: tuple[str, ...] = ()
     out: int | Literal["labels", "vocab"] | None = "labels"

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from . import config as settings
 from . import registry
@@ -41,6 +42,7 @@ class Former:
     model: Model
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
+    task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (tasks/task.py)
     kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:
@@ -280,9 +282,20 @@ def build(
     return former
 
 
+class Unfilled(TorchFunctionMode):
+    """Inside, torch fills no new weights: on the meta device there are none, and it would import the compiler to see
+    to it, for more than a second."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(function, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
     """A model on the meta device: shapes only."""
-    with torch.device("meta"):
+    with torch.device("meta"), Unfilled():
         model, config = assemble(registry.member(family).family, config, head, len(labels) or None)
     wanted = any(part.head.out == "labels" for part in model.parts.values())
     return Former(family, head, config, model.eval(), labels=(labels or label_names(2)) if wanted else ())

@@ -8,7 +8,14 @@ from typing import Any
 
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
+    "embed": ("inspection.embed", "embed"),
     "fill": ("generation.fill", "fill"),
+    "neighbours": ("inspection.neighbours", "neighbours"),
+    "classify": ("tasks.ask", "classify"),
+    "score": ("tasks.ask", "score"),
+    "tag": ("tasks.ask", "tag"),
+    "answer": ("tasks.ask", "answer"),
+    "choose": ("tasks.ask", "choose"),
     "generate": ("generation.text", "generate"),
     "summarise": ("generation.translate", "summarise"),
     "translate": ("generation.translate", "translate"),

@@ -11,9 +11,13 @@ from rich.markup import escape
 
 from .. import __version__
 from ..errors import Error
+from .ask import answer, choose, classify, score, tag
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
+from .embed import embed, neighbours
+from .finetune import finetune
+from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
@@ -34,10 +38,22 @@ app.command(import_, name="import")
 app.command(export)
 app.command(prepare)
 app.command(pretrain)
+app.command(finetune)
+app.command(classify)
+app.command(score)
+app.command(tag)
+app.command(answer)
+app.command(choose)
 app.command(runs)
 app.command(report)
 app.command(rerun)
+app.command(generate)
+app.command(translate)
+app.command(summarise)
+app.command(fill)
 app.command(show)
+app.command(embed)
+app.command(neighbours)
 app.command(doctor)
 app.command(tokenizer)
 

@@ -1,8 +1,10 @@
-"""Words by their vectors: how near two are, which lie nearest, and a is to b as c is to …"""
+"""Words and texts by their vectors: how near two are, which lie nearest, and a is to b as c is to …"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,18 @@ from torch import Tensor
 from ..errors import Error
 from ..former import Former
 from ..tasks.words import look_up
+from ..text.normalise import normalise
+from .embed import check, embed, mixer, parts
+from .states import Span, states, static, worded
+
+
+class Near(NamedTuple):
+    """A text, or a word in its text, and its cosine with what was asked for."""
+
+    name: str
+    score: float
+    text: str
+    span: Span  # where in the text
 
 
 def cosine(former: Former, one: str, other: str) -> float:
@@ -19,9 +33,74 @@ def cosine(former: Former, one: str, other: str) -> float:
     return float(first @ second)
 
 
-def neighbours(former: Former, word: str, k: int = 10) -> list[tuple[str, float]]:
-    """The words nearest to a word, and their cosines; the word itself is left out."""
-    return nearest(former, unit(former, [word])[0], k, [word])
+def neighbours(
+    former: Former,
+    query: str,
+    k: int = 10,
+    texts: Sequence[str] | None = None,
+    *,
+    word: str | None = None,
+    same: bool = False,
+    **how: Any,
+) -> list[Any]:
+    """What lies nearest to a query, the nearest first.
+
+    Of word vectors, and without `texts`: the words nearest to a word, as (word, cosine). With texts: those nearest to
+    the query text, as `Near`; with a `word` of the query, the words in the texts that are nearest to it as it is meant
+    there, or only that word itself elsewhere (`same`). `how` is what embed takes: pool, layers, mix, window, batch.
+    """
+    if k < 1:
+        raise Error(f"cannot find {k} neighbours", fix="take 1 or more")
+    if texts is None:
+        if not static(former):
+            raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")
+        return nearest(former, unit(former, [query])[0], k, [query])
+    if not texts:
+        raise Error("there are no texts to look in", fix="give at least one")
+    if word is None:
+        vectors = embed(former, [query, *texts], **{**how, "level": "sentence", "normalise": True})
+        return best([Near(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
+    asked = occurrences(normalise(query), word)
+    if not asked:
+        raise Error(f"there is no {word!r} in the query", fix="name a word of it")
+    spans = [asked[:1], *(occurrences(normalise(t), word) if same else worded(normalise(t))[0] for t in texts)]
+    if not any(spans[1:]):
+        raise Error(f"there is no {word!r} in the texts" if same else "there are no words", fix="give other texts")
+    (_, direction), *rows = in_context(former, [query, *texts], spans, **how)
+    return best([row for row, _ in rows], torch.stack([v for _, v in rows]) @ direction, k)
+
+
+def occurrences(text: str, word: str) -> list[Span]:
+    """Where a word stands in a text: as a whole, else with something behind it, as Korean has particles (배를)."""
+    found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}(?!\w)", text, re.IGNORECASE)]
+    return found or [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}", text, re.IGNORECASE)]
+
+
+def in_context(
+    former: Former,
+    texts: Sequence[str],
+    spans: Sequence[Sequence[Span]],
+    pool: str = "mean",
+    layers: Any = -1,
+    mix: str = "mean",
+    **how: Any,
+) -> list[tuple[Near, Tensor]]:
+    """The stretches of texts with their vectors at length 1, in the texts' order."""
+    check("word", pool, mix)
+    layer, join = mixer(layers, mix)
+    rows: dict[int, list[tuple[Near, Tensor]]] = {}
+    for number, read in states(former, texts, join, layer=layer, **how):
+        made = parts(read, pool, spans[number])
+        units = F.normalize(made.vectors, dim=-1)
+        named = zip(made.names, made.spans, units, strict=True)
+        rows[number] = [(Near(name, 0.0, made.text, span), vector) for name, span, vector in named]
+    return [row for number in sorted(rows) for row in rows[number]]
+
+
+def best(rows: Sequence[Near], scores: Tensor, k: int) -> list[Near]:
+    """The k rows with the highest scores; of equal ones the first."""
+    order = scores.argsort(descending=True, stable=True)[:k].tolist()
+    return [rows[i]._replace(score=float(scores[i])) for i in order]
 
 
 def analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:

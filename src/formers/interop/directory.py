@@ -24,6 +24,7 @@ from ..former import Former, empty, label_names
 from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
 from ..registry import member
+from ..tasks.task import Task
 from . import bilm, hdf5, huggingface, safe
 from .tokenizers import own
 from .unpickle import opened
@@ -31,7 +32,7 @@ from .weights import Weights, real, write_weights
 
 FORMAT = 1
 SMALL = 2**24  # numbers of a new head that nobody minds
-FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer"}
+FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer", "task"}
 
 
 def load(
@@ -113,6 +114,8 @@ def read(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> t
     config = settings.build(one.family.config, about["config"], where=path)
     huggingface.enough(config, weights, path)
     former = empty(one.name, config, about["head"] if head == "auto" else head, labels or about["labels"])
+    if head in ("auto", about["head"]) and (task := about.get("task")):
+        former.task = dataclasses.asdict(settings.build(Task, settings.coerce(task, dict, "task", path), where=path))
     if safe.exists(where, "tokenizer.json"):
         limit = safe.WORDS_LIMIT if one.name == "vectors" else safe.FILE_LIMIT
         former.tokenizer = own(where, about["special"], limit)
@@ -282,7 +285,7 @@ def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None
     about = {
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),
         "labels": list(former.labels), "special": {} if former.tokenizer is None else dict(former.tokenizer.special),
-        "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint,
+        "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint, "task": former.task,
     }  # fmt: skip
     with safe.staged(path) as folder:
         write_weights(

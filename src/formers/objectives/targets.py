@@ -6,27 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..batch import Batch
 from ..data.plans import Shape, room
 from ..errors import Error
+from ..tasks.encoded import two_sided
 from ..text.tokenizer import Tokenizer
 from .ragged import edges, owners
 
-
-def two_sided(
-    source: tuple[np.ndarray, np.ndarray],
-    target: tuple[np.ndarray, np.ndarray],
-    start: int,
-    sample: np.ndarray,
-    longest: tuple[int, int],
-) -> Batch:
-    """(ids, starts) of the source and of the target → a batch whose labels are the target."""
-    labels, starts = target
-    ids = np.empty_like(labels)
-    ids[1:] = labels[:-1]
-    ids[starts[:-1]] = start
-    side = Batch(*source, longest[0])
-    return Batch(ids, starts, longest[1], source=side, labels=labels, sample=sample)
+__all__ = ["Ends", "closed", "picked", "two_sided", "two_sided_shape"]
 
 
 def two_sided_shape(total: int, sizes: np.ndarray, longest: tuple[int, int]) -> Shape:

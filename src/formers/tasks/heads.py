@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch
 from ..errors import Error
-from ..family import Family, Head
+from ..family import Family, Head, Norm
 from ..nn.feedforward import activation
 from ..nn.mix import Mix
 from ..nn.norms import LayerNorm
@@ -22,6 +22,33 @@ from ..nn.prune import prune
 WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
 
 
+class View(nn.Module):
+    """What a head reads of the layers' states, nothing of it learnt (BERT, table 7): one layer, or the last four."""
+
+    def __init__(self, pick: Callable[[Sequence[Tensor]], Tensor]):
+        super().__init__()
+        self.pick = pick
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """layers × (N, dim) → (N, dim), or four times as wide"""
+        return self.pick(layers)
+
+
+VIEWS: dict[str, Callable[[], View]] = {
+    "last": lambda: View(lambda layers: layers[-1]),
+    "second": lambda: View(lambda layers: layers[-2]),
+    "sum4": lambda: View(lambda layers: torch.stack(list(layers[-4:])).sum(0)),
+    "cat4": lambda: View(lambda layers: torch.cat([layers[max(-len(layers), i)] for i in range(-4, 0)], -1)),
+}
+
+
+def mixer(head: Head, config: Any) -> nn.Module | None:
+    """What makes one state of the states of all layers, if a head wants it."""
+    if head.mix is None:
+        return None
+    return VIEWS[head.mix]() if head.mix in VIEWS else Mix(config.layers + 1, cast(Norm, head.mix))
+
+
 class Part(nn.Module):
     """One part of a head: mix, pool, inner layers, output."""
 
@@ -29,8 +56,9 @@ class Part(nn.Module):
         super().__init__()
         self.head, self.eos = head, getattr(config, "eos", None)
         dim = head.inner_dim or config.dim
-        self.mix = None if head.mix is None else Mix(config.layers + 1, head.mix)
+        self.mix = mixer(head, config)
         self.dense = nn.Linear(head.states * config.dim, dim) if "dense" in head.inner else None
+        dim = dim if self.dense is not None or head.out is None or head.layer is not None else head.states * dim
         self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.after is None else activation(head.after)
@@ -94,7 +122,7 @@ def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
         return hidden[layout.last()]
     if how == "mean":
         total = hidden.new_zeros(layout.rows, hidden.shape[-1]).index_add(0, layout.document, hidden)
-        return total / layout.lengths[:, None]
+        return total / layout.lengths[:, None].clamp(min=1)
     if how == "max":
         lowest = hidden.new_full((layout.rows, hidden.shape[-1]), -torch.inf)
         most = lowest.scatter_reduce(0, layout.document[:, None].expand_as(hidden), hidden, "amax")
@@ -105,21 +133,35 @@ def pool(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
     marks = torch.isin(ids, torch.tensor(eos, device=ids.device))
     slots = torch.where(marks, torch.arange(ids.shape[0], device=ids.device), -1)
     last = torch.full((layout.rows,), -1, device=ids.device).scatter_reduce(0, layout.document, slots, "amax")
-    if (last < 0).any():
+    if batch.sample is None and (last < 0).any():  # in training, dummy documents have none
         row = int((last < 0).nonzero()[0])
         raise Error(
             f"row {row} has no end mark (id {eos}), which this classifier reads",
             fix="encode the text with special tokens",
         )
-    return hidden[last]
+    return hidden[last.clamp(min=0)]
+
+
+def declared(family: Family, config: Any, head: str) -> dict[str, Head]:
+    """The parts of a head: a name of the family's, or several joined by +; behind @, what it reads of the layers."""
+    known = family.heads(config)
+    parts: dict[str, Head] = {}
+    names, _, view = head.partition("@")
+    for name in names.split("+"):
+        if name not in known:
+            raise Error(f"{family.body.__name__} has no head {name!r}", fix=f"it can have: {', '.join(known)}")
+        parts |= known[name]
+    if view not in ("", *VIEWS, "plain"):
+        raise Error(f"a head cannot read {view!r} of the layers", fix=f"it can read: {', '.join(VIEWS)}, plain")
+    if view:
+        parts = {n: dataclasses.replace(p, mix=cast(Any, view), states=4 * p.states if view == "cat4" else p.states)
+                 for n, p in parts.items()}  # fmt: skip
+    return parts
 
 
 def assemble(family: Family, config: Any, head: str, labels: int | None = None) -> tuple[Model, Any]:
     """A model with a head, without values (build under a device); also the config it was built with."""
-    parts = family.heads(config).get(head)
-    if parts is None:
-        can = ", ".join(family.heads(config))
-        raise Error(f"{family.body.__name__} has no head {head!r}", fix=f"it can have: {can}")
+    parts = declared(family, config, head)
     if getattr(config, "depth", 1) == 0 and any(part.decoder for part in parts.values()):
         able = [name for name, ps in family.heads(config).items() if not any(p.decoder for p in ps.values())]
         raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")

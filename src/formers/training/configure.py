@@ -163,13 +163,13 @@ def sized(asked: Asked, **more: Any) -> Any:
     return config
 
 
-def dotted(values: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def dotted(values: Mapping[str, Any], known: tuple[str, ...] = TABLES) -> dict[str, dict[str, Any]]:
     """{"model.layers": 4} → {"model": {"layers": 4}}; text is read as YAML is."""
     tables: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         table, _, name = key.partition(".")
-        if table not in TABLES or not name:
-            raise Error(f"unknown setting {key!r}", fix=f"settings begin with {', '.join(t + '.' for t in TABLES)}")
+        if table not in known or not name:
+            raise Error(f"unknown setting {key!r}", fix=f"settings begin with {', '.join(t + '.' for t in known)}")
         tables.setdefault(table, {})[name] = worded(value) if isinstance(value, str) else value
     return tables
 

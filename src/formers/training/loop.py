@@ -69,6 +69,9 @@ class Trainer:
     objectives: Sequence[Any]
     settings: Train
     world: World = field(default_factory=World)
+    shares: Mapping[str, float] = field(default_factory=dict)  # of the learning rate, by the name of a weight
+    after: Callable[[], None] | None = None  # what a model wants done to its weights after each step (TextCNN)
+    enough: bool = False  # a look at held-out examples says that more steps do not help
 
     def __post_init__(self) -> None:
         s = self.settings
@@ -79,7 +82,7 @@ class Trainer:
         self.inner = Step(self.model, self.objectives[-1])
         self.wrapped = self.world.wrap(self.inner)
         self.optimizer = optimizer(
-            s.optimizer, self.model, s.lr, decay=s.decay, betas=(s.betas[0], s.betas[1]), eps=s.eps
+            s.optimizer, self.model, s.lr, decay=s.decay, betas=(s.betas[0], s.betas[1]), eps=s.eps, shares=self.shares
         )
         if s.parallel == "experts":  # weights that are shared and such that are not cannot be moved in one operation
             for group in self.optimizer.param_groups:
@@ -144,7 +147,7 @@ class Trainer:
         tokens = int(counts.pop(""))
         lr = s.lr * self.share(self.step)
         for group in self.optimizer.param_groups:
-            group["lr"] = lr
+            group["lr"] = lr * group.get("share", 1.0)
         self.wrapped.train()
         sums: dict[str, Tensor] = {}
         before = self.memories.copy()
@@ -167,6 +170,8 @@ class Trainer:
             self.memories.back(before)
         if not self.blind and (not skip or self.scaler.is_enabled()):
             self.scaler.step(self.optimizer)  # with a scale, it sees by itself what is no number, and lowers the scale
+        if self.after is not None and not skip:
+            self.after()
         if self.average and not skip:
             self.follow()
         self.scaler.update()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -67,14 +67,20 @@ class RMSAdamW(Scaled):
         return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
 
 
-def groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, norms and biases do not."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    parts = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
-    ]
-    return [part for part in parts if part["params"]]
+def groups(model: nn.Module, decay: float, shares: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
+    """Matrices decay, norms and biases do not; `shares` are those of the learning rate by a weight's name."""
+    parts: dict[tuple[float, bool], dict[str, Any]] = {}
+    free = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    for share in sorted({(shares or {}).get(name, 1.0) for name, _ in free}, reverse=True):
+        parts |= {
+            (share, True): {"params": [], "weight_decay": decay},
+            (share, False): {"params": [], "weight_decay": 0.0},
+        }
+        for key in ((share, True), (share, False)):
+            parts[key] |= {} if share == 1.0 else {"share": share}
+    for name, p in free:
+        parts[(shares or {}).get(name, 1.0), p.dim() > 1]["params"].append(p)
+    return [part for part in parts.values() if part["params"]]
 
 
 Maker = Callable[[list[dict[str, Any]], float, tuple[float, float], float], torch.optim.Optimizer]
@@ -97,11 +103,12 @@ def optimizer(
     decay: float = 0.01,
     betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-8,
+    shares: Mapping[str, float] | None = None,
 ) -> torch.optim.Optimizer:
     """The optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest(name, OPTIMIZERS))
-    parts = groups(model, decay)
+    parts = groups(model, decay, shares)
     if not parts:
         raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
     return OPTIMIZERS[name](parts, lr, betas, eps)

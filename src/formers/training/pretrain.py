@@ -261,8 +261,8 @@ def remember(folder: Folder, asked: Asked, found: Material, world: World) -> Non
     folder.describe(about)
 
 
-def finish(folder: Folder, run: Course) -> tuple[Former, int]:
-    """The best checkpoint as a formers directory, and in memory; its step."""
+def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda made: None) -> tuple[Former, int]:
+    """The best checkpoint as a formers directory, and in memory; its step. `last` is done before it is saved."""
     kept = Checkpoints(folder.path / "steps", clean=False)
     found = kept.leading()
     if found is None:
@@ -276,6 +276,7 @@ def finish(folder: Folder, run: Course) -> tuple[Former, int]:
         made.tokenizer = run.former.tokenizer
         put(made.model, groups.get("average", groups["model"]))
     made.model.eval()
+    last(made)
     target = folder.path / "model"
     if target.exists():
         shutil.rmtree(target)

@@ -81,6 +81,11 @@ class Story:
         file = self.folder.path / "samples.jsonl"
         return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
 
+    def sections(self) -> list[dict[str, Any]]:
+        """Tables of a fine-tuned model: measures, confusion, worst examples."""
+        file = self.folder.path / "evaluation.json"
+        return json.loads(file.read_text(encoding="utf-8"))["sections"] if file.is_file() else []
+
     def level(self) -> tuple[str, float] | None:
         """The unigram's loss, to compare with; only where the model has one loss."""
         base = self.result.get("baseline")
@@ -106,7 +111,9 @@ def section(story: Story, samples: Sequence[tuple[str, str]] = (), looked: Atten
     parts = [
         f"<h2>{html.escape(story.title)}</h2>",
         f'<p class="soft">{story.result.get("parameters", 0):,} parameters; {spent}.</p>',
-        table(["on held-out text", "nats per token", "accuracy"], story.scores()) if story.scores() else "",
+        table(["on held-out text", "nats per token", "accuracy"], story.scores())
+        if story.scores() and not story.sections()
+        else "",
         chart(story.curves(), f"{story.title}: loss over steps", story.level()),
     ]
     for title, text in samples:
@@ -126,7 +133,8 @@ def report(folder: Folder) -> Path:
     settings = yaml.safe_dump(story.asked, sort_keys=False, allow_unicode=True)
     body = [
         f"<h1>{html.escape(title)}</h1>", *section(story, told), table(["", ""], story.facts()),
-        table(["held-out text", ""], story.others()) if story.others() else "",
+        table(["held-out text", ""], story.others()) if story.others() and not story.sections() else "",
+        *(f"<h2>{html.escape(s['title'])}</h2>{table(s['head'], s['rows'])}" for s in story.sections()),
         f"<h2>Settings</h2><pre>{html.escape(settings)}</pre>",
     ]  # fmt: skip
     put(folder.path / "report.html", page(title, body))
@@ -143,15 +151,23 @@ def shown(sample: Mapping[str, Any]) -> str:
 def markdown(story: Story, title: str, told: Sequence[tuple[str, str]], settings: str) -> list[str]:
     """The same for a terminal or a README."""
     lines = [f"# {title}", "", "| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in story.facts()), ""]
-    if story.scores():
+    if story.scores() and not story.sections():
         lines += ["| on held-out text | nats per token | accuracy |", "|---|---|---|"]
         lines += [f"| {' | '.join(row)} |" for row in story.scores()] + [""]
     lines += [f"- {key}: {value}" for key, value in story.others()]
+    for part in story.sections():
+        lines += ["", f"## {part['title']}", "", *rows_of(part["head"]), f"|{'---|' * len(part['head'])}"]
+        lines += [line for row in part["rows"] for line in rows_of(row)]
     lines += ["", "## Loss on held-out text", "", "| step | loss |", "|---|---|"]
     lines += [f"| {step:,} | {seen['loss']:.4f} |" for step, seen in story.held]
     for name, text in told:
         lines += ["", f"## {name}", "", "```", text, "```"]
     return [*lines, "", "## Settings", "", "```yaml", settings, "```", ""]
+
+
+def rows_of(cells: Sequence[str]) -> list[str]:
+    """A row of a Markdown table."""
+    return ["| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"]
 
 
 def write(

@@ -181,7 +181,8 @@ def drive(
     """Train to the end from the newest checkpoint that is whole; the step with which it began.
 
     The first process holds the folder, writes and speaks. `check` gives losses on held-out text, the one named "loss"
-    decides which checkpoint is the best. Raises Stopped, after saving, when a signal asks for it.
+    (or "cost", if there is one) decides which checkpoint is the best; `trainer.enough` ends the run early. Raises
+    Stopped, after saving, when a signal asks for it.
     """
     s, world = trainer.settings, trainer.world
     steps = folder.path / "steps"
@@ -217,7 +218,7 @@ def drive(
                     writer.wait()  # before another state takes its memory
                 state = trainer.state()
                 if writer is not None:
-                    score = None if seen is None else number(seen["loss"])
+                    score = None if seen is None else number(seen.get("cost", seen["loss"]))
                     writer.save(report.step, *state, score, copy=not world.gathers)
                 del state
             if stop is not None and not done:
@@ -225,6 +226,8 @@ def drive(
                     writer.wait()
                 world.wait()
                 raise Stopped(stop, report.step, folder.path)
+            if trainer.enough and saves:
+                break
     world.wait()
     return begun
 

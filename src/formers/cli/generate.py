@@ -1,0 +1,264 @@
+"""formers generate, translate, summarise, fill: text out of a model."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+from rich.console import Console
+
+from ..errors import Error
+from .convert import noted, opened
+from .progress import progress
+from .reading import Reading
+
+AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Writing:
+    """How text is written."""
+
+    temperature: Annotated[float | None, Parameter(help="0 takes the likeliest token; the higher, the bolder.")] = None
+    top_k: Annotated[int | None, Parameter(help="Draw from so many of the likeliest tokens.")] = None
+    top_p: Annotated[float | None, Parameter(help="Draw from the likeliest tokens that have this probability.")] = None
+    min_p: Annotated[float | None, Parameter(help="Draw from tokens this many times as likely as the first.")] = None
+    typical: Annotated[float | None, Parameter(help="Draw from tokens as surprising as usual, up to this mass.")] = None
+    seed: Annotated[int, Parameter(help="Another seed, another text.")] = 0
+    samples: Annotated[int | None, Parameter(help="Texts for each prompt.")] = None
+    beams: Annotated[int | None, Parameter(help="Search for the likeliest text with so many beams.")] = None
+    length_penalty: Annotated[float | None, Parameter(help="Of a search: above 0 likes longer texts.")] = None
+    normalise: Annotated[Literal["length", "gnmt"] | None, Parameter(help="Of a search: how lengths count.")] = None
+    coverage: Annotated[float | None, Parameter(help="Of a search: what it costs to leave source words out.")] = None
+    early: Annotated[
+        Literal["yes", "no", "never"] | None, Parameter(help="Of a search: stop as soon as there are enough texts.")
+    ] = None
+    no_repeat: Annotated[int | None, Parameter(help="No so many tokens in a row twice.")] = None
+    repetition_penalty: Annotated[float | None, Parameter(help="Above 1, tokens that are there become rarer.")] = None
+    banned: Annotated[tuple[str, ...], Parameter(help="A word never to write; may be given several times.")] = ()
+    min_tokens: Annotated[int | None, Parameter(help="Tokens at least.")] = None
+    stop: Annotated[tuple[str, ...], Parameter(help="End before this string; may be given several times.")] = ()
+
+    def options(self) -> dict[str, Any]:
+        """As formers.generate wants them."""
+        said = {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        if self.early is not None:
+            said["early"] = {"yes": True, "no": False}.get(self.early, self.early)
+        return said
+
+
+def generate(
+    model: str,
+    prompt: str | None = None,
+    *,
+    file: Path | None = None,
+    tokens: int = 64,
+    as_json: bool = False,
+    writing: Writing | None = None,
+    reading: Reading | None = None,
+) -> None:
+    """Continue a text, or answer with an encoder-decoder; what is written is shown as it comes, without the prompt.
+
+    formers generate my-gpt2 "Once upon a time" --tokens 40 --top-p 0.9
+    formers generate my-gpt2 --prompt "옛날 옛적에" --seed 7 --samples 3
+    formers generate my-gpt2 --file prompts.txt --beams 4 --as-json
+    echo "The meaning of life is" | formers generate my-gpt2 --temperature 0
+
+    Parameters
+    ----------
+    model
+        A formers directory, the folder of a training run, a Hugging Face directory or hub:owner/name.
+    prompt
+        The text to begin with. Without it and without --file, it is read from the standard input.
+    file
+        A file of prompts, one on each line, or a table of them.
+    tokens
+        Tokens at most.
+    as_json
+        One line of JSON for each prompt.
+    """
+    given = texts(prompt, file, reading, "line")
+    how = (writing or Writing()).options()
+    former = ready(model)
+    if len(given) == 1 and not as_json and not {"samples", "beams"} & set(how):
+        with noted():
+            for piece in former.generate(given[0], tokens, stream=True, **how):
+                sys.stdout.write(piece)
+                sys.stdout.flush()
+        sys.stdout.write("\n")
+        return
+    answered("generate", given, lambda some: former.generate(some, tokens, **how), as_json)
+
+
+def translate(
+    model: str,
+    text: str | None = None,
+    *,
+    to: str | None = None,
+    source: str | None = None,
+    file: Path | None = None,
+    tokens: int | None = None,
+    as_json: bool = False,
+    writing: Writing | None = None,
+    reading: Reading | None = None,
+) -> None:
+    """Translate a text, or every line of a file or of the standard input.
+
+    formers translate my-marian "Wie geht es dir?"
+    formers translate my-t5 "How are you?" --to German
+    formers translate my-mbart --file sentences.txt --source en_XX --to ko_KR --beams 5
+
+    Parameters
+    ----------
+    model
+        A model: an encoder-decoder, or a decoder, which is prompted.
+    text
+        What to translate. Without it and without --file, lines are read from the standard input.
+    to
+        The language to translate into, where the model does not know it: German, or ko_KR for mBART.
+    source
+        The language of the text, if it is not English.
+    file
+        A file of texts, one on each line, or a table of them.
+    tokens
+        Tokens of a translation at most; by default as the model says, or 64.
+    as_json
+        One line of JSON for each text.
+    """
+    given = texts(text, file, reading, "line", lines=True)
+    how = (writing or Writing()).options() | {"tokens": tokens}
+    former = ready(model)
+    answered("translate", given, lambda some: former.translate(some, to, source, **how), as_json)
+
+
+def summarise(
+    model: str,
+    text: str | None = None,
+    *,
+    file: Path | None = None,
+    tokens: int | None = None,
+    as_json: bool = False,
+    writing: Writing | None = None,
+    reading: Reading | None = None,
+) -> None:
+    """Summarise a text, or every document of a file.
+
+    formers summarise my-bart --file articles.txt
+    formers summarise my-t5 --tokens 80 --beams 4 < article.txt
+    formers summarise my-gpt2 "A long story …" --top-k 2
+
+    Parameters
+    ----------
+    model
+        A model: an encoder-decoder, or a decoder, which reads the text and "TL;DR:".
+    text
+        What to summarise. Without it and without --file, it is read from the standard input.
+    file
+        A file of documents: txt with blank lines between them, jsonl, csv, tsv, parquet.
+    tokens
+        Tokens of a summary at most; by default as the model says, or 64.
+    as_json
+        One line of JSON for each text.
+    """
+    given = texts(text, file, reading, "auto")
+    how = (writing or Writing()).options() | {"tokens": tokens}
+    former = ready(model)
+    answered("summarise", given, lambda some: former.summarise(some, **how), as_json)
+
+
+def fill(
+    model: str,
+    text: str | None = None,
+    *,
+    file: Path | None = None,
+    top: int = 5,
+    as_json: bool = False,
+    reading: Reading | None = None,
+) -> None:
+    """Fill the blanks in a text, written ___ (three underscores).
+
+    formers fill my-bert "The capital of France is ___."
+    formers fill my-bert "나는 ___에 가서 ___을 먹었다." --top 3
+    formers fill my-bert --file blanks.txt --as-json
+
+    Parameters
+    ----------
+    model
+        A masked language model.
+    text
+        The text with its blanks. Without it and without --file, lines are read from the standard input.
+    file
+        A file of texts, one on each line, or a table of them.
+    top
+        How many guesses for each blank.
+    as_json
+        One line of JSON for each text.
+    """
+    given = texts(text, file, reading, "line", lines=True)
+    former, out = ready(model), Console(highlight=False, soft_wrap=True)
+    with noted():
+        found = former.fill(given, top)
+    for one, guesses in zip(given, found, strict=True):
+        blanks = guesses if isinstance(guesses[0], list) else [guesses]
+        if as_json:
+            said = {"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]}
+            out.print(json.dumps(said, ensure_ascii=False), markup=False)
+            continue
+        for number, blank in enumerate(blanks, 1):
+            if len(given) > 1 or len(blanks) > 1:
+                out.print(one + (f"   (blank {number})" if len(blanks) > 1 else ""), markup=False)
+            for guess in blank:
+                out.print(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}", markup=False)
+
+
+def texts(text: str | None, file: Path | None, reading: Reading | None, unit: str, lines: bool = False) -> list[str]:
+    """Texts of the command line, of a file, or of the standard input, where they may be lines."""
+    if text is not None and file is not None:
+        raise Error("a text and --file are two sources", fix="give one of them")
+    if text is not None:
+        return [text]
+    if file is not None:
+        from ..data.readers import read
+
+        found = list(read(file, unit=unit, **(reading or Reading()).options()))  # type: ignore[arg-type]
+        if not found:
+            raise Error("holds no text", where=file, fix="give a file with some words")
+        return found
+    if sys.stdin is None or sys.stdin.isatty():
+        raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
+    try:
+        data = getattr(sys.stdin, "buffer", None)
+        said = sys.stdin.read() if data is None else data.read().decode((reading or Reading()).encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
+    if not said.strip():
+        raise Error("the standard input is empty", fix="give some text")
+    return [line for line in said.splitlines() if line.strip()] if lines else [said.rstrip("\n")]
+
+
+def ready(model: str) -> Any:
+    """The model, loaded."""
+    with progress(Console(stderr=True), "load", quiet=2) as tell:
+        return opened(model, dtype=None, tell=tell)
+
+
+def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool) -> None:
+    """Run a verb over texts, some at a time, and print what comes as it comes."""
+    several = len(given) > 1
+    with noted(), progress(Console(stderr=True), verb, quiet=2) as tell:
+        for at in range(0, len(given), AT_ONCE):
+            some = given[at : at + AT_ONCE]
+            for prompt, made in zip(some, run(some), strict=True):
+                found = made if isinstance(made, list) else [made]
+                if as_json:
+                    print(json.dumps({"prompt": prompt, "texts": found}, ensure_ascii=False), flush=True)
+                else:  # a line for each text, where there are several of them
+                    said = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
+                    print("\n".join(said), flush=True)
+            tell("texts", min(at + AT_ONCE, len(given)), len(given), "")

@@ -1,0 +1,82 @@
+"""An output file that grows record by record and survives being stopped: what is done is not done again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from ..errors import Error
+
+
+class Resumed:
+    """Writes OUT.part, with OUT.part.json beside it, which says what for; `finish` gives it its name.
+
+    A part that was made for the same is gone on with, one that was made for something else is begun anew. Records are
+    lines, or of `size` bytes each; half a record at the end is taken off.
+    """
+
+    def __init__(self, out: Path, about: Any, size: int | None = None):
+        if out.exists():
+            raise Error("this file is there already", where=out, fix="give another name, or remove it")
+        if not out.parent.is_dir():
+            raise Error("there is no such folder", where=out.parent, fix="make it first")
+        self.out, self.size = out, size
+        self.path, note = Path(f"{out}.part"), Path(f"{out}.part.json")
+        self.note = note
+        text = json.dumps(about, sort_keys=True, ensure_ascii=False)
+        if not (note.exists() and self.path.exists() and note.read_text(encoding="utf-8") == text):
+            self.path.write_bytes(b"")
+            note.write_text(text, encoding="utf-8")
+        self.done = self.whole()
+        self.file: IO[bytes] = self.path.open("ab")
+
+    def whole(self) -> int:
+        """How many whole records there are; the rest goes."""
+        length = self.path.stat().st_size
+        if self.size is not None:
+            os.truncate(self.path, length // self.size * self.size)
+            return length // self.size
+        count, end = 0, 0
+        with self.path.open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):
+                    count, end = count + 1, end + len(line)
+        os.truncate(self.path, end)
+        return count
+
+    def records(self) -> Iterator[Any]:
+        """The lines that are there, as JSON says them."""
+        self.file.flush()
+        with self.path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)
+
+    def write(self, *records: bytes | dict[str, Any]) -> None:
+        """Some more; they are safe when this returns, unless the machine itself stops."""
+        for record in records:
+            raw = record if isinstance(record, bytes) else json.dumps(record, ensure_ascii=False).encode() + b"\n"
+            self.file.write(raw)
+        self.file.flush()
+        self.done += len(records)
+
+    def finish(self, convert: Callable[[Path, IO[bytes]], None] | None = None) -> None:
+        """Everything is there: the file gets its name; `convert` writes it in another form first."""
+        os.fsync(self.file.fileno())
+        self.file.close()
+        made = self.path
+        if convert is not None:
+            made = Path(f"{self.out}.new")
+            with made.open("wb") as file:
+                convert(self.path, file)
+                os.fsync(file.fileno())
+        os.replace(made, self.out)
+        self.path.unlink(missing_ok=True)
+        self.note.unlink(missing_ok=True)
+
+    def __enter__(self) -> Resumed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()

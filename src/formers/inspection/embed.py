@@ -1,0 +1,154 @@
+"""Vectors of texts, words and tokens, out of any layer or mix of layers, for every member of the family."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import Error
+from ..former import Former
+from .states import Span, States, states, worded
+
+LEVELS = ("sentence", "word", "token")
+POOLS = ("mean", "first", "last", "max", "sum", "weighted")
+MIXES = ("mean", "sum", "max", "concat")
+LAST = re.compile(r"(mean|sum|max|concat)(\d+)")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The words or tokens of a text, where each begins and ends in it (composed to NFC), and their vectors."""
+
+    text: str
+    names: list[str]
+    spans: list[Span]
+    vectors: Tensor  # (n, dim)
+
+
+def embed(
+    former: Former,
+    texts: str | Sequence[str],
+    *,
+    level: str = "sentence",
+    pool: str = "mean",
+    layers: int | Sequence[int] | str = -1,
+    mix: str = "mean",
+    normalise: bool = False,
+    special: bool = True,
+    batch: int = 32,
+    window: int | None = None,
+    tell: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Vectors of texts: (n, dim), or (dim,) of one string; of level word or token, `Parts` for each text.
+
+    `pool` makes one vector of a text's tokens, or of a word's: mean, first, last, max, sum, or weighted (later tokens
+    count more, for decoders). `layers` is one (-1 the last, 0 the embeddings), several with a `mix` of mean, sum, max
+    or concat, or a word such as "sum4" for the last four. Without `special`, marks such as [CLS] do not count. A text
+    longer than the model's context, or than `window` tokens, is read in windows that overlap. A word that no token
+    belongs to, or that word vectors do not know, has zeros.
+    """
+    check(level, pool, mix)
+    layer, join = mixer(layers, mix)
+    alone = isinstance(texts, str)
+    rows: list[str] = [texts] if isinstance(texts, str) else list(texts)
+    if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
+        raise Error(f"text {odd[0]} is no string", fix="give strings")
+    found: list[Any] = [None] * len(rows)
+    for number, read in states(former, rows, join, batch, window, layer, tell):
+        if level == "sentence":
+            found[number] = sentence(read, pool, special)
+        else:
+            found[number] = parts(read, pool) if level == "word" else tokens(read)
+            if normalise:
+                found[number] = Parts(**{**vars(found[number]), "vectors": F.normalize(found[number].vectors, dim=-1)})
+    if level != "sentence":
+        return found[0] if alone else found
+    whole = torch.stack(found) if found else torch.zeros(0, former.config.dim)
+    whole = F.normalize(whole, dim=-1) if normalise else whole
+    return whole[0] if alone else whole
+
+
+def check(level: str, pool: str, mix: str) -> None:
+    """Refuse words that mean nothing."""
+    for name, value, known in (("level", level, LEVELS), ("pool", pool, POOLS), ("mix", mix, MIXES)):
+        if value not in known:
+            raise Error(f"there is no {name} {value!r}", fix="choose " + ", ".join(known))
+
+
+def mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Callable[[Tensor], Tensor]]:
+    """The layer to ask for (None: all), and what makes one of several: (layers, B, T, dim) → (B, T, dim)."""
+    if type(layers) is int:
+        return layers, lambda x: x
+    chosen: list[int]
+    if isinstance(layers, int):  # True is one too
+        raise Error(f"there are no layers {layers!r}", fix="-1 is the last layer")
+    if isinstance(layers, str):
+        if (word := LAST.fullmatch(layers)) is None or not int(word[2]):
+            raise Error(f"there are no layers {layers!r}", fix='write a number, a list, or for example "sum4"')
+        mix, chosen = word[1], list(range(-int(word[2]), 0))
+    else:
+        chosen = list(layers)
+        if not chosen or not all(isinstance(i, int) and not isinstance(i, bool) for i in chosen):
+            raise Error(f"there are no layers {layers!r}", fix="give numbers: [1, 2]")
+
+    def join(x: Tensor) -> Tensor:
+        if wrong := [i for i in chosen if not -len(x) <= i < len(x)]:
+            raise Error(f"there is no layer {wrong[0]}", fix=f"choose 0 to {len(x) - 1}")
+        some = x[chosen]
+        if mix == "concat":
+            return torch.cat(list(some), -1)
+        return some.amax(0) if mix == "max" else some.mean(0) if mix == "mean" else some.sum(0)
+
+    return None, join
+
+
+def pooled(vectors: Tensor, pool: str) -> Tensor:
+    """(n, dim) → (dim,); of none, zeros."""
+    if not len(vectors):
+        return vectors.new_zeros(vectors.shape[-1])
+    if pool == "weighted":  # SGPT (Muennighoff 2022, eq. 2)
+        weights = torch.arange(1.0, len(vectors) + 1)
+        return (vectors * weights[:, None]).sum(0) / weights.sum()
+    if pool in ("first", "last"):
+        return vectors[0 if pool == "first" else -1]
+    return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
+
+
+def sentence(read: States, pool: str, special: bool) -> Tensor:
+    """One vector of a text."""
+    vectors = read.vectors[read.known]
+    if special or not len(vectors):  # an empty text has nothing but its marks
+        vectors = torch.cat((read.before, vectors, read.after))
+    return pooled(vectors, pool)
+
+
+def tokens(read: States) -> Parts:
+    """The tokens of a text, without marks."""
+    return Parts(read.pieces.text, read.pieces.names, read.pieces.spans, read.vectors)
+
+
+def parts(read: States, pool: str, spans: Sequence[Span] | None = None) -> Parts:
+    """The words of a text, or the stretches that are asked for, each from the tokens that reach into it."""
+    text = read.pieces.text
+    spans = worded(text)[0] if spans is None else list(spans)
+    names = [text[low:high] for low, high in spans]
+    first = 0
+    rows = []
+    for low, high in spans:
+        while first < len(read.pieces.spans) and read.pieces.spans[first][1] <= low:
+            first += 1
+        inside = []
+        for at in range(first, len(read.pieces.spans)):
+            begin, end = read.pieces.spans[at]
+            if begin >= high:
+                break
+            if end > low and read.known[at]:
+                inside.append(at)
+        rows.append(pooled(read.vectors[inside], pool))
+    return Parts(text, names, list(spans), torch.stack(rows) if rows else read.vectors[:0])

@@ -1,0 +1,177 @@
+"""The hidden states of whole texts, however long: a long one is read in windows that overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from ..errors import Error
+from ..former import Former
+from ..tasks.words import look_up
+from ..text import chars, words
+from ..text.normalise import normalise
+
+WINDOW = 1024  # tokens at once, for attention without a limit of its own
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """The tokens of a text as the model reads it, where each begins and ends, and the ids (or characters, or nothing)
+    that stand for them, with the family's marks before and after."""
+
+    text: str
+    names: list[str]
+    spans: list[Span]
+    ids: Tensor  # (T,) or (T, slots)
+    before: Tensor
+    after: Tensor
+
+
+@dataclass(frozen=True)
+class States:
+    """What a model makes of a text: a vector for each token, for the marks before and after it, and which tokens have
+    one (word vectors do not know all words)."""
+
+    pieces: Pieces
+    vectors: Tensor  # (T, dim)
+    before: Tensor
+    after: Tensor
+    known: Tensor  # (T,) bool
+
+
+def cut(former: Former, texts: Sequence[str]) -> list[Pieces]:
+    """The tokens of texts, composed to NFC first."""
+    whole = [normalise(text) for text in texts]
+    none = torch.zeros(0, dtype=torch.long)
+    if hasattr(former.config, "slots"):  # ELMo
+        slots, found = former.config.slots, []
+        marks = [torch.tensor([chars.fill([mark], slots)]) for mark in (chars.BEGIN, chars.END)]
+        for text in whole:
+            spans, names = worded(text)
+            ids = torch.from_numpy(chars.sentence(names, slots, marks=False))
+            found.append(Pieces(text, names, spans, ids, *marks))
+        return found
+    if static(former):
+        return [Pieces(text, names, spans, none, none, none) for text in whole for spans, names in [worded(text)]]
+    if former.tokenizer is None:
+        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer, or use hidden(ids)")
+    frame = former.tokenizer.frame()
+    before, after = (torch.tensor(part, dtype=torch.long) for part in (frame.before, frame.after))
+    rows = former.tokenizer.encode_batch_with_offsets(whole, special=False, parse=False)
+    return [
+        Pieces(
+            text, [former.tokenizer.token(i) for i in ids], spans, torch.tensor(ids, dtype=torch.long), before, after
+        )
+        for text, (ids, spans) in zip(whole, rows, strict=True)
+    ]
+
+
+def worded(text: str) -> tuple[list[Span], list[str]]:
+    """Where the words and punctuation marks of a text are, and what they are."""
+    found = list(words.WORD.finditer(text))
+    return [m.span() for m in found], [m.group() for m in found]
+
+
+def static(former: Former) -> bool:
+    """Word vectors: no context, and words are looked up."""
+    return hasattr(former.model.body, "word") and former.family == "vectors"
+
+
+@torch.inference_mode()
+def states(
+    former: Former,
+    texts: Sequence[str],
+    mix: Callable[[Tensor], Tensor],
+    batch: int = 32,
+    window: int | None = None,
+    layer: int | None = -1,
+    tell: Callable[[int, int], None] | None = None,
+) -> Iterator[tuple[int, States]]:
+    """The number of each text and its states, the longest texts first; `mix` makes one layer of those that are read.
+
+    A token of a long text has the vector that it gets in the window in whose middle it is nearest; marks have the mean
+    of theirs.
+    """
+    if batch < 1:
+        raise Error(f"a batch cannot have {batch} texts", fix="take 32")
+    pieces = cut(former, texts)
+    if static(former):
+        for number, one in enumerate(pieces):
+            vectors, known = look_up(former, one.names)
+            empty = vectors.new_zeros(0, former.config.dim).float().cpu()
+            yield number, States(one, vectors.float().cpu(), empty, empty, known.cpu())
+        return
+    for number, one in enumerate(pieces):
+        if not len(one.ids) + len(one.before) + len(one.after):
+            raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
+    order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i].ids))
+    done = 0
+    for low in range(0, len(order), batch):
+        group = order[low : low + batch]
+        yield from zip(group, together(former, [pieces[i] for i in group], mix, batch, window, layer), strict=True)
+        done += len(group)
+        if tell is not None:
+            tell(done, len(order))
+
+
+def together(
+    former: Former, group: list[Pieces], mix: Callable[[Tensor], Tensor], batch: int, window: int | None, layer: Any
+) -> list[States]:
+    """The states of some texts that are read at once, window by window."""
+    places = [windows(former, piece, window) for piece in group]
+    rows = [
+        torch.cat((p.before, p.ids[low:high], p.after))
+        for p, spans in zip(group, places, strict=True)
+        for low, high in spans
+    ]
+    read: list[Tensor] = []
+    for low in range(0, len(rows), batch):
+        some = rows[low : low + batch]
+        keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
+        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer))  # (B, T, dim)
+        read += [x[: len(row)].float().cpu() for x, row in zip(hidden, some, strict=True)]
+    found, at = [], 0
+    for piece, spans in zip(group, places, strict=True):
+        found.append(joined(piece, spans, read[at : at + len(spans)]))
+        at += len(spans)
+    return found
+
+
+def windows(former: Former, piece: Pieces, window: int | None) -> list[Span]:
+    """Where the windows of a text lie: half of each is in the next one too."""
+    limit = getattr(former.config, "context", None)
+    limit = limit if limit is not None else WINDOW if hasattr(former.config, "heads") else None
+    if window is not None:
+        limit = window if limit is None or not hasattr(former.config, "context") else min(window, limit)
+    total = len(piece.ids)
+    if limit is None:
+        return [(0, total)]
+    room = limit - len(piece.before) - len(piece.after)
+    if room < 1:
+        raise Error(f"a window of {limit} tokens has no room for text", fix="take a larger one")
+    if total <= room:
+        return [(0, total)]
+    step = max(1, room // 2)
+    last = total - room
+    return [(low, low + room) for low in [*range(0, last, step), last]]
+
+
+def joined(piece: Pieces, spans: list[Span], read: list[Tensor]) -> States:
+    """The windows of one text put together."""
+    first, end = len(piece.before), len(piece.after)
+    before = torch.stack([x[:first] for x in read]).mean(0)
+    after = torch.stack([x[len(x) - end :] for x in read]).mean(0)
+    if len(spans) == 1:
+        vectors = read[0][first : len(read[0]) - end]
+    else:
+        middles = np.array([(low + high - 1) / 2 for low, high in spans])
+        nearest = np.abs(np.arange(len(piece.ids))[:, None] - middles).argmin(1)  # (T,) of equal ones the first
+        vectors = torch.stack([read[w][first + t - spans[w][0]] for t, w in enumerate(nearest.tolist())])
+    return States(piece, vectors, before, after, torch.ones(len(vectors), dtype=torch.bool))

@@ -1,0 +1,84 @@
+"""LoRA (Hu et al. 2021): a weight that stays as it is, and beside it a product of two narrow matrices that learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+PLACES = ("qkv", "q", "k", "v", "o", "up", "gate", "down")  # the matrices of attention and of the feed-forward layers
+
+
+class Low(nn.Module):
+    """W → W + (alpha / rank) · B A, where B begins as zeros."""
+
+    def __init__(self, weight: Tensor, rank: int, alpha: float, generator: torch.Generator):
+        super().__init__()
+        rows, columns = weight.shape
+        first = torch.empty(rank, columns).normal_(0.0, columns**-0.5, generator=generator)
+        self.a = nn.Parameter(first.to(weight))
+        self.b = nn.Parameter(weight.new_zeros(rows, rank))
+        self.scale = alpha / rank
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight that is used."""
+        return weight + self.scale * (self.b @ self.a)
+
+
+def matrices(body: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The layers that take an adapter, with their names."""
+    for name, module in body.named_modules():
+        weight: Any = getattr(module, "weight", None)
+        if name.rpartition(".")[2] in PLACES and isinstance(weight, Tensor) and weight.dim() == 2:
+            yield name, module
+
+
+def adapt(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
+    """Freeze a body and give its matrices adapters; how many got one."""
+    body.requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    found = list(matrices(body))
+    for _, module in found:
+        weight: Any = module.weight
+        parametrize.register_parametrization(
+            module, "weight", Low(weight.detach(), rank, alpha, generator), unsafe=True
+        )
+    return len(found)
+
+
+def adapters(body: nn.Module) -> dict[str, Tensor]:
+    """The matrices that have learnt, by the name of the layer: name.a, name.b and, multiplied in, the scale."""
+    made: dict[str, Tensor] = {}
+    for name, module in body.named_modules():
+        if isinstance(module, Low):
+            layer = name.removesuffix(".parametrizations.weight.0")
+            made |= {f"{layer}.a": module.a.detach(), f"{layer}.b": module.b.detach() * module.scale}
+    return made
+
+
+def merge(body: nn.Module) -> None:
+    """Adapters become part of the weights, which have their plain names again."""
+    for module in list(body.modules()):
+        if parametrize.is_parametrized(module):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+    body.requires_grad_(True)
+
+
+def separate(body: nn.Module) -> None:
+    """Adapters go, and leave the weights as they were."""
+    for module in list(body.modules()):
+        if parametrize.is_parametrized(module):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+    body.requires_grad_(True)
+
+
+@torch.no_grad()
+def apply(body: nn.Module, tensors: dict[str, Tensor]) -> None:
+    """Add saved adapters to the weights of the body that they were learnt on."""
+    layers = dict(body.named_modules())
+    for name in sorted({key.rpartition(".")[0] for key in tensors}):
+        weight: Any = layers[name].weight
+        weight.add_((tensors[f"{name}.b"] @ tensors[f"{name}.a"]).to(weight))

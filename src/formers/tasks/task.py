@@ -1,0 +1,87 @@
+"""Task: what a fine-tuned model does, as a value that is saved with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..config import build, positive, suggest
+from ..errors import Error
+
+Kind = Literal["class", "many", "number", "tags", "span", "choice", "text"]
+Long = Literal["windows", "cut", "error"]
+# Task → the kinds of answer it may ask for, and the head that gives them.
+TASKS: dict[str, tuple[tuple[Kind, ...], str]] = {
+    "classify": (("class", "many"), "classify"),
+    "regress": (("number",), "classify"),
+    "tag": (("tags",), "tag"),
+    "answer": (("span",), "answer"),
+    "choose": (("choice",), "choose"),
+    "translate": (("text",), "lm"),
+    "summarise": (("text",), "lm"),
+    "lm": (("text",), "lm"),
+}
+NUMBER = "score"  # the one label of a model that gives a number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is asked, and how texts are read for it."""
+
+    name: str = "classify"
+    kind: Kind = "class"
+    length: int = 512  # tokens of a document; longer ones are read in windows
+    long: Long = "windows"
+    stride: int = 128  # tokens that two windows share at most
+    both: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
+    prefix: str = ""  # in front of every text (T5)
+    words: bool = False  # the label is written as a word by the decoder (T5),
+    labels: tuple[str, ...] = ()  # one of these
+    most: int = 30  # tokens of an answer that is looked for in a context
+    output: int = 128  # tokens of a text that is written
+    abstains: bool = False  # a question may have no answer
+
+    def __post_init__(self) -> None:
+        positive(self, "length", "most", "output")
+        positive(self, "stride", least=0)
+        if self.name not in TASKS:
+            raise Error(f"there is no task {self.name!r}", fix=suggest(self.name, TASKS))
+
+    @property
+    def head(self) -> str:
+        """The head that does it."""
+        return "lm" if self.words else TASKS[self.name][1]
+
+    def table(self) -> dict[str, Any]:
+        """As a model's file keeps it."""
+        return dataclasses.asdict(self)
+
+
+def task_of(former: Any, name: str) -> Task:
+    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
+    saved: Mapping[str, Any] = former.task
+    if saved:
+        if saved["name"] != name:
+            raise Error(f"this model was trained to {saved['name']}", fix=f"use {VERB.get(saved['name'], 'generate')}")
+        return build(Task, dict(saved), where="task")
+    wanted = TASKS[name][1]
+    if former.head.split("@")[0].split("+")[0] != wanted:
+        raise Error(
+            f"this {former.family} has the head {former.head!r}, which does not {name}",
+            fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE",
+        )
+    if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
+        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
+    kind = TASKS[name][0][0]
+    return Task(name=name, kind=kind, length=window(former.config))
+
+
+VERB = {"regress": "score", "translate": "translate", "summarise": "summarise", "classify": "classify", "tag": "tag",
+        "answer": "answer", "choose": "choose"}  # fmt: skip
+
+
+def window(config: Any, most: int = 512) -> int:
+    """How many tokens a model reads at once: its context, or as many as is usual."""
+    return min(getattr(config, "context", None) or most, most)

@@ -1,0 +1,144 @@
+"""The same task several times: other folds, other seeds, other settings; means and deviations of what comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Tell
+from ..data.draws import shuffled
+from ..errors import Error
+from ..tasks.examples import Examples, read_examples
+from .configure import worded
+from .finetune import Tuned, finetune
+from .pretrain import fresh
+from .report import put, rows_of
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to learn: its settings, and its measures in each run."""
+
+    settings: dict[str, Any]
+    runs: list[dict[str, float]]
+
+    def mean(self, name: str) -> float:
+        """Of a measure over all runs."""
+        return statistics.fmean(run[name] for run in self.runs)
+
+    def deviation(self, name: str) -> float:
+        """Of a measure over all runs."""
+        return statistics.stdev([run[name] for run in self.runs]) if len(self.runs) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All trials, the best first; `folder` holds every run and summary.json."""
+
+    folder: Path
+    trials: list[Trial]
+
+    def lines(self) -> list[list[str]]:
+        """A table: settings, runs, and mean ± deviation of each measure."""
+        names = list(self.trials[0].runs[0])
+        rows = [["settings", "runs", *names]]
+        for trial in self.trials:
+            said = ", ".join(f"{key} {value}" for key, value in trial.settings.items()) or "as given"
+            cells = [f"{trial.mean(name):.4f} ± {trial.deviation(name):.4f}" for name in names]
+            rows.append([said, str(len(trial.runs)), *cells])
+        return rows
+
+    def words(self) -> str:
+        """The same for a terminal."""
+        return "\n".join("  ".join(row) for row in self.lines()) + f"\nruns: {self.folder}"
+
+
+def compare(
+    model: Any,
+    train: Any,
+    valid: Any = None,
+    *,
+    test: Any = None,
+    task: str | None = None,
+    columns: Any = None,
+    folds: int = 0,
+    seeds: int = 1,
+    sweep: str | Mapping[str, Any] = "",
+    out: str | Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    tell: Tell | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    **how: Any,
+) -> Comparison:
+    """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch=16,32"), `seeds` and `folds`; runs that are done
+    are not repeated. With folds, each part of the examples is held out once; the measures are those of it, else of the
+    test examples, else of the held-out ones."""
+    if folds == 1 or folds < 0 or seeds < 1:
+        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take folds=5, seeds=3")
+    if folds and (valid is not None or test is not None):
+        raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
+    path = Path(out) if out is not None else fresh("comparison")
+    whole = read_examples(train, task, columns) if folds else None
+    trials = []
+    for settings in combinations(sweep):
+        runs = []
+        for seed, fold in itertools.product(range(seeds), range(max(1, folds))):
+            name = "-".join([*(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()),
+                             f"seed{seed}", *([f"fold{fold + 1}"] if folds else [])])  # fmt: skip
+            say(f"run {name}")
+            parts = (train, valid) if whole is None else parted(whole, folds, fold)
+            given = {**(overrides or {}), **settings, "train.seed": seed}
+            where = path / name
+            runs.append(done(where) or measures(finetune(
+                model, *parts, test=test, task=task if whole is None else whole.task,
+                columns=columns if whole is None else None, out=where, resume=(where / "run.json").is_file(),
+                overrides=given, tell=tell, say=say, **how,
+            )))  # fmt: skip
+        trials.append(Trial(settings, runs))
+    main = next(iter(trials[0].runs[0]))
+    made = Comparison(path, sorted(trials, key=lambda trial: -trial.mean(main)))
+    rows = made.lines()
+    table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
+    put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
+    put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
+    return made
+
+
+def done(where: Path) -> dict[str, float]:
+    """The measures of a run that has ended."""
+    file = where / "evaluation.json"
+    found = json.loads(file.read_text(encoding="utf-8"))["measures"] if file.is_file() else {}
+    return found.get("test") or found.get("valid") or {}
+
+
+def measures(run: Tuned) -> dict[str, float]:
+    """What a run is judged by."""
+    return run.test or run.valid
+
+
+def parted(whole: Examples, folds: int, fold: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """All rows but those of a fold, and those; folds differ by one row at most."""
+    if len(whole.rows) < folds:
+        raise Error(f"{len(whole.rows)} examples do not make {folds} folds", fix="take fewer")
+    order = shuffled(len(whole.rows), 0, 0, 0xF01D).tolist()
+    mine = set(order[fold::folds])
+    rows = whole.rows
+    return [row for i, row in enumerate(rows) if i not in mine], [row for i, row in enumerate(rows) if i in mine]
+
+
+def combinations(sweep: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of settings: "lr=1e-4,3e-4 batch=16,32" → four tables of dotted names."""
+    if isinstance(sweep, str):
+        words = [word.partition("=") for word in sweep.split()]
+        if any(not equal or not value for _, equal, value in words):
+            raise Error(f"{sweep!r} names no settings with values", fix='say for example "lr=1e-4,3e-4 batch=16,32"')
+        sweep = {name: [worded(value) for value in values.split(",")] for name, _, values in words}
+    full = {"lr": "train.lr", "seed": "train.seed"}
+    names = [name if "." in name else full.get(name, f"tune.{name}") for name in sweep]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*sweep.values())]

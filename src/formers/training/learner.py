@@ -1,0 +1,333 @@
+"""Who learns a task: a checkpoint with a new head or a new model, its tokenizer, and which weights may move."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file as safe_load
+from safetensors.torch import save_file as safe_save
+from torch import nn
+
+from ..batch import Batch
+from ..config import Tell, schema
+from ..errors import Error
+from ..family import Family
+from ..former import Former, build, empty
+from ..interop import safe
+from ..interop.directory import load
+from ..interop.tokenizers import load_tokenizer, save_tokenizer
+from ..nn.init import initialise
+from ..nn.lora import adapt, adapters, apply, merge, separate
+from ..objectives.supervised import Supervised, class_weights
+from ..objectives.targets import Ends
+from ..registry import member
+from ..tasks.encoded import Encoded
+from ..tasks.examples import Examples
+from ..tasks.inputs import start_token
+from ..tasks.predict import part_of
+from ..tasks.task import NUMBER, TASKS, Task, window
+from ..text.templates import FAMILY
+from ..text.tokenizer import Tokenizer
+from ..text.trainers import train as train_tokenizer
+from .tuning import Tune, Wanted
+
+Rows = Sequence[dict[str, Any]]
+ADAPTERS = "adapters.safetensors"
+
+
+def labels_of(wanted: Wanted, examples: Examples) -> tuple[str, ...]:
+    """The labels of the training examples, in order."""
+    if wanted.task == "regress":
+        return (NUMBER,)
+    if wanted.task not in ("classify", "tag"):
+        return ()
+    if len(examples.labels) < 2:
+        only = f" ({examples.labels[0]!r})" if examples.labels else ""
+        raise Error(f"the training examples have {len(examples.labels)} label(s){only}", fix="give two or more")
+    return examples.labels
+
+
+def task_for(wanted: Wanted, examples: Examples) -> Task:
+    """The task as the examples and the settings say it; the model has a say in its length."""
+    t, kind = wanted.tune, TASKS[wanted.task][0][0]
+    many = examples.several if t.many is None else t.many
+    if wanted.task == "classify" and many:
+        kind = "many"
+    abstains = wanted.task == "answer" and any(not row["possible"] for row in examples.rows)
+    prefix, words = t.prefix, t.text and wanted.task == "classify"
+    return Task(
+        name=wanted.task, kind="text" if words else kind, length=t.length or 512, long=t.long, stride=t.stride,
+        both=t.both, prefix=prefix, words=words, most=t.most, output=t.output, abstains=abstains,
+    )  # fmt: skip
+
+
+def able(family: Family, config: Any, task: Task, name: str) -> None:
+    """Refuse a task that a family has no head for, and say what it can do."""
+    heads = family.heads(config)
+    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
+    can = [one for one, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    if task.words and pair and "lm" in heads:
+        return
+    if not pair:
+        can = [one for one in can if one not in ("translate", "summarise")]
+    if task.name in can and not task.words:
+        return
+    fix = f"it can learn: {', '.join(can)}" if can else "it has no head for any task; its vectors can go into another"
+    way = " by writing labels" if task.words else ""
+    raise Error(f"{name} cannot learn to {task.name}{way}", fix=fix)
+
+
+def learner(
+    wanted: Wanted, task: Task, labels: tuple[str, ...], rows: Rows, folder: Path, tell: Tell,
+    say: Callable[[str], None],
+) -> tuple[Former, Task]:  # fmt: skip
+    """The model that is to learn, and the task with the length that it takes."""
+    tune, declared = wanted.tune, member(wanted.family).family
+    head = task.head
+    if head == "choose" and "choose" not in declared.heads(declared.config()):
+        head = "double"  # GPT's: the choice and the language model
+    if tune.auxiliary and head in ("classify", "choose"):
+        head += "+lm"
+    if tune.features != "no":
+        head += "@" + ("plain" if tune.features == "mix" else tune.features)
+    if wanted.source is None:
+        config = declared.config(**wanted.model)
+        able(declared, config, task, wanted.family)
+        former = scratch(wanted, head, labels, rows, folder, tell)
+    else:
+        former = opened(wanted, head, labels, task)
+    length = min(task.length, window(former.config, tune.length or 512))
+    task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
+    if tune.vectors is not None:
+        start_from(former, tune.vectors, say)
+    former.task = task.table()
+    return former, task
+
+
+def opened(wanted: Wanted, head: str, labels: tuple[str, ...], task: Task) -> Former:
+    """A checkpoint with the head of the task; one that has it already for other labels gets a new one."""
+    assert wanted.source is not None
+    own, config = described(wanted.source)
+    if config is not None:
+        able(member(wanted.family).family, config, task, wanted.family)
+    if own != head:
+        return load(wanted.source, head=head, labels=list(labels) or None)
+    former = load(wanted.source)
+    if not labels or former.labels == labels:
+        return former
+    new = empty(former.family, former.config, head, labels)
+    new.model.to_empty(device="cpu")
+    initialise(new.model, member(former.family).family.init(new.config), wanted.train.seed)
+    old = dict(former.model.named_parameters())
+    with torch.no_grad():
+        for name, weight in new.model.named_parameters():
+            if name in old and old[name].shape == weight.shape and ".out." not in name:
+                weight.copy_(old[name])
+    new.tokenizer, new.kept = former.tokenizer, {}
+    return new
+
+
+def described(source: str) -> tuple[str | None, Any]:
+    """The head that a checkpoint has and its config, as far as its files say it before it is loaded."""
+    if source.startswith("hub:"):
+        return None, None
+    folder = safe.folder(source)
+    if safe.exists(folder, "formers.json"):
+        about = safe.read_json(folder, "formers.json")
+        return about.get("head"), member(about["family"]).family.config(**about["config"])
+    if safe.exists(folder, "config.json"):
+        about = safe.read_json(folder, "config.json")
+        hf = member(str(about.get("model_type"))).family.hf
+        named = (about.get("architectures") or [None])[0]
+        return None if hf is None else hf.architectures.get(named), None
+    return None, None
+
+
+def family_of(source: str) -> str:
+    """The family of a checkpoint."""
+    if not source.startswith("hub:"):
+        folder = safe.folder(source)
+        for file, key in (("formers.json", "family"), ("config.json", "model_type")):
+            if safe.exists(folder, file) and isinstance(name := safe.read_json(folder, file).get(key), str):
+                return member(name).name
+    return load(source).family
+
+
+def scratch(
+    wanted: Wanted, head: str, labels: tuple[str, ...], rows: Rows, folder: Path, tell: Tell
+) -> Former:  # fmt: skip
+    """A new model that fits a tokenizer: one that was given, or one that learns from the training examples."""
+    tokenizer = tokenizer_for(wanted, rows, folder, tell)
+    declared = member(wanted.family).family
+    known = schema(declared.config)
+    found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
+    if "start" in known:
+        found["start"] = Ends.of(tokenizer, ("bos", "pad", "cls", "eos")).start
+    values = {**wanted.model, **{key: value for key, value in found.items() if key in known}}
+    if wanted.tune.length and "context" in known and "context" not in wanted.options:
+        values["context"] = max(values.get("context") or 0, wanted.tune.length)
+    made = build(wanted.family, head=head, seed=wanted.train.seed, labels=list(labels) or None, **values)
+    made.tokenizer = tokenizer
+    return made
+
+
+def tokenizer_for(wanted: Wanted, rows: Rows, folder: Path, tell: Tell) -> Tokenizer:
+    """The tokenizer that was asked for, the one that an earlier try trained, or one trained now."""
+    if wanted.data.tokenizer is not None:
+        return load_tokenizer(wanted.data.tokenizer)
+    kept = folder / "tokenizer"
+    if kept.is_dir():
+        return load_tokenizer(kept)
+    kind, style = FAMILY[wanted.family]
+    kind = wanted.data.kind or kind
+    tell("tokenizer", 0, 1, f"{kind}, {wanted.data.pieces:,} pieces")
+    lines = [line for row in rows for line in texts(row)]
+    pieces = wanted.data.pieces
+    if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well
+        pieces = max(pieces, 2 * len(set().union(*lines)))
+    options = {"lower": True, "least": 2} if kind == "words" and wanted.family == "textcnn" else {}
+    made = train_tokenizer(kind, lines, pieces, style=style, **options)
+    save_tokenizer(made, kept)
+    tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
+    return made
+
+
+def texts(row: dict[str, Any]) -> list[str]:
+    """All text of a row."""
+    found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
+    return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
+
+
+def goal_of(
+    former: Former, task: Task, data: Encoded, tune: Tune, labels: Any = None, train: bool = True
+) -> Supervised:
+    """What the examples ask for; `labels` are the answers of the training examples, by which others are judged."""
+    part = part_of(former, task)
+    start, wraps = None, getattr(former.config, "wraps", False)
+    if former.pair and not (wraps and task.kind != "text"):
+        start = start_token(former.config)
+    weights: tuple[float, ...] = ()
+    if tune.balance and task.kind in ("class", "tags"):
+        weights = class_weights(np.asarray(labels), len(former.labels))
+    scale = 1.0
+    if task.kind == "number":
+        scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0])))
+    return Supervised(
+        data, task.kind, part, start, shifted=former.pair and task.kind != "text", wraps=wraps, weights=weights,
+        scale=scale, smoothing=tune.smoothing if train else 0.0, auxiliary=tune.auxiliary if train else 0.0,
+    )  # fmt: skip
+
+
+@torch.no_grad()
+def centred(former: Former, part: str, numbers: np.ndarray) -> None:
+    """A new head for numbers begins at their mean, with outputs of about their deviation."""
+    out: Any = former.model.parts[part].out
+    values = numbers[numbers[:, 1] > 0, 0]
+    if out.bias is not None:
+        out.bias.fill_(float(values.mean()))
+    out.weight.mul_(max(1e-6, float(values.std())))
+
+
+def frozen(former: Former, tune: Tune) -> None:
+    """Hold still what is not to learn: layers from below, or the whole body (which then drops nothing out either)."""
+    body = former.model.body
+    if tune.lora and not adapt(body, tune.lora, tune.lora_alpha):
+        raise Error(f"{former.family} has no matrices that take adapters", fix="leave tune.lora out")
+    if tune.lora:
+        return
+    if tune.features != "no" or tune.freeze < 0:
+        body.requires_grad_(False)
+        body.eval()
+        body.train = lambda mode=True: body
+        return
+    if tune.freeze:
+        for name, weight in former.model.named_parameters():
+            if name.startswith("body.") and depth(name, former) <= tune.freeze:
+                weight.requires_grad_(False)
+
+
+def settled(former: Former, tune: Tune, folder: Path) -> None:
+    """A model that has learnt, as it is saved: adapters merged in, or (ADAPTERS beside it) apart from the weights."""
+    if not tune.lora:
+        return
+    body = former.model.body
+    if not tune.lora_merge:
+        safe_save({name: value.contiguous().cpu() for name, value in adapters(body).items()}, str(folder / ADAPTERS))
+        separate(body)
+    else:
+        merge(body)
+
+
+def with_adapters(former: Former, file: Any) -> Former:
+    """The model that adapters were learnt on, with them; returns itself."""
+    apply(former.model.body, {name: value.to(former.device) for name, value in safe_load(str(file)).items()})
+    return former
+
+
+def depth(name: str, former: Former) -> int:
+    """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
+    if not name.startswith("body."):
+        return layers(former) + 1
+    found = re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)
+    if found is None:
+        return layers(former) if ".norm." in name and "embed" not in name else 0
+    return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.pair else 0)
+
+
+def layers(former: Former) -> int:
+    """All layers, one above the other."""
+    return former.config.layers + (getattr(former.config, "depth", 0) if former.pair else 0)
+
+
+def shares(former: Former, decay: float) -> dict[str, float]:
+    """The share of the learning rate of each weight: less for each layer further down (Howard & Ruder 2018, §3.2)."""
+    if decay == 1.0:
+        return {}
+    top = layers(former) + 1
+    return {name: decay ** (top - depth(name, former)) for name, _ in former.model.named_parameters()}
+
+
+def after_step(former: Former) -> Callable[[], None] | None:
+    """What a family wants done to its weights after each step."""
+    own = getattr(importlib.import_module(f"formers.models.{former.family}"), "after_step", None)
+    return None if own is None else lambda: own(former.model, former.config)
+
+
+def start_from(former: Former, source: str, say: Callable[[str], None]) -> None:
+    """Word vectors from a checkpoint become the embeddings."""
+    from ..tasks.words import fill
+
+    vectors, embed = load(source), former.model.body.embed.token
+    if not isinstance(embed, nn.Embedding) or former.tokenizer is None:
+        raise Error(f"a {former.family} does not take word vectors", fix="leave tune.vectors out")
+    say(str(fill(embed, former.tokenizer, vectors)))
+
+
+def trimmed(batch: Batch) -> Batch:
+    """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
+    real = int((batch.sample >= 0).sum())
+    end = int(batch.starts[real])
+    cut: dict[str, Any] = {
+        name: value[:end]
+        for name in ("ids", "positions", "segments", "tasks", "order")
+        if (value := getattr(batch, name)) is not None
+    }
+    if batch.labels is not None:
+        cut["labels"] = batch.labels[: real if batch.chosen is not None else end]
+    if batch.chosen is not None:
+        cut["chosen"] = batch.chosen[:real]
+    if batch.answers is not None:
+        cut["answers"] = batch.answers[:real]
+    source = batch.source
+    if source is not None:
+        source = trimmed(source.replace(sample=batch.sample)).replace(sample=None)
+    starts = batch.starts[: real + 1]
+    longest = int((starts[1:] - starts[:-1]).max()) if real else 1
+    return batch.replace(**cut, starts=starts, longest=longest, sample=batch.sample[:real], source=source)

@@ -1,0 +1,228 @@
+"""What a fine-tuning run is asked to do: the family's recipe < file < single settings, checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..config import build, coerce, positive, probability, schema, suggest
+from ..errors import Error
+from ..registry import MEMBERS, member, preset
+from ..tasks.task import TASKS
+from .configure import dotted, plain, read
+from .recipes import OWN, SMALL
+from .settings import Train
+
+TABLES = ("data", "model", "tune", "train")
+Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Where examples come from, and how they are read."""
+
+    train: str | None = None
+    valid: str | None = None
+    test: str | None = None
+    columns: str | None = None  # which column is what: text=document,label=class
+    held_out: float = 0.1  # the share of the training examples to be judged by, if there are no others
+    tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
+    kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
+    pieces: int = 8000  # with so many pieces
+    limit: int | None = None  # take no more training examples than this
+
+    def __post_init__(self) -> None:
+        positive(self, "pieces", "limit")
+        if not 0 <= self.held_out < 1:
+            raise Error(f"a share of {self.held_out} cannot be held out", fix="give for example data.held_out 0.1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tune:
+    """How a model learns a task. Epochs and examples become steps and tokens of the `train:` table."""
+
+    epochs: float = 3.0
+    batch: int = 32  # examples of a step, about: batches are packed by tokens
+    warm: float = 0.1  # the share of the steps that warms up
+    checks: float = 1.0  # looks at the held-out examples in an epoch
+    patience: int = 0  # looks without a better score before the run ends; 0: it goes on
+    length: int | None = None  # tokens of a document; None: what the model takes, up to 512
+    long: Literal["windows", "cut", "error"] = "windows"  # what becomes of longer ones
+    stride: int = 128  # tokens that two windows share
+    layer_decay: float = 1.0  # the rate of each layer is so many times that of the one above (ELECTRA, §3.1)
+    freeze: int = 0  # so many layers from below, with the embeddings, stay as they are; -1: all of them
+    features: Features = "no"  # of a frozen model: the last layer, the one before, sum or concatenation of four, a mix
+    lora: int = 0  # the rank of adapters that learn in place of the weights (Hu et al. 2021); 0: none
+    lora_alpha: float = 16.0
+    lora_merge: bool = True  # the saved model has the adapters merged in; else they are saved beside the weights
+    balance: bool = False  # rare classes count as much as frequent ones
+    many: bool | None = None  # a text may have several labels; None: as the examples say
+    smoothing: float = 0.0  # of labels
+    auxiliary: float = 0.0  # the share of the language model's loss (GPT: 0.5)
+    both: bool = False  # read pairs in both orders (GPT's similarity)
+    text: bool = False  # the decoder writes the label as a word (T5)
+    prefix: str = ""  # in front of every text (T5)
+    most: int = 30  # tokens of an answer
+    output: int = 128  # tokens of a text that is written
+    metric: str | None = None  # which one decides; None: the task's first
+    vectors: str | None = None  # word vectors for the embeddings (TextCNN)
+
+    def __post_init__(self) -> None:
+        positive(self, "batch", "length", "most", "output")
+        positive(self, "stride", "lora", "patience", least=0)
+        probability(self, "warm", "smoothing")
+        if not self.epochs > 0 or not self.checks > 0:
+            raise Error("epochs and checks must be above 0", fix="take for example tune.epochs 3")
+        if not 0 < self.layer_decay <= 1:
+            raise Error(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}", fix="take 0.9")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """All that a fine-tuning run is asked to do."""
+
+    family: str
+    source: str | None  # a checkpoint; None: from scratch
+    preset: str | None
+    task: str
+    data: Data
+    model: dict[str, Any]
+    tune: Tune
+    train: Train
+    chosen: tuple[str, ...] = ()  # the settings of `train` that were given, not left to the recipe
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def table(self) -> dict[str, Any]:
+        """As the file of a run says it."""
+        return {
+            "family": self.family, "source": self.source, "preset": self.preset, "task": self.task,
+            "data": plain(dataclasses.asdict(self.data)), "model": plain(self.model),
+            "tune": plain(dataclasses.asdict(self.tune)), "train": plain(dataclasses.asdict(self.train)),
+        }  # fmt: skip
+
+
+# What learns a task from nothing within minutes: model, tune, train, data.
+PAIRS = {"epochs": 30, "batch": 128, "smoothing": 0.1, "patience": 5, "length": 128, "warm": 0.0}
+SCRATCH: dict[str, tuple[dict[str, Any], ...]] = {
+    "textcnn": (
+        {}, {"epochs": 20, "batch": 50, "patience": 4, "warm": 0.0},
+        {"optimizer": "adam", "lr": 1e-3, "schedule": "constant", "decay": 0.0, "betas": (0.9, 0.999)},
+        {"pieces": 30_000},
+    ),
+    "transformer": (
+        {"dim": 256, "layers": 3, "heads": 4, "ff": 1024, "dropout": 0.3, "attention_dropout": 0.1, "tied": True,
+         "context": 256},
+        {**PAIRS, "epochs": 60},
+        {"lr": 2e-3, "schedule": "inverse", "warmup": 1000, "decay": 0.0, "betas": (0.9, 0.98), "eps": 1e-9}, {},
+    ),
+    "seq2seq": (
+        {"dim": 256, "layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True, "dropout": 0.3},
+        PAIRS, {"lr": 1e-3, "schedule": "linear", "warmup": 100, "decay": 0.0, "betas": (0.9, 0.999)}, {},
+    ),
+    "gnmt": (
+        {"dim": 256, "layers": 3, "dropout": 0.3}, PAIRS,
+        {"lr": 1e-3, "schedule": "linear", "warmup": 100, "decay": 0.0, "betas": (0.9, 0.999), "clip": 5.0}, {},
+    ),
+}  # fmt: skip
+FEW = {"optimizer": "adamw", "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.01, "schedule": "linear", "clip": 1.0}
+
+
+def recipe(family: str, task: str, source: str | None, sized: bool) -> dict[str, dict[str, Any]]:
+    """The settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
+    tables: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "tune": {}, "train": dict(FEW)}
+    if source is not None:
+        if family in ("t5", "mt5", "switch"):
+            tables["train"] |= {"optimizer": "rms-adamw", "lr": 1e-3, "schedule": "constant"}
+        if family == "gpt" and task in ("classify", "regress", "choose"):
+            tables["tune"]["auxiliary"] = 0.5  # §3.2
+        if task in ("translate", "summarise"):
+            tables["tune"] |= {"epochs": 5, "smoothing": 0.1}
+        return tables
+    known = schema(member(family).family.config)
+    small = {**SMALL, **OWN.get(family, ({}, {}))[0], "context": 256, "dropout": 0.1}
+    model = {k: v for k, v in small.items() if k in known and family != "textcnn"}
+    tune: dict[str, Any] = {"epochs": 10, "patience": 3}
+    train: dict[str, Any] = {"lr": 5e-4}
+    own = SCRATCH.get(family)
+    if own is None and family in ("t5", "mt5", "switch"):
+        train |= {"optimizer": "rms-adamw", "lr": 1e-2}
+    for table, values in zip((model, tune, train, tables["data"]), own or (), strict=False):
+        table |= values
+    if task in ("translate", "summarise") and own is None:
+        tune = {**PAIRS, **tune, "epochs": 30}
+    tables |= {"model": {} if sized else model, "tune": tune, "train": {**FEW, **train}}
+    return tables
+
+
+def find(model: str) -> tuple[str, str | None, str | None]:
+    """What MODEL is: (family, checkpoint, preset); a folder or hub: name is a checkpoint, else a family or a preset."""
+    if model.startswith("hub:") or Path(model).is_dir():
+        return "", model, None
+    if Path(model).name in MEMBERS or not any(c in model for c in "/\\"):
+        for one in MEMBERS.values():
+            if model == one.name or model in one.aliases:
+                return one.name, None, None
+        for one in MEMBERS.values():
+            if model in one.family.presets:
+                return one.name, None, model
+        names = [*MEMBERS, *(p for one in MEMBERS.values() for p in one.family.presets)]
+        raise Error(f"there is no model {model!r}", fix=f"{suggest(model, names)}; a folder is a checkpoint")
+    raise Error("there is no such checkpoint", where=model, fix="give a folder, hub:owner/name, or a family's name")
+
+
+def configure(
+    family: str, source: str | None, named: str | None, task: str, file: Any, overrides: Mapping[str, Any]
+) -> Wanted:
+    """Merge and check; `file` is a path or a table, `overrides` are dotted ({"tune.epochs": 5})."""
+    told = dict(file) if isinstance(file, Mapping) else read(Path(file)) if file is not None else {}
+    for key in told:
+        if key not in (*TABLES, "family", "source", "preset", "task"):
+            raise Error(f"unknown setting {key!r}", where=None if isinstance(file, Mapping) else file,
+                        fix=suggest(key, TABLES))  # fmt: skip
+    if task not in TASKS:
+        raise Error(f"there is no task {task!r}", fix=suggest(task, TASKS))
+    found, sizes = (member(family), {}) if source else preset(family, named)
+    single = dotted(overrides, TABLES)
+    merged = recipe(found.name, task, source, named is not None)
+    merged["model"] |= sizes
+    for layer in ({key: told.get(key) or {} for key in TABLES}, single):
+        for key, values in layer.items():
+            merged[key] |= values
+    known = schema(found.family.config)
+    for key, value in merged["model"].items():
+        if key not in known:
+            raise Error(f"unknown setting {key!r} of model", fix=suggest(key, known))
+        merged["model"][key] = coerce(value, known[key], f"model.{key}")
+    given = {*(told.get("train") or {}), *single.get("train", {})}
+    data, tune = build(Data, merged["data"], where="data"), build(Tune, merged["tune"], where="tune")
+    values = {"samples": 0, "last": 1, **merged["train"]}
+    values |= {} if "length" in given else {"length": 1}  # the examples say
+    train = build(Train, values, where="train")
+    options = {**(told.get("model") or {}), **single.get("model", {})}
+    return Wanted(
+        family=found.name, source=source, preset=named, task=task, data=data, model=merged["model"], tune=tune,
+        train=train, chosen=tuple(sorted({*given, *(("lr",) if source is None else ())})), options=options,
+    )  # fmt: skip
+
+
+def scheduled(wanted: Wanted, sizes: Any, dim: int) -> Train:
+    """The `train:` table with steps, tokens, rate and looks for examples of these (E, 3) sizes."""
+    t, tune = wanted.train, wanted.tune
+    larger = sizes[:, [0, 2]].sum(0).max()
+    longest = int(sizes[:, [0, 2]].max())
+    values: dict[str, Any] = {"length": longest}
+    each = t.tokens if "tokens" in wanted.chosen else max(longest, round(tune.batch * larger / len(sizes)))
+    values["tokens"] = max(each, longest)
+    epoch = max(1.0, larger / (values["tokens"] * t.accumulate))
+    steps = max(1, round(tune.epochs * epoch))
+    values |= {"steps": steps, "check": max(1, round(epoch / tune.checks))}
+    values["save"] = values["check"]
+    if wanted.train.schedule != "inverse" or "warmup" in wanted.chosen:
+        values["warmup"] = round(tune.warm * steps)
+    if wanted.source is not None and t.optimizer in ("adamw", "adam"):
+        # 5e-5 at BERT-base's width; small models learn with more. Adapters and heads alone take ten times as much.
+        values["lr"] = 5e-5 * 768 / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
+    return dataclasses.replace(t, **{k: v for k, v in values.items() if k not in wanted.chosen or k == "length"})

@@ -1,0 +1,127 @@
+"""Draws follow the distributions that transformers' processors make; contradictions are refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from formers import Error
+from formers.generation.choose import no_repeat, no_words, repetition, warp
+from formers.generation.options import Options, options
+
+transformers = pytest.importorskip("transformers")
+VOCAB, DRAWS = 14, 6000
+WARPS = [
+    {"temperature": 0.6}, {"temperature": 1.9}, {"top_k": 1}, {"top_k": 4}, {"top_k": 99}, {"top_p": 0.3},
+    {"top_p": 0.85}, {"top_p": 0.999}, {"min_p": 0.2}, {"typical": 0.2}, {"typical": 0.7}, {"typical": 0.95},
+    {"temperature": 1.4, "top_k": 9, "top_p": 0.8}, {"temperature": 0.8, "min_p": 0.05, "typical": 0.9},
+]  # fmt: skip
+
+
+def theirs(how, penalty=None):
+    """transformers' list of processors for our options, in its own order."""
+    names = {"top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "typical": "typical_p", "temperature": "temperature"}
+    more = {name: how.get(ours) for ours, name in names.items()}
+    config = transformers.GenerationConfig(do_sample=True, num_beams=1, repetition_penalty=penalty, **more)
+    config._eos_token_tensor = None
+    tiny = transformers.GPT2Config(vocab_size=VOCAB, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+    return transformers.GPT2LMHeadModel(tiny)._get_logits_processor(config, input_ids_seq_length=3)
+
+
+def scores(rows=1, seed=0):
+    return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+
+
+@pytest.mark.parametrize("how", WARPS, ids=str)
+def test_what_is_left_is_the_same(how):
+    logits, ids = scores(50), torch.zeros(50, 3, dtype=torch.long)
+    want = theirs(how)(ids, logits).softmax(-1)
+    got = warp(logits, Options(**how)).softmax(-1)
+    assert torch.equal(want > 0, got > 0)
+    assert (want - got).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("how", [*WARPS[:2], *WARPS[3:]], ids=str)
+@pytest.mark.parametrize("penalty", [None, 1.6], ids=str)
+def test_draws_follow_the_distribution(how, penalty):
+    """Chi-square over draws of which each has its own sample number; then over steps."""
+    ids = torch.tensor([[2, 5, 5]])
+    want = theirs(how, penalty)(ids, scores()).softmax(-1)[0].double()
+    mine = scores() if penalty is None else repetition(scores(), ids, penalty)
+    many = mine.expand(DRAWS, -1)
+    for sample, step in ((np.arange(DRAWS), 3), (0, np.arange(DRAWS))):
+        counts = torch.bincount(Options(**how).pick(many, step, sample), minlength=VOCAB).double()
+        assert not counts[want == 0].any()
+        real = want > 0
+        square = ((counts - DRAWS * want)[real] ** 2 / (DRAWS * want[real])).sum()
+        degrees = torch.tensor((int(real.sum()) - 1) / 2, dtype=torch.double)
+        assert degrees == 0 or torch.special.gammaincc(degrees, square / 2) > 1e-3
+
+
+def test_a_draw_is_its_own_rows_matter():
+    logits, how = scores(9, 3), Options(top_p=0.9, seed=5)
+    together = how.pick(logits, 4, np.arange(9))
+    alone = [int(how.pick(logits[i : i + 1], 4, i)) for i in range(9)]
+    assert together.tolist() == alone
+    assert not torch.equal(together, Options(top_p=0.9, seed=6).pick(logits, 4, np.arange(9)))
+
+
+def test_texts_of_different_lengths_side_by_side():
+    """Filled up with -1 on the left, a text is treated as if it were alone, and as transformers treats it."""
+    texts = [[3, 4, 3, 4, 3], [7, 7], [1, 2, 3, 9, 1, 2, 3], [5]]
+    page = torch.tensor([[-1] * (7 - len(t)) + t for t in texts])
+    logits, words = scores(4, 2), ((7, 7, 2), (5, 1), (2, 3, 6), (4, 3, 4, 3, 8))
+    bad = transformers.NoBadWordsLogitsProcessor([list(w) for w in words], eos_token_id=None)
+    for n in (1, 2, 3, 4, 7):
+        got = no_repeat(logits, page, n)
+        for row, text in enumerate(texts):
+            want = transformers.NoRepeatNGramLogitsProcessor(n)(torch.tensor([text]), logits[row : row + 1])
+            assert torch.equal(got[row], want[0])
+    got, banned = repetition(logits, page, 1.3), no_words(logits, page, words)
+    assert banned.isinf().sum() == 4
+    for row, text in enumerate(texts):
+        ids, one = torch.tensor([text]), logits[row : row + 1]
+        assert torch.equal(got[row], transformers.RepetitionPenaltyLogitsProcessor(1.3)(ids, one.clone())[0])
+        assert torch.equal(banned[row], bad(ids, one)[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"temperature": -1}, "temperature must be at least 0"), ({"temperature": float("nan")}, "temperature must be"),
+        ({"temperature": "hot"}, "temperature must be"), ({"top_k": 0}, "top_k must be at least 1"),
+        ({"top_k": 2.5}, "top_k must be"), ({"top_p": 0.0}, "top_p must be above 0 and at most 1"),
+        ({"top_p": 1.1}, "top_p must be above 0 and at most 1"), ({"min_p": -0.1}, "min_p must be"),
+        ({"typical": 0}, "typical must be"), ({"repetition_penalty": 0}, "repetition_penalty must be above 0"),
+        ({"no_repeat": 0}, "no_repeat must be at least 1"), ({"tokens": 0}, "tokens must be at least 1"),
+        ({"samples": 0}, "samples must be at least 1"), ({"beams": True}, "beams must be"), ({"seed": -1}, "seed must"),
+        ({"tokens": 3, "min_tokens": 4}, "at least 4 tokens and at most 3 contradict each other"),
+        ({"beams": 2, "temperature": 0.7}, "temperature is for drawing at random"),
+        ({"beams": 2, "top_p": 0.7}, "top_p is for drawing at random"),
+        ({"beams": 2, "samples": 3}, "2 beams do not give 3 texts"),
+        ({"temperature": 0, "top_k": 4}, "top_k is for drawing at random"),
+        ({"temperature": 0, "typical": 0.4}, "typical is for drawing at random"),
+        ({"temperature": 0, "samples": 2}, "all 2 samples would be the same"),
+        ({"length_penalty": 2.0}, "length_penalty weighs the texts of a beam search"),
+        ({"early": True}, "early weighs the texts"), ({"beams": 2, "early": "soon"}, "early must be True, False"),
+        ({"beams": 2, "normalise": "x"}, "normalise must be length or gnmt"),
+        ({"beams": 2, "coverage": -1.0}, "coverage must be at least 0"), ({"stop": ""}, "must have a character"),
+        ({"stop": [3]}, "must have a character"), ({"banned": 2.5}, "banned must be a list"),
+        ({"tempreature": 1.0}, "unknown option 'tempreature'. Did you mean 'temperature'?"),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense(given, message):
+    with pytest.raises(Error) as caught:
+        options(given)
+    assert message in str(caught.value)
+    assert caught.value.fix
+    assert "\n" not in str(caught.value)
+
+
+def test_options_that_go_together():
+    assert Options(beams=4, temperature=0).each == 4
+    assert Options(samples=3).each == 3
+    assert Options(stop="\n").stop == ("\n",)
+    assert Options(banned=[[1, 2], 3, "x"]).banned == ((1, 2), 3, "x")
+    assert options({"top_k": None, "tokens": 3}, top_k=4) == Options(top_k=4, tokens=3)

