@@ -157,7 +157,7 @@ def test_fill(head):
     assert guesses[0].token == f.tokenizer.token(int(best.argmax()))
     assert guesses[0].probability == pytest.approx(best.max().item())
     assert fill(f, "the [MASK] sat", top=3) == guesses
-    assert len(fill(f, "the ___ sat", top=1000)) == 80
+    assert len(fill(f, "the ___ sat", top=1000)) == len(f.tokenizer) < 80
 
 
 def test_fill_says_what_is_wrong():

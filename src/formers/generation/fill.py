@@ -79,7 +79,8 @@ def guesses(former: Former, ids: list[int], chances: Tensor, top: int) -> list[l
     tokenizer = former.tokenizer
     assert tokenizer is not None
     blanks = [i for i, token in enumerate(ids) if token == tokenizer.id("mask")]
-    best, places = (found.tolist() for found in chances.topk(min(top, chances.shape[-1]), -1))
+    known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
+    best, places = (found.tolist() for found in known.topk(min(top, known.shape[-1]), -1))
     whole = list(ids)
     for blank, pieces in zip(blanks, places, strict=True):
         whole[blank] = pieces[0]

@@ -149,8 +149,8 @@ def spelled(former: Former, word: Word, vocab: int) -> list[tuple[int, ...]]:
         if former.tokenizer is None:
             raise Error(f"the banned word {word!r} needs a tokenizer", fix="give its ids")
         speaks = former.tokenizer.target or former.tokenizer
-        ways = {tuple(speaks.encode(way, special=False)) for way in (word, " " + word.lstrip())}
-        rows = sorted(way for way in ways if way)
+        ways = (word, " " + word.lstrip()) if word.strip() else (word,)
+        rows = sorted(found for found in {tuple(speaks.encode(way, special=False)) for way in ways} if found)
     else:
         rows = [(word,)] if isinstance(word, int) else [tuple(word)] if word else []
     if not rows or not all(type(i) is int and 0 <= i < vocab for row in rows for i in row):

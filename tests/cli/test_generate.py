@@ -1,0 +1,129 @@
+"""formers generate, translate, summarise, fill: what they print, where texts come from, and how they fail."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+import formers
+from formers.cli.main import main
+from formers.text import trainers
+
+LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    for family, head in (("gpt2", "lm"), ("t5", "lm"), ("bert", "mlm")):
+        tokenizer = trainers.train(family, LINES, 280)
+        roles = {role: tokenizer.id(role) for role in ("pad", "bos", "eos") if tokenizer.id(role) is not None}
+        sizes = {"dim": 16, "layers": 1, "heads": 2, "init": 0.4, "ff": 20}
+        f = formers.build(family, head, vocab=len(tokenizer), **sizes, **(roles if family != "bert" else {}))
+        f.tokenizer = tokenizer
+        formers.save(f, folder / family)
+    return folder
+
+
+def run(capsys, *words, stdin=None, monkeypatch=None):
+    if stdin is not None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    code = 0
+    try:
+        main([str(word) for word in words])
+    except SystemExit as end:
+        code = end.code or 0
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_generate_shows_what_the_library_gives(capsys, models):
+    f = formers.load(models / "gpt2")
+    code, out, _ = run(capsys, "generate", models / "gpt2", "안녕", "--tokens", 9, "--top-k", 20, "--seed", 3)
+    assert (code, out) == (0, f.generate("안녕", 9, top_k=20, seed=3) + "\n")
+    assert (
+        run(capsys, "generate", models / "gpt2", "--prompt", "안녕", "--tokens", 9, "--top-k", 20, "--seed", 3)[1]
+        == out
+    )
+    out = run(capsys, "generate", models / "gpt2", "the", "--tokens", 5, "--samples", 3, "--as-json")[1]
+    assert json.loads(out) == {"prompt": "the", "texts": f.generate("the", 5, samples=3)}
+    out = run(capsys, "generate", models / "gpt2", "the", "--tokens", 5, "--beams", 3, "--early", "yes")[1]
+    assert out == f.generate("the", 5, beams=3, early=True) + "\n"
+
+
+def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
+    f = formers.load(models / "gpt2")
+    (tmp_path / "p.txt").write_text("the cat\n안녕\n", encoding="utf-8")
+    code, out, _ = run(
+        capsys, "generate", models / "gpt2", "--file", tmp_path / "p.txt", "--temperature", 0, "--as-json"
+    )
+    assert code == 0
+    assert [json.loads(line)["texts"][0] for line in out.splitlines()] == f.generate(["the cat", "안녕"], temperature=0)
+    piped = run(capsys, "generate", models / "gpt2", "--tokens", 4, stdin="안녕\n".encode(), monkeypatch=monkeypatch)
+    assert piped[1] == f.generate("안녕", 4) + "\n"
+    for data, message in ((b"", "the standard input is empty"), (b"\xff\xfe\xff", "the standard input is no text")):
+        code, _, err = run(capsys, "generate", models / "gpt2", stdin=data, monkeypatch=monkeypatch)
+        assert code == 2
+        assert message in err
+    t5 = formers.load(models / "t5")
+    lines = b"the cat\n\nthe dog\n"
+    code, out, _ = run(
+        capsys, "translate", models / "t5", "--to", "German", "--tokens", 5, stdin=lines, monkeypatch=monkeypatch
+    )
+    want = t5.translate(["the cat", "the dog"], "German", tokens=5)
+    assert (code, out.splitlines()) == (0, [" ".join(text.split()) for text in want])
+    code, out, _ = run(capsys, "summarise", models / "t5", stdin=lines, monkeypatch=monkeypatch)
+    assert out.rstrip("\n") == t5.summarise("the cat\n\nthe dog").rstrip("\n")
+
+
+def test_fill_shows_every_blank(capsys, models):
+    code, out, _ = run(capsys, "fill", models / "bert", "the ___ sat on the ___", "--top", 2)
+    assert code == 0
+    assert len(out.splitlines()) == 6
+    assert "%" in out
+    said = json.loads(run(capsys, "fill", models / "bert", "안녕하세요 ___", "--top", 2, "--as-json")[1])
+    want = formers.load(models / "bert").fill("안녕하세요 ___", 2)
+    assert [guess["text"] for guess in said["blanks"][0]] == [guess.text for guess in want]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("generate", "gpt2", "x", "--beams", 2, "--top-k", 3), "top_k is for drawing at random"),
+        (("generate", "gpt2", "x", "--top-p", 1.5), "top_p must be above 0"),
+        (("generate", "gpt2", "x", "--tokens", 0), "tokens must be at least 1"),
+        (("generate", "gpt2", "x", "--min-tokens", 99), "contradict each other"),
+        (("generate", "gpt2", "x", "--early", "soon"), "early"),
+        (("generate", "gpt2", "x", "--file", "y"), "two sources"),
+        (("generate", "gpt2", "--file", "nowhere.txt"), "nowhere.txt"),
+        (("generate", "bert", "x"), "does not continue text"),
+        (("generate", "nothing", "x"), "nothing"),
+        (("translate", "gpt2", "x"), "must be told the language"),
+        (("fill", "gpt2", "x ___"), "no mask token"),
+        (("fill", "bert", "x"), "the text has 0 blanks"),
+        (("fill", "bert", "x ___", "--top", 0), "top must be at least 1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line(words, message, capsys, models, monkeypatch):
+    monkeypatch.chdir(models)
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert not out
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_a_long_prompt_is_not_cut_in_silence(capsys, models):
+    code, out, err = run(capsys, "generate", models / "gpt2", "the cat " * 3000, "--tokens", 2)
+    assert code == 0
+    assert out
+    assert "note: a prompt of" in err
+
+
+@pytest.mark.parametrize("verb", ["generate", "translate", "summarise", "fill"])
+def test_help_has_examples(verb, capsys):
+    out = run(capsys, verb, "--help")[1]
+    assert f"formers {verb} my-" in out
