@@ -64,11 +64,12 @@ def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
     assert [tuple(m) for m in model(made)["merges"]] == brute_bytes(LINES, 300)[0]
 
 
-def test_a_script_without_a_guard_still_trains(tmp_path):
-    """Other processes import the script again and fail there; the text is then counted here, and nothing hangs."""
+def test_a_script_needs_no_guard(tmp_path):
+    """Other processes do not read the script, that would begin again in each of them."""
     script = tmp_path / "script.py"
     script.write_text(
         "from formers.text import bpe, counting\n"
+        "print('begun')\n"
         "counting.chunks.__defaults__ = (50,)\n"
         "lines = ['the cat sat on the mat', 'the dog sat on the log'] * 20\n"
         "made = bpe.train(lines, 280, workers=2)\n"
@@ -77,7 +78,8 @@ def test_a_script_without_a_guard_still_trains(tmp_path):
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stdout.endswith("done\n")
+    assert ran.stdout == "begun\ndone\n"
+    assert not ran.stderr
 
 
 def test_words_that_do_not_fit_are_the_rarest(monkeypatch):

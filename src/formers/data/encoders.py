@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
+from ..text.workers import Workers
 from .encode import Encoded, Units, encode, splitter
 from .hygiene import Held
 
@@ -57,8 +57,7 @@ class Pool:
 
     def __enter__(self) -> Pool:
         if self.workers:
-            context = get_context("spawn")
-            self.pool = ProcessPoolExecutor(self.workers, context, initializer=start, initargs=self.work)
+            self.pool = Workers(self.workers, initializer=start, initargs=self.work)
         else:
             begin_work(*self.work)
         return self
@@ -86,8 +85,7 @@ class Pool:
         except BrokenProcessPool:
             raise Error(
                 "a worker process ended before its work was done",
-                fix="is there enough memory? take fewer workers, and run the same again: finished shards stay. "
-                "In a script, call prepare under if __name__ == '__main__'",
+                fix="is there enough memory? take fewer workers, and run the same again: finished shards stay",
             ) from None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import os
 import re
 from collections import Counter, deque
@@ -17,6 +16,7 @@ import tokenizers
 
 from ..config import Tell
 from .joints import marked
+from .workers import Workers
 
 WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 # Where the tokenizer cuts anyway. Words are counted by these first, and only what differs goes through the tokenizer.
@@ -92,7 +92,7 @@ def counted(groups: Iterator[list[str]], cutter: Cutter, workers: int) -> Iterat
     if workers == 1 or len(first) < 2:
         yield from map(cutter.count, groups)
         return
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"))
+    pool = Workers(workers)
     waiting: deque[tuple[list[str], Future[Counter[str]] | None]] = deque()
     try:
         for group in groups:
@@ -114,7 +114,7 @@ def handed(pool: ProcessPoolExecutor, cutter: Cutter, group: list[str]) -> Futur
 
 
 def fetched(cutter: Cutter, group: list[str], job: Future[Counter[str]] | None) -> Counter[str]:
-    """The counts of a group; made here where processes do not start (a script without an `if __name__` guard)."""
+    """The counts of a group; made here where processes do not start."""
     try:
         return cutter.count(group) if job is None else job.result()
     except BrokenProcessPool:

@@ -77,8 +77,8 @@ def compare(
     **how: Any,
 ) -> Comparison:
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch=16,32"), `seeds` and `folds`; runs that are done
-    are not repeated. With folds, each part of the examples is held out once; the measures are those of it, else of the
-    test examples, else of the held-out ones."""
+    are not repeated. With folds, each part of the examples is the test once, and the epoch is chosen by some of the others.
+    The measures are those of the test examples, else of the held-out ones."""
     if folds == 1 or folds < 0 or seeds < 1:
         raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take folds=5, seeds=3")
     if folds and (valid is not None or test is not None):
@@ -92,11 +92,11 @@ def compare(
             name = "-".join([*(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()),
                              f"seed{seed}", *([f"fold{fold + 1}"] if folds else [])])  # fmt: skip
             say(f"run {name}")
-            parts = (train, valid) if whole is None else parted(whole, folds, fold)
+            learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
             given = {**(overrides or {}), **settings, "train.seed": seed}
             where = path / name
             runs.append(done(where) or measures(finetune(
-                model, *parts, test=test, task=task if whole is None else whole.task,
+                model, learnt, valid, test=judged, task=task if whole is None else whole.task,
                 columns=columns if whole is None else None, out=where, resume=(where / "run.json").is_file(),
                 overrides=given, tell=tell, say=say, **how,
             )))  # fmt: skip
