@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -42,6 +44,14 @@ def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
 
 
+def stop_at(step):
+    def hook(line):
+        if line["step"] == step and "losses" in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return hook
+
+
 def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
     told = []
     run = pretrain(out=tmp_path / "run", tell=lambda *a: told.append(a), train={"steps": 40})
@@ -70,18 +80,8 @@ def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     whole = pretrain(out=tmp_path / "whole")
-    seen = []
-
-    def hook(line):
-        seen.append(line["step"])
-        if line["step"] == 7 and "losses" in line:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved") as error:
-        pretrain(out=tmp_path / "cut", hook=hook)
+        pretrain(out=tmp_path / "cut", hook=stop_at(7))
     assert error.value.code == 143
     with pytest.raises(Error, match="there is a run here already"):
         pretrain(out=tmp_path / "cut")
@@ -164,6 +164,8 @@ def test_settings_are_merged_and_checked(tmp_path):
         ("gtp2", {}, "Did you mean 'gpt2'"),
         ("gpt2", {"data.held_out": 2}, "cannot be held out"),
         ("gpt2", {"data.unit": "word"}, "cannot be 'word'"),
+        ("gpt2", {"train.optimizer": "adamv"}, "there is no optimizer 'adamv'. Did you mean 'adam'"),
+        ("gpt2", {"train.schedule": "linar"}, "there is no schedule 'linar'. Did you mean 'linear'"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(family, given, words):
@@ -182,6 +184,24 @@ def test_missing_data_and_a_folder_in_use(tmp_path):
         formers.pretrain("xlnet", ["a b"], out=tmp_path / "c", data={"held_out": 0.0})
     with Folder(tmp_path / "d").held(), pytest.raises(Error, match="is in use by process"):
         pretrain(out=tmp_path / "d")
+
+
+def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
+    with pytest.raises(Error, match="needs text of other documents"):
+        pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"held_out": 0.0})
+    assert not (tmp_path / "run" / "run.json").exists()
+    with pytest.raises(Error, match="was to have 300 pieces, not 280"):
+        pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"held_out": 0.0, "pieces": 280})
+    with pytest.raises(Error, match="no such directory"):
+        pretrain(out=tmp_path / "other", init=tmp_path / "nothing")
+    assert not (tmp_path / "other").exists(), "known before the text is read"
+
+
+@pytest.mark.parametrize(("device", "words"), [("gpu", "there is no device 'gpu'"), ("cuda:77", "no GPU cuda:77 here")])
+def test_a_device_that_is_not_there(tmp_path, device, words):
+    with pytest.raises(Error, match=words):
+        pretrain(out=tmp_path / "run", device=device)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_is_seen_before_the_first_step(tmp_path, monkeypatch):
@@ -219,6 +239,42 @@ def test_continued_pretraining(tmp_path):
         pretrain(out=tmp_path / "fifth", init=tmp_path / "first" / "model", model={"layers": 2})
     with pytest.raises(Error, match="holds a gpt2, not a bert"):
         formers.pretrain("bert", TEXT, out=tmp_path / "sixth", init=tmp_path / "first" / "model")
+
+
+def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
+    """The checkpoint's sizes are not the recipe's: what is remembered of the run must not name those."""
+    pretrain(out=tmp_path / "first", train={"steps": 2})
+    begin = {"init": tmp_path / "first", "data": {**OWN, "tokenizer": str(tmp_path / "first")}, "train": TRAIN}
+    whole = formers.pretrain("gpt2", TEXT, out=tmp_path / "whole", **begin)
+    with pytest.raises(Stopped):
+        formers.pretrain("gpt2", TEXT, out=tmp_path / "cut", hook=stop_at(7), **begin)
+    assert same(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
+    asked = json.loads((tmp_path / "whole" / "run.json").read_text())["asked"]
+    assert same(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
+
+
+@pytest.mark.parametrize("pieces", [280, 270])
+def test_a_layer_as_wide_as_the_vocabulary_does_not_follow_it(tmp_path, pieces):
+    """280 rows of the feed-forward layer are not 280 pieces; another tokenizer may even have as many."""
+    first = pretrain(out=tmp_path / "first", model={"ff": 280}, train={"steps": 1}, data={"pieces": 280})
+    assert len(first.former.tokenizer) == 280
+    text = [t.replace("one", "eins").replace("two", "zwei") for t in TEXT]
+    begin = {"init": tmp_path / "first", "data": {**OWN, "pieces": pieces}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
+    other = formers.pretrain("gpt2", text, out=tmp_path / "second", **begin)
+    assert other.former.tokenizer.fingerprint != first.former.tokenizer.fingerprint
+    for name, tensor in weights(first).items():
+        assert torch.equal(tensor, weights(other)[name]) != (tensor.shape[0] == 280 and "ff" not in name), name
+
+
+def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
+    made = formers.build("gpt2", seed=1, vocab=310, eos=None, bos=None, **SMALL)
+    made.tokenizer = pretrain(out=tmp_path / "first", train={"steps": 1}).former.tokenizer
+    formers.save(made, tmp_path / "padded")
+    given = {"data": {**OWN, "tokenizer": str(tmp_path / "padded")}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
+    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", init=tmp_path / "padded", model={"dropout": 0.3}, **given)
+    assert run.former.config.dropout == 0.3
+    for name, tensor in made.model.named_parameters():
+        assert torch.equal(tensor, weights(run)[name]), name
 
 
 def test_several_runs_on_one_page(tmp_path):

@@ -22,6 +22,7 @@ from ..former import Former, build, count, empty
 from ..interop.directory import save
 from ..registry import member
 from ..text.tokenizer import Tokenizer
+from .adopt import known
 from .checkpoint import Checkpoints
 from .configure import TABLES, Asked, configure, sized
 from .course import Course, ready
@@ -83,7 +84,7 @@ def pretrain(
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
     text, tell = None if by_path(text) else text, tell or (lambda *_: None)
-    world = together(None if device is None else torch.device(device))
+    world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
         path, asked = world.agreed(
@@ -99,13 +100,14 @@ def pretrain(
             stack.enter_context(folder.held())
             roomy(path, asked, numbers)
             found = material(asked.family, asked.data, path / "data", text, tokenizer, held, tell)
-            remember(folder, asked, found, world)
+            unchanged(folder, found)
             return found
 
         found = world.agreed(prepare)  # the others map the same files
         run = Course(asked, found, world, say)
         say(run.words())
         ready(path, run)
+        world.agreed(lambda: remember(folder, asked, found, world))  # what cannot begin leaves no run behind
         small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
         samples = Samples(run.former, small, found, path) if world.first else None
         meter = Meter(run.trainer, tell)
@@ -175,6 +177,8 @@ def place(
     if about is None:
         top["init"] = None if top["init"] is None else str(top["init"])
         asked = configure(family, config, given, **top)
+        if asked.init is not None:
+            known(asked)
         return path or fresh(asked.family), asked
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
@@ -246,15 +250,19 @@ def roomy(path: Path, asked: Asked, numbers: int | None) -> None:
         )  # fmt: skip
 
 
+def unchanged(folder: Folder, found: Material) -> None:
+    """Compare the data of a run that goes on with what run.json says."""
+    before = folder.about()["data"] if (folder.path / "run.json").is_file() else found.fingerprints
+    for key, value in found.fingerprints.items():
+        if before.get(key) != value:
+            what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
+            raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
+
+
 def remember(folder: Folder, asked: Asked, found: Material, world: World) -> None:
-    """Write run.json, or compare the data with what it says."""
+    """Write run.json; of a run that goes on, what is asked now."""
     if (folder.path / "run.json").is_file():
-        about = folder.about()
-        for key, value in found.fingerprints.items():
-            if about["data"].get(key) != value:
-                what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
-                raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
-        about["asked"] = asked.table()
+        about = {**folder.about(), "asked": asked.table()}
     else:
         tokens = {"tokens": len(found.store.tokens), "documents": len(found.store.starts) - 1}
         about = {"asked": asked.table(), "data": {**found.fingerprints, **tokens}, "machine": machine(world)}

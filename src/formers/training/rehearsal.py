@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..data.readers import find, read
 from ..former import count
 from .configure import Asked, configure
@@ -29,7 +27,7 @@ def rehearse(
 ) -> list[tuple[str, str]]:
     """Rows of what and how much."""
     asked = configure(family, config, overrides, **top)
-    world = arranged(together(None if device is None else torch.device(device)), asked.train.parallel)
+    world = arranged(together(device), asked.train.parallel)
     with tempfile.TemporaryDirectory() as folder:
         text, share = excerpt(asked)
         found = material(asked.family, asked.data, Path(folder) / "data", text)
