@@ -295,6 +295,15 @@ def test_several_runs_on_one_page(tmp_path):
     assert "http" not in page.replace("http://www.w3.org", ""), "self-contained: nothing is fetched"
 
 
+def test_recipes_hold_what_the_papers_say():
+    for name in ("t5", "mt5", "switch"):
+        assert configure(name, recipe="paper").train.decay == 0, "T5 §3.1.2: Adafactor without decay"
+    albert = configure("albert", recipe="paper").train
+    assert (albert.optimizer, albert.betas) == ("lamb", (0.9, 0.999)), "You et al. 2019, §4"
+    assert configure("transformer", recipe="paper").objective["smoothing"] == 0.1, "Vaswani et al. 2017, §5.4"
+    assert "smoothing" not in configure("transformer").objective
+
+
 def test_every_family_has_its_recipes():
     for name, member in MEMBERS.items():
         if member.family.objective:

@@ -68,11 +68,12 @@ class RMSAdamW(Scaled):
 
 
 def groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay, norms and biases do not."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    """Matrices decay; norms and biases do not, those of many heads or directions neither."""
+    free = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    still = {n for n, p in free.items() if p.dim() <= 1 or "bias" in n or n.endswith("relative.s")}  # XLNet's r_s_bias
     parts = [
-        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
-        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+        {"params": [p for n, p in free.items() if n not in still], "weight_decay": decay},
+        {"params": [p for n, p in free.items() if n in still], "weight_decay": 0.0},
     ]
     return [part for part in parts if part["params"]]
 
