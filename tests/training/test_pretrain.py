@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import re
 import signal
 
 import numpy as np
@@ -17,7 +19,8 @@ from formers.inspection.attention import attention
 from formers.registry import MEMBERS
 from formers.training.configure import configure
 from formers.training.recipes import PAPER, recipe
-from formers.training.report import write
+from formers.training.rehearsal import excerpt, rehearse
+from formers.training.report import report, write
 from formers.training.runs import Folder, Stopped, summary
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -90,7 +93,17 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     keep = [{k: v for k, v in r.items() if k != "seconds"} for r in whole.history]
     got = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history if r["step"] != 7 or "losses" in r]
     assert got == keep
-    longer = formers.pretrain(out=tmp_path / "cut", resume=True, train={"steps": 14})
+    states = []
+
+    def look(line):
+        states.append(summary(Folder(tmp_path / "cut"), "x")[-1])
+        stop_at(13)(line)
+
+    with pytest.raises(Stopped):
+        formers.pretrain(out=tmp_path / "cut", resume=True, train={"steps": 14}, hook=look)
+    assert set(states) == {"running"}
+    assert summary(Folder(tmp_path / "cut"), "x")[-1] == "stopped"
+    longer = formers.pretrain(out=tmp_path / "cut", resume=True)
     assert longer.history[-1]["step"] == 14
     with pytest.raises(Error, match=r"train.tokens cannot change in a run that goes on"):
         formers.pretrain(out=tmp_path / "cut", resume=True, train={"tokens": 480})
@@ -210,6 +223,9 @@ def test_a_full_disk_is_seen_before_the_first_step(tmp_path, monkeypatch):
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
     with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
         pretrain(out=tmp_path / "run")
+    formers.save(formers.build("gpt2", vocab=297, **SMALL), tmp_path / "first")
+    with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
+        pretrain(out=tmp_path / "next", init=tmp_path / "first")
 
 
 def test_continued_pretraining(tmp_path):
@@ -271,10 +287,55 @@ def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
     made.tokenizer = pretrain(out=tmp_path / "first", train={"steps": 1}).former.tokenizer
     formers.save(made, tmp_path / "padded")
     given = {"data": {**OWN, "tokenizer": str(tmp_path / "padded")}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
-    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", init=tmp_path / "padded", model={"dropout": 0.3}, **given)
+    run = formers.pretrain(
+        "gpt2", TEXT, out=tmp_path / "run", init=tmp_path / "padded", model={"dropout": 0.3}, **given
+    )
     assert run.former.config.dropout == 0.3
     for name, tensor in made.model.named_parameters():
         assert torch.equal(tensor, weights(run)[name]), name
+
+
+def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
+    run = pretrain(out=tmp_path / "run", train={"steps": 1})
+    with (tmp_path / "run" / "samples.jsonl").open("a", encoding="utf-8") as file:
+        file.write(
+            json.dumps({"step": 1, "given": "a\u2028b\x85c", "made": "x"}, ensure_ascii=False) + '\n{"step": 1, "g'
+        )
+    report(Folder(run.folder))
+    assert "a\u2028b\x85c" in (run.folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
+    said = []
+    bound = pretrain(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
+    assert re.search(r"the same bits in every run: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert same(bound, pretrain(out=tmp_path / "free"))
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join(TEXT), encoding="utf-8")
+    small = {f"train.{k}": v for k, v in TRAIN.items()} | {f"model.{k}": v for k, v in SMALL.items()}
+    rows = dict(rehearse("gpt2", None, {**small, "data.source": str(file), "train.deterministic": True}))
+    assert " times the " in rows["same bits"]
+
+
+def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
+    def none(run):
+        raise MemoryError
+
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    monkeypatch.setattr("formers.training.rehearsal.timed", none)
+    with pytest.raises(Error, match="out of memory on cpu"):
+        rehearse("gpt2", None, {"data.source": str(tmp_path / "a.txt")})
+
+
+def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch):
+    text = [" ".join(RNG.choice(WORDS, 40)) for _ in range(200)]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(text).encode()))
+    asked = configure("gpt2", None, {"data.source": str(tmp_path / "a.txt.gz")})
+    assert excerpt(asked) == (text, 1.0)
+    monkeypatch.setattr("formers.training.rehearsal.ENOUGH", 1000)
+    some, share = excerpt(asked)
+    assert share * sum(map(len, some)) == pytest.approx(3.0 * (tmp_path / "a.txt.gz").stat().st_size)
 
 
 def test_several_runs_on_one_page(tmp_path):
