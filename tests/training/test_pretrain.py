@@ -18,6 +18,7 @@ from formers import Error
 from formers.inspection.attention import attention
 from formers.registry import MEMBERS
 from formers.training.configure import configure
+from formers.training.machine import deterministic
 from formers.training.recipes import PAPER, recipe
 from formers.training.rehearsal import excerpt, rehearse
 from formers.training.report import report, write
@@ -316,6 +317,15 @@ def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     small = {f"train.{k}": v for k, v in TRAIN.items()} | {f"model.{k}": v for k, v in SMALL.items()}
     rows = dict(rehearse("gpt2", None, {**small, "data.source": str(file), "train.deterministic": True}))
     assert " times the " in rows["same bits"]
+
+
+def test_an_operation_that_never_gives_the_same_bits_is_one_line():
+    words = "cumsum_cuda_kernel does not have a deterministic implementation"
+    with pytest.raises(Error, match=r"not every operation gives the same bits here \(cumsum_cuda"), deterministic(True):
+        raise RuntimeError(words)
+    with pytest.raises(RuntimeError, match="cumsum"), deterministic(False):
+        raise RuntimeError(words)
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):

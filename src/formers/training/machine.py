@@ -85,6 +85,11 @@ def deterministic(wanted: bool) -> Iterator[None]:
     torch.use_deterministic_algorithms(wanted or before)
     try:
         yield
+    except RuntimeError as error:
+        if not wanted or "deterministic" not in str(error):
+            raise
+        said = " ".join(str(error).split())[:120]
+        raise Error(f"not every operation gives the same bits here ({said})", fix="leave deterministic out") from None
     finally:
         torch.use_deterministic_algorithms(before)
 
