@@ -180,6 +180,19 @@ def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
         assert torch.equal(a, b), name
 
 
+def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):
+    folder, _ = trained
+    before = text.read_bytes()
+    try:
+        text.write_bytes(before + "한 줄 더\n".encode())
+        code, out, err = run(capsys, "rerun", folder, "--out", tmp_path / "again")
+    finally:
+        text.write_bytes(before)
+    assert (code, out) == (2, "")
+    assert "has changed since the run began" in err
+    assert not (tmp_path / "again" / "run.json").exists()
+
+
 def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
     folder, _ = trained
     begin = ["--init", folder, "--tokenizer", folder, "--data", text, "--out", tmp_path / "next", "--train.length", 24]

@@ -90,3 +90,17 @@ def test_a_run_on_a_gpu(tmp_path):
     )  # fmt: skip
     assert run.score.loss < run.baseline.loss
     assert formers.load(tmp_path / "run" / "model").config.layers == 2
+
+
+def test_deterministic_is_the_same_twice(tmp_path):
+    text = [" ".join(str(i * j % 17) for i in range(40)) for j in range(60)]
+    tables = {"train": {"steps": 8, "tokens": 512, "deterministic": True}, "data": {"pieces": 300}}
+    said = []
+    for family in ("gpt2", "bert", "t5", "elmo"):
+        one, two = (
+            formers.pretrain(family, text, out=tmp_path / f"{family}{i}", device="cuda", say=said.append, **tables)
+            for i in range(2)
+        )
+        for (name, a), b in zip(one.former.model.named_parameters(), two.former.model.parameters(), strict=True):
+            assert torch.equal(a, b), (family, name)
+    assert sum(" times the " in words for words in said) == 8

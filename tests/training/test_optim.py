@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+import formers
 from formers import Error
-from formers.training.optim import OPTIMIZERS, optimizer
+from formers.training.optim import OPTIMIZERS, groups, optimizer
 from formers.training.schedule import SHAPES, noam, schedule
 
 
@@ -92,6 +93,22 @@ def test_every_optimizer_learns_and_continues_from_its_state(name):
     assert losses == again
     assert torch.equal(weight, same)
     assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "names"),
+    [("elmo", ["layers.0.bias"]), ("xlnet", ["relative.s", "biases.u", "biases.v"]), ("t5", ["encoder.bias.weight"])],
+)
+def test_biases_of_more_than_one_axis_do_not_decay(family, names):
+    with torch.device("meta"):
+        model = formers.build(family).model
+    decay = {id(p): group["weight_decay"] for group in groups(model, 0.5) for p in group["params"]}
+    seen = {name: decay[id(p)] for name, p in model.named_parameters() if p.dim() > 1}
+    for name in names:
+        found = [value for full, value in seen.items() if full.endswith(name)]
+        assert found
+        assert set(found) == {0.0}, name
+    assert sum(value == 0.5 for value in seen.values()) > 5
 
 
 def test_what_is_frozen_stays():

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
+import re
+import signal
 
 import numpy as np
 import pytest
@@ -14,8 +18,10 @@ from formers import Error
 from formers.inspection.attention import attention
 from formers.registry import MEMBERS
 from formers.training.configure import configure
+from formers.training.machine import deterministic
 from formers.training.recipes import PAPER, recipe
-from formers.training.report import write
+from formers.training.rehearsal import excerpt, rehearse
+from formers.training.report import report, write
 from formers.training.runs import Folder, Stopped, summary
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -40,6 +46,14 @@ def weights(run):
 
 def same(a, b):
     return all(torch.equal(x, y) for x, y in zip(weights(a).values(), weights(b).values(), strict=True))
+
+
+def stop_at(step):
+    def hook(line):
+        if line["step"] == step and "losses" in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    return hook
 
 
 def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
@@ -70,18 +84,8 @@ def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     whole = pretrain(out=tmp_path / "whole")
-    seen = []
-
-    def hook(line):
-        seen.append(line["step"])
-        if line["step"] == 7 and "losses" in line:
-            import os
-            import signal
-
-            os.kill(os.getpid(), signal.SIGTERM)
-
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved") as error:
-        pretrain(out=tmp_path / "cut", hook=hook)
+        pretrain(out=tmp_path / "cut", hook=stop_at(7))
     assert error.value.code == 143
     with pytest.raises(Error, match="there is a run here already"):
         pretrain(out=tmp_path / "cut")
@@ -90,7 +94,17 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     keep = [{k: v for k, v in r.items() if k != "seconds"} for r in whole.history]
     got = [{k: v for k, v in r.items() if k != "seconds"} for r in again.history if r["step"] != 7 or "losses" in r]
     assert got == keep
-    longer = formers.pretrain(out=tmp_path / "cut", resume=True, train={"steps": 14})
+    states = []
+
+    def look(line):
+        states.append(summary(Folder(tmp_path / "cut"), "x")[-1])
+        stop_at(13)(line)
+
+    with pytest.raises(Stopped):
+        formers.pretrain(out=tmp_path / "cut", resume=True, train={"steps": 14}, hook=look)
+    assert set(states) == {"running"}
+    assert summary(Folder(tmp_path / "cut"), "x")[-1] == "stopped"
+    longer = formers.pretrain(out=tmp_path / "cut", resume=True)
     assert longer.history[-1]["step"] == 14
     with pytest.raises(Error, match=r"train.tokens cannot change in a run that goes on"):
         formers.pretrain(out=tmp_path / "cut", resume=True, train={"tokens": 480})
@@ -164,6 +178,8 @@ def test_settings_are_merged_and_checked(tmp_path):
         ("gtp2", {}, "Did you mean 'gpt2'"),
         ("gpt2", {"data.held_out": 2}, "cannot be held out"),
         ("gpt2", {"data.unit": "word"}, "cannot be 'word'"),
+        ("gpt2", {"train.optimizer": "adamv"}, "there is no optimizer 'adamv'. Did you mean 'adam'"),
+        ("gpt2", {"train.schedule": "linar"}, "there is no schedule 'linar'. Did you mean 'linear'"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(family, given, words):
@@ -184,12 +200,33 @@ def test_missing_data_and_a_folder_in_use(tmp_path):
         pretrain(out=tmp_path / "d")
 
 
+def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
+    with pytest.raises(Error, match="needs text of other documents"):
+        pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"held_out": 0.0})
+    assert not (tmp_path / "run" / "run.json").exists()
+    with pytest.raises(Error, match="was to have 300 pieces, not 280"):
+        pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"held_out": 0.0, "pieces": 280})
+    with pytest.raises(Error, match="no such directory"):
+        pretrain(out=tmp_path / "other", init=tmp_path / "nothing")
+    assert not (tmp_path / "other").exists(), "known before the text is read"
+
+
+@pytest.mark.parametrize(("device", "words"), [("gpu", "there is no device 'gpu'"), ("cuda:77", "no GPU cuda:77 here")])
+def test_a_device_that_is_not_there(tmp_path, device, words):
+    with pytest.raises(Error, match=words):
+        pretrain(out=tmp_path / "run", device=device)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_full_disk_is_seen_before_the_first_step(tmp_path, monkeypatch):
     from formers.training import pretrain as module
 
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
     with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
         pretrain(out=tmp_path / "run")
+    formers.save(formers.build("gpt2", vocab=297, **SMALL), tmp_path / "first")
+    with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
+        pretrain(out=tmp_path / "next", init=tmp_path / "first")
 
 
 def test_continued_pretraining(tmp_path):
@@ -221,6 +258,96 @@ def test_continued_pretraining(tmp_path):
         formers.pretrain("bert", TEXT, out=tmp_path / "sixth", init=tmp_path / "first" / "model")
 
 
+def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
+    """The checkpoint's sizes are not the recipe's: what is remembered of the run must not name those."""
+    pretrain(out=tmp_path / "first", train={"steps": 2})
+    begin = {"init": tmp_path / "first", "data": {**OWN, "tokenizer": str(tmp_path / "first")}, "train": TRAIN}
+    whole = formers.pretrain("gpt2", TEXT, out=tmp_path / "whole", **begin)
+    with pytest.raises(Stopped):
+        formers.pretrain("gpt2", TEXT, out=tmp_path / "cut", hook=stop_at(7), **begin)
+    assert same(whole, formers.pretrain(out=tmp_path / "cut", resume=True))
+    asked = json.loads((tmp_path / "whole" / "run.json").read_text())["asked"]
+    assert same(whole, formers.pretrain(None, TEXT, out=tmp_path / "again", config=asked))
+
+
+@pytest.mark.parametrize("pieces", [280, 270])
+def test_a_layer_as_wide_as_the_vocabulary_does_not_follow_it(tmp_path, pieces):
+    """280 rows of the feed-forward layer are not 280 pieces; another tokenizer may even have as many."""
+    first = pretrain(out=tmp_path / "first", model={"ff": 280}, train={"steps": 1}, data={"pieces": 280})
+    assert len(first.former.tokenizer) == 280
+    text = [t.replace("one", "eins").replace("two", "zwei") for t in TEXT]
+    begin = {"init": tmp_path / "first", "data": {**OWN, "pieces": pieces}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
+    other = formers.pretrain("gpt2", text, out=tmp_path / "second", **begin)
+    assert other.former.tokenizer.fingerprint != first.former.tokenizer.fingerprint
+    for name, tensor in weights(first).items():
+        assert torch.equal(tensor, weights(other)[name]) != (tensor.shape[0] == 280 and "ff" not in name), name
+
+
+def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
+    made = formers.build("gpt2", seed=1, vocab=310, eos=None, bos=None, **SMALL)
+    made.tokenizer = pretrain(out=tmp_path / "first", train={"steps": 1}).former.tokenizer
+    formers.save(made, tmp_path / "padded")
+    given = {"data": {**OWN, "tokenizer": str(tmp_path / "padded")}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
+    run = formers.pretrain(
+        "gpt2", TEXT, out=tmp_path / "run", init=tmp_path / "padded", model={"dropout": 0.3}, **given
+    )
+    assert run.former.config.dropout == 0.3
+    for name, tensor in made.model.named_parameters():
+        assert torch.equal(tensor, weights(run)[name]), name
+
+
+def test_a_report_of_samples_with_odd_line_ends_and_a_cut_line(tmp_path):
+    run = pretrain(out=tmp_path / "run", train={"steps": 1})
+    with (tmp_path / "run" / "samples.jsonl").open("a", encoding="utf-8") as file:
+        file.write(
+            json.dumps({"step": 1, "given": "a\u2028b\x85c", "made": "x"}, ensure_ascii=False) + '\n{"step": 1, "g'
+        )
+    report(Folder(run.folder))
+    assert "a\u2028b\x85c" in (run.folder / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
+    said = []
+    bound = pretrain(out=tmp_path / "bound", train={"deterministic": True}, say=said.append)
+    assert re.search(r"the same bits in every run: [\d.]+ s a step, [\d.]+ times the [\d.]+ s without", said[0])
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert same(bound, pretrain(out=tmp_path / "free"))
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join(TEXT), encoding="utf-8")
+    small = {f"train.{k}": v for k, v in TRAIN.items()} | {f"model.{k}": v for k, v in SMALL.items()}
+    rows = dict(rehearse("gpt2", None, {**small, "data.source": str(file), "train.deterministic": True}))
+    assert " times the " in rows["same bits"]
+
+
+def test_an_operation_that_never_gives_the_same_bits_is_one_line():
+    words = "cumsum_cuda_kernel does not have a deterministic implementation"
+    with pytest.raises(Error, match=r"not every operation gives the same bits here \(cumsum_cuda"), deterministic(True):
+        raise RuntimeError(words)
+    with pytest.raises(RuntimeError, match="cumsum"), deterministic(False):
+        raise RuntimeError(words)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
+    def none(run):
+        raise MemoryError
+
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    monkeypatch.setattr("formers.training.rehearsal.timed", none)
+    with pytest.raises(Error, match="out of memory on cpu"):
+        rehearse("gpt2", None, {"data.source": str(tmp_path / "a.txt")})
+
+
+def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch):
+    text = [" ".join(RNG.choice(WORDS, 40)) for _ in range(200)]
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(text).encode()))
+    asked = configure("gpt2", None, {"data.source": str(tmp_path / "a.txt.gz")})
+    assert excerpt(asked) == (text, 1.0)
+    monkeypatch.setattr("formers.training.rehearsal.ENOUGH", 1000)
+    some, share = excerpt(asked)
+    assert share * sum(map(len, some)) == pytest.approx(3.0 * (tmp_path / "a.txt.gz").stat().st_size)
+
+
 def test_several_runs_on_one_page(tmp_path):
     runs = {
         "gpt2": pretrain("gpt2", out=tmp_path / "gpt2"),
@@ -237,6 +364,15 @@ def test_several_runs_on_one_page(tmp_path):
     assert page.count("layer 1, head 2</h3>") == 2
     assert 'lang="ko"' in page
     assert "http" not in page.replace("http://www.w3.org", ""), "self-contained: nothing is fetched"
+
+
+def test_recipes_hold_what_the_papers_say():
+    for name in ("t5", "mt5", "switch"):
+        assert configure(name, recipe="paper").train.decay == 0, "T5 §3.1.2: Adafactor without decay"
+    albert = configure("albert", recipe="paper").train
+    assert (albert.optimizer, albert.betas) == ("lamb", (0.9, 0.999)), "You et al. 2019, §4"
+    assert configure("transformer", recipe="paper").objective["smoothing"] == 0.1, "Vaswani et al. 2017, §5.4"
+    assert "smoothing" not in configure("transformer").objective
 
 
 def test_every_family_has_its_recipes():

@@ -194,10 +194,38 @@ def test_too_many_of_them_end_the_run():
     assert error.value.code == 3
 
 
-def test_a_spike_is_left_out():
-    t = Trainer(model(dropout=0.0), [Odd({55}, 1e4)], Train(steps=60, tokens=128, length=16, lr=1e-3, spike=20.0))
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_spike_is_left_out(precision):
+    settings = Train(steps=60, tokens=128, length=16, lr=1e-3, spike=20.0, precision=precision)
+    t = Trainer(model(dropout=0.0), [Odd({55}, 1e3)], settings)
+    t.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=precision == "fp16")  # room for the spike
+    left, before = [], {}
+    for report in t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)):
+        now = {**t.state()[0]["model"], **t.state()[0]["optimizer"]}
+        if report.skipped:
+            left.append(report.step)
+            assert all(torch.equal(now[name], before[name]) for name in now)
+        before = {name: tensor.clone() for name, tensor in now.items()}
+    assert left == [56]
+
+
+def test_gradients_that_stay_long_are_not_left_out_for_ever():
+    t = Trainer(model(dropout=0.0), [Odd(range(55, 999), 1e3)], Train(steps=99, tokens=128, length=16, spike=20.0))
     told = list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
-    assert [r.step for r in told if r.skipped] == [56]
+    left = [r.step for r in told if r.skipped]
+    assert left[0] == 56
+    assert len(left) < 30
+
+
+def test_fp16_learns_and_goes_on_with_its_scale():
+    full, half = trainer(steps=20, dropout=0.0), trainer(steps=20, dropout=0.0, precision="fp16")
+    assert run(half)[-1].loss == pytest.approx(run(full)[-1].loss, abs=0.3)
+    first, second = trainer(steps=20, dropout=0.0, precision="fp16"), trainer(steps=20, dropout=0.0, precision="fp16")
+    run(first, 11)
+    second.restore(*first.state())
+    assert second.scaler.get_scale() == first.scaler.get_scale()
+    run(second)
+    assert same(half, second)
 
 
 def test_half_precision_on_a_cpu():

@@ -50,6 +50,8 @@ dry_run
     Say how large and how long the run would be, from a few measured steps, and end.
 device
     cuda, cuda:1, cpu; what there is by default.
+deterministic
+    The same bits in every run, on a GPU too; what that costs is measured and told.
 tensorboard
     Write the metrics for TensorBoard as well (extra track).
 settings
@@ -74,9 +76,12 @@ def verb(member: Member) -> Callable[..., None]:
         print_config: bool = False,
         dry_run: bool = False,
         device: str | None = None,
+        deterministic: bool = False,
         tensorboard: bool = False,
     ) -> None:
         given = overrides(settings)
+        if deterministic:
+            given["train.deterministic"] = True
         if data:
             given["data.source"] = data
         if tokenizer is not None:

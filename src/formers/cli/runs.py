@@ -52,7 +52,7 @@ def report(run: Path) -> None:
 
 
 def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
-    """Repeat a run from its run.json: the same settings, the same data, the same seed.
+    """Repeat a run from its run.json: the same settings, the same data (another is refused), the same seed.
 
     formers rerun runs/bert-1 --out runs/again
 
@@ -75,4 +75,4 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
-    train(asked["family"], given, out, asked, False, device, False, {})
+    train(asked["family"], given, out, asked, False, device, False, {"same": about["data"]})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ..former import Former, build
+from ..former import Former, build, empty
 from ..interop import safe
 from ..registry import member
 from ..text.tokenizer import Tokenizer
@@ -66,25 +66,31 @@ def adopt(former: Former, tokenizer: Tokenizer, asked: Asked, say: Callable[[str
 def resized(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
     """A model of the new vocabulary: every tensor with a row for each piece is made anew, the others are taken over."""
     roles = {r: new.id(r) for r in ("pad", "bos", "eos") if hasattr(former.config, r)}
-    values = {**dataclasses.asdict(former.config), **changes}
-    if old.fingerprint != new.fingerprint:
+    values, following = {**dataclasses.asdict(former.config), **changes}, set[str]()
+    if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too
         values |= {**roles, "vocab": len(new)}
-    made = build(former.family, head=former.head, **values)
-    table = origins(old, new)
+        following = by_piece(former)
+    made, table = build(former.family, head=former.head, **values), origins(old, new)
     source = dict(former.model.named_parameters())
-    size = former.config.vocab
     with torch.no_grad():
         for name, tensor in made.model.named_parameters():
             given = source[name]
-            if given.shape == tensor.shape and given.shape[:1] != (size,):
+            if name not in following:
                 tensor.copy_(given)
-            elif given.shape[:1] == (size,) and tensor.shape[:1] == (len(new),) and given.shape[1:] == tensor.shape[1:]:
+            elif (*given.shape[:1], *tensor.shape) == (former.config.vocab, len(new), *given.shape[1:]):
                 tensor.copy_(mixed(given, table))
             else:
                 what = f"{name} {tuple(given.shape)} cannot follow a vocabulary of {len(new)} pieces"
                 raise Error(what, fix="keep the checkpoint's own tokenizer for this family")
     made.tokenizer, made.labels = new, former.labels
     return made
+
+
+def by_piece(former: Former) -> set[str]:
+    """The weights that another vocabulary would give another shape; a size alone does not tell, it may be a layer's."""
+    config = dataclasses.replace(former.config, vocab=former.config.vocab + 1)
+    larger = dict(empty(former.family, config, former.head, former.labels).model.named_parameters())
+    return {name for name, tensor in former.model.named_parameters() if tensor.shape != larger[name].shape}
 
 
 def origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:

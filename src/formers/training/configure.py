@@ -103,8 +103,9 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
     single = dotted(overrides or {})
     given = {**(told.get("model") or {}), **single.get("model", {})}
     base = recipe(found.name, name, {**sizes, **given} if top.get("preset") or name == "paper" else None)
+    model = base.model if top.get("init") is None else {}  # a checkpoint has its own sizes
     layers: list[dict[str, Any]] = [
-        {"data": {"pieces": base.pieces}, "model": base.model, "objective": base.objective, "train": base.train},
+        {"data": {"pieces": base.pieces}, "model": model, "objective": base.objective, "train": base.train},
         {key: told.get(key) or {} for key in TABLES},
         single,
     ]

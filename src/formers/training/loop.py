@@ -168,13 +168,13 @@ class Trainer:
         skip = self.odd(norm, sum(losses.values()))
         if skip:
             self.memories.back(before)
-        if not self.blind and (not skip or self.scaler.is_enabled()):
-            self.scaler.step(self.optimizer)  # with a scale, it sees by itself what is no number, and lowers the scale
+        if not self.blind and not skip:
+            self.scaler.step(self.optimizer)
         if self.after is not None and not skip:
             self.after()
         if self.average and not skip:
             self.follow()
-        self.scaler.update()
+        self.scaler.update()  # it has seen by itself what is no number, and lowers the scale
         self.optimizer.zero_grad(set_to_none=not self.recorded)
         return Report(self.step, losses, sum(losses.values()), norm, lr, self.tokens, 0.0, skipped=skip)
 
@@ -221,10 +221,8 @@ class Trainer:
         if math.isfinite(norm) and math.isfinite(loss):
             self.skipped = 0
             usual = statistics.median(self.norms) if len(self.norms) == USUAL else math.inf
-            if self.settings.spike and norm > self.settings.spike * usual:
-                return True
-            self.norms.append(norm)
-            return False
+            self.norms.append(norm)  # a spike too: gradients that stay long become the usual ones
+            return bool(self.settings.spike) and norm > self.settings.spike * usual
         self.skipped += 1
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import re
 import sys
@@ -79,9 +80,16 @@ def enough(settings: Train, numbers: int | None, device: torch.device) -> Iterat
 def deterministic(wanted: bool) -> Iterator[None]:
     """The same bits in every run, if that is wanted; torch is as it was afterwards."""
     before = torch.are_deterministic_algorithms_enabled()
+    if wanted:  # cuBLAS reads this when it is used first, and torch refuses to go on without
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(wanted or before)
     try:
         yield
+    except RuntimeError as error:
+        if not wanted or "deterministic" not in str(error):
+            raise
+        said = " ".join(str(error).split())[:120]
+        raise Error(f"not every operation gives the same bits here ({said})", fix="leave deterministic out") from None
     finally:
         torch.use_deterministic_algorithms(before)
 

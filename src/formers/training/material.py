@@ -113,8 +113,11 @@ def chosen(family: str, data: Data, folder: Path, text: Any, tell: Tell) -> Toke
     """The tokenizer that was asked for, the one that an earlier try trained, or one trained now."""
     if data.tokenizer is not None:
         return load_tokenizer(data.tokenizer)
-    kept = folder / "tokenizer"
+    kept, note = folder / "tokenizer", folder / "tokenizer.pieces"  # how many it was to have
     if kept.is_dir():
+        if note.is_file() and note.read_text() != str(data.pieces):
+            what = f"holds a tokenizer that was to have {note.read_text()[:20]} pieces, not {data.pieces}"
+            raise Error(what, where=kept, fix="choose another --out, or remove this one")
         return load_tokenizer(kept)
     kind, style = FAMILY[member(family).name]
     source = text if text is not None else find(list(data.source))
@@ -124,6 +127,7 @@ def chosen(family: str, data: Data, folder: Path, text: Any, tell: Tell) -> Toke
         letters = len(set().union(*some(read(source, **data.reading), ENOUGH // 20)))
     lines = (line for d in some(read(source, **data.reading), ENOUGH) for line in d.split("\n"))
     made = train_tokenizer(kind, lines, max(data.pieces, 2 * letters), style=style)
+    note.write_text(str(data.pieces))
     save_tokenizer(made, kept)
     tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
     return made

@@ -68,19 +68,17 @@ class RMSAdamW(Scaled):
 
 
 def groups(model: nn.Module, decay: float, shares: Mapping[str, float] | None = None) -> list[dict[str, Any]]:
-    """Matrices decay, norms and biases do not; `shares` are those of the learning rate by a weight's name."""
-    parts: dict[tuple[float, bool], dict[str, Any]] = {}
-    free = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    for share in sorted({(shares or {}).get(name, 1.0) for name, _ in free}, reverse=True):
-        parts |= {
-            (share, True): {"params": [], "weight_decay": decay},
-            (share, False): {"params": [], "weight_decay": 0.0},
-        }
-        for key in ((share, True), (share, False)):
-            parts[key] |= {} if share == 1.0 else {"share": share}
-    for name, p in free:
-        parts[(shares or {}).get(name, 1.0), p.dim() > 1]["params"].append(p)
-    return [part for part in parts.values() if part["params"]]
+    """Matrices decay; norms and biases do not, those of many heads or directions neither. `shares` are those of the
+    learning rate by a weight's name."""
+    parts: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, p in model.named_parameters():
+        if p.requires_grad:
+            still = p.dim() <= 1 or "bias" in name or name.endswith("relative.s")  # XLNet's r_s_bias
+            parts.setdefault(((shares or {}).get(name, 1.0), not still), []).append(p)
+    return [
+        {"params": parts[key], "weight_decay": decay if key[1] else 0.0, **({} if key[0] == 1.0 else {"share": key[0]})}
+        for key in sorted(parts, reverse=True)
+    ]
 
 
 Maker = Callable[[list[dict[str, Any]], float, tuple[float, float], float], torch.optim.Optimizer]

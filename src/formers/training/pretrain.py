@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..config import Tell
 from ..data.readers import by_path
 from ..errors import Error
@@ -22,6 +20,7 @@ from ..former import Former, build, count, empty
 from ..interop.directory import save
 from ..registry import member
 from ..text.tokenizer import Tokenizer
+from .adopt import known
 from .checkpoint import Checkpoints
 from .configure import TABLES, Asked, configure, sized
 from .course import Course, ready
@@ -29,6 +28,7 @@ from .distributed import Shards, arranged, company, together
 from .evaluate import Score
 from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, material
+from .rehearsal import slowdown
 from .report import report
 from .runs import Folder, drive, number
 from .samples import Samples
@@ -70,6 +70,7 @@ def pretrain(
     tell: Tell | None = None,
     say: Callable[[str], None] = lambda text: None,
     hook: Callable[[dict[str, Any]], None] | None = None,
+    same: Mapping[str, Any] | None = None,
     **tables: Mapping[str, Any],
 ) -> Run:
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
@@ -78,12 +79,13 @@ def pretrain(
     ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
     to be judged by (a list, DataFrame or dataset; files are named by data.held). With `resume`,
     a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (for
-    W&B, MLflow), `say` gets words for people.
+    W&B, MLflow), `say` gets words for people. `same` are the fingerprints (run.json's `data`) of a run that is to be
+    repeated: other data is refused.
     """
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
     text, tell = None if by_path(text) else text, tell or (lambda *_: None)
-    world = together(None if device is None else torch.device(device))
+    world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
         path, asked = world.agreed(
@@ -99,13 +101,21 @@ def pretrain(
             stack.enter_context(folder.held())
             roomy(path, asked, numbers)
             found = material(asked.family, asked.data, path / "data", text, tokenizer, held, tell)
-            remember(folder, asked, found, world)
+            unchanged(folder, found, same)
             return found
 
         found = world.agreed(prepare)  # the others map the same files
+        if asked.train.deterministic:
+            say(f"the same bits in every run: {slowdown(asked, found, world)}")
         run = Course(asked, found, world, say)
         say(run.words())
         ready(path, run)
+
+        def begin() -> None:
+            roomy(path, asked, count(run.former.model))  # now a checkpoint's size is known too
+            remember(folder, asked, found, world)
+
+        world.agreed(begin)  # what cannot begin leaves no run behind
         small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
         samples = Samples(run.former, small, found, path) if world.first else None
         meter = Meter(run.trainer, tell)
@@ -175,6 +185,8 @@ def place(
     if about is None:
         top["init"] = None if top["init"] is None else str(top["init"])
         asked = configure(family, config, given, **top)
+        if asked.init is not None:
+            known(asked)
         return path or fresh(asked.family), asked
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
@@ -238,7 +250,7 @@ def roomy(path: Path, asked: Asked, numbers: int | None) -> None:
     if numbers is None:
         return
     kept = asked.train.last + asked.train.best + 1
-    need, free = 12 * numbers * kept, shutil.disk_usage(path).free
+    need, free = (16 if asked.train.ema else 12) * numbers * kept, shutil.disk_usage(path).free
     if need > free:
         raise Error(
             f"{kept} checkpoints need about {need:,} bytes, and {free:,} are free", where=path,
@@ -246,15 +258,19 @@ def roomy(path: Path, asked: Asked, numbers: int | None) -> None:
         )  # fmt: skip
 
 
+def unchanged(folder: Folder, found: Material, same: Mapping[str, Any] | None = None) -> None:
+    """Compare the data of a run that goes on with what run.json says, or of one that is repeated with the `same`."""
+    before = folder.about()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
+    for key, value in found.fingerprints.items():
+        if before.get(key) != value:
+            what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
+            raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
+
+
 def remember(folder: Folder, asked: Asked, found: Material, world: World) -> None:
-    """Write run.json, or compare the data with what it says."""
+    """Write run.json; of a run that goes on, what is asked now."""
     if (folder.path / "run.json").is_file():
-        about = folder.about()
-        for key, value in found.fingerprints.items():
-            if about["data"].get(key) != value:
-                what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
-                raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
-        about["asked"] = asked.table()
+        about = {**folder.about(), "asked": asked.table()}
     else:
         tokens = {"tokens": len(found.store.tokens), "documents": len(found.store.starts) - 1}
         about = {"asked": asked.table(), "data": {**found.fingerprints, **tokens}, "machine": machine(world)}

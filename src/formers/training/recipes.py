@@ -72,7 +72,7 @@ GPT3 = adam(
     6e-4, 0.95, decay=0.1, schedule="cosine", warmup=750, steps=600_000, tokens=65_536, accumulate=8, length=2048
 )
 T5 = {"optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse", "warmup": 10_000, "steps": 524_288, "tokens": 65_536,
-      "length": 512, "clip": 0.0}  # §3.1.2: 128 examples of 512  # fmt: skip
+      "length": 512, "clip": 0.0, "decay": 0.0}  # §3.1.2: 128 examples of 512  # fmt: skip
 PAPER: dict[str, dict[str, Any]] = {
     "gpt": adam(2.5e-4, decay=0.01, schedule="cosine", warmup=2000, steps=1_000_000, tokens=32_768, length=512),
     "gpt2": {**GPT3, "length": 1024},  # its own is not published
@@ -84,7 +84,8 @@ PAPER: dict[str, dict[str, Any]] = {
     "bert": BERT,
     "roberta": adam(6e-4, 0.98, 1e-6, decay=0.01, schedule="linear", warmup=24_000, steps=500_000, tokens=65_536,
                     accumulate=64, length=512),
-    "albert": {"optimizer": "lamb", "lr": 1.76e-3, "decay": 0.01, "eps": 1e-6, "schedule": "linear", "warmup": 3125,
+    "albert": {"optimizer": "lamb", "lr": 1.76e-3, "betas": (0.9, 0.999), "eps": 1e-6, "decay": 0.01,
+               "schedule": "linear", "warmup": 3125,
                "steps": 125_000, "tokens": 65_536, "accumulate": 32, "length": 512},
     "ernie": {**BERT, "lr": 5e-5, "warmup": 4000, "short": None},
     "transformer": adam(noam(512, 4000), 0.98, 1e-9, decay=0.0, schedule="inverse", warmup=4000, steps=100_000,
@@ -105,13 +106,17 @@ PAPER: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+GOALS = {"transformer": {"smoothing": 0.1}}  # what a paper asks of the objective beside its defaults (§5.4)
+
+
 def recipe(family: str, name: str = "quick", sizes: Mapping[str, Any] | None = None) -> Recipe:
     """A family's recipe by name; `sizes` are the model's settings, if they are not left to the recipe."""
     found = member(family)
     if not found.family.objective:
         raise Error(f"{found.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
     if name == "paper":
-        return Recipe(32_000, scaled(PAPER[found.name], share(found.family.config, sizes or {})), dict(sizes or {}))
+        train, goal = scaled(PAPER[found.name], share(found.family.config, sizes or {})), GOALS.get(found.name, {})
+        return Recipe(32_000, train, dict(sizes or {}), dict(goal))
     if name != "quick":
         raise Error(f"there is no recipe {name!r}", fix=suggest(name, ("quick", "paper")))
     model, train = OWN.get(found.name, ({}, {}))

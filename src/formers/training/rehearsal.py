@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import tempfile
 import time
@@ -11,14 +12,16 @@ from typing import Any
 
 import torch
 
+from ..data.prepare import PACKED
 from ..data.readers import find, read
 from ..former import count
 from .configure import Asked, configure
 from .course import Course
 from .distributed import arranged, together
 from .loop import close
-from .machine import left, memory, settle
-from .material import material, some
+from .machine import deterministic, enough, left, memory, settle
+from .material import Material, material, some
+from .world import World
 
 ENOUGH = 2_000_000  # characters
 STEPS = 5
@@ -29,16 +32,17 @@ def rehearse(
 ) -> list[tuple[str, str]]:
     """Rows of what and how much."""
     asked = configure(family, config, overrides, **top)
-    world = arranged(together(None if device is None else torch.device(device)), asked.train.parallel)
-    with tempfile.TemporaryDirectory() as folder:
+    world, s = arranged(together(device), asked.train.parallel), asked.train
+    with (
+        tempfile.TemporaryDirectory() as folder, enough(s, None, world.device), deterministic(s.deterministic)
+    ):  # fmt: skip
         text, share = excerpt(asked)
         found = material(asked.family, asked.data, Path(folder) / "data", text)
         run = Course(asked, found, world)
         first, each = timed(run)
-        s, numbers = asked.train, count(run.former.model)
-        tokens = s.steps * s.tokens * s.accumulate
+        numbers, tokens = count(run.former.model), s.steps * s.tokens * s.accumulate
         whole = len(found.store.tokens) * share
-        return [
+        rows = [
             ("model", f"{numbers:,} parameters ({asked.family})"),
             ("text", f"about {whole:,.0f} tokens, seen {tokens / max(1.0, whole):.1f} times"),
             ("steps", f"{s.steps:,} of {s.tokens * s.accumulate:,} tokens: {tokens:,} in all"),
@@ -48,6 +52,20 @@ def rehearse(
             ("speed", f"{s.tokens * s.accumulate / each:,.0f} tokens/s, {each:.3f} s a step"),
             ("time", left(s.steps * each).replace(" left", "")),
         ]
+        return [*rows, ("same bits", slowdown(asked, found, world))] if s.deterministic else rows
+
+
+def slowdown(asked: Asked, found: Material, world: World) -> str:
+    """What the same bits in every run cost here: a few steps of the run with and without, which are then forgotten."""
+    seconds = []
+    for bound in (False, True):
+        torch.use_deterministic_algorithms(bound)
+        try:
+            seconds.append(timed(Course(asked, found, world))[1])
+        finally:
+            torch.use_deterministic_algorithms(True)
+            gc.collect()  # its memory is needed
+    return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
 
 
 def timed(run: Course) -> tuple[float, float]:
@@ -70,5 +88,7 @@ def excerpt(asked: Asked) -> tuple[Any, float]:
         return None, 1.0
     files = find(list(asked.data.source))
     text = list(some(read(files, **asked.data.reading), ENOUGH))
-    size = sum(path.stat().st_size for path in files)
-    return text, max(1.0, size / max(1, sum(len(t.encode("utf-8", "surrogatepass")) for t in text)))
+    if sum(map(len, text)) < ENOUGH:
+        return text, 1.0
+    size = sum(path.stat().st_size * PACKED.get(path.suffix.lower(), 1.0) for path in files)
+    return text, max(1.0, size / sum(len(t.encode("utf-8", "surrogatepass")) for t in text))

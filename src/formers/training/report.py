@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from ..errors import Error
 from ..inspection.attention import Attention
 from ..inspection.html import attention_figure, chart, page
 from ..registry import member
-from .runs import Folder
+from .runs import Folder, lines
 
 Rows = list[tuple[str, str]]
 
@@ -78,8 +77,7 @@ class Story:
 
     def samples(self) -> list[dict[str, Any]]:
         """What the model could do at some steps."""
-        file = self.folder.path / "samples.jsonl"
-        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.is_file() else []
+        return [s for s in lines(self.folder.path / "samples.jsonl") if "given" in s and "made" in s]
 
     def sections(self) -> list[dict[str, Any]]:
         """Tables of a fine-tuned model: measures, confusion, worst examples."""

@@ -150,7 +150,8 @@ def summary(folder: Folder, name: object) -> tuple[str, ...]:
     asked, result = about["asked"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
     held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
-    state = "done" if result else "running" if busy(folder.path / "lock") else "stopped"
+    ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
+    state = "running" if busy(folder.path / "lock") else "done" if ended else "stopped"
     size = f"{result['parameters']:,}" if result else "–"
     best = f"{min(held):.3f}" if held else "–"
     return str(name), asked["family"], f"{done:,} of {asked['train']['steps']:,}", best, size, state

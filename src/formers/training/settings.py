@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ..config import positive, probability
+from ..config import positive, probability, suggest
 from ..errors import Error
+from .optim import OPTIMIZERS
+from .schedule import SHAPES
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["copies", "shards", "experts"]
@@ -57,6 +59,9 @@ class Train:
         positive(self, "steps", "tokens", "accumulate", "length", "short", "save", "last", "check", "skips", "every")
         positive(self, "ramp", "warmup", "workers", "best", "seed", "samples", least=0)
         probability(self, "ema")
+        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SHAPES)):
+            if getattr(self, name) not in known:
+                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=suggest(getattr(self, name), known))
         for name in ("lr", "decay", "clip", "spike", "eps"):
             if not getattr(self, name) >= 0:
                 raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"set train.{name}")
