@@ -13,7 +13,7 @@ import pytest
 import formers
 from formers.cli.main import app
 from formers.data.readers import bundled
-from formers.text import wordpiece
+from formers.text import bpe, wordpiece
 from formers.training.recipes import recipe
 
 ROOT = Path(__file__).parents[1]
@@ -38,6 +38,10 @@ def trained(tmp_path_factory):
         f = formers.build("bert", head="mlm", vocab=len(tokenizer), **recipe("bert").model)
         f.tokenizer = tokenizer
         formers.save(f, folder / f"formers-demo-{language}" / "bert")
+        pieces = bpe.train(bundled(language)[0][:40], 512)
+        gpt2 = formers.build("gpt2", vocab=len(pieces), **recipe("gpt2").model)
+        gpt2.tokenizer = pieces
+        formers.save(gpt2, folder / f"formers-demo-{language}" / "gpt2")
     formers.save(f, folder / "my-bert")
     return folder
 

@@ -67,6 +67,17 @@ def test_a_draw_is_its_own_rows_matter():
     assert not torch.equal(together, Options(top_p=0.9, seed=6).pick(logits, 4, np.arange(9)))
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-200, 1e-3, 1e300])
+def test_temperatures_at_the_edge_of_what_floats_can_say(temperature):
+    chances = warp(scores(20, 3), Options(temperature=temperature)).softmax(-1)
+    assert chances.isfinite().all()
+    if temperature < 1e-2:
+        assert torch.equal(chances.argmax(-1), scores(20, 3).argmax(-1))
+        assert chances.amax() > 0.99
+    else:
+        assert (chances - 1 / VOCAB).abs().max() < 1e-6
+
+
 def test_texts_of_different_lengths_side_by_side():
     """Filled up with -1 on the left, a text is treated as if it were alone, and as transformers treats it."""
     texts = [[3, 4, 3, 4, 3], [7, 7], [1, 2, 3, 9, 1, 2, 3], [5]]

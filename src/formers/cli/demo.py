@@ -39,7 +39,7 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     console = Console()
     from ..data.readers import bundled, split
     from ..generation.fill import fill
-    from ..generation.sample import Sampling, continue_text
+    from ..generation.text import generate
     from ..inspection.attention import attention
     from ..interop.directory import save
     from ..training.pretrain import pretrain
@@ -68,7 +68,7 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
             *(f"{score.accuracy:.1%}" for score in (run.baseline, run.score) if score),
         )
     console.print(table)
-    text = continue_text(runs["gpt2"].former, prompt, 56, Sampling(temperature=0.7, top_k=40, seed=seed))
+    text = prompt + generate(runs["gpt2"].former, prompt, 56, temperature=0.7, top_k=40, seed=seed)
     guesses = fill(runs["bert"].former, blank)
     console.print(f"\n[bold]GPT-2 continues[/] {prompt} …\n{text}", highlight=False)
     console.print(f"\n[bold]BERT fills[/] {blank}", highlight=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import platform
@@ -119,7 +118,9 @@ def extras() -> list[tuple[str, str, str]]:
 
 def version(name: str) -> str:
     """An installed version."""
+    from importlib import metadata  # slow to import, and help must answer at once
+
     try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
         return "?"

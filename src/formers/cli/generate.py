@@ -89,7 +89,7 @@ def generate(
     if len(given) == 1 and not as_json and not {"samples", "beams"} & set(how):
         with noted():
             for piece in former.generate(given[0], tokens, stream=True, **how):
-                sys.stdout.write(piece)
+                sys.stdout.write(harmless(piece))
                 sys.stdout.flush()
         sys.stdout.write("\n")
         return
@@ -242,6 +242,13 @@ def texts(text: str | None, file: Path | None, reading: Reading | None, unit: st
     return [line for line in said.splitlines() if line.strip()] if lines else [said.rstrip("\n")]
 
 
+def harmless(text: str) -> str:
+    """On a terminal, text without the control characters that would command it."""
+    if not sys.stdout.isatty() or text.isprintable():
+        return text
+    return "".join(c for c in text if c.isprintable() or c in "\n\t")
+
+
 def ready(model: str) -> Any:
     """The model, loaded."""
     with progress(Console(stderr=True), "load", quiet=2) as tell:
@@ -260,5 +267,5 @@ def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]],
                     print(json.dumps({"prompt": prompt, "texts": found}, ensure_ascii=False), flush=True)
                 else:  # a line for each text, where there are several of them
                     said = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
-                    print("\n".join(said), flush=True)
+                    print(harmless("\n".join(said)), flush=True)
             tell("texts", min(at + AT_ONCE, len(given)), len(given), "")

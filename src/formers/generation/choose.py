@@ -17,8 +17,8 @@ NEVER = -torch.inf
 def warp(scores: Tensor, options: Options) -> Tensor:
     """Scores at a temperature, with the unlikely tokens taken out; in this order, as in transformers."""
     scores = scores.double()
-    if options.temperature is not None:
-        scores = scores / options.temperature
+    if options.temperature is not None:  # the largest becomes 0, which no temperature makes infinite
+        scores = (scores - scores.amax(-1, keepdim=True)) / options.temperature
     if options.top_k is not None:
         scores = top_k(scores, options.top_k)
     if options.top_p is not None:

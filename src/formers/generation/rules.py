@@ -89,6 +89,8 @@ def rules(former: Former, options: Options, first: int | None = None) -> Rules:
     never = {row[0] for row in rows if len(row) == 1} | set(tokens("suppress_tokens"))
     if former.family == "transformer" and former.config.pad not in (None, *ends):
         never.add(former.config.pad)  # Marian starts with it, and has learnt to write it at will
+    if len(never) >= vocab:
+        raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
     return Rules(
         options,
         tuple(end for end in ends if 0 <= end < vocab),

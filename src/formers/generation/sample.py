@@ -1,4 +1,4 @@
-"""Continuing ids and texts: what goes in is checked, the engine writes."""
+"""Continuing ids: what goes in is checked, the engine writes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .options import Options
 from .rules import end_marks, rules
 from .runner import streams
 
-Sampling = Options
-__all__ = ["Options", "Sampling", "check", "continue_ids", "continue_text", "end_marks", "prompt_rows"]
+Sampling = Options  # its name from the time when there was nothing but sampling
+__all__ = ["Options", "Sampling", "check", "continue_ids", "end_marks", "prompt_rows"]
 
 
 def continue_ids(
@@ -67,13 +67,3 @@ def prompt_rows(prompts: Any) -> list[Tensor]:
     if not rows or not all(map(len, rows)):
         raise Error("a prompt is empty", fix="give at least one token to begin with")
     return rows
-
-
-def continue_text(former: Former, prompt: str, tokens: int = 64, options: Options = Options()) -> str:
-    """The prompt and what follows it."""
-    if former.tokenizer is None:
-        raise Error("this model has no tokenizer", fix="continue_ids works with ids")
-    ids = former.tokenizer.encode(prompt, special=False)
-    if not ids:
-        raise Error("the prompt is empty", fix="give some text to begin with")
-    return former.tokenizer.decode([*ids, *continue_ids(former, [ids], tokens, options)[0]])

@@ -13,7 +13,7 @@ import torch
 from ..data.loader import IGNORED, batches
 from ..data.store import Store
 from ..former import Former
-from ..generation.sample import Sampling, continue_ids
+from ..generation.sample import Options, continue_ids
 from ..objectives.causal import CausalLM
 from .material import Material
 
@@ -47,7 +47,7 @@ class Samples:
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
-        made = continue_ids(self.former, [prompt], TOKENS, Sampling(temperature=0.7, top_k=40))[0]
+        made = continue_ids(self.former, [prompt], TOKENS, Options(temperature=0.7, top_k=40))[0]
         return {"given": self.tokenizer.decode(prompt), "made": self.tokenizer.decode(made)}
 
     @torch.no_grad()
