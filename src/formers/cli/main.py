@@ -16,6 +16,7 @@ from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
 from .embed import embed, neighbours
+from .evaluate import evaluate
 from .finetune import finetune
 from .generate import fill, generate, summarise, translate
 from .prepare import prepare
@@ -44,6 +45,7 @@ app.command(score)
 app.command(tag)
 app.command(answer)
 app.command(choose)
+app.command(evaluate)
 app.command(runs)
 app.command(report)
 app.command(rerun)
