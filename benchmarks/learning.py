@@ -109,7 +109,7 @@ def wikitext2(out: Path, **more: Any) -> dict[str, Any]:
 
 
 def strided(model: Path, ids: np.ndarray, stride: int) -> float:
-    """Nats a token of a long text in windows of the model's context, of each of which the last `stride` tokens count."""
+    """Nats a token of a long text in windows of the context, of each of which the last `stride` tokens count."""
     f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
     return -float(likelihood_ids(f, [ids], stride=stride)[0].double().mean())
 

@@ -148,7 +148,8 @@ def answers(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: 
 def mark(former: Former) -> list[int]:
     """What stands before a text that begins: the mark of a beginning, else that of an end."""
     named = former.tokenizer
-    for found in (named and named.id("bos"), former.config.bos, named and named.id("eos"), former.config.eos):
+    for role in ("bos", "eos"):
+        found = getattr(former.config, role, None) if named is None or named.id(role) is None else named.id(role)
         if isinstance(found, int):
             return [found]
     return []
