@@ -8,6 +8,7 @@ from typing import Any
 
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
+    "augment": ("generation.augment", "augment"),
     "embed": ("inspection.embed", "embed"),
     "evaluate": ("inspection.evaluate", "evaluate"),
     "fill": ("generation.fill", "fill"),

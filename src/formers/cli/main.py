@@ -12,6 +12,7 @@ from rich.markup import escape
 from .. import __version__
 from ..errors import Error
 from .ask import answer, choose, classify, score, tag
+from .augment import augment
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
@@ -45,6 +46,7 @@ app.command(score)
 app.command(tag)
 app.command(answer)
 app.command(choose)
+app.command(augment)
 app.command(evaluate)
 app.command(runs)
 app.command(report)
