@@ -28,7 +28,7 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.data.store import Store
-from formers.nn.memory import Memory
+from formers.inspection.likelihood import likelihood_ids
 from formers.text.tokenizer import Tokenizer
 from formers.text.trainers import train as train_tokenizer
 from formers.text.words import train as train_words
@@ -104,23 +104,14 @@ def wikitext2(out: Path, **more: Any) -> dict[str, Any]:
         resume=True, model=model, data={"looks": 100}, train={
             "steps": 10000, "tokens": 40 * 256, "length": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 500,
             "decay": 0.2, "check": 500, "save": 500, "ema": 0.999, "workers": 2}, **more)  # fmt: skip
-    nats = strided(run.folder / "model", ids["test"], 256, 64)
+    nats = strided(run.folder / "model", ids["test"], 64)
     return {"types": len(tokenizer), "test perplexity": math.exp(nats), "curve": curve(run)}
 
 
-def strided(model: Path, ids: np.ndarray, context: int, stride: int) -> float:
-    """Nats a token of a long text in windows of `context`, of each of which the last `stride` tokens count."""
+def strided(model: Path, ids: np.ndarray, stride: int) -> float:
+    """Nats a token of a long text in windows of the context, of each of which the last `stride` tokens count."""
     f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
-    rows = torch.from_numpy(ids.astype(np.int64)).to(f.device)
-    total, done = 0.0, 0
-    with torch.inference_mode():
-        while done < len(rows) - 1:
-            end = min(len(rows) - 1, done + (stride if done else context))
-            low = max(0, end - context)
-            logits = f.logits(rows[None, low:end])[0, done - low :]
-            total += float(torch.nn.functional.cross_entropy(logits.float(), rows[done + 1 : end + 1], reduction="sum"))
-            done = end
-    return total / (len(rows) - 1)
+    return -float(likelihood_ids(f, [ids], stride=stride)[0].double().mean())
 
 
 def worded(text: str) -> str:
@@ -130,15 +121,9 @@ def worded(text: str) -> str:
 
 def remembered(model: Path, ids: np.ndarray, length: int, memory: int) -> tuple[float, float]:
     """Nats a token of a long text read segment by segment with a memory, and the seconds it took."""
-    f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
-    rows = torch.from_numpy(ids.astype(np.int64)).to(f.device)
-    kept, total, began = Memory(1, memory), 0.0, time.perf_counter()
-    with torch.inference_mode():
-        for low in range(0, len(rows) - 1, length):
-            part = rows[low : low + length + 1]
-            logits = f.logits(part[None, :-1], memory=kept)[0]
-            total += float(torch.nn.functional.nll_loss(logits.float().log_softmax(-1), part[1:], reduction="sum"))
-    return total / (len(rows) - 1), time.perf_counter() - began
+    f, began = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu"), time.perf_counter()
+    logs = likelihood_ids(f, [ids], memory=memory, segment=length)[0]
+    return -float(logs.double().mean()), time.perf_counter() - began
 
 
 def enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> dict[str, Any]:

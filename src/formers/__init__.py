@@ -18,14 +18,16 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .data.store import Store
     from .former import Former, build, tree
+    from .generation.augment import augment
     from .generation.fill import fill
     from .generation.text import generate
     from .generation.translate import summarise, translate
     from .inspection.embed import embed
+    from .inspection.evaluate import evaluate, score
     from .inspection.neighbours import neighbours
     from .interop.directory import export, load, save
     from .interop.prepare import prepare
-    from .tasks.ask import answer, choose, classify, score, tag
+    from .tasks.ask import answer, choose, classify, tag
     from .training.finetune import finetune
     from .training.pretrain import pretrain
 
@@ -57,7 +59,7 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
-    "Error", "Former", "Store", "__version__", "answer", "build", "choose", "classify", "embed", "export", "fill",
-    "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score", "summarise", "tag",
-    "translate", "tree",
+    "Error", "Former", "Store", "__version__", "answer", "augment", "build", "choose", "classify", "embed", "evaluate",
+    "export", "fill", "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score",
+    "summarise", "tag", "translate", "tree",
 ]  # fmt: skip

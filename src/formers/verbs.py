@@ -8,11 +8,13 @@ from typing import Any
 
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
+    "augment": ("generation.augment", "augment"),
     "embed": ("inspection.embed", "embed"),
+    "evaluate": ("inspection.evaluate", "evaluate"),
     "fill": ("generation.fill", "fill"),
     "neighbours": ("inspection.neighbours", "neighbours"),
     "classify": ("tasks.ask", "classify"),
-    "score": ("tasks.ask", "score"),
+    "score": ("inspection.evaluate", "score"),
     "tag": ("tasks.ask", "tag"),
     "answer": ("tasks.ask", "answer"),
     "choose": ("tasks.ask", "choose"),

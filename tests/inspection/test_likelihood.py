@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from formers import Error
-from formers.inspection.likelihood import likelihood
+from formers.inspection.likelihood import likelihood, likelihood_ids
 from formers.registry import MEMBERS
 from tests.inspection.test_embed import TEXTS, member
 from tests.inspection.test_embed import tokenizer_of as tokenizer
@@ -76,6 +76,16 @@ def test_strides(stride):
         want += scores[range(end - done), ids[done + 1 : end + 1]].tolist()
         done = end
     torch.testing.assert_close(found.logs, torch.tensor(want), rtol=0, atol=1e-5)
+
+
+def test_rows_of_ids():
+    f, xl = speaker("gpt2"), speaker("transformer_xl", memory=99)
+    ids = [5, 9, 30, 7, 8]
+    for g in (f, xl):
+        with torch.inference_mode():
+            want = g.logits(torch.tensor([ids]))[0, :-1].log_softmax(-1)[range(4), ids[1:]]
+        for found in (*likelihood_ids(g, [ids]), *likelihood_ids(g, [ids], segment=2)):
+            torch.testing.assert_close(found, want, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("name", ["transformer_xl", "xlnet"])

@@ -46,6 +46,7 @@ def test_real_files(data, name):
 # Columns as they are found in published sets, and what they mean.
 KNOWN = [
     ({"id": "1", "document": "좋다", "label": "1"}, "classify", {"text": "좋다", "other": None, "label": "1"}),
+    ({"text": "good", "other": None, "label": "x"}, "classify", {"text": "good", "other": None, "label": "x"}),
     ({"sentence": "good", "label": 0, "idx": 3}, "classify", {"text": "good", "other": None, "label": "0"}),
     ({"text": "good", "stars": 4.0}, "classify", {"text": "good", "other": None, "label": "4"}),
     ({"text": "good", "labels": ["a", "b"]}, "classify", {"text": "good", "other": None, "label": ["a", "b"]}),

@@ -12,10 +12,12 @@ from rich.markup import escape
 from .. import __version__
 from ..errors import Error
 from .ask import answer, choose, classify, score, tag
+from .augment import augment
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
 from .embed import embed, neighbours
+from .evaluate import evaluate
 from .finetune import finetune
 from .generate import fill, generate, summarise, translate
 from .prepare import prepare
@@ -44,6 +46,8 @@ app.command(score)
 app.command(tag)
 app.command(answer)
 app.command(choose)
+app.command(augment)
+app.command(evaluate)
 app.command(runs)
 app.command(report)
 app.command(rerun)

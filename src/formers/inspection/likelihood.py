@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -95,10 +96,28 @@ def likelihood(
         if part == "mlm":
             found = masked(former, places, batch, together, tell)
         elif issubclass(former.state, Memory):
-            found = remembered(former, places, batch, memory, tell)
+            found = remembered(former, places, batch, memory, mark(former), tell)
         else:
-            found = windowed(former, places, batch, stride, tell)
+            found = windowed(former, places, batch, stride, mark(former), tell)
     return found[0] if alone else found
+
+
+def likelihood_ids(
+    former: Former,
+    rows: Sequence[Any],
+    *,
+    batch: int = 16,
+    stride: int | None = None,
+    memory: int | None = None,
+    segment: int | None = None,
+) -> list[Tensor]:
+    """(T - 1,) the log-probability of each token but the first, for rows of ids that a decoder reads as they are."""
+    void = torch.zeros(0, dtype=torch.long)
+    made = [torch.as_tensor(np.asarray(row, np.int64)) for row in rows]
+    places = [Place(Pieces("", [], [], ids, void, void), 0) for ids in made]
+    if issubclass(former.state, Memory):
+        return [one.logs for one in remembered(former, places, batch, memory, [], None, segment)]
+    return [one.logs for one in windowed(former, places, batch, stride, [], None)]
 
 
 def asked(pieces: Pieces, begin: int) -> int:
@@ -129,14 +148,15 @@ def answers(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: 
 def mark(former: Former) -> list[int]:
     """What stands before a text that begins: the mark of a beginning, else that of an end."""
     named = former.tokenizer
-    for found in (named and named.id("bos"), former.config.bos, named and named.id("eos"), former.config.eos):
+    for role in ("bos", "eos"):
+        found = getattr(former.config, role, None) if named is None or named.id(role) is None else named.id(role)
         if isinstance(found, int):
             return [found]
     return []
 
 
 def windowed(
-    former: Former, places: list[Place], batch: int, stride: int | None, tell: Tell | None
+    former: Former, places: list[Place], batch: int, stride: int | None, mark: list[int], tell: Tell | None
 ) -> list[Likelihood]:
     """Decoders: windows as wide as the context, every token counted in one of them."""
     words = hasattr(former.config, "slots")
@@ -144,7 +164,7 @@ def windowed(
     rows: list[tuple[int, Any, Tensor, Tensor]] = []  # text, what is read, slots, labels
     for number, place in enumerate(places):
         pieces = place.pieces
-        ids, front = labels_of(former, pieces), [] if words else mark(former)
+        ids, front = labels_of(former, pieces), [] if words else mark
         read = torch.cat((pieces.before, pieces.ids)) if words else torch.tensor([*front, *ids], dtype=torch.long)
         shift = 1 if words else len(front)
         place.first = max(place.first, 1 - shift)
@@ -203,10 +223,16 @@ def together_of(rows: Sequence[Tensor]) -> Batch:
 
 
 def remembered(
-    former: Former, places: list[Place], batch: int, memory: int | None, tell: Tell | None
+    former: Former,
+    places: list[Place],
+    batch: int,
+    memory: int | None,
+    front: list[int],
+    tell: Tell | None,
+    segment: int | None = None,
 ) -> list[Likelihood]:
     """Models with a memory: segment by segment, several texts side by side (Dai et al. 2019, §3.2)."""
-    front, two = mark(former), streams(former)
+    two, segment = streams(former), segment or SEGMENT
     size = memory if memory is not None else getattr(former.config, "memory", None) or SEGMENT
     order = sorted(range(len(places)), key=lambda i: -len(places[i].pieces.ids))
     found: dict[int, Likelihood] = {}
@@ -217,10 +243,10 @@ def remembered(
         logs: list[list[Tensor]] = [[] for _ in group]
         right: list[list[Tensor]] = [[] for _ in group]
         longest = max(map(len, rows))
-        for at in range(0, longest, SEGMENT):
+        for at in range(0, longest, segment):
             # One stream foretells the next token, the second of two the token itself.
             ends = [len(row) - (not two) for row in rows]
-            parts = [row[at : max(at, min(end, at + SEGMENT))] for row, end in zip(rows, ends, strict=True)]
+            parts = [row[at : max(at, min(end, at + segment))] for row, end in zip(rows, ends, strict=True)]
             if not any(map(len, parts)):
                 break
             made = together_of(parts)

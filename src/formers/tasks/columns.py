@@ -126,7 +126,8 @@ def texts_of(look: Look, but: Iterable[str]) -> dict[str, Any]:
     """The text, or the two texts of a pair."""
     taken = set(but)
     for one, two in PAIRS:
-        if one in look.lower and two in look.lower and not {look.lower[one], look.lower[two]} & taken:
+        there = one in look.lower and two in look.lower and not {look.lower[one], look.lower[two]} & taken
+        if there and any(value != "" for value in look.values(look.lower[two])):
             return {"text": look.lower[one], "other": look.lower[two]}
     if text := look.first(TEXTS, taken):
         return {"text": text}

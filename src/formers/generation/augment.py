@@ -1,0 +1,265 @@
+"""More training examples out of few: words hidden and refilled by a masked model (Wu et al. 2018), texts continued by a
+decoder (Anaby-Tavor et al. 2019), both after learning how each label speaks (Kumar et al. 2020), and only those kept
+whose label a classifier still sees."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import Tell
+from ..data.resumed import Resumed
+from ..errors import Error
+from ..former import Former
+from ..tasks.examples import Examples, read_examples
+from ..text.normalise import normalise
+from .refill import refill
+from .text import generate
+
+CHUNK = 32  # examples at once
+PUNCTUATION = re.compile(r"[\W_]+")
+LEFT = {
+    "same": "the same as their example",
+    "duplicate": "there already",
+    "label": "with another label",
+    "empty": "empty",
+}
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class How:
+    """How examples are made: `times` of each, `rate` of the words hidden or of the text continued, by draws among the
+    `top` likeliest tokens; `conditional` puts the label (or its name) in front while the model reads."""
+
+    way: str = "fill"
+    times: int = 1
+    rate: float = 0.15
+    top: int = 20
+    temperature: float = 1.0
+    tokens: int = 40
+    seed: int = 0
+    conditional: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
+    sure: float = 0.0  # the least probability of the label, where a classifier filters
+
+    def __post_init__(self) -> None:
+        if self.way not in ("fill", "continue"):
+            raise Error(f"examples are not made by {self.way!r}", fix="choose fill or continue")
+        if self.times < 1 or self.top < 1 or self.tokens < 1:
+            raise Error("times, top and tokens are at least 1", fix="leave them out")
+        if not 0 < self.rate <= 1 or not 0 <= self.sure <= 1 or self.temperature <= 0:
+            raise Error("rate and sure are shares, and temperature is above 0", fix="leave them out")
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """New examples, each with the number of the one that it was made from ("from"), and what became of the others."""
+
+    rows: list[Row]
+    left: dict[str, int]
+    said: str
+
+
+def augment(
+    former: Former,
+    train: Any,
+    out: str | Path | None = None,
+    *,
+    columns: Any = None,
+    keep: Any = "linear",
+    tell: Tell | None = None,
+    **how: Any,
+) -> Augmented:
+    """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
+
+    `keep` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned Former, or
+    None. With `out`, a jsonl file, a run that was stopped goes on. The rest is `How`: way ("fill", "continue"), times,
+    rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
+    """
+    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
+    plan = plan_of(former, how)
+    same = judge_of(keep, found.rows, plan.sure)
+    about = {
+        "rows": digest(found.rows),
+        "how": vars(plan),
+        "model": former.family,
+        "keep": str(type(keep)) + str(keep)[:9],
+    }
+    with nullcontext() if out is None else Resumed(Path(out), about) as file:
+        made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
+        for some in candidates(former, found.rows[len(made) :], plan):
+            made += some
+            if file is not None:
+                file.write(*({"made": texts} for texts in some))
+            if tell is not None:
+                tell("examples", len(made), len(found.rows), plan.way)
+        rows, left = sifted(found.rows, made, same)
+        if file is not None:
+            file.finish(lambda _, whole: whole.writelines(lines(rows)))
+    words = ", ".join(f"{count:,} {LEFT[why]}" for why, count in left.items() if count)
+    total = sum(map(len, made))
+    said = f"{len(rows):,} new examples out of {len(found.rows):,}; left out of {total:,}: {words or 'none'}"
+    return Augmented(rows, left, said)
+
+
+def plan_of(former: Former, how: dict[str, Any]) -> How:
+    """The settings; the way is what the model can do, if it is not said."""
+    if odd := [name for name in how if name not in How.__dataclass_fields__]:
+        raise Error(f"augment does not take {odd[0]!r}", fix="it takes " + ", ".join(How.__dataclass_fields__))
+    masks = former.head in ("mlm", "pretraining")
+    return How(**{"way": "fill" if masks else "continue", **how})
+
+
+def candidates(former: Former, rows: Sequence[Row], how: How) -> Iterator[list[list[str]]]:
+    """For some examples at a time, `times` new texts each."""
+    for low in range(0, len(rows), CHUNK):
+        some = rows[low : low + CHUNK]
+        fronts = [front(row, how) for row in some]
+        if how.way == "fill":
+            texts = [row["text"] for row in some for _ in range(how.times)]
+            keys = [(how.seed, key(row["text"]), turn) for row in some for turn in range(how.times)]
+            given = [f for f in fronts for _ in range(how.times)]
+            new = refill(former, texts, given, keys, how.rate, how.top, how.temperature)
+        else:
+            new = continued(former, some, fronts, how)
+        yield [new[i : i + how.times] for i in range(0, len(new), how.times)]
+
+
+def front(row: Row, how: How) -> str:
+    """What the model reads before a text."""
+    return f"{how.names.get(row['label'], row['label'])}: " if how.conditional else ""
+
+
+def continued(former: Former, rows: Sequence[Row], fronts: Sequence[str], how: How) -> list[str]:
+    """The beginnings of texts, gone on with; of a conditional model, whole texts behind the label."""
+    begun = [begin(row["text"], how.rate) for row in rows]
+    prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
+    found = generate(
+        former, prompts, how.tokens, samples=how.times, top_k=how.top, temperature=how.temperature, seed=how.seed,
+        stop=("\n",),
+    )  # fmt: skip
+    several = [texts if isinstance(texts, list) else [texts] for texts in found]
+    return [joined(b, text) for b, texts in zip(begun, several, strict=True) for text in texts]
+
+
+def joined(begun: str, text: str) -> str:
+    """A beginning and what was written behind it, in one line."""
+    return " ".join(f"{begun}{text}".split())
+
+
+def begin(text: str, rate: float) -> str:
+    """The first words of a text: what is left when the last `rate` of them are to be written anew."""
+    words = text.split()
+    return " ".join(words[: math.floor(len(words) * (1 - rate))])
+
+
+def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Callable[[list[Row]], list[bool]]) -> Any:
+    """New rows that are new, and whose label stays; and a count of the others."""
+    left: Counter[str] = Counter(dict.fromkeys(LEFT, 0))
+    seen = {plain(row["text"]) for row in rows}
+    new: list[Row] = []
+    for number, (row, texts) in enumerate(zip(rows, made, strict=True)):
+        own = plain(row["text"])
+        for text in texts:
+            form = plain(text)
+            why = "empty" if not form else "same" if form == own else "duplicate" if form in seen else None
+            if why is not None:
+                left[why] += 1
+                continue
+            seen.add(form)
+            new.append({**row, "text": normalise(text), "from": number})
+    good = same(new) if new else []
+    left["label"] += good.count(False)
+    return [row for row, yes in zip(new, good, strict=True) if yes], dict(left)
+
+
+def plain(text: str) -> str:
+    """What two texts have in common that differ in spaces, punctuation or case alone; of signs alone, the text."""
+    return PUNCTUATION.sub(" ", normalise(text).lower()).strip() or "".join(normalise(text).split())
+
+
+def judge_of(keep: Any, rows: Sequence[Row], sure: float) -> Callable[[list[Row]], list[bool]]:
+    """Says of rows whether a classifier gives them the label that they have."""
+    if keep is None:
+        return lambda new: [True] * len(new)
+    if keep == "linear":
+        from ..tasks.baseline import Linear
+
+        model = Linear(rows)
+        index = {label: i for i, label in enumerate(model.labels)}
+
+        def same(new: list[Row]) -> list[bool]:
+            if model.several:
+                return [set(a) == set(row["label"]) for a, row in zip(model.guess(new), new, strict=True)]
+            shares = model.sure(new)
+            own = [share[index[row["label"]]] for share, row in zip(shares, new, strict=True)]
+            return [bool(p >= max(sure, share.max())) for p, share in zip(own, shares, strict=True)]
+
+        return same
+    if not isinstance(keep, Former):
+        raise Error(f"{keep!r} does not judge labels", fix="take 'linear', a fine-tuned model, or None")
+
+    def by_model(new: list[Row]) -> list[bool]:
+        said = keep.classify([(row["text"], row["other"]) if row.get("other") else row["text"] for row in new])
+        return [s.label == row["label"] and s.probability >= sure for s, row in zip(said, new, strict=True)]
+
+    return by_model
+
+
+def teach(
+    former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0, names: Any = None,
+    tell: Tell | None = None, **settings: Any,
+) -> Former:  # fmt: skip
+    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True."""
+    from ..interop.directory import save
+    from ..training.pretrain import pretrain
+
+    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
+    how, folder = How(conditional=True, names=names or {}), Path(folder)
+    if former.tokenizer is None:
+        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
+    texts = [front(row, how) + row["text"] for row in found.rows]
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "start").exists():
+        save(former, folder / "start")
+    total = sum(len(ids) + 2 for ids in former.tokenizer.encode_batch(texts))
+    length = min(getattr(former.config, "context", None) or 128, 128)
+    step = min(2048, max(length, total // 4))
+    train_ = {
+        "steps": max(1, math.ceil(epochs * total / step)),
+        "tokens": step,
+        "length": length,
+        "lr": 1e-4,
+        **settings,
+    }
+    run = pretrain(
+        former.family, texts, init=folder / "start", out=folder / "run", tokenizer=former.tokenizer, resume=True,
+        train=train_, tell=tell,
+    )  # fmt: skip
+    return run.former
+
+
+def digest(rows: Sequence[Row]) -> str:
+    """What tells these examples from others."""
+    return hashlib.sha256(repr([(row["text"], row.get("other"), row["label"]) for row in rows]).encode()).hexdigest()
+
+
+def key(text: str) -> int:
+    """A number for a text: the same example is changed the same way wherever it stands."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
+
+
+def lines(rows: Sequence[Row]) -> Iterator[bytes]:
+    """Rows as JSON lines."""
+    for row in rows:
+        kept = {name: value for name, value in row.items() if value is not None}
+        yield json.dumps(kept, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,149 @@
+"""New examples: only words change, labels are judged, nothing twice, the same for any batch, and after a stop."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+
+import pytest
+
+import formers
+from formers import Error
+from formers.data.resumed import Resumed
+from formers.generation import augment as module
+from formers.generation.augment import augment, plain, teach
+from formers.generation.refill import refill
+from tests.cli.test_embed import run
+from tests.inspection.test_likelihood import speaker
+
+ROWS = [
+    {"text": "the cat sat on the mat", "other": None, "label": "a"},
+    {"text": "배를 타고 강을 건넜다.", "other": None, "label": "b"},
+    {"text": "the bank was closed, and the cat sat", "other": None, "label": "a"},
+    {"text": unicodedata.normalize("NFD", "배가 아파서 병원에 갔다!"), "other": None, "label": "b"},
+    {"text": "👩‍👩‍👧 ❤️ 좋아요 don't", "other": None, "label": "b"},
+    {"text": "…", "other": None, "label": "a"},
+]
+
+
+@pytest.fixture(scope="module")
+def bert():
+    return speaker("bert")
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return speaker("gpt2")
+
+
+def test_only_words_change(bert):
+    texts = [row["text"] for row in ROWS]
+    keys = [(0, i, 0) for i in range(len(texts))]
+    new = refill(bert, texts, [""] * len(texts), keys, 0.3, 50, 1.0)
+    assert new[5] == "…"  # there is no word
+    changed = 0
+    for old, text in zip(texts[:3], new[:3], strict=True):
+        before, after = old.split(), text.split()
+        assert len(before) == len(after)
+        differ = [a for a, b in zip(before, after, strict=True) if a != b]
+        assert 0 <= len(differ) <= max(1, round(0.3 * (len(before) + 1)))
+        changed += len(differ)
+    assert changed
+    assert all("[" not in text for text in new)
+    alone = [refill(bert, [t], [""], [k], 0.3, 50, 1.0)[0] for t, k in zip(texts, keys, strict=True)]
+    assert alone == new
+    assert new[4].startswith("👩‍👩‍👧 ❤️")
+    front = refill(bert, texts[:1], ["cat: "], keys[:1], 1.0, 50, 1.0)[0]
+    assert not front.startswith("cat:")
+    assert refill(bert, [" ".join(texts[:1] * 30)], [""], keys[:1], 0.5, 5, 1.0)[0].endswith("the cat sat on the mat")
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2"])
+def test_new_labelled_and_reproducible(name, bert, gpt):
+    f = bert if name == "bert" else gpt
+    made = augment(f, ROWS, times=3, rate=0.5, keep=None, tokens=8, seed=3)
+    assert made.rows
+    known = {plain(row["text"]) for row in ROWS}
+    forms = [plain(row["text"]) for row in made.rows]
+    assert len(set(forms)) == len(forms)
+    assert not set(forms) & known
+    for row in made.rows:
+        assert row["label"] == ROWS[row["from"]]["label"]
+        assert unicodedata.is_normalized("NFC", row["text"])
+    assert augment(f, ROWS, times=3, rate=0.5, keep=None, tokens=8, seed=3).rows == made.rows
+    assert augment(f, ROWS, times=3, rate=0.5, keep=None, tokens=8, seed=4).rows != made.rows
+    assert sum(made.left.values()) + len(made.rows) == 3 * len(ROWS)
+
+
+def test_labels_are_judged(bert, monkeypatch):
+    whole = augment(bert, ROWS, times=3, rate=0.9, keep=None, top=300, temperature=3.0)
+    some = augment(bert, ROWS, times=3, rate=0.9, top=300, temperature=3.0)
+    assert some.left["label"] == len(whole.rows) - len(some.rows) > 0
+    assert all(row in whole.rows for row in some.rows)
+    from formers.tasks.baseline import Linear
+
+    model = Linear(ROWS)
+    assert all(guess == row["label"] for row, guess in zip(some.rows, model.guess(some.rows), strict=True))
+    strict = augment(bert, ROWS, times=3, rate=0.9, top=300, temperature=3.0, sure=0.99)
+    assert len(strict.rows) < len(some.rows)
+
+
+def test_stopped_and_gone_on(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "CHUNK", 2)
+    whole = augment(bert, ROWS, tmp_path / "whole.jsonl", times=2, keep=None)
+    write, calls = Resumed.write, []
+
+    def stop(self, *records):
+        calls.append(records)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        write(self, *records)
+
+    monkeypatch.setattr(Resumed, "write", stop)
+    with pytest.raises(KeyboardInterrupt):
+        augment(bert, ROWS, tmp_path / "new.jsonl", times=2, keep=None)
+    again = augment(bert, ROWS, tmp_path / "new.jsonl", times=2, keep=None)
+    assert len(calls) == 4
+    assert again.rows == whole.rows
+    assert (tmp_path / "new.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    read = formers.tasks.examples.read_examples(tmp_path / "new.jsonl")  # what comes out can be learned from
+    assert [row["text"] for row in read.rows] == [row["text"] for row in whole.rows]
+
+
+def test_after_learning_the_labels(gpt, tmp_path):
+    f = teach(gpt, ROWS[:4], tmp_path, epochs=2, names={"a": "animals"})
+    assert f.family == "gpt2"
+    before, after = (g.model.state_dict() for g in (gpt, f))
+    assert any(not (before[name] == after[name]).all() for name in before)
+    made = augment(f, ROWS[:4], conditional=True, rate=1.0, times=2, keep=None, tokens=6, names={"a": "animals"})
+    assert len(made.rows) + sum(made.left.values()) == 8
+    assert not any(row["text"].startswith("animals") for row in made.rows if row["from"] == 0)
+
+
+def test_the_command(bert, tmp_path, capsys):
+    formers.save(bert, tmp_path / "model")
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
+    (tmp_path / "few.jsonl").write_text(lines, encoding="utf-8")
+    command = ("augment", tmp_path / "model", "--train", tmp_path / "few.jsonl", "--times", "2", "--keep", "none")
+    code, out, _ = run(capsys, *command, "--out", tmp_path / "more.jsonl")
+    assert code == 0
+    assert "new examples out of 6" in out
+    rows = [json.loads(line) for line in (tmp_path / "more.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert rows
+    assert set(rows[0]) == {"text", "label", "from"}
+    assert run(capsys, *command, "--out", tmp_path / "more.jsonl")[0] == 2  # it is there already
+    assert run(capsys, *command, "--out", tmp_path / "more.csv")[0] == 2
+
+
+def test_refusals(bert, gpt):
+    for call, word in (
+        (lambda: augment(bert, ROWS, way="sing"), "not made by"),
+        (lambda: augment(bert, ROWS, odd=1), "does not take 'odd'"),
+        (lambda: augment(bert, ROWS, times=0), "at least 1"),
+        (lambda: augment(bert, ROWS, rate=0), "shares"),
+        (lambda: augment(bert, ROWS, keep="magic"), "does not judge"),
+        (lambda: augment(gpt, ROWS, way="fill"), "fills no blanks"),
+        (lambda: augment(bert, [{"x": 1}]), "which columns"),
+    ):
+        with pytest.raises(Error, match=word):
+            call()

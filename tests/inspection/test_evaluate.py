@@ -1,0 +1,112 @@
+"""Measures of language models: perplexity by hand, minimal pairs, choices and last words where the answer is known."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.inspection.evaluate import cloze, pairs, perplexity
+from formers.inspection.likelihood import likelihood
+from tests.cli.test_embed import run
+from tests.inspection.test_embed import TEXTS
+from tests.inspection.test_likelihood import speaker
+
+
+@pytest.fixture(scope="module")
+def gpt():
+    return speaker("gpt2")
+
+
+def knows(f, text, steps=60):
+    """Teach a small decoder one text by heart."""
+    front = f.tokenizer.id("bos") if f.tokenizer.id("bos") is not None else f.config.bos
+    ids = torch.tensor([[front, *f.tokenizer.encode(text, special=False)]])
+    best = torch.optim.Adam(f.model.parameters(), 0.02)
+    for _ in range(steps):
+        loss = torch.nn.functional.cross_entropy(f.logits(ids[:, :-1])[0], ids[0, 1:])
+        best.zero_grad()
+        loss.backward()
+        best.step()
+    return f
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return knows(speaker("gpt2"), TEXTS[0])
+
+
+def test_perplexity_by_hand(gpt):
+    found = perplexity(gpt, TEXTS[:3])
+    ones = likelihood(gpt, TEXTS[:3])
+    nats, tokens = -sum(one.total for one in ones), sum(len(one.logs) for one in ones)
+    assert next(iter(found)) == "perplexity"
+    assert found["perplexity"] == pytest.approx(math.exp(nats / tokens))
+    words = sum(len(text.split()) for text in TEXTS[:3])
+    assert found["perplexity_word"] == pytest.approx(math.exp(nats / words))
+    assert found["bits_byte"] == pytest.approx(nats / found["bytes"] / math.log(2))
+    assert found["bytes"] == sum(len(one.text.encode()) for one in ones)
+
+
+def test_what_was_learned_is_likelier(learned):
+    text = TEXTS[0]
+    assert perplexity(learned, [text])["perplexity"] < 2
+    assert pairs(learned, [(text, text.replace("cat", "bank")), (text, "mat the on sat")]) == {
+        "accuracy": 1.0, "accuracy_token": 1.0,
+    }  # fmt: skip
+    assert pairs(learned, [(text, text)])["accuracy"] == 0  # a draw is not right
+    found = learned.evaluate([{"good": text, "bad": "closed. was bank the"}])
+    assert (found.kind, found.measures["accuracy"]) == ("pairs", 1)
+    rows = [{"text": "The cat sat on", "choices": ["the mat, and", "closed mat the"], "label": 0}]
+    found = learned.evaluate(rows)
+    assert (found.kind, found.measures["accuracy"]) == ("choices", 1)
+    rows = [{"text": "The cat sat on", "choices": ["closed mat", "the"], "label": 0}]
+    assert learned.evaluate(rows).measures["accuracy"] == 0
+    assert learned.evaluate([text]).kind == "perplexity"
+    assert cloze(learned, [text])["accuracy"] == 1
+    assert cloze(learned, [text, "The cat sat on the bank"])["accuracy"] == 0.5
+    assert learned.score(text).perplexity == pytest.approx(perplexity(learned, [text])["perplexity"])
+
+
+def test_masked_and_paired():
+    bert, t5 = speaker("bert"), speaker("t5")
+    assert bert.evaluate(TEXTS[:2]).measures["perplexity"] > 1
+    rows = [{"text": "x", "choices": ["the mat", "강을"], "label": 1}]
+    assert bert.evaluate(rows).kind == t5.evaluate(rows).kind == "choices"
+    assert 0 <= cloze(bert, [TEXTS[0]])["accuracy"] <= 1
+    found = t5.evaluate([{"en": "The cat", "ko": "배를"}])
+    want = likelihood(t5, ("The cat", "배를"))
+    assert found.measures["perplexity"] == pytest.approx(want.perplexity)
+    with pytest.raises(Error, match="last word"):
+        t5.evaluate([{"en": "The cat", "ko": "배를"}], "cloze")
+
+
+def test_the_command(learned, tmp_path, capsys):
+    formers.save(learned, tmp_path / "model")
+    (tmp_path / "pairs.jsonl").write_text(
+        json.dumps({"sentence_good": TEXTS[0], "sentence_bad": "mat on"}) + "\n", encoding="utf-8"
+    )
+    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "pairs.jsonl", "--as-json")
+    assert (code, json.loads(out)["accuracy"]) == (0, 1.0)
+    (tmp_path / "text.txt").write_text(TEXTS[0] + "\n", encoding="utf-8")
+    code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--stride", "8")
+    assert code == 0
+    assert "perplexity" in out
+    code, _, err = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs")
+    assert code == 2
+    assert "which column is good" in err
+
+
+def test_refusals(gpt):
+    for call, word in (
+        (lambda: gpt.evaluate(TEXTS, "taste"), "no measure"),
+        (lambda: gpt.evaluate([{"good": "x", "bad": ""}]), "row 1"),
+        (lambda: cloze(gpt, ["one"]), "fewer than two"),
+        (lambda: gpt.evaluate([{"text": "x", "label": "1"}], "task"), "does not classify"),
+    ):
+        with pytest.raises(Error, match=word):
+            call()
