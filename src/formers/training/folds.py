@@ -77,8 +77,8 @@ def compare(
     **how: Any,
 ) -> Comparison:
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch=16,32"), `seeds` and `folds`; runs that are done
-    are not repeated. With folds, each part of the examples is the test once, and the epoch is chosen by some of the others.
-    The measures are those of the test examples, else of the held-out ones."""
+    are not repeated. With folds, each part of the examples is the test once, and some others choose the epoch. The
+    measures are those of the test examples, else of the held-out ones."""
     if folds == 1 or folds < 0 or seeds < 1:
         raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take folds=5, seeds=3")
     if folds and (valid is not None or test is not None):
