@@ -156,5 +156,5 @@ def check(name: str, value: Any, least: float, most: float, low: bool, high: boo
         bounds = "a number"
     else:
         bounds = f"{'at least' if low else 'above'} {least}"
-        bounds += "" if most > 2**20 else f" and {'at most' if high else 'below'} {most}"
+        bounds += "" if most == float("inf") else f" and {'at most' if high else 'below'} {most}"
     raise Error(f"{name} must be {bounds}, got {shown(value)}", fix=ADVICE.get(name, "leave it out for the usual"))
