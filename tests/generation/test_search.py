@@ -146,7 +146,7 @@ def by_hand(logs_of, source, beams, tokens, alpha, early):
 def test_beams_by_hand(family):
     f = lively(family, **({"heads": 2, "context": 20} if family == "gpt2" else {}))
     known = functools.cache(lambda source, text: next_logs(f, source, text).tolist())
-    prompts, lengths, ways = [[3, 5], [4, 6, 3, 2, 5]], set(), set()
+    prompts, lengths = [[3, 5], [4, 6, 3, 2, 5]], set()
     for alpha, beams, early in itertools.product((0.0, 1.6), (3,), (True, False, "never")):
         want = [by_hand(known, p, beams, 7, alpha, early) for p in prompts]
         got = written_by(f, prompts, beams=beams, samples=beams, tokens=7, length_penalty=alpha, early=early)
@@ -154,9 +154,7 @@ def test_beams_by_hand(family):
         scores = [[score for _, score in row] for row in want]
         assert [[one.score for one in row] for row in got] == [pytest.approx(row, abs=1e-4) for row in scores]
         lengths |= {len(text) for row in want for text, _ in row}
-        ways.add((alpha, beams, str(scores)))
     assert len(lengths) > 2
-    assert len(ways) > 2, "it does not matter when one stops"
 
 
 @pytest.mark.parametrize(("early", "best"), [(True, [3]), (False, [3]), ("never", [2] * 12)])
