@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
 import sys
 
 import pytest
@@ -127,3 +128,11 @@ def test_a_long_prompt_is_not_cut_in_silence(capsys, models):
 def test_help_has_examples(verb, capsys):
     out = run(capsys, verb, "--help")[1]
     assert f"formers {verb} my-" in out
+
+
+def test_a_start_does_not_import_the_compiler(models):
+    """torch._dynamo takes more than a second to import, and nothing here is compiled."""
+    code = f"import sys; from formers.cli.main import main\ntry: main(['fill', {str(models / 'bert')!r}, 'the ___'])\n"
+    code += "finally: print('torch' in sys.modules, 'torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.rstrip().endswith("True False"), done.stderr

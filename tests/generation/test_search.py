@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 
@@ -120,14 +121,14 @@ def next_logs(f, source, text):
     return f.logits(torch.tensor([[*source, *text]]))[0, -1].log_softmax(-1)
 
 
-def by_hand(f, source, beams, tokens, alpha):
+def by_hand(logs_of, source, beams, tokens, alpha, early):
     """A beam search as one would write it down: texts, their log-probabilities, and those that are complete."""
     running, complete = [(0.0, [])], []
     for length in range(1, tokens + 1):
         tried = [
             (score + float(logs[token]), [*text, token])
             for score, text in running
-            for logs in (next_logs(f, source, text),)
+            for logs in (logs_of(tuple(source), tuple(text)),)
             for token in range(len(logs))
         ]
         tried.sort(key=lambda one: -one[0])
@@ -135,7 +136,8 @@ def by_hand(f, source, beams, tokens, alpha):
         complete += [(score / length**alpha, text) for score, text in tried[:beams] if ends(text)]
         complete = sorted(complete, key=lambda one: -one[0])[:beams]
         running = [one for one in tried if not ends(one[1])][:beams]
-        if len(complete) == beams and running and running[0][0] / length**alpha <= complete[-1][0]:
+        reach = tokens if early == "never" and alpha > 0 else length
+        if len(complete) == beams and (early is True or (running and running[0][0] / reach**alpha <= complete[-1][0])):
             break
     return [(text[:-1] if text[-1] == 1 else text, score) for score, text in complete]
 
@@ -143,15 +145,26 @@ def by_hand(f, source, beams, tokens, alpha):
 @pytest.mark.parametrize("family", [*ALONE, "gpt2"])
 def test_beams_by_hand(family):
     f = lively(family, **({"heads": 2, "context": 20} if family == "gpt2" else {}))
-    prompts, lengths = [[3, 5], [4, 6, 3, 2, 5], [6]], set()
-    for alpha, beams in ((0.0, 2), (1.0, 3), (1.6, 4)):
-        want = [by_hand(f, p, beams, 6, alpha) for p in prompts]
-        got = written_by(f, prompts, beams=beams, samples=beams, tokens=6, length_penalty=alpha)
+    known = functools.cache(lambda source, text: next_logs(f, source, text).tolist())
+    prompts, lengths = [[3, 5], [4, 6, 3, 2, 5]], set()
+    for alpha, beams, early in itertools.product((0.0, 1.6), (3,), (True, False, "never")):
+        want = [by_hand(known, p, beams, 7, alpha, early) for p in prompts]
+        got = written_by(f, prompts, beams=beams, samples=beams, tokens=7, length_penalty=alpha, early=early)
         assert [[one.ids for one in row] for row in got] == [[text for text, _ in row] for row in want]
         scores = [[score for _, score in row] for row in want]
         assert [[one.score for one in row] for row in got] == [pytest.approx(row, abs=1e-4) for row in scores]
         lengths |= {len(text) for row in want for text, _ in row}
     assert len(lengths) > 2
+
+
+@pytest.mark.parametrize(("early", "best"), [(True, [3]), (False, [3]), ("never", [2] * 12)])
+def test_an_unlikely_beginning_may_become_the_best_text(early, best):
+    """Token 2 is rare at first and then certain: when it is long, log p / n² is better than that of all short texts."""
+    table = torch.tensor([[0.0, 0.6, 0.007, 0.393], [0.25] * 4, [0.0, 0.0001, 0.9999, 0.0], [0.01, 0.97, 0.01, 0.01]])
+    desk = Desk(lively("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
+    desk.read = lambda probe=None: table[[text[-1] for text in desk.texts]].clamp(min=1e-9).log()
+    rule = rules(desk.former, Options(beams=2, tokens=12, length_penalty=2.0, early=early))
+    assert written(desk, rule)[0][0].ids == best
 
 
 @torch.no_grad()

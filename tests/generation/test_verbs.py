@@ -145,7 +145,8 @@ def test_odd_texts():
 def test_rules_of_a_checkpoint():
     f = model("bart")
     said = {"forced_bos_token_id": 7, "forced_eos_token_id": 2, "suppress_tokens": [9, 10],
-            "bad_words_ids": [[11], [8, 12]], "begin_suppress_tokens": [13], "eos_token_id": [2, 3]}  # fmt: skip
+            "bad_words_ids": [[11], [8, 12], [9999], [5, -1], [2]],
+            "begin_suppress_tokens": [13], "eos_token_id": [2, 3]}  # fmt: skip
     f.kept["generation_config.json"] = json.dumps(said).encode()
     law = rules(f, Options(tokens=5, temperature=0, min_tokens=3))
     assert (law.first, law.last, law.ends, law.never) == ((7,), (2,), (2, 3), (9, 10, 11))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..data.draws import uniform
-from .options import Options
+
+if TYPE_CHECKING:
+    from .options import Options
 
 NEVER = -torch.inf
 

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..config import shown
+from ..config import shown, suggest
 from ..errors import Error
+from .choose import draw, warp
 
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical")
 SEARCHED = ("length_penalty", "coverage", "early", "normalise")
@@ -119,8 +120,6 @@ class Options:
 
     def pick(self, logits: Tensor, step: Any, sample: Any = 0) -> Tensor:
         """(rows, vocab) → (rows,) tokens. A row's draw depends on the seed, its sample's number and the step alone."""
-        from .choose import draw, warp
-
         return logits.argmax(-1) if self.temperature == 0 else draw(warp(logits, self), self.seed, sample, step)
 
 
@@ -129,8 +128,6 @@ def options(given: dict[str, Any], **usual: Any) -> Options:
     known = [f.name for f in fields(Options)]
     for name in given:
         if name not in known:
-            from ..config import suggest
-
             raise Error(f"unknown option {name!r}", fix=suggest(name, known))
     return Options(**{**usual, **{name: value for name, value in given.items() if value is not None}})
 
@@ -156,5 +153,5 @@ def check(name: str, value: Any, least: float, most: float, low: bool, high: boo
         bounds = "a number"
     else:
         bounds = f"{'at least' if low else 'above'} {least}"
-        bounds += "" if most > 2**20 else f" and {'at most' if high else 'below'} {most}"
+        bounds += "" if most == float("inf") else f" and {'at most' if high else 'below'} {most}"
     raise Error(f"{name} must be {bounds}, got {shown(value)}", fix=ADVICE.get(name, "leave it out for the usual"))

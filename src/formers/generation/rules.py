@@ -84,7 +84,8 @@ def rules(former: Former, options: Options, first: int | None = None) -> Rules:
     if not isinstance(bad, list) or not all(isinstance(w, list) and w and all(type(i) is int for i in w) for w in bad):
         raise Error(f"bad_words_ids: {shown(bad)} are no rows of tokens", where=FILES[0], fix="correct it")
     ends = tuple(end_marks(former))
-    rows = [tuple(row) for row in bad if not (len(row) == 1 and row[0] in ends)]
+    known = [tuple(row) for row in bad if all(0 <= i < vocab for i in row)]  # what is no token cannot come anyway
+    rows = [row for row in known if not (len(row) == 1 and row[0] in ends)]
     rows += [row for word in options.banned for row in spelled(former, word, vocab)]
     never = {row[0] for row in rows if len(row) == 1} | set(tokens("suppress_tokens"))
     if former.family == "transformer" and former.config.pad not in (None, *ends):
@@ -96,7 +97,7 @@ def rules(former: Former, options: Options, first: int | None = None) -> Rules:
         tuple(end for end in ends if 0 <= end < vocab),
         () if not former.pair else tokens("forced_bos_token_id") if first is None else (first,),
         tokens("forced_eos_token_id"),
-        tuple(sorted(one for one in never if one < vocab)),
+        tuple(sorted(never)),
         tokens("begin_suppress_tokens"),
         tuple(row for row in rows if len(row) > 1),
         former.tokenizer and (former.tokenizer.target or former.tokenizer),
