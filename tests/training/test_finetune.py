@@ -35,7 +35,7 @@ def tune(model="bert", rows=ROWS, valid=ROWS[:16], **more):
     sizes = more.pop("sizes", TINY if model == "bert" else {})
     pieces = {} if os.path.isdir(model) else {"pieces": 300}
     over = {**{f"model.{key}": value for key, value in sizes.items()}, **more.pop("overrides", {})}
-    settings = {"epochs": 1, "batch": 16, **pieces, "overrides": over, **more}
+    settings = {"epochs": 1, "batch": 16, "checks": 0.2, **pieces, "overrides": over, **more}
     return formers.finetune(model, rows, valid, **settings)
 
 
@@ -91,7 +91,7 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
 
 
 def test_patience_ends_a_run(tmp_path):
-    run = tune(out=tmp_path, epochs=50, patience=2, lr=0.0)
+    run = tune(out=tmp_path, epochs=50, checks=1, patience=2, lr=0.0)
     looks = [row for row in run.history if "held" in row]
     assert len(looks) == 3, "the first, and two that were no better"
 
@@ -188,9 +188,10 @@ def test_several_labels_and_balanced_classes(tmp_path, checkpoint):
     tune(str(checkpoint), balance=True, out=tmp_path / "balanced")
 
 
+@pytest.mark.full
 def test_labels_as_words_behind_a_prefix(tmp_path):
     sizes = {"dim": 32, "layers": 1, "heads": 2}
-    run = tune("bart", text=True, prefix="sentiment: ", epochs=20, patience=0, lr=3e-3, out=tmp_path, sizes=sizes)
+    run = tune("bart", text=True, prefix="sentiment: ", epochs=50, patience=0, lr=3e-3, out=tmp_path, sizes=sizes)
     former = formers.load(tmp_path / "model")
     found = former.classify(ASKED)
     assert former.head == "lm"
@@ -234,7 +235,7 @@ def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
     assert run.valid["accuracy"] == 1.0
 
 
-@pytest.mark.parametrize("family", ["transformer", "seq2seq"])
+@pytest.mark.parametrize("family", ["transformer", pytest.param("seq2seq", marks=pytest.mark.full)])
 def test_pairs_are_translated(tmp_path, family):
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     rows = [{"text": f"{a} {b}", "target": f"{words[a]} {words[b]}"} for a in words for b in words] * 3
@@ -280,6 +281,7 @@ def test_bad_input_is_one_line(tmp_path, given, match):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.full
 def test_real_questions(tmp_path, data):
     files = [data / "classify" / f"trec.{part}.tsv.xz" for part in ("train", "test")]
     sizes = {"model.embed": 64, "model.filters": 32}
