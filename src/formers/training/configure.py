@@ -181,6 +181,8 @@ def worded(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+    if isinstance(value, dict):  # "translate: " is a text
+        return text
     if isinstance(value, str):  # YAML 1.1 does not take 1e-3 for a number
         try:
             return float(value)

@@ -100,6 +100,10 @@ def finetune(
     lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config` file. With `resume`, a run in `out`
     goes on where it stopped. `tell`, `say` and `hook` are those of formers.pretrain.
     """
+    if task == "lm":
+        raise Error(
+            "to go on with a language model is pretraining", fix="formers pretrain FAMILY --init MODEL --data FILE"
+        )
     began, tell = time.perf_counter(), tell or (lambda *_: None)
     sources = {"train": train, "valid": valid, "test": test}
     given = single(settings, overrides, sources, columns)
@@ -337,8 +341,14 @@ def keep(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) 
 def read_again(source: Any, name: str, parts: Mapping[str, Examples]) -> list[dict[str, Any]]:
     """The rows of a part as they were given, held-out ones included."""
     rows = parts[name].rows
-    held = name == "train" and "held out" in parts["valid"].said
-    return [*rows, *parts["valid"].rows] if held else rows
+    if name == "train" and "held out" in parts["valid"].said:
+        rows = [*rows, *parts["valid"].rows]
+    return [bare(row) for row in rows]
+
+
+def bare(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without what it does not have."""
+    return {key: value for key, value in row.items() if value is not None}
 
 
 def identity(examples: Examples) -> str:

@@ -16,7 +16,7 @@ from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
 from .configure import worded
-from .finetune import Tuned, finetune
+from .finetune import Tuned, bare, finetune
 from .pretrain import fresh
 from .report import put, rows_of
 
@@ -128,7 +128,7 @@ def parted(whole: Examples, folds: int, fold: int) -> tuple[list[dict[str, Any]]
         raise Error(f"{len(whole.rows)} examples do not make {folds} folds", fix="take fewer")
     order = shuffled(len(whole.rows), 0, 0, 0xF01D).tolist()
     mine = set(order[fold::folds])
-    rows = whole.rows
+    rows = [bare(row) for row in whole.rows]
     return [row for i, row in enumerate(rows) if i not in mine], [row for i, row in enumerate(rows) if i in mine]
 
 

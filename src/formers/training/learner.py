@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
 from safetensors.torch import load_file as safe_load
 from safetensors.torch import save_file as safe_save
@@ -33,9 +35,10 @@ from ..tasks.examples import Examples
 from ..tasks.inputs import start_token
 from ..tasks.predict import part_of
 from ..tasks.task import NUMBER, TASKS, Task, window
-from ..text.templates import FAMILY
+from ..text.templates import FAMILY, style
 from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
+from .adopt import resized
 from .tuning import Tune, Wanted
 
 Rows = Sequence[dict[str, Any]]
@@ -117,21 +120,49 @@ def opened(wanted: Wanted, head: str, labels: tuple[str, ...], task: Task) -> Fo
     own, config = described(wanted.source)
     if config is not None:
         able(member(wanted.family).family, config, task, wanted.family)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "new, untrained")  # as it should be
+        return fitted(wanted, head, labels, own)
+
+
+def fitted(wanted: Wanted, head: str, labels: tuple[str, ...], own: str | None) -> Former:
+    """The checkpoint, whose own head is `own`, with the head of the task."""
+    if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
+        return refitted(load(wanted.source, head="none"), head, labels, wanted.train.seed)
+    if wanted.family == "gpt" and head != "lm":
+        former = load(wanted.source, head="lm")
+        if former.tokenizer is not None and former.tokenizer.id("cls") is None:
+            return refitted(marked(former), head, labels, wanted.train.seed)
     if own != head:
         return load(wanted.source, head=head, labels=list(labels) or None)
     former = load(wanted.source)
-    if not labels or former.labels == labels:
-        return former
+    return former if not labels or former.labels == labels else refitted(former, head, labels, wanted.train.seed)
+
+
+def refitted(former: Former, head: str, labels: tuple[str, ...], seed: int) -> Former:
+    """The same body with another head, or one for other labels."""
     new = empty(former.family, former.config, head, labels)
     new.model.to_empty(device="cpu")
-    initialise(new.model, member(former.family).family.init(new.config), wanted.train.seed)
+    initialise(new.model, member(former.family).family.init(new.config), seed)
     old = dict(former.model.named_parameters())
     with torch.no_grad():
         for name, weight in new.model.named_parameters():
             if name in old and old[name].shape == weight.shape and ".out." not in name:
                 weight.copy_(old[name])
-    new.tokenizer, new.kept = former.tokenizer, {}
+    new.tokenizer = former.tokenizer
     return new
+
+
+def marked(former: Former) -> Former:
+    """GPT with the three tokens that fine-tuning adds: start, delimiter, extract (§3.3)."""
+    old = former.tokenizer
+    assert old is not None
+    rust = tokenizers.Tokenizer.from_str(old.text)
+    wanted = style("gpt")
+    rust.add_special_tokens(list(wanted.last))
+    wanted.finish(rust, {token: rust.token_to_id(token) or 0 for token in wanted.last})
+    roles = {role: token for role, token in wanted.special.items() if token in wanted.last}
+    return resized(former, old, Tokenizer(rust.to_str(), {**old.special, **roles}), {})
 
 
 def described(source: str) -> tuple[str | None, Any]:
@@ -254,7 +285,11 @@ def frozen(former: Former, tune: Tune) -> None:
 
 
 def settled(former: Former, tune: Tune, folder: Path) -> None:
-    """A model that has learnt, as it is saved: adapters merged in, or (ADAPTERS beside it) apart from the weights."""
+    """A model that has learnt, as it is saved: adapters merged in, or (ADAPTERS beside it) apart from the weights; a
+    language model that only helped to learn has gone."""
+    if former.head.endswith("+lm"):
+        former.head = former.head.removesuffix("+lm")
+        del former.model.heads["lm"]
     if not tune.lora:
         return
     body = former.model.body

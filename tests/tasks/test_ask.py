@@ -1,0 +1,152 @@
+"""The verbs of fine-tuned models, on models with random weights: forms, places and batches, not quality."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.errors import Error
+from formers.text.trainers import train
+
+TEXT = ["Anna lives in Seoul, and Bob lives in Paris.", "서울에 사는 안나는 파리에 간다.", "one two three"] * 4
+ODD = ["Anna", "안나", "cafe\u0301 👩\u200d🚀!", "a" * 300, "서울에 사는 Bob.", "\u1100\u1161 NFD"]
+
+
+def model(head, family="bert", labels=("no", "yes"), **more):
+    tokenizer = train(family, TEXT, 300)
+    sizes = {"dim": 16, "layers": 2, "heads": 2, "ff": 32, "context": 32}
+    if family == "t5":
+        sizes = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 32, "eos": tokenizer.id("eos"), "start": 0}
+    former = formers.build(family, head=head, labels=list(labels), vocab=len(tokenizer), **sizes, **more)
+    former.tokenizer = tokenizer
+    with torch.no_grad():
+        for weight in former.model.parameters():  # far from uniform answers
+            weight.mul_(4 if weight.dim() > 1 else 1)
+    return former
+
+
+@pytest.mark.parametrize("family", ["bert", "t5", "gpt2"])
+def test_classify_one_or_many_in_any_company(family):
+    former = model("classify", family)
+    many = former.classify(ODD)
+    for text, found in zip(ODD, many, strict=True):
+        alone = former.classify(text)
+        assert found.probabilities == pytest.approx(alone.probabilities, abs=1e-5)
+        assert sum(found.probabilities.values()) == pytest.approx(1)
+        assert found.label == max(found.probabilities, key=found.probabilities.get)
+    ids = torch.tensor([[*former.tokenizer.encode("Anna")]])
+    if family == "bert":
+        want = former.logits(ids)[0].softmax(-1).tolist()
+        assert list(many[0].probabilities.values()) == pytest.approx(want, abs=1e-5)
+
+
+def test_pairs_and_long_texts():
+    former = model("classify")
+    assert former.classify(("Anna", "Bob")) == former.classify([("Anna", "Bob")])[0]
+    assert former.classify(("Anna", "Bob")).probability != former.classify("Anna Bob").probability
+    long = " ".join(TEXT * 50)
+    assert 0 < former.classify(long).probability < 1
+    with pytest.raises(Error, match=r"text 1 has [\d,]+ tokens, and 30 fit"):
+        former.classify(long, long="error")
+    assert former.classify(("Anna", long)).label in ("no", "yes")
+    assert former.classify((long, long)).label in ("no", "yes")
+
+
+def test_a_megabyte_is_read():
+    assert model("classify").classify("가나다 라마 " * 60_000).label in ("no", "yes")
+
+
+BROKEN = [
+    ("", "text 1 is empty"),
+    (["a", " "], "text 2 is empty"),
+    ([], "there are no texts"),
+    ([3], "text 1 is no text but 3"),
+    ([("a", "b", "c")], "neither a text nor a pair"),
+]
+
+
+@pytest.mark.parametrize(("texts", "match"), BROKEN)
+def test_bad_texts_are_one_line(texts, match):
+    with pytest.raises(Error, match=match) as error:
+        model("classify").classify(texts)
+    assert "\n" not in str(error.value)
+
+
+def test_score_is_a_number():
+    former = model("classify", labels=("score",))
+    one = former.score(("Anna", "Bob"))
+    assert former.score([("Anna", "Bob"), "x"])[0] == pytest.approx(one, abs=1e-5)
+    with pytest.raises(Error, match="this model has 1 labels"):
+        former.classify("Anna")
+    with pytest.raises(Error, match="this model has 2 labels"):
+        model("classify").score("Anna")
+
+
+def test_tags_stand_where_the_words_are():
+    former = model("tag", labels=("O", "X", "Y"))
+    for text in [*ODD, " ".join(TEXT * 3)]:
+        found = former.tag(text)
+        assert all(text[w.start : w.end] == w.word for w in found)
+        assert "".join(w.word for w in found) == "".join(text.split())
+        again = former.tag([text, "Bob"])[0]
+        assert [w.tag for w in again] == [w.tag for w in found]
+    words = former.tag([["New", "York", "서울에"]])[0]
+    assert [(w.word, w.start) for w in words] == [("New", 0), ("York", 4), ("서울에", 9)]
+    with pytest.raises(Error, match="has a word that is none"):
+        former.tag([["a", ""]])
+
+
+def test_answers_stand_in_their_context():
+    former = model("answer")
+    context = " ".join(TEXT * 4)
+    found = former.answer("where?", context, best=4)
+    assert len(found) == 4
+    assert all(context[a.start : a.end] == a.text and a.text for a in found)
+    assert [a.score for a in found] == sorted((a.score for a in found), reverse=True)
+    pairs = [("where?", context), ("who?", "Bob lives."), ("누구?", "안나는 파리에 간다.")]
+    alone = [former.answer(*pair) for pair in pairs]
+    for one, other in zip(former.answer(pairs), alone, strict=True):
+        assert (one.text, one.start, one.end) == (other.text, other.start, other.end)
+    both = former.answer("who?", "Bob", best=20, abstain=True)
+    assert any(a.start == -1 and a.text == "" for a in both)
+    assert all(a.start >= 0 for a in former.answer("who?", "Bob", best=20))
+    with pytest.raises(Error, match="question 1 has no context"):
+        former.answer(["who?"])
+
+
+def test_the_best_span_is_the_best_of_all():
+    """Against a plain search over all beginnings and ends of a short context."""
+    former = model("answer")
+    context, question = "Anna lives in Seoul, and Bob.", "who?"
+    ids = former.tokenizer.encode(question, context)
+    made = former.tokenizer.rust.encode(question, context)
+    scores = former.logits(torch.tensor([ids]), segments=torch.tensor([made.type_ids]))[0]
+    inside = [i for i, s in enumerate(made.sequence_ids) if s == 1]
+    value = scores.detach().numpy()
+    spans = [(i, j) for i in inside for j in inside if i <= j]
+    best = max(spans, key=lambda p: value[p[0], 0] + value[p[1], 1])
+    want = context[made.offsets[best[0]][0] : made.offsets[best[1]][1]]
+    assert former.answer(question, context).text == want.strip()
+
+
+def test_choices():
+    former = model("choose")
+    found = former.choose("Anna lives", ["in Seoul", "in Paris", "two"])
+    assert sum(found.probabilities) == pytest.approx(1)
+    assert found.text == ["in Seoul", "in Paris", "two"][found.index]
+    turned = former.choose("Anna lives", ["two", "in Paris", "in Seoul"])
+    assert turned.probabilities == pytest.approx(found.probabilities[::-1], abs=1e-5)
+    many = former.choose([("Anna lives", ["in Seoul", "in Paris", "two"]), ("Bob", ["one", "two"])])
+    assert many[0].probabilities == pytest.approx(found.probabilities, abs=1e-5)
+    with pytest.raises(Error, match=r"question 1 has 1 choice\(s\)"):
+        former.choose("Anna", ["one"])
+
+
+def test_a_model_of_another_kind_says_what_to_do():
+    with pytest.raises(Error, match="has the head 'mlm', which does not classify. Fine-tune it first"):
+        model("mlm").classify("Anna")
+    former = model("classify")
+    former.task = {"name": "regress"}
+    with pytest.raises(Error, match="this model was trained to regress. Use score"):
+        former.classify("Anna")

@@ -1,0 +1,291 @@
+"""Fine-tuning: from examples to a model that does the task, from scratch and from checkpoints; a run like any other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import pytest
+import torch
+
+import formers
+from formers.errors import Error
+from formers.nn import lora
+from formers.training import learner
+from formers.training.folds import combinations, compare
+from formers.training.runs import Folder, Stopped, summary
+
+GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
+ROWS = [
+    {"text": f"this is a {words[i % 4]} film number {i}", "label": label}
+    for i in range(24)
+    for words, label in ((GOOD, "yes"), (BAD, "no"))
+]
+PAIRS = [
+    {"text": a["text"], "other": b["text"], "label": float(a["label"] == b["label"])}
+    for a, b in zip(ROWS, [*ROWS[3:], *ROWS[:3]], strict=True)
+] + [{"text": a["text"], "other": b["text"], "label": 1.0} for a, b in zip(ROWS, [*ROWS[2:], *ROWS[:2]], strict=True)]
+ASKED = ["this is a lovely film number 5", "this is a awful film number 5"]
+RATED = [{"text": row["text"], "label": 4.0 if row["label"] == "yes" else 1.5} for row in ROWS]
+TINY = {"dim": 32, "layers": 2, "heads": 2, "ff": 64}
+
+
+def tune(model="bert", rows=ROWS, valid=ROWS[:16], **more):
+    sizes = more.pop("sizes", TINY if model == "bert" else {})
+    pieces = {} if os.path.isdir(model) else {"pieces": 300}
+    over = {**{f"model.{key}": value for key, value in sizes.items()}, **more.pop("overrides", {})}
+    settings = {"epochs": 1, "batch": 16, "checks": 0.2, **pieces, "overrides": over, **more}
+    return formers.finetune(model, rows, valid, **settings)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A small RoBERTa that has read the texts."""
+    out = tmp_path_factory.mktemp("checkpoint") / "run"
+    sizes = {**TINY, "context": 64}
+    formers.pretrain("roberta", [row["text"] for row in ROWS] * 2, out=out, model=sizes, data={"pieces": 300},
+                     train={"steps": 30, "tokens": 512, "length": 16})  # fmt: skip
+    return out / "model"
+
+
+def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
+    run = tune(str(checkpoint), epochs=30, lr=3e-3, out=tmp_path / "run", test=ROWS[16:])
+    assert run.valid["accuracy"] == 1.0
+    assert run.test["accuracy"] == 1.0
+    assert 0 <= run.baseline["accuracy"] <= 1
+    former = formers.load(tmp_path / "run" / "model")
+    assert former.labels == ("no", "yes")
+    assert [found.label for found in former.classify(ASKED)] == ["yes", "no"]
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert about["asked"]["task"] == "classify"
+    assert about["result"]["measures"]["test"] == run.test
+    words, page = ((tmp_path / "run" / name).read_text(encoding="utf-8") for name in ("report.md", "report.html"))
+    for part in ("Measures", "Truth (rows) and guess (columns)", "Worst examples", "TF-IDF + linear"):
+        assert part in words
+        assert part in page
+    assert summary(Folder(tmp_path / "run"), "x")[-1] == "done"
+
+
+def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
+    whole = tune(out=tmp_path / "whole", epochs=4)
+
+    def hook(line):
+        if line["step"] == 7 and "losses" in line:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved"):
+        tune(out=tmp_path / "cut", epochs=4, hook=hook)
+    with pytest.raises(Error, match="there is a run here already"):
+        tune(out=tmp_path / "cut", epochs=4)
+    with pytest.raises(Error, match="tune.batch cannot change in a run that goes on"):
+        formers.finetune(out=tmp_path / "cut", resume=True, batch=5)
+    again = formers.finetune(out=tmp_path / "cut", resume=True)
+    assert again.valid == whole.valid
+    for (name, a), (_, b) in zip(
+        whole.former.model.named_parameters(), again.former.model.named_parameters(), strict=True
+    ):
+        assert torch.equal(a, b), name
+    with pytest.raises(Error, match="the train examples have changed"):
+        formers.finetune(None, ROWS[:-1], out=tmp_path / "cut", resume=True)
+
+
+def test_patience_ends_a_run(tmp_path):
+    run = tune(out=tmp_path, epochs=50, checks=1, patience=2, lr=0.0)
+    looks = [row for row in run.history if "held" in row]
+    assert len(looks) == 3, "the first, and two that were no better"
+
+
+def test_a_number_is_learnt(tmp_path, checkpoint):
+    run = tune(str(checkpoint), RATED, RATED[:16], task="regress", epochs=20, lr=3e-3, out=tmp_path)
+    assert run.valid["pearson"] > 0.9
+    assert formers.load(tmp_path / "model").score(ASKED) == pytest.approx([4.0, 1.5], abs=0.6)
+
+
+def test_other_labels_get_a_new_head(tmp_path, checkpoint):
+    first = tune(str(checkpoint), out=tmp_path / "one")
+    rows = [{**row, "label": label} for row in ROWS for label in ("a", "b", "c")]
+    run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / "two", lr=0.0)
+    assert run.former.labels == ("a", "b", "c")
+    name = "body.blocks.0.ff.up.weight"
+    assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
+
+
+@pytest.mark.parametrize("view", ["last", "second", "sum4", "cat4", "mix"])
+def test_features_of_a_frozen_model(tmp_path, checkpoint, view):
+    run = tune(str(checkpoint), features=view, epochs=8, lr=1e-2, out=tmp_path)
+    before, after = formers.load(checkpoint).model.body, formers.load(tmp_path / "model").model.body
+    for (name, a), (_, b) in zip(before.named_parameters(), after.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    ids = torch.tensor([run.former.tokenizer.encode("a lovely film")])
+    states = formers.load(checkpoint, head="none").hidden(ids, layer=None)[:, 0]
+    want = {"last": states[-1], "second": states[-2], "sum4": states[-4:].sum(0) if len(states) > 3 else states.sum(0)}
+    if view in want:
+        mixed = run.former.model.eval()(run.former.batch(ids)[0])
+        assert torch.allclose(mixed, want[view], atol=1e-5)
+    assert run.valid["accuracy"] >= 0.5
+
+
+def test_adapters_learn_and_can_be_kept_apart(tmp_path, checkpoint):
+    runs = [tune(str(checkpoint), lora=4, lora_merge=merge, epochs=20, lr=4e-3, out=tmp_path / str(merge))
+            for merge in (True, False)]  # fmt: skip
+    base = formers.load(checkpoint)
+    merged, apart = (formers.load(tmp_path / name / "model") for name in ("True", "False"))
+    name = "blocks.0.ff.up.weight"
+    assert not torch.equal(merged.model.body.get_parameter(name), base.model.body.get_parameter(name))
+    assert torch.equal(apart.model.body.get_parameter(name), base.model.body.get_parameter(name))
+    fixed = "embed.token.weight"
+    assert torch.equal(merged.model.body.get_parameter(fixed), base.model.body.get_parameter(fixed))
+    learner.with_adapters(apart, tmp_path / "False" / learner.ADAPTERS)
+    found, want = apart.classify(ROWS[0]["text"]), merged.classify(ROWS[0]["text"])
+    assert found.probabilities == pytest.approx(want.probabilities, abs=1e-4)
+    assert runs[0].valid == runs[1].valid
+    assert runs[0].valid["accuracy"] > 0.6
+
+
+def test_an_adapter_begins_as_nothing_and_counts_little():
+    former = formers.build("bert", vocab=50, context=16, **TINY)
+    ids = torch.arange(10)[None]
+    before, size = former.hidden(ids), sum(p.numel() for p in former.model.body.parameters())
+    assert lora.adapt(former.model.body, 2, 8.0) == 2 * 4
+    assert torch.allclose(former.hidden(ids), before, atol=1e-6)
+    assert sum(p.numel() for p in former.model.body.parameters() if p.requires_grad) < size / 5
+    with torch.no_grad():
+        for tensor in (m.b for m in former.model.body.modules() if isinstance(m, lora.Low)):
+            tensor.fill_(0.1)
+    changed = former.hidden(ids)
+    assert not torch.allclose(changed, before, atol=1e-3)
+    lora.merge(former.model.body)
+    assert torch.allclose(former.hidden(ids), changed, atol=1e-6)
+    assert not any("parametrizations" in name for name, _ in former.model.named_parameters())
+
+
+def test_layers_decay_and_freeze(tmp_path, checkpoint):
+    former = formers.load(checkpoint)
+    shares = learner.shares(former, 0.5)
+    assert shares["body.embed.token.weight"] == 0.125
+    assert shares["body.blocks.0.ff.up.weight"] == 0.25
+    assert shares["body.blocks.1.ff.up.weight"] == 0.5
+    assert {shares[name] for name in shares if name.startswith("heads.")} == {1.0}
+    run = tune(str(checkpoint), freeze=1, lr=1e-2, out=tmp_path / "a")
+    moved = {n for n, p in run.former.model.named_parameters() if n in dict(former.model.named_parameters())
+             and n.startswith("body.") and not torch.equal(p, former.model.get_parameter(n))}  # fmt: skip
+    assert moved
+    assert all(name.startswith("body.blocks.1.") for name in moved)
+    tune(str(checkpoint), layer_decay=0.5, out=tmp_path / "b")
+
+
+def test_several_labels_and_balanced_classes(tmp_path, checkpoint):
+    rows = [
+        {"text": row["text"], "label": [row["label"], "film"] if i % 3 else [row["label"]]}
+        for i, row in enumerate(ROWS)
+    ]
+    run = tune(str(checkpoint), rows, rows[:16], task="classify", epochs=25, lr=3e-3, out=tmp_path / "many")
+    found = formers.load(tmp_path / "many" / "model").classify("a lovely film")
+    assert "yes" in found.labels
+    assert "no" not in found.labels
+    assert run.valid["f1_micro"] > 0.7
+    tune(str(checkpoint), balance=True, out=tmp_path / "balanced")
+
+
+@pytest.mark.full
+def test_labels_as_words_behind_a_prefix(tmp_path):
+    sizes = {"dim": 32, "layers": 1, "heads": 2}
+    run = tune("bart", text=True, prefix="sentiment: ", epochs=50, patience=0, lr=3e-3, out=tmp_path, sizes=sizes)
+    former = formers.load(tmp_path / "model")
+    found = former.classify(ASKED)
+    assert former.head == "lm"
+    assert all(sum(f.probabilities.values()) == pytest.approx(1) for f in found)
+    assert run.valid["accuracy"] > 0.8
+
+
+def test_gpt_has_its_marks_and_both_orders(tmp_path):
+    from formers.text import bpe
+
+    tokenizer = bpe.train([row["text"] for row in ROWS], 300, style="bloom")
+    tokenizer.special = {"unk": "<unk>"}
+    base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
+    base.tokenizer = tokenizer
+    formers.save(base, tmp_path / "base")
+    run = tune(str(tmp_path / "base"), PAIRS, PAIRS[:20], task="regress", both=True, epochs=1, out=tmp_path / "run")
+    assert run.former.config.vocab == base.config.vocab + 3
+    assert run.former.head == "classify", "the language model that helped is gone"
+    assert {"lm", "classify"} <= set(next(row["losses"] for row in run.history if "losses" in row))
+    former = formers.load(tmp_path / "run" / "model")
+    one, two = former.score([("a fine film", "a dull film"), ("a dull film", "a fine film")])
+    assert one == pytest.approx(two, abs=1e-4)
+
+
+def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
+    cities = ["Seoul", "Paris", "Rome", "부산"]
+    tags = [{"words": ["Anna", "lives", "in", c, "."], "tags": ["B-PER", "O", "O", "B-LOC", "O"]} for c in cities * 6]
+    run = tune(str(checkpoint), tags, tags[:4], epochs=20, lr=3e-3, out=tmp_path / "tag")
+    assert run.valid["f1"] == 1.0
+    found = formers.load(tmp_path / "tag" / "model").tag("Anna lives in Seoul.")
+    assert [(w.word, w.tag) for w in found if w.tag != "O"] == [("Anna", "B-PER"), ("Seoul", "B-LOC")]
+    asked = [{"id": str(i), "question": "where", "context": f"now Anna lives in {c} again", "possible": True,
+              "answers": [{"text": c, "start": 18}]} for i, c in enumerate(cities * 6)]  # fmt: skip
+    run = tune(str(checkpoint), asked, asked[:4], epochs=20, lr=3e-3, out=tmp_path / "answer")
+    assert run.valid["f1"] == 1.0 or max(run.valid.values()) >= 99
+    found = formers.load(tmp_path / "answer" / "model").answer("where", "now Anna lives in Rome again")
+    assert (found.text, found.start) == ("Rome", 18)
+    choices = [{"text": "it rained because of", "choices": ["the cloud", "a spoon"], "label": 0},
+               {"text": "he ate with", "choices": ["the cloud", "a spoon"], "label": 1}] * 10  # fmt: skip
+    run = tune(str(checkpoint), choices, choices[:4], epochs=20, lr=3e-3, out=tmp_path / "choose")
+    assert run.valid["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("family", ["transformer", pytest.param("seq2seq", marks=pytest.mark.full)])
+def test_pairs_are_translated(tmp_path, family):
+    words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
+    rows = [{"text": f"{a} {b}", "target": f"{words[a]} {words[b]}"} for a in words for b in words] * 3
+    run = tune(family, rows, rows[:16], task="translate", epochs=40, patience=0, lr=5e-3,
+               sizes={"dim": 32, "layers": 1, "dropout": 0.0}, schedule="linear", out=tmp_path)  # fmt: skip
+    assert run.valid["bleu"] > 50 or run.valid["chrf"] > 80
+
+
+def test_folds_seeds_and_sweeps(tmp_path):
+    assert combinations("lr=1e-3,2e-3 batch=8") == [
+        {"train.lr": 1e-3, "tune.batch": 8},
+        {"train.lr": 2e-3, "tune.batch": 8},
+    ]
+    given = {"tune.epochs": 1, "model.embed": 16, "model.filters": 8}
+    made = compare("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
+    assert [len(trial.runs) for trial in made.trials] == [3, 3]
+    assert "±" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    files = [tmp_path / f"lr=0.001-seed0-fold{i}" / "data" / "valid.jsonl" for i in (1, 2, 3)]
+    held = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
+    assert sorted(row["text"] for row in held) == sorted(row["text"] for row in ROWS), "each row is held out once"
+    again = compare("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
+    assert again == made, "runs that are done are read"
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"model": "textcn"}, "there is no model 'textcn'"),
+        ({"model": "seq2seq"}, "seq2seq cannot learn to classify. It can learn: translate, summarise"),
+        ({"model": "nowhere/model"}, "there is no such checkpoint"),
+        ({"valid": [{"text": "x", "label": "new"}]}, "the valid examples: the label 'new' was not seen in training"),
+        ({"rows": [{"text": "x", "label": "a"}] * 3}, r"the training examples have 1 label\(s\) \('a'\)"),
+        ({"rows": [{"foo": 1}]}, "column"),
+        ({"epochs": 0}, "epochs and checks must be above 0"),
+        ({"colour": 3}, "finetune has no argument 'colour'"),
+        ({"lora": 2, "model": "textcnn"}, "textcnn has no matrices that take adapters"),
+        ({"task": "classify", "text": True}, "bert cannot learn to classify by writing labels"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, given, match):
+    with pytest.raises(Error, match=match) as error:
+        tune(**{"out": tmp_path / "run", **given})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.full
+def test_real_questions(tmp_path, data):
+    files = [data / "classify" / f"trec.{part}.tsv.xz" for part in ("train", "test")]
+    sizes = {"model.embed": 64, "model.filters": 32}
+    run = formers.finetune(
+        "textcnn", files[0], test=files[1], limit=2000, epochs=4, lr=3e-3, out=tmp_path, overrides=sizes
+    )
+    assert run.test["accuracy"] > 0.6
