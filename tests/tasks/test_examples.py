@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formers import Error
@@ -233,3 +234,29 @@ def test_answers_are_found_after_composing(before, answer, wrong):
     assert place["text"] == answer
     if not wrong:
         assert place["start"] == len(unicodedata.normalize("NFC", before + " "))
+
+
+ODD = st.one_of(
+    st.none(), st.booleans(), st.integers(-2, 3), st.floats(), st.text("가a ,1²\0\ud800", max_size=4),
+    st.binary(max_size=2),
+    st.lists(st.one_of(st.text(max_size=2), st.integers(0, 2), st.none()), max_size=3),
+    st.dictionaries(st.sampled_from(["text", "answer_start", "label", "en"]), st.lists(st.integers(0, 2)), max_size=2),
+    st.dictionaries(st.sampled_from(["text", "answer_start", "en", "ko"]), st.text(max_size=2), max_size=2),
+)  # fmt: skip
+COLUMNS = st.sampled_from([
+    "text", "other", "label", "labels", "score", "words", "tokens", "tags", "question", "context", "answers", "choices",
+    "choice1", "choice2", "en", "ko", "target", "summary", "translation", "id", "", "is_impossible", "answer_start",
+    "a", "b",
+])  # fmt: skip
+
+
+@given(
+    st.lists(st.dictionaries(COLUMNS, ODD, max_size=5), max_size=4),
+    st.sampled_from([None, "classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]),
+    st.sampled_from([None, {"text": "a"}, {"label": "b"}, {"choices": ["a", "b"]}, {"answers": "a", "context": "b"}]),
+    st.booleans(),
+)
+@settings(max_examples=150)
+def test_odd_tables_are_read_or_refused(rows, task, columns, labelled):
+    with contextlib.suppress(Error):
+        assert all(read_examples(rows, task, columns, labelled=labelled).rows)

@@ -7,7 +7,7 @@ import unicodedata
 import warnings
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formers import Error
@@ -25,6 +25,7 @@ WORDS = st.lists(st.sampled_from(["the", "a", "cat", "sat", "on", "mat", "dog", 
 
 @pytest.mark.filterwarnings("ignore")
 @given(LABELS)
+@settings(max_examples=30)
 def test_labels_as_sklearn(pairs):
     from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
 
@@ -39,6 +40,7 @@ def test_labels_as_sklearn(pairs):
 
 
 @given(st.lists(st.tuples(st.sets(st.sampled_from("abc")), st.sets(st.sampled_from("abc"))), min_size=1, max_size=20))
+@settings(max_examples=30)
 def test_several_labels_as_sklearn(pairs):
     from sklearn.metrics import accuracy_score, f1_score
     from sklearn.preprocessing import MultiLabelBinarizer

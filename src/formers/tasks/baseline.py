@@ -118,7 +118,9 @@ def need() -> None:
 
 def confusion(truths: Sequence[Any], guesses: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
     """The labels, and how often each truth (row) was taken for each label (column)."""
-    names = sorted({*truths, *guesses}, key=lambda v: (not str(v).isdigit(), int(v) if str(v).isdigit() else 0, str(v)))
+    names = sorted(
+        {*truths, *guesses}, key=lambda v: (not str(v).isdecimal(), int(v) if str(v).isdecimal() else 0, str(v))
+    )
     counts = Counter(zip(truths, guesses, strict=True))
     return names, [[counts[true, said] for said in names] for true in names]
 

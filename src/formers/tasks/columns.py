@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -127,7 +128,7 @@ def texts_of(look: Look, but: Iterable[str]) -> dict[str, Any]:
     taken = set(but)
     for one, two in PAIRS:
         there = one in look.lower and two in look.lower and not {look.lower[one], look.lower[two]} & taken
-        if there and any(value != "" for value in look.values(look.lower[two])):
+        if there and not all(map(missing, look.values(look.lower[two]))):
             return {"text": look.lower[one], "other": look.lower[two]}
     if text := look.first(TEXTS, taken):
         return {"text": text}
@@ -152,23 +153,29 @@ def regress(look: Look) -> dict[str, Any]:
     """A label that is a number."""
     tuples = {"text": "0", "other": "1"} if look.names == ["0", "1", "2"] else {"text": "0"}
     label = look.first((*SCORES, *LABELS)) or (look.names[-1] if look.names in (["0", "1"], ["0", "1", "2"]) else None)
-    if label is None or not (values := look.values(label)) or any(number(v) is None for v in values if v != ""):
+    if label is None or not (values := look.values(label)) or any(number(v) is None for v in values if not missing(v)):
         return {}
     return {**(tuples if label.isdigit() else texts_of(look, [label])), "label": label}
 
 
 def number(value: Any) -> float | None:
-    """A value as a number, if it is one."""
+    """A value as a number, if it is one: finite, and no list."""
     try:
-        return float(value)
-    except (TypeError, ValueError):
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
         return None
+    return found if math.isfinite(found) else None
 
 
 def fractions(values: Iterable[Any]) -> bool:
     """All values are numbers, and one of them is no whole number."""
-    found = [number(v) for v in values if v not in ("", None)]
-    return bool(found) and all(v is not None for v in found) and any(v == v and v != round(v) for v in found if v)
+    found = [number(v) for v in values if not missing(v)]
+    return bool(found) and all(v is not None for v in found) and any(v != round(v) for v in found if v)
+
+
+def missing(value: Any) -> bool:
+    """None, NaN or an empty field."""
+    return value is None or (isinstance(value, float) and value != value) or (isinstance(value, str) and not value)
 
 
 def tag(look: Look) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import Error
 from ..text.normalise import Changes, compose, scrub
-from .columns import find_roles, flat, is_list, number
+from .columns import find_roles, flat, is_list, missing, number
 from .records import Table, read_table
 
 MISSING = ("", "-")  # labels of those that have none: an empty field, SNLI's mark
@@ -137,8 +137,11 @@ class Reader:
         column = self.roles.get(part)
         value = record.get(str(column)) if column is not None else None
         if isinstance(value, Mapping) and self.task in ("translate", "summarise"):  # {"en": …, "ko": …}
-            value = list(value.values())[part == "target"]
-        if value is None or value != value:
+            sides = list(value.values())
+            if len(sides) != 2:
+                raise self.wrong(f"there are {len(sides)} languages in {column!r}, not two", place)
+            value = sides[part == "target"]
+        if missing(value):
             return ""
         if not isinstance(value, str):
             if isinstance(value, int | float):
@@ -159,13 +162,15 @@ class Reader:
             return [name for name in column if truth(record.get(name))]
         value = record.get(column)
         if is_list(value):
-            return [self.name(v, column) for v in list(value or ())]
-        if value is None or value != value or str(value).strip() in MISSING:
+            return [self.name(v, column) for v in list(value or ()) if not missing(v)]
+        if missing(value) or str(value).strip() in MISSING:
             return None
+        if isinstance(value, Mapping | bytes):
+            raise self.wrong(f"the label in {column!r} is no name but {type(value).__name__}", place)
         if value == -1 and column in self.table.classes:  # GLUE's test sets
             return None
         if self.task == "regress":
-            if (found := number(value)) is None or found != found or abs(found) == float("inf"):
+            if (found := number(value)) is None:
                 raise self.wrong(f"the label {str(value)[:40]!r} is no number", place)
             return found
         if self.between is not None:
@@ -177,7 +182,7 @@ class Reader:
         if (names := self.table.classes.get(column)) and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
         found = number(value)
-        if found is not None and not isinstance(value, bool) and found == round(found) and not str(value).isdigit():
+        if found is not None and not isinstance(value, bool) and found == round(found) and not str(value).isdecimal():
             return str(round(found))
         return self.clean(str(value).strip())
 
@@ -193,7 +198,10 @@ class Reader:
 
     def tagged_words(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
         """A row of tag; words without a character are left out with their tags."""
-        words, tags = (list(record.get(self.roles[part]) or []) for part in ("words", "tags"))
+        words, tags = (record.get(self.roles[part]) for part in ("words", "tags"))
+        if not is_list(words) or not is_list(tags):
+            raise self.wrong("words and tags are lists", place)
+        words, tags = list(words or ()), list(tags or ())
         if len(words) != len(tags):
             raise self.wrong(f"there are {len(words)} words and {len(tags)} tags", place)
         names = [self.name(tag, self.roles["tags"]) for tag in tags]
@@ -209,7 +217,7 @@ class Reader:
         question, context = self.text("question", record, place), self.text("context", record, place)
         if not question.strip() or not context.strip():
             return self.lose("without question or context")
-        raw = record[self.roles["context"]]
+        raw = str(record[self.roles["context"]])
         listed = answers_of(record.get(self.roles.get("answers", "")), record.get(self.roles.get("start", "")))
         found = [self.located(text, start, raw, context) for text, start in listed]
         answers = [answer for answer in found if answer is not None]
@@ -244,8 +252,8 @@ class Reader:
         if not is_list(value) or len(list(value)) < 2:
             raise self.wrong("there are no two choices", place)
         choices = [self.clean(str(v)) for v in value]
-        label = record.get(self.roles.get("label", ""))
-        if label is None or str(label).strip() in (*MISSING, "-1"):
+        label = record.get(self.roles["label"]) if "label" in self.roles else None
+        if missing(label) or str(label).strip() in (*MISSING, "-1"):
             if self.labelled:
                 return self.lose("without label")
             right = None
@@ -292,13 +300,20 @@ def truth(value: Any) -> bool:
 def answers_of(value: Any, start: Any) -> list[tuple[str, int | None]]:
     """Answers and where they begin, out of the forms that they have."""
     if isinstance(value, Mapping):
-        texts, starts = list(value.get("text", [])), list(value.get("answer_start", []))
-        return [(str(t), int(starts[i]) if i < len(starts) else None) for i, t in enumerate(texts)]
+        sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
+        texts, starts = (list(v) if is_list(v) else [v] for v in sides)
+        return [(str(t), whole(starts[i]) if i < len(starts) else None) for i, t in enumerate(texts) if not missing(t)]
     if is_list(value):
         found = [v if isinstance(v, Mapping) else {"text": v} for v in value]
-        return [(str(v["text"]), v.get("answer_start", v.get("start"))) for v in found if v.get("text") is not None]
-    at = number(start)
-    return [] if value in (None, "") or value != value else [(str(value), None if at is None else int(at))]
+        pairs = [(v.get("text"), v.get("answer_start", v.get("start"))) for v in found]
+        return [(str(text), whole(at)) for text, at in pairs if not missing(text)]
+    return [] if missing(value) else [(str(value), whole(start))]
+
+
+def whole(value: Any) -> int | None:
+    """A place in a text, if it is one."""
+    found = number(value)
+    return None if found is None or found < 0 else int(found)
 
 
 def chosen(label: Any, choices: list[str], marks: list[str]) -> int | None:
@@ -320,4 +335,4 @@ def label_order(rows: Iterable[dict[str, Any]], task: str, names: list[str] | No
     values = {v for row in rows for v in flat([row["tags"] if task == "tag" else row["label"]]) if v is not None}
     if names and values <= set(names):
         return tuple(names)
-    return tuple(sorted(values, key=lambda v: (v != "O", not v.isdigit(), int(v) if v.isdigit() else 0, v)))
+    return tuple(sorted(values, key=lambda v: (v != "O", not v.isdecimal(), int(v) if v.isdecimal() else 0, v)))
