@@ -53,11 +53,12 @@ class Sight:
         self.where: Tensor | None = None
         state = recall if recall is not None else cache if key is None else None
         self.past = None if state is None else state.begin(query)
-        self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
+        self.span = self.key.longest if self.past is None or state is None else state.end(query)
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
         self._pairs: Tensor | None = None
+        self._behind: Tensor | None = None
 
     def ranks(self) -> tuple[Tensor, Tensor] | None:
         """The mask as an order, if it is one."""
@@ -74,6 +75,14 @@ class Sight:
             row = self.row()  # layers add up their gradients in at least single precision
             self._pairs = row.to(torch.promote_types(row.dtype, torch.float32)).unfold(-1, self.span, 1).flip(1)
         return self._pairs
+
+    def behind(self) -> Tensor | None:
+        """(H, span) a bias by distance alone, for one new token in each row: first that of the token itself, then that
+        of the one before."""
+        if self._behind is None and self.bias is not None:
+            row: Any = self.bias
+            self._behind = row.row(1 - self.span, 1, self.query.starts.device).flip(-1)
+        return self._behind
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """By how much a token of each slot is turned."""
