@@ -21,8 +21,8 @@ from .nn.init import initialise
 from .nn.memory import Memory
 from .nn.probe import Probe
 from .nn.projected import State
-from .nn.quantised import freeze
 from .nn.prune import attentions, named, prune, taken_apart
+from .nn.quantised import freeze
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor

@@ -12,7 +12,7 @@ from ..batch import Batch
 
 
 class Recorded:
-    """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph returns
+    """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
     is overwritten by the next step. A model that cannot be recorded goes on as usual, and says so once."""
 
     def __init__(self, run: Callable[[Batch], Tensor], warm: int = 1):

@@ -54,7 +54,7 @@ class Runner:
         ends = batch.layout.last()
         order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
         found = self.run(batch.replace(order=order, chosen=ends), ends)
-        self.state.forget(2)  # type: ignore[union-attr]
+        self.state.forget(2)  # type: ignore[union-attr, arg-type]
         return found
 
     @torch.inference_mode()

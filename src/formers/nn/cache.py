@@ -49,8 +49,8 @@ class Cache(Kept):
 
     Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
     nothing new). `lengths` (rows,) counts the tokens seen; `used` bounds them without a look at the device. Where rows
-    have followed others, the `table` (rows, size) names the row that holds each slot: nothing is copied. A `fixed` cache
-    keeps its tensors, so that a step can be recorded: `used` is then the size.
+    have followed others, the `table` (rows, size) names the row that holds each slot: nothing is copied. A `fixed`
+    cache keeps its tensors, so that a step can be recorded; `used` is then not kept.
     """
 
     def __init__(self, rows: int, size: int):
@@ -112,7 +112,8 @@ class Cache(Kept):
 
     def advance(self, layout: Layout) -> None:
         """The batch is through: its tokens are now part of the past."""
-        assert self.lengths is not None and self.reach is not None
+        assert self.lengths is not None
+        assert self.reach is not None
         self._places = None
         if self.fixed:
             torch.maximum(self.reach, self.lengths.add_(layout.lengths), out=self.reach)
@@ -139,7 +140,9 @@ class Cache(Kept):
 
     def keep(self, table: Tensor, lengths: Tensor) -> None:
         """Copy what each row has seen to where it belongs, so that no row looks at another's slots."""
-        assert self.table is not None and self.lengths is not None and self.reach is not None
+        assert self.table is not None
+        assert self.lengths is not None
+        assert self.reach is not None
         self.table.copy_(table)
         found = self.sources(self.size)
         for layer in self.layers.values():
@@ -152,7 +155,8 @@ class Cache(Kept):
 
     def fix(self) -> None:
         """From now on keep the tensors: what changes is written into them."""
-        assert self.lengths is not None and self.reach is not None
+        assert self.lengths is not None
+        assert self.reach is not None
         self.lengths, self.reach, self.fixed = self.lengths.clone(), self.reach.clone(), True
 
     def own(self) -> Tensor:
@@ -169,7 +173,8 @@ class Cache(Kept):
 
     def forget(self, counts: Tensor) -> None:
         """Drop the newest counts[i] tokens of each row."""
-        assert self.lengths is not None and self.reach is not None
+        assert self.lengths is not None
+        assert self.reach is not None
         if self.state is not None:
             raise Error("a recurrent decoder cannot forget", fix="make a new cache, and read again")
         if self.table is not None:

@@ -39,8 +39,8 @@ def attention(
     """(N, H, D) queries over (rows, size, H, D) keys and values → (N, H, D).
 
     N is a multiple of the rows: so many queries in turn look at one row, of which the first lengths[row] slots are
-    seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A `bias`
-    (H, size) is that of key 0, the last one seen, key 1, the one before, and so on.
+    seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A
+    `bias` (H, size) has first that of the last slot that is seen, then that of the one before.
     """
     return forward(q, k, v, lengths, table, bias, float(scale), width)
 

@@ -22,6 +22,7 @@ class Quantised(nn.Module):
 
     weight: Tensor
     scale: Tensor
+    bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
@@ -49,7 +50,7 @@ class Packed(nn.Linear):
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
         self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
         self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), SMALL)
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
@@ -78,6 +79,7 @@ def freeze(model: nn.Module, kind: str) -> None:
     table = getattr(getattr(model, "body", None), "table", None)
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
+            weight: Any
             if isinstance(child, Output):
                 weight = table if child.weight is None else child.weight
             elif type(child) is nn.Linear and (isinstance(parent, FeedForward) or whole(parent, name)):
