@@ -13,6 +13,7 @@ from ..errors import Error
 from ..former import Former
 from ..nn.cache import Cache
 from ..nn.pair import RecurrentPair
+from ..nn.probe import Probe
 from .recorded import Recorded
 
 
@@ -31,36 +32,46 @@ class Runner:
         self.starts = torch.arange(rows + 1, dtype=torch.int32, device=former.device)
         self.two = streams(former)
         self.again = 2 if self.two else 1  # the newest tokens of a text that are read at each step
+        self.live: Sequence[int] | None = None
         self.most = 0  # no text is longer
         still = isinstance(self.state, Cache) and not isinstance(former.model.body, RecurrentPair)
         self.recorded = Recorded(self.run) if still and former.device.type == "cuda" else None
 
     @torch.inference_mode()
-    def read(self, fed: Sequence[Sequence[int]]) -> Tensor:
-        """(rows, vocab) what comes after these tokens, one list for each row; of an empty list, nothing to rely on.
+    def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
+        """(rows, vocab) what comes after these tokens, one list for each row; of an empty one, anything.
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
         does).
         """
-        if self.most and not self.two and all(len(row) == 1 for row in fed):
-            return self.step(torch.tensor([row[0] for row in fed], device=self.former.device))
+        single = self.most and not self.two and probe is None and max(map(len, fed)) == 1
+        if single and (self.recorded is not None or min(map(len, fed)) == 1):
+            ids = torch.tensor([row[0] if row else 0 for row in fed], device=self.former.device)
+            return self.step(ids, [len(row) for row in fed])
         self.most += max(map(len, fed))
         if not self.two:
             self.loosen()
             batch = packed(fed, self.former.device).replace(source=self.source)
-            return self.run(batch, batch.layout.last())
+            return self.run(batch, batch.layout.last(), probe)
         batch = packed([[*row, 0] for row in fed], self.former.device)
         ends = batch.layout.last()
         order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
-        found = self.run(batch.replace(order=order, chosen=ends), ends)
+        found = self.run(batch.replace(order=order, chosen=ends), ends, probe)
         self.state.forget(2)  # type: ignore[union-attr, arg-type]
         return found
 
     @torch.inference_mode()
-    def step(self, ids: Tensor) -> Tensor:
-        """The same for one token (rows,) of each row, which need not leave the device; the next step may overwrite
-        what is returned."""
+    def every(self, fed: Sequence[int]) -> Tensor:
+        """(tokens, vocab) what comes after each of these tokens of the only row."""
+        self.most += len(fed)
+        self.loosen()
+        return self.run(packed([fed], self.former.device).replace(source=self.source))
+
+    @torch.inference_mode()
+    def step(self, ids: Tensor, live: Sequence[int] | None = None) -> Tensor:
+        """The same for one token (rows,) of each row, which need not leave the device; on a GPU, tokens of rows with 0
+        in `live` do not count. The next step may overwrite what is returned."""
         batch = Batch(ids, self.starts, 1, source=self.source)
         self.most += 1
         if self.recorded is None:
@@ -72,11 +83,15 @@ class Runner:
                 raise Error(f"{self.most} tokens do not fit into a cache of {self.size}", fix="make a larger one")
         if not self.state.fixed and self.state.lengths is not None:
             self.state.fix()
+        if self.state.live is not None and live != self.live:
+            self.live = live
+            self.state.live.copy_(torch.tensor(live or [1] * len(ids)))
         return self.recorded(batch)
 
-    def run(self, batch: Batch, ends: Tensor | None = None) -> Tensor:
+    def run(self, batch: Batch, ends: Tensor | None = None, probe: Probe | None = None) -> Tensor:
         """One pass; the logits at some places, or at all."""
-        hidden = self.former.model(batch, **self.former.how(self.state, None))
+        look = {} if probe is None else {"probe": probe}
+        hidden = self.former.model(batch, **self.former.how(self.state, None), **look)
         return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
 
     def loosen(self) -> None:
@@ -96,6 +111,14 @@ class Runner:
             what = f"{self.former.family} cannot forget the newest tokens of some rows"
             raise Error(what, fix="take a model with a cache of keys and values")
         self.state.forget(torch.tensor(counts, device=self.former.device))
+
+    def take(self, row: int, other: Runner, room: int) -> None:
+        """A row goes on from what the only row of another runner has read; its source has at most `room` tokens."""
+        assert isinstance(self.state, Cache)
+        assert isinstance(other.state, Cache)
+        self.loosen()
+        self.state.take(row, other.state, room)
+        self.most = max(self.most, int(self.state.lengths.max()))  # type: ignore[union-attr]
 
     @torch.inference_mode()
     def follow(self, parents: Sequence[int]) -> None:

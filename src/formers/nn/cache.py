@@ -59,6 +59,7 @@ class Cache(Kept):
         self.lengths: Tensor | None = None
         self.reach: Tensor | None = None  # (rows,) how many slots of each row have ever been written
         self.table: Tensor | None = None
+        self.live: Tensor | None = None  # (rows,) of a fixed cache: 0 where a row reads a token that does not count
         self.layers: dict[int, Layer] = {}
         self.given: tuple[Tensor, Tensor] | None = None  # the source's ids and starts, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
@@ -97,6 +98,7 @@ class Cache(Kept):
         if self._places is None or self._places[0] is not layout:
             assert self.lengths is not None
             slot = self.lengths[layout.document] + layout.position
+            slot = slot.clamp(max=self.size - 1) if self.fixed else slot  # a token that does not count needs a place
             found = None
             if self.table is not None:
                 self.table.index_put_((layout.document, slot), layout.document)
@@ -116,7 +118,7 @@ class Cache(Kept):
         assert self.reach is not None
         self._places = None
         if self.fixed:
-            torch.maximum(self.reach, self.lengths.add_(layout.lengths), out=self.reach)
+            torch.maximum(self.reach, self.lengths.add_(self.live), out=self.reach)
             return
         self.lengths = self.lengths + layout.lengths
         self.reach = torch.maximum(self.reach, self.lengths)
@@ -158,18 +160,12 @@ class Cache(Kept):
         assert self.lengths is not None
         assert self.reach is not None
         self.lengths, self.reach, self.fixed = self.lengths.clone(), self.reach.clone(), True
+        self.live = torch.ones_like(self.lengths)
 
     def own(self) -> Tensor:
         """The table of rows that hold their own slots."""
         assert self.lengths is not None
         return torch.arange(self.rows, device=self.lengths.device)[:, None].repeat(1, self.size)
-
-    def clear(self) -> None:
-        """Forget everything but the tensors."""
-        self.used, self.fixed, self.table, self._places = 0, False, None, None
-        for t in (self.lengths, self.reach):
-            if t is not None:
-                t.zero_()
 
     def forget(self, counts: Tensor) -> None:
         """Drop the newest counts[i] tokens of each row."""
@@ -181,6 +177,28 @@ class Cache(Kept):
             self.keep(self.table.clone(), self.lengths.clone())
         self.lengths.sub_(counts)
         self.reach.copy_(self.lengths)
+
+    def take(self, row: int, other: Cache, room: int) -> None:
+        """A row goes on from what the only row of another cache has seen; its source has at most `room` tokens."""
+        assert other.lengths is not None
+        if self.lengths is None or self.reach is None:
+            self.lengths = torch.zeros(self.rows, dtype=torch.long, device=other.lengths.device)
+            self.reach = self.lengths.clone()
+        count = int(other.lengths)
+        for t in (self.lengths, self.reach):
+            t[row] = count
+        self.used = max(self.used, count)
+        for name, layer in other.layers.items():
+            self[name].take(row, layer, count, room)
+        if other.state is not None:
+            self.state = self.state or tuple(t.new_zeros(self.rows, *t.shape[1:]) for t in other.state)
+            for mine, new in zip(self.state, other.state, strict=True):
+                mine[row] = new[0]
+        if other.memory is not None:
+            lengths = torch.zeros_like(self.lengths) if self.memory is None else self.memory[1].lengths.clone()
+            lengths[row] = other.memory[1].longest
+            starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+            self.memory = other.memory[0], Layout(starts, room, int(starts[-1]))
 
 
 def direct(layout: Layout) -> bool:
@@ -196,6 +214,21 @@ class Layer:
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
         self.source: tuple[Tensor, Tensor] | None = None  # of the encoder's output: (rows, longest, heads, head_dim)
+
+    def take(self, row: int, other: Layer, count: int, room: int) -> None:
+        """What one row has of a layer, from the only row of another."""
+        size = self.cache.rows, self.cache.size
+        if other.keys is not None and other.values is not None:
+            if self.keys is None or self.values is None:
+                self.keys = other.keys.new_zeros(*size, *other.keys.shape[2:])
+                self.values = other.values.new_zeros(*size, *other.values.shape[2:])
+            self.keys[row, :count], self.values[row, :count] = other.keys[0, :count], other.values[0, :count]
+        if other.source is not None:
+            if self.source is None:
+                a, b = (t.new_zeros(size[0], room, *t.shape[2:]) for t in other.source)
+                self.source = a, b
+            for mine, new in zip(self.source, other.source, strict=True):
+                mine[row, : new.shape[1]] = new[0]
 
     def append(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         """Write packed (N, H, D) keys and values; get all of them as (rows, used, H, D), or for a kernel that looks

@@ -175,7 +175,10 @@ def weights(
     if bias is not None:
         scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
     real = torch.arange(sight.query.longest, device=q.device) < sight.query.lengths[:, None]  # (rows, Q)
-    return scores.softmax(-1) * real[:, None, :, None]
+    found = scores.softmax(-1) * real[:, None, :, None]
+    if sight.single is None:
+        return found
+    return sight.single.unpack(sight.query.pack(found.transpose(1, 2))).transpose(1, 2)
 
 
 def left(sight: Sight, heads: int, kept: Left | None, padded: bool = True) -> Tensor | None:

@@ -92,6 +92,7 @@ class Pair(nn.Module):
             crossed = masks.get("cross")
             near = layout.joined(layout.rows // source.rows)  # several rows may look at one source
             view = Sight(near, source, memory=memory, cache=cache, heads=crossed, probe=probe, kind="cross")
+            view.single = None if near is layout else layout
         assert self.decoder is not None
         embed = self.target or self.embed
         x = self.decoder(batch, layout, embed, view, cache=cache, heads=masks.get("decoder"), probe=probe)

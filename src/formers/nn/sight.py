@@ -54,6 +54,7 @@ class Sight:
         state = recall if recall is not None else cache if key is None else None
         self.past = None if state is None else state.begin(query)
         self.span = self.key.longest if self.past is None or state is None else state.end(query)
+        self.single: Layout | None = None  # of cross attention where several rows are one document: these rows
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
