@@ -102,7 +102,7 @@ class Engine:
     @property
     def slots(self) -> int:
         """How many requests have a place at most."""
-        return self.runner.state.rows
+        return len(self.runner.starts) - 1
 
     def join(self) -> dict[int, Tensor]:
         """Give free places to those who wait, and read anew the last half of a text that has filled its context."""

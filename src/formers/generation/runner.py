@@ -121,11 +121,11 @@ class Runner:
         self.most = max(self.most, int(self.state.lengths.max()))  # type: ignore[union-attr]
 
     @torch.inference_mode()
-    def follow(self, parents: Sequence[int]) -> None:
+    def follow(self, parents: Sequence[int] | Tensor) -> None:
         """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source."""
         if isinstance(self.state, Cache) and self.state.table is None:
             self.forget_steps()
-        self.state.follow(torch.tensor(parents, device=self.former.device))
+        self.state.follow(torch.as_tensor(parents, device=self.former.device))
 
 
 def streams(former: Former) -> bool:

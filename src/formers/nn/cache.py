@@ -64,6 +64,7 @@ class Cache(Kept):
         self.given: tuple[Tensor, Tensor] | None = None  # the source's ids and starts, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.state: tuple[Tensor, ...] | None = None  # of a recurrent decoder after the tokens seen: (rows, ...) each
+        self.rows_behind: dict[Any, Tensor] = {}  # (H, span) a bias by distance, which all steps share
         self._places: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
 
     def __getitem__(self, layer: int) -> Layer:
@@ -118,6 +119,7 @@ class Cache(Kept):
         assert self.reach is not None
         self._places = None
         if self.fixed:
+            assert self.live is not None
             torch.maximum(self.reach, self.lengths.add_(self.live), out=self.reach)
             return
         self.lengths = self.lengths + layout.lengths

@@ -59,7 +59,7 @@ class Sight:
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
         self._pairs: Tensor | None = None
-        self._behind: Tensor | None = None
+        self._seen: Tensor | None = None
 
     def ranks(self) -> tuple[Tensor, Tensor] | None:
         """The mask as an order, if it is one."""
@@ -80,10 +80,19 @@ class Sight:
     def behind(self) -> Tensor | None:
         """(H, span) a bias by distance alone, for one new token in each row: first that of the token itself, then that
         of the one before."""
-        if self._behind is None and self.bias is not None:
-            row: Any = self.bias
-            self._behind = row.row(1 - self.span, 1, self.query.starts.device).flip(-1)
-        return self._behind
+        if self.bias is None or self.cache is None:
+            return None
+        key, row = (id(self.bias), self.span), self.bias
+        if key not in self.cache.rows_behind:
+            self.cache.rows_behind = {key: row.row(1 - self.span, 1, self.query.starts.device).flip(-1)}  # type: ignore[attr-defined]
+        return self.cache.rows_behind[key]
+
+    def seen(self) -> Tensor:
+        """(rows,) how many tokens each row has with its new one."""
+        if self._seen is None:
+            assert self.past is not None
+            self._seen = self.past + 1
+        return self._seen
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """By how much a token of each slot is turned."""
