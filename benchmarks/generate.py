@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 if subprocess.run(
@@ -77,20 +78,21 @@ def cpu() -> None:
     mine = {kind: formers.build("gpt2", eos=None).freeze(kind) for kind in ("fp32", "bf16", "int8")}
     for rows in (1, 8):
         ids = torch.randint(5, 50000, (rows, 32), generator=torch.Generator().manual_seed(rows))
-        words = [[f"t{i}" for i in row] for row in ids.tolist()]
-        runs: dict[str, Run] = {}
-        for kind, model in peers.items():
-            runs[f"transformers {kind}"] = lambda model=model: model.generate(
-                ids, attention_mask=torch.ones_like(ids), max_new_tokens=32, min_new_tokens=32, do_sample=False,
-                pad_token_id=0,
-            )  # fmt: skip
-        for kind, model in others.items():
-            runs[f"CTranslate2 {kind}"] = lambda model=model: model.generate_batch(
-                words, max_length=32, min_length=32, sampling_topk=1, include_prompt_in_result=False
-            )
-        for kind, former in mine.items():
-            runs[f"formers {kind}"] = lambda former=former: continue_ids(former, ids.tolist(), 32, GREEDY)
-        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, runs, rounds=3)
+        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, candidates(ids, peers, others, mine), rounds=3)
+
+
+def candidates(ids: torch.Tensor, peers: Any, others: Any, mine: Any) -> dict[str, Run]:
+    """32 new tokens by each of the models."""
+    words, runs = [[f"t{i}" for i in row] for row in ids.tolist()], dict[str, Run]()
+    for kind, model in peers.items():
+        how = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "pad_token_id": 0}
+        runs[f"transformers {kind}"] = partial(model.generate, ids, attention_mask=torch.ones_like(ids), **how)
+    for kind, model in others.items():
+        how = {"max_length": 32, "min_length": 32, "sampling_topk": 1, "include_prompt_in_result": False}
+        runs[f"CTranslate2 {kind}"] = partial(model.generate_batch, words, **how)
+    for kind, former in mine.items():
+        runs[f"formers {kind}"] = partial(continue_ids, former, ids.tolist(), 32, GREEDY)
+    return runs
 
 
 def steps(former: Any, ids: torch.Tensor, tokens: int, size: int) -> torch.Tensor:
@@ -143,18 +145,16 @@ def gpu() -> None:
     for rows in (1, 8, 64):
         ids = torch.randint(5, 50000, (rows, prompt), generator=torch.Generator().manual_seed(rows))
         work = f"GPT-2 124M generate, batch {rows}"
-        timed(work, "formers, steps", rows * tokens, lambda: steps(f, ids, tokens, prompt + tokens))
-        timed(work, "formers", rows * tokens, lambda: continue_ids(f, ids.tolist(), tokens, GREEDY))
+        timed(work, "formers, steps", rows * tokens, partial(steps, f, ids, tokens, prompt + tokens))
+        timed(work, "formers", rows * tokens, partial(continue_ids, f, ids.tolist(), tokens, GREEDY))
         if "--peer" in sys.argv:
             model, here = hugging(torch.bfloat16).to(device), ids.to(device)
             how = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-            timed(work, "transformers", rows * tokens, lambda: model.generate(here, **how))
+            timed(work, "transformers", rows * tokens, partial(model.generate, here, **how))
     if "--profile" in sys.argv and not tiny:
         from benchmarks.gpu import profile
 
-        ids = torch.randint(5, 50000, (64, prompt))
-        profile(lambda: steps(f, ids, tokens, prompt + tokens), 1)
-    del f
+        profile(partial(steps, f, ids, tokens, prompt + tokens), 1)
     bart(device, tiny)
 
 
@@ -185,7 +185,8 @@ def perplexity() -> None:
     from formers.text import bpe
 
     path = Path(os.environ["FORMERS_DATA"]) / "lm" / "wikitext2.test.txt.xz"
-    lines = [line for line in lzma.open(path, "rt", encoding="utf-8").read().split("\n") if line.strip()]
+    text = lzma.decompress(path.read_bytes()).decode("utf-8")
+    lines = [line for line in text.split("\n") if line.strip()]
     cut = len(lines) * 9 // 10
     tokenizer = bpe.train(lines[:cut], 4096)
     parts = (lines[:cut], lines[cut:])

@@ -64,7 +64,8 @@ def test_the_same_in_any_batch(kind, capsys):
 @pytest.mark.parametrize(
     ("family", "more"),
     [("t5", {"ff": 24, "head_dim": 8}), ("bart", {"ff": 24, "context": 40}), ("xlnet", {"ff": 24}),
-     ("switch", {"ff": 24, "head_dim": 8, "sparse": 1, "decoder_sparse": 1}), ("seq2seq", {}), ("bert", {"ff": 24, "context": 40})],
+     ("switch", {"ff": 24, "head_dim": 8, "sparse": 1, "decoder_sparse": 1}), ("seq2seq", {}),
+     ("bert", {"ff": 24, "context": 40})],
 )  # fmt: skip
 def test_every_kind_of_model(family, more):
     sizes = {"vocab": 50, "dim": 16, "layers": 2} | ({} if family == "seq2seq" else {"heads": 2}) | more
