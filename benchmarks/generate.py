@@ -58,16 +58,16 @@ def translators(model: Any) -> dict[str, Any]:
     except ImportError as error:
         print(f"without CTranslate2: {error}", flush=True)
         return {}
-    folder, end = tempfile.mkdtemp(), "<|endoftext|>"
-    model.save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(50256)} | {end: 50256}, unk_token=end))
-    PreTrainedTokenizerFast(tokenizer_object=words, bos_token=end, eos_token=end, unk_token=end).save_pretrained(folder)
-    made = {}
-    for kind in ("float32", "int8"):
-        out = tempfile.mkdtemp() + "/model"
-        TransformersConverter(folder).convert(out, quantization=kind, force=True)
-        threads = torch.get_num_threads()
-        made[kind] = ctranslate2.Generator(out, device="cpu", compute_type=kind, intra_threads=threads)
+    made, end = {}, "<|endoftext|>"
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(f"{folder}/theirs")
+        words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(50256)} | {end: 50256}, unk_token=end))
+        marks = {"bos_token": end, "eos_token": end, "unk_token": end}
+        PreTrainedTokenizerFast(tokenizer_object=words, **marks).save_pretrained(f"{folder}/theirs")
+        for kind in ("float32", "int8"):
+            TransformersConverter(f"{folder}/theirs").convert(f"{folder}/{kind}", quantization=kind)
+            how = {"device": "cpu", "compute_type": kind, "intra_threads": torch.get_num_threads()}
+            made[kind] = ctranslate2.Generator(f"{folder}/{kind}", **how)
     return made
 
 
