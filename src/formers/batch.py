@@ -49,6 +49,10 @@ class Layout:
         flat = grid.flatten(0, 1)
         return flat if self.uniform else flat.index_select(0, self.document * self.longest + self.position)
 
+    def joined(self, each: int) -> Layout:
+        """So many documents in turn as one."""
+        return self if each == 1 else Layout(self.starts[::each].contiguous(), each * self.longest, self.total)
+
     def first(self) -> Tensor:
         """(D,) the slot of each document's first token; of an empty one, some slot."""
         return self.starts[:-1].long().clamp(max=max(0, self.total - 1))

@@ -23,6 +23,7 @@ from .nn.memory import Memory
 from .nn.probe import Probe
 from .nn.projected import State
 from .nn.prune import attentions, named, prune, taken_apart
+from .nn.quantised import freeze
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
@@ -76,6 +77,13 @@ class Former:
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
             reason = " ".join(str(error).split())[:150]
             raise Error(f"the model cannot go to {device or ''} {dtype or ''} ({reason})", fix=MOVES) from None
+        return self
+
+    def freeze(self, kind: str = "fp32") -> Former:
+        """Make the model ready for reading alone on a CPU, faster for it: weights as fp32, bf16 or int8, laid out as
+        the processor likes them. It can no longer be trained, saved or moved; returns itself."""
+        self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
+        freeze(self.model, kind)
         return self
 
     def logits(

@@ -1,4 +1,4 @@
-"""As much of triton as nn/fused_kernels.py needs, in numpy, one program after the other: its sums can be checked on any
+"""As much of triton as the kernels in nn/ need, in numpy, one program after the other: its sums can be checked on any
 machine. Whether triton compiles them, only a GPU can tell (tests/gpu)."""
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class Kernel:
         return launch
 
 
-def kernels():
-    """The module of kernels, made with this in place of triton."""
+def kernels(module="fused_kernels"):
+    """A module of kernels, made with this in place of triton."""
     where = []
     tl = types.ModuleType("triton.language")
     tl.constexpr, tl.load, tl.store = float, load, store
@@ -89,10 +89,11 @@ def kernels():
     tl.dot = lambda a, b, c=0: a @ b + c
     tl.trans, tl.where = (lambda x: x.T), (lambda c, a, b: array(np.where(c, a, b)))
     tl.max, tl.sum, tl.maximum = (lambda x, axis: x.max(axis)), (lambda x, axis: x.sum(axis)), np.maximum
+    tl.minimum = np.minimum
     tl.exp2, tl.log2 = np.exp2, np.log2
     triton = types.ModuleType("triton")
     triton.language, triton.jit = tl, lambda function: Kernel(function, where)
-    name, mine = "formers.nn.fused_kernels", {"triton": triton, "triton.language": tl}
+    name, mine = f"formers.nn.{module}", {"triton": triton, "triton.language": tl}
     before = {key: sys.modules.pop(key, None) for key in (*mine, name)}
     sys.modules.update(mine)
     try:

@@ -9,23 +9,33 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
+from ..errors import Error
 from ..former import Former
+from ..nn.cache import Cache
+from ..nn.pair import RecurrentPair
 from ..nn.probe import Probe
+from .recorded import Recorded
 
 
 class Runner:
     """What a model has read of `rows` texts, up to `size` tokens each. Of encoder-decoders, `sources` are what the
-    encoder reads, each of them for `each` rows in turn."""
+    encoder reads, each of them for `each` rows in turn. On a GPU, steps of one token for each row are recorded."""
 
     def __init__(
         self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None, each: int = 1
     ):
-        self.former = former
-        given = None if sources is None else [row for row in sources for _ in range(each)]
-        self.source = None if given is None else packed(given, former.device)
+        self.former, self.size = former, size
+        if each > 1 and isinstance(former.model.body, RecurrentPair):  # it has a state for each row
+            sources = None if sources is None else [row for row in sources for _ in range(each)]
+        self.source = None if sources is None else packed(sources, former.device)
         self.state = former.remember(rows, size)
+        self.starts = torch.arange(rows + 1, dtype=torch.int32, device=former.device)
         self.two = streams(former)
         self.again = 2 if self.two else 1  # the newest tokens of a text that are read at each step
+        self.live: Sequence[int] | None = None
+        self.most = 0  # no text is longer
+        still = isinstance(self.state, Cache) and not isinstance(former.model.body, RecurrentPair)
+        self.recorded = Recorded(self.run) if still and former.device.type == "cuda" else None
 
     @torch.inference_mode()
     def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
@@ -35,21 +45,87 @@ class Runner:
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
         does).
         """
-        rows = [[*row, 0] for row in fed] if self.two else fed
-        batch = packed(rows, self.former.device).replace(source=self.source)
+        single = self.most and not self.two and probe is None and max(map(len, fed)) == 1
+        if single and (self.recorded is not None or min(map(len, fed)) == 1):
+            ids = torch.tensor([row[0] if row else 0 for row in fed], device=self.former.device)
+            return self.step(ids, [len(row) for row in fed])
+        self.most += max(map(len, fed))
+        if not self.two:
+            self.loosen()
+            batch = packed(fed, self.former.device).replace(source=self.source)
+            return self.run(batch, batch.layout.last(), probe)
+        batch = packed([[*row, 0] for row in fed], self.former.device)
         ends = batch.layout.last()
-        if self.two:
-            order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
-            batch = batch.replace(order=order, chosen=ends)
+        order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
+        found = self.run(batch.replace(order=order, chosen=ends), ends, probe)
+        self.state.forget(2)  # type: ignore[union-attr, arg-type]
+        return found
+
+    @torch.inference_mode()
+    def every(self, fed: Sequence[int]) -> Tensor:
+        """(tokens, vocab) what comes after each of these tokens of the only row."""
+        self.most += len(fed)
+        self.loosen()
+        return self.run(packed([fed], self.former.device).replace(source=self.source))
+
+    @torch.inference_mode()
+    def step(self, ids: Tensor, live: Sequence[int] | None = None) -> Tensor:
+        """The same for one token (rows,) of each row, which need not leave the device; on a GPU, tokens of rows with 0
+        in `live` do not count. The next step may overwrite what is returned."""
+        batch = Batch(ids, self.starts, 1, source=self.source)
+        self.most += 1
+        if self.recorded is None:
+            return self.run(batch)
+        assert isinstance(self.state, Cache)
+        if self.most > self.size:  # rows may have advanced by different amounts
+            self.most = int(self.state.lengths.max()) + 1  # type: ignore[union-attr]
+            if self.most > self.size:
+                raise Error(f"{self.most} tokens do not fit into a cache of {self.size}", fix="make a larger one")
+        if not self.state.fixed and self.state.lengths is not None:
+            self.state.fix()
+        if self.state.live is not None and live != self.live:
+            self.live = live
+            self.state.live.copy_(torch.tensor(live or [1] * len(ids)))
+        return self.recorded(batch)
+
+    def run(self, batch: Batch, ends: Tensor | None = None, probe: Probe | None = None) -> Tensor:
+        """One pass; the logits at some places, or at all."""
         look = {} if probe is None else {"probe": probe}
         hidden = self.former.model(batch, **self.former.how(self.state, None), **look)
-        if self.two:
-            self.state.forget(2)  # type: ignore[union-attr]
-        return self.former.model.logits(hidden[ends], part="lm")
+        return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
 
-    def follow(self, parents: Sequence[int]) -> None:
+    def loosen(self) -> None:
+        """Before rows advance by more than one token: nothing is recorded of that."""
+        if isinstance(self.state, Cache) and self.state.fixed:
+            self.state.fixed, self.state.used = False, int(self.state.lengths.max())  # type: ignore[union-attr]
+            self.forget_steps()
+
+    def forget_steps(self) -> None:
+        """What was recorded no longer holds."""
+        self.recorded = None if self.recorded is None else Recorded(self.run)
+
+    @torch.inference_mode()
+    def forget(self, counts: Sequence[int]) -> None:
+        """Row i has never read its newest counts[i] tokens."""
+        if not isinstance(self.state, Cache):
+            what = f"{self.former.family} cannot forget the newest tokens of some rows"
+            raise Error(what, fix="take a model with a cache of keys and values")
+        self.state.forget(torch.tensor(counts, device=self.former.device))
+
+    def take(self, row: int, other: Runner, room: int) -> None:
+        """A row goes on from what the only row of another runner has read; its source has at most `room` tokens."""
+        assert isinstance(self.state, Cache)
+        assert isinstance(other.state, Cache)
+        self.loosen()
+        self.state.take(row, other.state, room)
+        self.most = max(self.most, int(self.state.lengths.max()))  # type: ignore[union-attr]
+
+    @torch.inference_mode()
+    def follow(self, parents: Sequence[int] | Tensor) -> None:
         """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source."""
-        self.state.follow(torch.tensor(parents, device=self.former.device))
+        if isinstance(self.state, Cache) and self.state.table is None:
+            self.forget_steps()
+        self.state.follow(torch.as_tensor(parents, device=self.former.device))
 
 
 def streams(former: Former) -> bool:
@@ -60,5 +136,5 @@ def streams(former: Former) -> bool:
 def packed(rows: Sequence[Sequence[int]], device: torch.device) -> Batch:
     """Rows of different lengths, one document each."""
     starts = torch.tensor(np.cumsum([0, *map(len, rows)]), dtype=torch.int32, device=device)
-    ids = torch.tensor([i for row in rows for i in row], device=device)
+    ids = torch.tensor([i for row in rows for i in row], dtype=torch.long, device=device)
     return Batch(ids, starts, max(map(len, rows)))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..batch import Layout
 from ..errors import Error
+from .decode import ready
 
 FREE = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
@@ -47,17 +48,24 @@ class Cache(Kept):
     """The past of `rows` sequences, up to `size` tokens each; every row has its own length.
 
     Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
-    nothing new). `lengths` (rows,) counts the tokens seen; `used` bounds them without a look at the device.
+    nothing new). `lengths` (rows,) counts the tokens seen; `used` bounds them without a look at the device. Where rows
+    have followed others, the `table` (rows, size) names the row that holds each slot: nothing is copied. A `fixed`
+    cache keeps its tensors, so that a step can be recorded; `used` is then not kept.
     """
 
     def __init__(self, rows: int, size: int):
         super().__init__(rows, size)
-        self.rows, self.size, self.used = rows, size, 0
+        self.rows, self.size, self.used, self.fixed = rows, size, 0, False
         self.lengths: Tensor | None = None
+        self.reach: Tensor | None = None  # (rows,) how many slots of each row have ever been written
+        self.table: Tensor | None = None
+        self.live: Tensor | None = None  # (rows,) of a fixed cache: 0 where a row reads a token that does not count
         self.layers: dict[int, Layer] = {}
         self.given: tuple[Tensor, Tensor] | None = None  # the source's ids and starts, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.state: tuple[Tensor, ...] | None = None  # of a recurrent decoder after the tokens seen: (rows, ...) each
+        self.rows_behind: dict[Any, Tensor] = {}  # (H, span) a bias by distance, which all steps share
+        self._places: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
 
     def __getitem__(self, layer: int) -> Layer:
         return self.layers.setdefault(layer, Layer(self))
@@ -70,6 +78,10 @@ class Cache(Kept):
             )
         if self.lengths is None:
             self.lengths = torch.zeros(self.rows, dtype=torch.long, device=layout.starts.device)
+        if self.reach is None:
+            self.reach = self.lengths.clone()
+        if self.fixed:
+            return self.lengths
         if self.used + layout.longest > self.size:
             self.used = int(self.lengths.max())  # a bound may be loose: rows advance by different amounts
             if self.used + layout.longest > self.size:
@@ -77,19 +89,123 @@ class Cache(Kept):
                 raise Error(what, fix="make a larger cache")
         return self.lengths if self.used else None
 
+    def end(self, layout: Layout) -> int:
+        """The slot behind the last one that is in use after this batch."""
+        return self.size if self.fixed else self.used + layout.longest
+
+    def places(self, layout: Layout) -> tuple[Tensor, Tensor | None]:
+        """Where in the flattened cache a batch's tokens go, (N,), and where the slots in use are found, (rows · end,),
+        if that is not in order. All layers share them."""
+        if self._places is None or self._places[0] is not layout:
+            assert self.lengths is not None
+            slot = self.lengths[layout.document] + layout.position
+            slot = slot.clamp(max=self.size - 1) if self.fixed else slot  # a token that does not count needs a place
+            found = None
+            if self.table is not None:
+                self.table.index_put_((layout.document, slot), layout.document)
+                if not direct(layout):
+                    found = self.sources(self.end(layout))
+            self._places = layout, layout.document * self.size + slot, found
+        return self._places[1:]
+
+    def sources(self, end: int) -> Tensor:
+        """(rows · end,) where in the flattened cache the first slots of each row are found."""
+        assert self.table is not None
+        return (self.table[:, :end] * self.size + torch.arange(end, device=self.table.device)).flatten()
+
     def advance(self, layout: Layout) -> None:
         """The batch is through: its tokens are now part of the past."""
         assert self.lengths is not None
+        assert self.reach is not None
+        self._places = None
+        if self.fixed:
+            assert self.live is not None
+            torch.maximum(self.reach, self.lengths.add_(self.live), out=self.reach)
+            return
         self.lengths = self.lengths + layout.lengths
+        self.reach = torch.maximum(self.reach, self.lengths)
         self.used += layout.longest
 
     def follow(self, parents: Tensor) -> None:
         """Row i goes on from what row parents[i] has seen; both have the same source."""
-        self.lengths = None if self.lengths is None else self.lengths[parents]
         self.state = None if self.state is None else tuple(x.index_select(0, parents) for x in self.state)
+        if self.lengths is None or self.reach is None:
+            return
+        lengths = self.lengths[parents]
+        if self.table is None:
+            self.table = self.own()
+        if bool((lengths < self.reach).any()):  # a row would write where others may still look
+            self.keep(self.table[parents], lengths)
+        elif self.fixed:
+            self.table.copy_(self.table[parents])
+            self.lengths.copy_(lengths)
+        else:
+            self.table, self.lengths = self.table[parents], lengths
+
+    def keep(self, table: Tensor, lengths: Tensor) -> None:
+        """Copy what each row has seen to where it belongs, so that no row looks at another's slots."""
+        assert self.table is not None
+        assert self.lengths is not None
+        assert self.reach is not None
+        self.table.copy_(table)
+        found = self.sources(self.size)
         for layer in self.layers.values():
-            if layer.keys is not None and layer.values is not None:
-                layer.keys, layer.values = layer.keys.index_select(0, parents), layer.values.index_select(0, parents)
+            for t in (layer.keys, layer.values):
+                if t is not None:
+                    t.copy_(t.flatten(0, 1).index_select(0, found).view(t.shape))
+        self.table.copy_(self.own())
+        self.lengths.copy_(lengths)
+        self.reach.copy_(lengths)
+
+    def fix(self) -> None:
+        """From now on keep the tensors: what changes is written into them."""
+        assert self.lengths is not None
+        assert self.reach is not None
+        self.lengths, self.reach, self.fixed = self.lengths.clone(), self.reach.clone(), True
+        self.live = torch.ones_like(self.lengths)
+
+    def own(self) -> Tensor:
+        """The table of rows that hold their own slots."""
+        assert self.lengths is not None
+        return torch.arange(self.rows, device=self.lengths.device)[:, None].repeat(1, self.size)
+
+    def forget(self, counts: Tensor) -> None:
+        """Drop the newest counts[i] tokens of each row."""
+        assert self.lengths is not None
+        assert self.reach is not None
+        if self.state is not None:
+            raise Error("a recurrent decoder cannot forget", fix="make a new cache, and read again")
+        if self.table is not None:
+            self.keep(self.table.clone(), self.lengths.clone())
+        self.lengths.sub_(counts)
+        self.reach.copy_(self.lengths)
+
+    def take(self, row: int, other: Cache, room: int) -> None:
+        """A row goes on from what the only row of another cache has seen; its source has at most `room` tokens."""
+        assert other.lengths is not None
+        if self.lengths is None or self.reach is None:
+            self.lengths = torch.zeros(self.rows, dtype=torch.long, device=other.lengths.device)
+            self.reach = self.lengths.clone()
+        count = int(other.lengths)
+        for t in (self.lengths, self.reach):
+            t[row] = count
+        self.used = max(self.used, count)
+        for name, layer in other.layers.items():
+            self[name].take(row, layer, count, room)
+        if other.state is not None:
+            self.state = self.state or tuple(t.new_zeros(self.rows, *t.shape[1:]) for t in other.state)
+            for mine, new in zip(self.state, other.state, strict=True):
+                mine[row] = new[0]
+        if other.memory is not None:
+            lengths = torch.zeros_like(self.lengths) if self.memory is None else self.memory[1].lengths.clone()
+            lengths[row] = other.memory[1].longest
+            starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+            self.memory = other.memory[0], Layout(starts, room, int(starts[-1]))
+
+
+def direct(layout: Layout) -> bool:
+    """One new token in each row, where a kernel looks into the cache by itself (nn/decode.py)."""
+    return layout.longest == 1 and layout.uniform and ready(layout.starts.device)
 
 
 class Layer:
@@ -101,8 +217,24 @@ class Layer:
         self.values: Tensor | None = None
         self.source: tuple[Tensor, Tensor] | None = None  # of the encoder's output: (rows, longest, heads, head_dim)
 
+    def take(self, row: int, other: Layer, count: int, room: int) -> None:
+        """What one row has of a layer, from the only row of another."""
+        size = self.cache.rows, self.cache.size
+        if other.keys is not None and other.values is not None:
+            if self.keys is None or self.values is None:
+                self.keys = other.keys.new_zeros(*size, *other.keys.shape[2:])
+                self.values = other.values.new_zeros(*size, *other.values.shape[2:])
+            self.keys[row, :count], self.values[row, :count] = other.keys[0, :count], other.values[0, :count]
+        if other.source is not None:
+            if self.source is None:
+                a, b = (t.new_zeros(size[0], room, *t.shape[2:]) for t in other.source)
+                self.source = a, b
+            for mine, new in zip(self.source, other.source, strict=True):
+                mine[row, : new.shape[1]] = new[0]
+
     def append(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Write packed (N, H, D) keys and values; get all of them as (rows, used, H, D)."""
+        """Write packed (N, H, D) keys and values; get all of them as (rows, used, H, D), or for a kernel that looks
+        them up by itself, the whole cache."""
         cache = self.cache
         if self.keys is not None and (self.keys.dtype, self.keys.device) != (k.dtype, k.device):
             what = f"the cache holds {self.keys.dtype} on {self.keys.device}, new keys are {k.dtype} on {k.device}"
@@ -110,9 +242,14 @@ class Layer:
         if self.keys is None or self.values is None:
             self.keys = k.new_zeros(cache.rows, cache.size, *k.shape[1:])
             self.values = v.new_zeros(cache.rows, cache.size, *v.shape[1:])
-        assert cache.lengths is not None
-        slot = cache.lengths[layout.document] + layout.position
-        self.keys.index_put_((layout.document, slot), k.detach())
-        self.values.index_put_((layout.document, slot), v.detach())
-        end = cache.used + layout.longest
-        return self.keys[:, :end], self.values[:, :end]
+        places, found = cache.places(layout)
+        both = self.keys, self.values
+        for held, new in zip(both, (k, v), strict=True):
+            held.flatten(0, 1).index_copy_(0, places, new.detach())
+        if direct(layout):
+            return both
+        end = cache.end(layout)
+        if found is None:
+            return self.keys[:, :end], self.values[:, :end]
+        keys, values = (t.flatten(0, 1).index_select(0, found).view(t.shape[0], end, *t.shape[2:]) for t in both)
+        return keys, values

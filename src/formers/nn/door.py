@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import Layout
+from . import decode
+from .cache import direct
 from .masks import Alibi, Both, Index, Window, causal
 from .sight import Sight as Sight  # others take it from here
 
@@ -29,7 +31,7 @@ _forced: str | None = None
 
 @contextlib.contextmanager
 def kernel(name: str | None) -> Iterator[None]:
-    """Take one path for all attention inside: plain, loop, band, dense, varlen, flex or fused. For tests."""
+    """Take one path for all attention inside: plain, loop, band, dense, varlen, flex, fused or step. For tests."""
     global _forced
     before, _forced = _forced, name
     try:
@@ -59,6 +61,8 @@ def attend(
         return _flex(q, k, v, sight, scale, kept)
     if path == "fused":
         return _fused(q, k, v, sight, scale, dropout, relative, kept)
+    if path == "step":
+        return _step(q, k, v, sight, scale, kept)
     if path == "band":
         return _band(q, k, v, sight, scale, dropout)
     if path == "loop":
@@ -79,6 +83,8 @@ def choose(q: Tensor, k: Tensor, sight: Sight, dropout: float, relative: Relativ
     """Which path serves best: the flash kernel for whole grids, varlen or flex for packed documents on a GPU, a loop
     over documents on a CPU, and SDPA with a dense mask for everything else."""
     packed = k.dim() == 3 and sight.past is None
+    if k.dim() == 4 and sight.cache is not None and relative is None and stepwise(sight):
+        return "step"
     simple = sight.bias is None and relative is None and packed
     if (
         simple
@@ -122,6 +128,15 @@ def fusible(q: Tensor, sight: Sight, dropout: float, relative: Relative | None) 
     return learned or (dropout > 0 and (sight.bias is None or hasattr(sight.bias, "row")))
 
 
+def stepwise(sight: Sight) -> bool:
+    """Whether the kernel for single steps serves: new tokens, one in each row, over a cache; or any over a source."""
+    if sight.past is None:
+        return (
+            sight.mask is None and sight.bias is None and sight.query.uniform and decode.ready(sight.key.starts.device)
+        )
+    return direct(sight.query)
+
+
 def _width(mask: Index | None) -> int:
     """How many tokens a causal window shows; 0 if the mask is no such thing."""
     left, right = reach(mask) or (-1, -1)
@@ -151,7 +166,7 @@ def weights(
     kept: Left | None = None,
 ) -> Tensor:
     """The attention weights (rows, H, Q, K), computed beside the kernel; zero where there is no token."""
-    q, k = _grid(q, sight.query), _grid(k, sight.key)
+    q, k = _grid(q, sight.query), _grid(k, sight.key)[:, :, : sight.span]
     bias = left(sight, q.shape[1], kept)
     if relative is not None:
         q, extra = relative(q, k, scale)
@@ -160,7 +175,10 @@ def weights(
     if bias is not None:
         scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
     real = torch.arange(sight.query.longest, device=q.device) < sight.query.lengths[:, None]  # (rows, Q)
-    return scores.softmax(-1) * real[:, None, :, None]
+    found = scores.softmax(-1) * real[:, None, :, None]
+    if sight.single is None:
+        return found
+    return sight.single.unpack(sight.query.pack(found.transpose(1, 2))).transpose(1, 2)
 
 
 def left(sight: Sight, heads: int, kept: Left | None, padded: bool = True) -> Tensor | None:
@@ -235,6 +253,16 @@ def _varlen(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float) -> Tens
     kernel: Any = varlen_attn
     starts, sizes = (sight.query.starts, sight.key.starts), (sight.query.longest, sight.key.longest)
     return kernel(q, k, v, *starts, *sizes, window_size=reach(sight.mask))
+
+
+def _step(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, kept: Left | None) -> Tensor:
+    """One new token in each row over what a cache holds, where it lies (on a GPU)."""
+    assert sight.cache is not None
+    if sight.past is None:
+        return decode.attention(q, k, v, sight.key.lengths, scale)
+    bias = sight.behind()
+    bias = bias if bias is None or kept is None else bias[list(kept[1])]
+    return decode.attention(q, k, v, sight.seen(), scale, table=sight.cache.table, bias=bias, width=_width(sight.mask))
 
 
 def _fused(

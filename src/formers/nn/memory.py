@@ -61,6 +61,10 @@ class Memory(Kept):
             self.lengths = torch.full((self.rows,), self.used, device=layout.starts.device)
         return self.lengths if self.used else None
 
+    def end(self, layout: Layout) -> int:
+        """How many slots there are with a batch's tokens."""
+        return self.used + layout.longest
+
     def recall(self, layer: int, x: Tensor) -> Tensor | None:
         """What a layer was given before, (rows, used, dim), and note what it is given now, packed (N, dim)."""
         self._new[layer] = x.detach()

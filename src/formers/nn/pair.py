@@ -88,9 +88,11 @@ class Pair(nn.Module):
     ) -> Tensor:
         """Target ids (N,) and the encoder's output → (N, dim)"""
         layout, masks, view = batch.layout, heads or {}, None
-        if memory is not None:
+        if memory is not None and source is not None:
             crossed = masks.get("cross")
-            view = Sight(layout, source, memory=memory, cache=cache, heads=crossed, probe=probe, kind="cross")
+            near = layout.joined(layout.rows // source.rows)  # several rows may look at one source
+            view = Sight(near, source, memory=memory, cache=cache, heads=crossed, probe=probe, kind="cross")
+            view.single = None if near is layout else layout
         assert self.decoder is not None
         embed = self.target or self.embed
         x = self.decoder(batch, layout, embed, view, cache=cache, heads=masks.get("decoder"), probe=probe)

@@ -53,11 +53,13 @@ class Sight:
         self.where: Tensor | None = None
         state = recall if recall is not None else cache if key is None else None
         self.past = None if state is None else state.begin(query)
-        self.span = self.key.longest if self.past is None or state is None else state.used + query.longest
+        self.span = self.key.longest if self.past is None or state is None else state.end(query)
+        self.single: Layout | None = None  # of cross attention where several rows are one document: these rows
         self._dense: dict[bool, Tensor | None] = {}
         self._block: Any = None
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
         self._pairs: Tensor | None = None
+        self._seen: Tensor | None = None
 
     def ranks(self) -> tuple[Tensor, Tensor] | None:
         """The mask as an order, if it is one."""
@@ -74,6 +76,23 @@ class Sight:
             row = self.row()  # layers add up their gradients in at least single precision
             self._pairs = row.to(torch.promote_types(row.dtype, torch.float32)).unfold(-1, self.span, 1).flip(1)
         return self._pairs
+
+    def behind(self) -> Tensor | None:
+        """(H, span) a bias by distance alone, for one new token in each row: first that of the token itself, then that
+        of the one before."""
+        if self.bias is None or self.cache is None:
+            return None
+        key, row = (id(self.bias), self.span), self.bias
+        if key not in self.cache.rows_behind:
+            self.cache.rows_behind = {key: row.row(1 - self.span, 1, self.query.starts.device).flip(-1)}  # type: ignore[attr-defined]
+        return self.cache.rows_behind[key]
+
+    def seen(self) -> Tensor:
+        """(rows,) how many tokens each row has with its new one."""
+        if self._seen is None:
+            assert self.past is not None
+            self._seen = self.past + 1
+        return self._seen
 
     def angles(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
         """By how much a token of each slot is turned."""

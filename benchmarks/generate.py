@@ -1,0 +1,243 @@
+"""Generation: GPT-2 124M and BART-base, formers and its peers in one run.
+
+    python -m benchmarks.generate cpu          # GPT-2, 32 + 32 tokens, batch 1 and 8; CTranslate2 if it can be imported
+    python -m benchmarks.generate gpu          # GPT-2 bf16, 128 + 256 tokens; BART-base, 4 beams, 16 x (512 + 128)
+    python -m benchmarks.generate gpu --peer   # transformers as well
+    python -m benchmarks.generate perplexity   # what 8 bits cost a small GPT-2, trained on wikitext-2 for two minutes
+
+Greedy, random weights, no end mark; the figure is new tokens per second, with the reading of the prompt in the time.
+Where a virtual machine announces AMX and crashes on it, bf16 needs ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, for all alike.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+if subprocess.run(
+    [sys.executable, "-c", "import torch; x = torch.ones(64, 64).bfloat16(); x @ x"], capture_output=True, check=False
+).returncode:
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import torch
+
+import formers
+from benchmarks.harness import in_turns, machine, median
+from formers.generation.runner import Runner
+from formers.generation.sample import Sampling, continue_ids
+
+GREEDY = Sampling(temperature=0)
+Run = Callable[[], Any]
+
+
+def hugging(dtype: torch.dtype) -> Any:
+    """transformers' GPT-2."""
+    from transformers import GPT2Config, GPT2LMHeadModel, logging
+
+    logging.set_verbosity_error()
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config()).eval().to(dtype)
+
+
+def translators(model: Any) -> dict[str, Any]:
+    """CTranslate2's, of the same weights, in fp32 and int8; none if it is not there."""
+    try:
+        import ctranslate2
+        from ctranslate2.converters import TransformersConverter
+        from tokenizers import Tokenizer, models
+        from transformers import PreTrainedTokenizerFast
+    except ImportError as error:
+        print(f"without CTranslate2: {error}", flush=True)
+        return {}
+    made, end = {}, "<|endoftext|>"
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(f"{folder}/theirs")
+        words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(50256)} | {end: 50256}, unk_token=end))
+        marks = {"bos_token": end, "eos_token": end, "unk_token": end}
+        PreTrainedTokenizerFast(tokenizer_object=words, **marks).save_pretrained(f"{folder}/theirs")
+        for kind in ("float32", "int8"):
+            TransformersConverter(f"{folder}/theirs").convert(f"{folder}/{kind}", quantization=kind)
+            how = {"device": "cpu", "compute_type": kind, "intra_threads": torch.get_num_threads()}
+            made[kind] = ctranslate2.Generator(f"{folder}/{kind}", **how)
+    return made
+
+
+def cpu() -> None:
+    """GPT-2 124M, 32 + 32 tokens."""
+    peers = {"fp32": hugging(torch.float32), "bf16": hugging(torch.bfloat16)}
+    others = translators(peers["fp32"])
+    mine = {kind: formers.build("gpt2", eos=None).freeze(kind) for kind in ("fp32", "bf16", "int8")}
+    for rows in (1, 8):
+        ids = torch.randint(5, 50000, (rows, 32), generator=torch.Generator().manual_seed(rows))
+        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, candidates(ids, peers, others, mine), rounds=3)
+
+
+def candidates(ids: torch.Tensor, peers: Any, others: Any, mine: Any) -> dict[str, Run]:
+    """32 new tokens by each of the models."""
+    words, runs = [[f"t{i}" for i in row] for row in ids.tolist()], dict[str, Run]()
+    for kind, model in peers.items():
+        how = {"max_new_tokens": 32, "min_new_tokens": 32, "do_sample": False, "pad_token_id": 0}
+        runs[f"transformers {kind}"] = partial(model.generate, ids, attention_mask=torch.ones_like(ids), **how)
+    for kind, model in others.items():
+        how = {"max_length": 32, "min_length": 32, "sampling_topk": 1, "include_prompt_in_result": False}
+        runs[f"CTranslate2 {kind}"] = partial(model.generate_batch, words, **how)
+    for kind, former in mine.items():
+        runs[f"formers {kind}"] = partial(continue_ids, former, ids.tolist(), 32, GREEDY)
+    return runs
+
+
+def steps(former: Any, ids: torch.Tensor, tokens: int, size: int) -> torch.Tensor:
+    """Greedy, the tokens never leaving the device."""
+    runner = Runner(former, len(ids), size)
+    new = [runner.read(ids.tolist()).argmax(-1)]
+    for _ in range(tokens - 1):
+        new.append(runner.step(new[-1]).argmax(-1))
+    return torch.stack(new, 1).cpu()
+
+
+@torch.inference_mode()
+def beams(former: Any, sources: list[list[int]], tokens: int, width: int = 4) -> torch.Tensor:
+    """The steps of a beam search without its ends: choosing on the device, parents by the host."""
+    texts = len(sources)
+    runner = Runner(former, texts * width, tokens + 1, sources, each=width)
+    total = torch.zeros(texts, width, device=former.device)
+    total[:, 1:] = -1e9
+    logits = runner.read([[former.config.start]] * (texts * width))
+    first = torch.arange(texts, device=former.device)[:, None] * width
+    for _ in range(tokens):
+        scores = (logits.float().log_softmax(-1).view(texts, width, -1) + total[:, :, None]).flatten(1)
+        total, best = scores.topk(width, -1)
+        parents = (first + best // logits.shape[-1]).flatten()
+        runner.follow(parents)
+        logits = runner.step((best % logits.shape[-1]).flatten())
+    return total.cpu()
+
+
+def timed(work: str, candidate: str, tokens: int, run: Run, repeat: int = 3) -> None:
+    """One line; a candidate that fails says so and lets the others run."""
+    try:
+        began = time.perf_counter()
+        run()
+        first = time.perf_counter() - began
+        seconds = median(run, 1, repeat)
+        line = {"per_second": round(tokens / seconds), "ms": round(seconds * 1e3, 1), "first_s": round(first, 1)}
+    except Exception as error:
+        line = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    print(json.dumps({"work": work, "candidate": candidate} | line), flush=True)
+
+
+def gpu() -> None:
+    """GPT-2 124M and BART-base in bf16."""
+    tiny = not torch.cuda.is_available()
+    device = "cpu" if tiny else "cuda"
+    small: dict[str, Any] = {"dim": 64, "heads": 2, "layers": 2} if tiny else {}
+    prompt, tokens = (8, 8) if tiny else (128, 256)
+    f = formers.build("gpt2", eos=None, **small).to(device, torch.bfloat16)
+    for rows in (1, 8, 64):
+        ids = torch.randint(5, 50000, (rows, prompt), generator=torch.Generator().manual_seed(rows))
+        work = f"GPT-2 124M generate, batch {rows}"
+        timed(work, "formers, steps", rows * tokens, partial(steps, f, ids, tokens, prompt + tokens))
+        timed(work, "formers", rows * tokens, partial(continue_ids, f, ids.tolist(), tokens, GREEDY))
+        if "--peer" in sys.argv:
+            model, here = hugging(torch.bfloat16).to(device), ids.to(device)
+            how = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+            timed(work, "transformers", rows * tokens, partial(model.generate, here, **how))
+    if "--profile" in sys.argv and not tiny:
+        from benchmarks.gpu import profile
+
+        profile(partial(steps, f, ids, tokens, prompt + tokens), 1)
+    bart(device, tiny)
+
+
+def bart(device: str, tiny: bool) -> None:
+    """BART-base, 4 beams."""
+    texts, length, tokens = (2, 16, 8) if tiny else (16, 512, 128)
+    small: dict[str, Any] = {"dim": 64, "heads": 2, "layers": 2} if tiny else {"preset": "base"}
+    try:
+        f = formers.build("bart", head="lm", eos=None, **small).to(device, torch.bfloat16)
+    except formers.Error as error:
+        print(f"BART-base: {error}", flush=True)
+        return
+    sources = torch.randint(5, 50000, (texts, length), generator=torch.Generator().manual_seed(0)).tolist()
+    work = f"BART-base, 4 beams, {texts} x ({length} + {tokens})"
+    timed(work, "formers, steps", texts * tokens, lambda: beams(f, sources, tokens))
+    try:
+        search = Sampling(beams=4)  # type: ignore[call-arg]
+    except TypeError:
+        return
+    timed(work, "formers", texts * tokens, lambda: continue_ids(f, sources, tokens, search))
+
+
+def perplexity() -> None:
+    """A small GPT-2 on wikitext-2, its weights as they are, in bf16 and of 8 bits."""
+    import lzma
+    from pathlib import Path
+
+    from formers.text import bpe
+
+    path = Path(os.environ["FORMERS_DATA"]) / "lm" / "wikitext2.test.txt.xz"
+    text = lzma.decompress(path.read_bytes()).decode("utf-8")
+    lines = [line for line in text.split("\n") if line.strip()]
+    cut = len(lines) * 9 // 10
+    tokenizer = bpe.train(lines[:cut], 4096)
+    parts = (lines[:cut], lines[cut:])
+    train, held = (torch.tensor([i for line in part for i in tokenizer.encode(line)]) for part in parts)
+    sizes = {"vocab": len(tokenizer), "context": 128, "dim": 256, "layers": 4, "heads": 4, "eos": None, "bos": None}
+    f = formers.build("gpt2", **sizes)
+    optimizer, g = torch.optim.AdamW(f.model.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
+    f.model.train()
+    began, step = time.time(), 0
+    while time.time() - began < float(os.environ.get("SECONDS_TO_TRAIN", "120")):
+        at = torch.randint(0, len(train) - 129, (8,), generator=g)
+        rows = torch.stack([train[i : i + 129] for i in at.tolist()])
+        loss = torch.nn.functional.cross_entropy(f.logits(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step += 1
+    f.model.eval()
+    count = (len(held) - 1) // 128
+    x, y = held[: count * 128].view(count, 128), held[1 : count * 128 + 1].view(count, 128)
+    plain = None
+    for kind in ("fp32", "bf16", "int8"):
+        one = formers.build("gpt2", **sizes)
+        one.model.load_state_dict(f.model.state_dict())
+        value = math.exp(surprise(one.freeze(kind), x, y))
+        plain = plain or value
+        line = {"kind": kind, "perplexity": round(value, 3), "to_fp32": round(value / plain - 1, 5), "steps": step}
+        print(json.dumps({"work": "wikitext-2 perplexity"} | line), flush=True)
+
+
+@torch.inference_mode()
+def surprise(former: Any, x: torch.Tensor, y: torch.Tensor) -> float:
+    """Nats per token."""
+    loss = torch.nn.functional.cross_entropy
+    both = zip(x.split(8), y.split(8), strict=True)
+    total = sum(loss(former.logits(a).float().flatten(0, 1), b.flatten(), reduction="sum") for a, b in both)
+    return float(total) / y.numel()
+
+
+WORKS = {"cpu": cpu, "gpu": gpu, "perplexity": perplexity}
+
+
+def main() -> None:
+    """Run the works that are named."""
+    names = [word for word in sys.argv[1:] if not word.startswith("--")]
+    if not names or set(names) - set(WORKS):
+        sys.exit(__doc__)
+    print(json.dumps(machine() | {"isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "all")}), flush=True)
+    for name in names:
+        WORKS[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Weights of 8 bits: near to the model's own answers, the same in any batch, and said where they do not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.generation.sample import Sampling, continue_ids
+from formers.nn.quantised import Packed, Quantised
+
+SIZES = {"vocab": 200, "context": 64, "dim": 64, "layers": 3, "heads": 4, "init": 0.1, "eos": None}
+
+
+def decoder(kind=None):
+    f = formers.build("gpt2", seed=1, **SIZES)
+    return f if kind is None else f.freeze(kind)
+
+
+def test_a_product_of_whole_numbers():
+    torch.manual_seed(0)
+    weight, bias, x = torch.randn(12, 32), torch.randn(12), torch.randn(5, 32)
+    x[2] = 0
+    layer = Quantised(weight, bias)
+    scale = weight.abs().amax(1) / 127
+    small = (weight / scale[:, None]).round() * scale[:, None]
+    row = (x.abs().amax(1) / 127).clamp(min=1e-30)[:, None]
+    torch.testing.assert_close(layer(x), (x / row).round() * row @ small.T + bias, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(layer(x[:, None]), layer(x)[:, None])
+    assert layer.weight.dtype == torch.int8
+
+
+def test_no_row_depends_on_its_neighbours():
+    layer = Quantised(torch.randn(16, 32), None)
+    x = torch.randn(4, 32)
+    loud = torch.cat((x, 1000 * torch.randn(60, 32)))
+    assert torch.equal(layer(loud)[:4], layer(x))
+
+
+@pytest.mark.parametrize(("kind", "near"), [("fp32", 1e-5), ("bf16", 0.05), ("int8", 0.05)])
+def test_near_to_the_model_itself(kind, near, capsys):
+    ids = torch.randint(0, 200, (3, 40), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        plain, got = decoder().logits(ids), decoder(kind).logits(ids).float()
+    far = float((got - plain).abs().max() / plain.std())
+    with capsys.disabled():
+        print(f"\n{kind}: logits differ by {far:.5f} of their spread")
+    assert ((got - plain).std() / plain.std()) < near
+    assert type(decoder(kind).model.body.blocks[0].ff.up) is (Quantised if kind == "int8" else Packed)
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
+def test_the_same_in_any_batch(kind, capsys):
+    f, how = decoder(kind), Sampling(temperature=0)
+    prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [100] * 20]
+    together, alone = continue_ids(f, prompts, 12, how), [continue_ids(f, [p], 12, how)[0] for p in prompts]
+    same = sum(a == b for x, y in zip(together, alone, strict=True) for a, b in zip(x, y, strict=True))
+    with capsys.disabled():
+        print(f"\n{kind}: {same} of {sum(map(len, alone))} tokens as one by one")
+    assert together == alone or kind == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("family", "more"),
+    [("t5", {"ff": 24, "head_dim": 8}), ("bart", {"ff": 24, "context": 40}), ("xlnet", {"ff": 24}),
+     ("switch", {"ff": 24, "head_dim": 8, "sparse": 1, "decoder_sparse": 1}), ("seq2seq", {}),
+     ("bert", {"ff": 24, "context": 40})],
+)  # fmt: skip
+def test_every_kind_of_model(family, more):
+    sizes = {"vocab": 50, "dim": 16, "layers": 2} | ({} if family == "seq2seq" else {"heads": 2}) | more
+    f = formers.build(family, seed=1, **sizes)
+    ids, target = torch.randint(5, 50, (2, 7)), torch.randint(5, 50, (2, 4))
+    given = {"ids": ids, "target": target} if f.pair else {"ids": ids}
+    with torch.inference_mode():
+        plain = f.logits(**given)
+        got = f.freeze("int8").logits(**given)
+    for name in plain if isinstance(plain, dict) else [None]:
+        a, b = (plain, got) if name is None else (plain[name], got[name])
+        assert (b - a).std() < 0.1 * a.std()
+
+
+def test_what_cannot_be_frozen():
+    with pytest.raises(Error, match="unknown kind of weights 'int4'"):
+        decoder("int4")

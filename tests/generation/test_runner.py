@@ -1,0 +1,118 @@
+"""A runner answers as the model does when it reads everything anew: in any batch, along any parents, on any path."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.generation.runner import Runner
+from formers.nn import cache, decode, door
+from tests.nn import slow_triton
+
+SMALL = {"vocab": 50, "dim": 16, "layers": 2, "heads": 2}
+MODELS = {
+    "gpt2": {"context": 40, "init": 0.3}, "bloom": {"init": 0.3}, "gpt_neox": {"ff": 24, "context": 40, "init": 0.3},
+    "gpt_neo": {"context": 40, "window": 3, "init": 0.3}, "bart": {"ff": 24, "context": 40, "init": 0.3},
+    "t5": {"ff": 24, "head_dim": 8, "buckets": 8, "far": 10, "init": 1.0}, "seq2seq": {"init": 0.3},
+}  # fmt: skip
+PAIRS = ("bart", "t5", "seq2seq")
+
+
+def model(family):
+    sizes = {k: v for k, v in SMALL.items() if family != "seq2seq" or k != "heads"}
+    return formers.build(family, head="lm", seed=1, **sizes, **MODELS[family])
+
+
+@torch.inference_mode()
+def alone(f, text, source):
+    more = {"target": torch.tensor([text]), "ids": torch.tensor([source])} if f.pair else {"ids": torch.tensor([text])}
+    return f.logits(**more)[0, -1]
+
+
+SOURCES = [[7, 3, 1], [9, 1, 4, 4, 2]]
+
+
+def beams(family, steps=5):
+    """Three rows for each of two texts, along random parents; the difference to reading each text anew."""
+    f, generator = model(family), torch.Generator().manual_seed(3)
+    sources = SOURCES if f.pair else None
+    runner = Runner(f, 6, 30, sources, each=3)
+    prompts = [[1, 2], [5, 6, 7, 8]]
+    texts = [list(prompts[i // 3]) for i in range(6)]
+    got = runner.read([texts[i] if i % 3 == 0 else [] for i in range(6)])
+    runner.follow([0, 0, 0, 3, 3, 3])
+    got, worst = got[[0, 0, 0, 3, 3, 3]], 0.0
+    for _ in range(steps):
+        want = torch.stack([alone(f, text, SOURCES[i // 3]) for i, text in enumerate(texts)])
+        worst = max(worst, float((got - want).abs().max()))
+        parents = [int(torch.randint(0, 3, (), generator=generator)) + i // 3 * 3 for i in range(6)]
+        runner.follow(parents)
+        texts = [[*texts[p], int(torch.randint(0, 50, (), generator=generator))] for p in parents]
+        got = runner.read([[text[-1]] for text in texts])
+    return worst
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_rows_follow_any_parents(family):
+    assert beams(family) <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "bart", "t5"])
+def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
+    made, seen = slow_triton.kernels("decode_kernels"), []
+    monkeypatch.setattr(decode, "kernels", lambda: made)
+    monkeypatch.setattr(decode, "ready", lambda device: True)
+    monkeypatch.setattr(cache, "ready", lambda device: True)
+    step = door._step
+    monkeypatch.setattr(door, "_step", lambda *a: seen.append(1) or step(*a))
+    assert beams(family, 3) <= 1e-5
+    assert seen
+
+
+def test_rows_of_different_lengths_follow_by_a_copy():
+    """Row 1 goes back to a shorter text and writes where row 0, that came from it, still looks."""
+    f = model("gpt2")
+    runner = Runner(f, 3, 20)
+    runner.read([[1], [2, 3, 4], [5, 6]])
+    runner.follow([1, 2, 2])
+    got = runner.read([[9], [8], [7]])
+    for row, text in enumerate(([2, 3, 4, 9], [5, 6, 8], [5, 6, 7])):
+        assert (got[row] - alone(f, text, None)).abs().max() <= 1e-5
+
+
+def test_a_cache_forgets():
+    f = model("gpt2")
+    runner = Runner(f, 2, 20)
+    runner.read([[1, 2, 3, 4], [5, 6]])
+    runner.follow([0, 0])
+    runner.forget([3, 1])
+    got = runner.read([[9, 8], [7]])
+    for row, text in enumerate(([1, 9, 8], [1, 2, 3, 7])):
+        assert (got[row] - alone(f, text, None)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_a_fixed_cache_as_a_growing_one(family):
+    f = model(family)
+    fed, more = [[1, 2], [3]], [torch.tensor([4, 5]), torch.tensor([6, 7])]
+    sources = SOURCES if f.pair else None
+    plain, fixed = Runner(f, 2, 12, sources), Runner(f, 2, 12, sources)
+    for runner in (plain, fixed):
+        runner.read(fed)
+    with torch.inference_mode():
+        fixed.state.fix()
+    for ids in more:
+        torch.testing.assert_close(fixed.step(ids), plain.step(ids), atol=1e-5, rtol=1e-5)
+    fixed.loosen()
+    torch.testing.assert_close(fixed.read([[1, 2], [3]]), plain.read([[1, 2], [3]]), atol=1e-5, rtol=1e-5)
+
+
+def test_sources_are_read_once(monkeypatch):
+    f, seen = model("bart"), []
+    encode = f.model.body.encode
+    monkeypatch.setattr(f.model.body, "encode", lambda b, **k: seen.append(b.ids.shape[0]) or encode(b, **k))
+    runner = Runner(f, 6, 10, SOURCES, each=3)
+    runner.read([[1]] * 6)
+    assert seen == [8]
+    assert runner.state[0].source[0].shape[0] == 2, "cross keys are held once for each source"

@@ -1,0 +1,101 @@
+"""On a GPU: recorded steps, the kernel for single steps and rows that follow others write what a CPU writes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.generation.requests import Engine
+from formers.generation.runner import Runner
+from formers.generation.sample import Sampling, continue_ids
+from formers.generation.speculate import Speculator
+from formers.nn import decode
+from tests.generation.test_runner import MODELS, SOURCES, model
+from tests.nn.test_decode import expected
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
+PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "heads", "dim", "size"), [(1, 12, 64, 384), (64, 12, 64, 384), (3, 2, 80, 1000)])
+def test_the_kernel_for_single_steps(rows, heads, dim, size, dtype):
+    torch.manual_seed(0)
+    q = torch.randn(rows, heads, dim, device="cuda", dtype=dtype)
+    k, v = (torch.randn(rows, size, heads, dim, device="cuda", dtype=dtype) for _ in range(2))
+    lengths = torch.randint(1, size + 1, (rows,), device="cuda")
+    table, bias = torch.randint(0, rows, (rows, size), device="cuda"), torch.randn(heads, size, device="cuda")
+    for more in ({}, {"table": table}, {"bias": bias, "table": table}, {"width": 70}):
+        got = decode.attention(q, k, v, lengths, 0.125, **more)
+        given = {"table": None, "bias": None, "width": 0} | more
+        there = [None if t is None else t.float().cpu() for t in (q, k, v)]
+        rest = [t.cpu() if isinstance(t, torch.Tensor) else t for t in given.values()]
+        want = expected(*there, lengths.cpu(), 0.125, *rest)
+        torch.testing.assert_close(got.float().cpu(), want, atol=2e-2 if dtype == torch.bfloat16 else 1e-4, rtol=1e-2)
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_greedy_as_on_a_cpu(family):
+    f = model(family)
+    want = continue_ids(f, PROMPTS, 24, GREEDY)
+    assert continue_ids(f.to("cuda"), PROMPTS, 24, GREEDY) == want
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox", "bart", "t5"])
+def test_steps_are_recorded(family):
+    f = model(family).to("cuda")
+    runner = Runner(f, 4, 40, [*SOURCES, *SOURCES] if f.pair else None)
+    runner.read(PROMPTS)
+    for i in range(5):
+        runner.step(torch.tensor([i, 2, 3, 4], device="cuda"))
+    assert runner.recorded.graph is not None
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_rows_follow_any_parents(family):
+    """The logits of a CPU, along the same parents; rows that end go on without a word."""
+    f, told = model(family), {}
+    for device in ("cpu", "cuda"):
+        f.to(device)
+        generator, found = torch.Generator().manual_seed(3), []
+        runner = Runner(f, 6, 30, SOURCES if f.pair else None, each=3)
+        runner.read([[1, 2], [], [], [5, 6, 7], [], []])
+        runner.follow([0, 0, 0, 3, 3, 3])
+        for step in range(8):
+            fed = torch.randint(0, 50, (6, 1), generator=generator).tolist()
+            found.append(runner.read([row if step < 5 or i != 4 else [] for i, row in enumerate(fed)]).cpu())
+            if step < 5:
+                parents = torch.randint(0, 3, (6,), generator=generator) + torch.tensor([0, 0, 0, 3, 3, 3])
+                runner.follow(parents.tolist())
+        told[device] = torch.stack(found)
+    told["cpu"][5:, 4] = told["cuda"][5:, 4] = 0.0
+    torch.testing.assert_close(told["cuda"], told["cpu"], atol=2e-4, rtol=1e-3)
+
+
+def test_requests_and_drafts():
+    f = model("gpt2").to("cuda")
+    want = continue_ids(f, PROMPTS, 12, GREEDY)
+    engine = Engine(f, slots=2, size=40)
+    asked = [engine.submit(p, 12, GREEDY) for p in PROMPTS]
+    while engine.step():
+        pass
+    assert [request.result() for request in asked] == want
+    assert Speculator(f, f, 3).continue_ids(PROMPTS, 12, GREEDY) == want
+
+
+def test_bf16_says_how_far_it_is(capsys):
+    f = formers.build("gpt2", vocab=1000, dim=256, heads=4, layers=4, context=64, eos=None, init=0.1).to("cuda")
+    ids = torch.randint(0, 1000, (8, 20), device="cuda")
+    with torch.inference_mode():
+        plain = f.logits(ids)[:, -1]
+        f.to(dtype=torch.bfloat16)
+        runner = Runner(f, 8, 40)
+        runner.read(ids[:, :-4].tolist())
+        for i in range(4):
+            got = runner.step(ids[:, 16 + i])
+    far = float((got.float() - plain).abs().max() / plain.std())
+    with capsys.disabled():
+        print(f"\nbf16, recorded: logits differ by {far:.4f} of their spread")
+    assert torch.nn.functional.cosine_similarity(got.float(), plain).min() > 0.99

@@ -1,0 +1,59 @@
+"""The kernel for single steps computes what attention over each row's own keys does (run slowly, without a GPU)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from formers.nn import decode
+from tests.nn import slow_triton
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    made = slow_triton.kernels("decode_kernels")
+    monkeypatch.setattr(decode, "kernels", lambda: made)
+
+
+def expected(q, k, v, lengths, scale, table, bias, width):
+    each, out = q.shape[0] // k.shape[0], torch.zeros_like(q)
+    for n in range(q.shape[0]):
+        row, length = n // each, int(lengths[n // each])
+        first = max(0, length - width) if width else 0
+        held = [row if table is None else int(table[row, j]) for j in range(first, length)]
+        if not held:
+            continue
+        slots = list(range(first, length))
+        for h in range(q.shape[1]):
+            s = k[held, slots, h] @ q[n, h] * scale
+            if bias is not None:
+                s = s + bias[h, [length - 1 - j for j in slots]]
+            out[n, h] = s.softmax(0) @ v[held, slots, h]
+    return out
+
+
+@pytest.mark.parametrize("programs", [1, 64])
+@pytest.mark.parametrize(
+    ("each", "size", "dim", "tabled", "biased", "width"),
+    [(1, 150, 8, False, False, 0), (3, 70, 8, False, False, 0), (1, 200, 12, True, False, 0),
+     (1, 140, 8, True, True, 0), (1, 200, 8, False, False, 70), (1, 200, 8, True, True, 5)],
+)  # fmt: skip
+def test_one_token_over_a_cache(slow, monkeypatch, programs, each, size, dim, tabled, biased, width):
+    monkeypatch.setattr(decode, "PROGRAMS", programs)
+    torch.manual_seed(0)
+    rows, heads = 3, 2
+    q = torch.randn(rows * each, 3 * heads, dim)[:, heads : 2 * heads]  # as it lies in one matrix with keys and values
+    k, v = torch.randn(rows, size, heads, dim), torch.randn(rows, size, heads, dim)
+    lengths = torch.tensor([size, 1, size // 2 + 1])
+    table = torch.randint(0, rows, (rows, size)) if tabled else None
+    bias = torch.randn(heads, size) if biased else None
+    got = decode.attention(q, k, v, lengths, 0.3, table=table, bias=bias, width=width)
+    want = expected(q, k, v, lengths, 0.3, table, bias, width)
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_a_row_without_keys_gets_zeros(slow):
+    q, k = torch.randn(2, 1, 4), torch.randn(2, 5, 1, 4)
+    got = decode.attention(q, k, k, torch.tensor([0, 2]), 1.0)
+    assert (got[0] == 0).all()
+    assert (got[1] != 0).all()
