@@ -31,6 +31,13 @@ def test_a_product_of_whole_numbers():
     assert layer.weight.dtype == torch.int8
 
 
+def test_both_kernels_give_the_same():
+    layer, x = Quantised(torch.randn(16, 32), torch.randn(16)), torch.randn(9, 32)
+    x[0] *= 1e4
+    got, layer.packed = layer(x), None
+    torch.testing.assert_close(got, layer(x), atol=1e-5, rtol=1e-5)
+
+
 def test_no_row_depends_on_its_neighbours():
     layer = Quantised(torch.randn(16, 32), None)
     x = torch.randn(4, 32)

@@ -41,6 +41,16 @@ def test_a_full_context_goes_on_with_its_last_half():
     assert [r.result() for r in asked] == [continue_ids(f, [p], 20, how)[0] for p in ([1, 2, 3], [5] * 6)]
 
 
+def test_a_place_that_was_full_to_the_brim_is_free_again():
+    f = formers.build("gpt2", seed=2, vocab=40, context=8, dim=16, layers=2, heads=2, init=0.4, eos=None, bos=None)
+    engine, how = Engine(f, slots=2), Sampling(temperature=0)
+    full, other = engine.submit([1, 2, 3, 4, 5, 6], 3, how), engine.submit([7], 12, how)
+    while engine.step():
+        pass
+    assert full.result() == continue_ids(f, [[1, 2, 3, 4, 5, 6]], 3, how)[0]
+    assert other.result() == continue_ids(f, [[7]], 12, how)[0]
+
+
 def test_cancelling_frees_the_place_within_a_step():
     engine = Engine(model("gpt2"), slots=1, size=40)
     first, second, third = (engine.submit([i], 9, Sampling(temperature=0)) for i in (1, 2, 3))

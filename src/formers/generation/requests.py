@@ -150,6 +150,7 @@ class Engine:
 
     def leave(self, slot: int) -> None:
         """A request ends, and its place is free."""
+        self.runner.drop(slot)
         self.running.pop(slot).put(None)
 
     def work(self) -> None:

@@ -116,9 +116,18 @@ class Runner:
         """A row goes on from what the only row of another runner has read; its source has at most `room` tokens."""
         assert isinstance(self.state, Cache)
         assert isinstance(other.state, Cache)
-        self.loosen()
+        if self.former.pair:  # where the sources lie changes
+            self.loosen()
         self.state.take(row, other.state, room)
         self.most = max(self.most, int(self.state.lengths.max()))  # type: ignore[union-attr]
+
+    @torch.inference_mode()
+    def drop(self, row: int) -> None:
+        """Forget all that a row has read."""
+        assert isinstance(self.state, Cache)
+        for t in (self.state.lengths, self.state.reach):
+            if t is not None:
+                t[row] = 0
 
     @torch.inference_mode()
     def follow(self, parents: Sequence[int] | Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -18,7 +19,10 @@ SMALL = 256  # rows up to which a packed weight is the faster one
 
 class Quantised(nn.Module):
     """x·wᵀ + bias with whole numbers of 8 bits, symmetric: a weight has one scale for each output, an input one for
-    each row, so that no row's answer depends on its neighbours (Dettmers et al. 2022, §2.1: vector-wise)."""
+    each row, so that no row's answer depends on its neighbours (Dettmers et al. 2022, §2.1: vector-wise).
+
+    Where the processor adds up such products without overflow, the weight is laid out for torch's quantised kernel,
+    which is up to twice as fast as `torch._int_mm`; both give the same whole numbers."""
 
     weight: Tensor
     scale: Tensor
@@ -30,14 +34,18 @@ class Quantised(nn.Module):
         self.register_buffer("weight", (weight.float() / scale).round().to(torch.int8))
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+        self.packed = laid_out(self.weight, self.scale)
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
         flat = x.reshape(-1, x.shape[-1])
         scale = scales(flat, 1)
-        small = (flat / scale).round_().to(torch.int8)
-        y = torch._int_mm(small, self.weight.t()) * scale  # in fp32, exact up to here
-        y = y.mul_(self.scale) if self.bias is None else torch.addcmul(self.bias, y, self.scale)
+        if self.packed is None:
+            small = (flat / scale).round_().to(torch.int8)
+            y = torch._int_mm(small, self.weight.t()) * self.scale  # in fp32, exact up to here
+        else:
+            y = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(flat / scale, 1.0, 128, self.packed)
+        y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale)
         return y.to(x.dtype).view(*x.shape[:-1], -1)
 
 
@@ -58,6 +66,27 @@ class Packed(nn.Linear):
         if x.shape[:-1].numel() > SMALL:
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+
+
+def laid_out(weight: Tensor, scale: Tensor) -> Any:
+    """An int8 weight as torch's quantised kernel reads it; None where there is no such kernel, or where it would
+    saturate (a processor without VNNI adds pairs of products in 16 bits)."""
+    vnni = getattr(torch.cpu, "_is_vnni_supported", None)
+    there = hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
+    if not (vnni and vnni() and there and "fbgemm" in torch.backends.quantized.supported_engines):
+        return None
+    before = torch.backends.quantized.engine
+    try:
+        torch.backends.quantized.engine = "fbgemm"
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch means to retire its quantised tensors: then _int_mm serves
+            zeros = torch.zeros(len(scale), dtype=torch.long)
+            given = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+            return torch.ops.quantized.linear_prepack(given, None)
+    except (RuntimeError, AttributeError):
+        return None
+    finally:
+        torch.backends.quantized.engine = before
 
 
 def scales(x: Tensor, axis: int) -> Tensor:
