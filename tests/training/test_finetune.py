@@ -12,6 +12,7 @@ import torch
 import formers
 from formers.errors import Error
 from formers.nn import lora
+from formers.registry import MEMBERS
 from formers.training import learner
 from formers.training.folds import combinations, compare
 from formers.training.runs import Folder, Stopped, summary
@@ -88,6 +89,18 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
         assert torch.equal(a, b), name
     with pytest.raises(Error, match="the train examples have changed"):
         formers.finetune(None, ROWS[:-1], out=tmp_path / "cut", resume=True)
+
+
+def test_a_run_can_be_repeated(tmp_path):
+    from formers.cli.main import main
+
+    first = tune(out=tmp_path / "one", epochs=2, seed=3)
+    with pytest.raises(SystemExit) as end:
+        main(["rerun", str(tmp_path / "one"), "--out", str(tmp_path / "two")])
+    assert not end.value.code
+    again = formers.load(tmp_path / "two" / "model")
+    for a, b in zip(first.former.model.parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(a, b)
 
 
 def test_patience_ends_a_run(tmp_path):
@@ -258,6 +271,34 @@ def test_folds_seeds_and_sweeps(tmp_path):
     assert sorted(row["text"] for row in held) == sorted(row["text"] for row in ROWS), "each row is held out once"
     again = compare("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
     assert again == made, "runs that are done are read"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("family", [name for name in MEMBERS if name != "vectors"])
+def test_every_family_learns_what_its_heads_allow(tmp_path, family):
+    """One step or two of every task, and the model answers; what it has no head for is refused with what it can."""
+    tags = [{"words": ["Anna", "lives", "in", "Seoul"], "tags": ["B", "O", "O", "B"]}] * 8
+    asked = [{"id": "1", "question": "where", "context": "Anna lives in Rome", "possible": True,
+              "answers": [{"text": "Rome", "start": 14}]}] * 8  # fmt: skip
+    choices = [{"text": "he ate with", "choices": ["the cloud", "a spoon"], "label": 1}] * 8
+    pairs = [{"text": f"one two {i}", "target": f"{i} zwei eins"} for i in range(8)]
+    able = 0
+    for task, rows in {"classify": ROWS, "regress": RATED, "tag": tags, "answer": asked, "choose": choices,
+                       "translate": pairs}.items():  # fmt: skip
+        refused = ""
+        try:
+            tune(family, rows, rows[:4], task=task, out=tmp_path / task, sizes={})
+        except Error as error:
+            refused = str(error)
+        assert not refused or "It can learn: " in refused
+        if refused:
+            continue
+        able += 1
+        former = formers.load(tmp_path / task / "model")
+        if task in ("classify", "regress"):
+            verb = former.classify if task == "classify" else former.score
+            assert len(verb(ASKED)) == 2
+    assert able
 
 
 @pytest.mark.parametrize(

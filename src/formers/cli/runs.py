@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -70,9 +71,24 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
 
     about = Folder(run).about()
     asked, store = about["asked"], run / "data" / "store"
+    if "task" in asked:
+        return rerun_task(run, asked, out, device)
     given = {} if asked["data"]["source"] or not store.is_dir() else {"data.source": [str(store)]}
     if not asked["data"]["source"] and not given:
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
     train(asked["family"], given, out, asked, False, device, False, {"same": about["data"]})
+
+
+def rerun_task(run: Path, asked: dict[str, Any], out: Path, device: str | None) -> None:
+    """Fine-tune once more; examples that came out of memory are in the run's folder."""
+    from ..training.finetune import finetune
+    from .progress import progress
+
+    parts = {name: run / "data" / f"{name}.jsonl" for name in ("train", "valid", "test")}
+    given: dict[str, Any] = {name: file if file.is_file() else asked["data"][name] for name, file in parts.items()}
+    model = asked["source"] or asked["preset"] or asked["family"]
+    with progress(Console(stderr=True, highlight=False, soft_wrap=True), "finetune") as tell:
+        done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)
+    print(done.folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -202,6 +203,10 @@ def written(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> En
     sources = reader.tokens([joined(row) for row in rows])
     wanted = [str(row.get("label" if task.words else "target") or "") for row in rows]
     targets = other.encode_batch(wanted, special=False, parse=False)
+    over = sum(len(s) > room for s in sources), sum(len(t) >= task.output for t in targets)
+    if any(over):
+        what = f"{over[0]:,} texts are cut to {room} tokens, and {over[1]:,} targets to {task.output}"
+        warnings.warn(f"{what}: tune.length and tune.output set these", stacklevel=2)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         if len(source) > room and task.long == "error":
             raise Error(f"text {number + 1} has {len(source):,} tokens, and {room} fit", fix="take shorter texts")
