@@ -53,6 +53,8 @@ def test_only_words_change(bert):
     alone = [refill(bert, [t], [""], [k], 0.3, 50, 1.0)[0] for t, k in zip(texts, keys, strict=True)]
     assert alone == new
     assert new[4].startswith("👩‍👩‍👧 ❤️")
+    two = refill(bert, texts[:1] * 2, ["", ""], [(1, 0, 0), (2, 0, 0)], 1.0, 50, 1.0)  # every word is hidden
+    assert two[0] != two[1]
     front = refill(bert, texts[:1], ["cat: "], keys[:1], 1.0, 50, 1.0)[0]
     assert not front.startswith("cat:")
     assert refill(bert, [" ".join(texts[:1] * 30)], [""], keys[:1], 0.5, 5, 1.0)[0].endswith("the cat sat on the mat")

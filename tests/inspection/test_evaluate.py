@@ -15,6 +15,7 @@ from formers.inspection.likelihood import likelihood
 from tests.cli.test_embed import run
 from tests.inspection.test_embed import TEXTS
 from tests.inspection.test_likelihood import speaker
+from tests.models.test_family import make
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +100,16 @@ def test_the_command(learned, tmp_path, capsys):
     code, _, err = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs")
     assert code == 2
     assert "which column is good" in err
+
+
+def test_a_fine_tuned_model_by_its_task():
+    f = make("bert", "classify", labels=["a", "b"], vocab=400, context=40)
+    f.tokenizer = speaker("bert").tokenizer
+    rows = [{"text": text, "label": label} for text, label in zip(TEXTS, "ababa", strict=True)]
+    guesses = [said.label for said in f.classify(TEXTS)]
+    found = f.evaluate(rows)
+    assert (found.kind, found.examples) == ("classify", 5)
+    assert found.measures["accuracy"] == pytest.approx(sum(a == b for a, b in zip(guesses, "ababa", strict=True)) / 5)
 
 
 def test_refusals(gpt):

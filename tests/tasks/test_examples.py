@@ -221,6 +221,14 @@ def test_squad_two(tmp_path):
     assert rows[1]["answers"] == []
 
 
+def test_the_place_that_was_said_is_taken():
+    text = unicodedata.normalize("NFD", "각각 배, 각각 배, 배 끝")
+    start = text.index(unicodedata.normalize("NFD", "배, 배"))  # the second of three
+    answers = [{"text": unicodedata.normalize("NFD", "배"), "answer_start": start}]
+    row = read_examples([{"question": "q", "context": text, "answers": answers}]).rows[0]
+    assert row["answers"] == [{"text": "배", "start": 9}]
+
+
 @given(st.text("각가나 e\u0301👩\u200d", max_size=8), st.text("각나닭한", min_size=1, max_size=3), st.integers(-3, 3))
 def test_answers_are_found_after_composing(before, answer, wrong):
     whole = unicodedata.normalize("NFD", f"{before} {answer} 끝")
