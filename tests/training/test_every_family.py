@@ -16,6 +16,7 @@ import torch
 
 import formers
 from formers.data.loader import batches
+from formers.nn.block import Stack
 from formers.objectives.choose import OBJECTIVES, objective, settings
 from formers.registry import MEMBERS
 from formers.training.checkpoint import Checkpoints
@@ -85,6 +86,22 @@ def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
     stored = json.loads(CURVES.read_text())[name]
     for step, (now, then) in enumerate(zip(seen, stored, strict=True)):
         assert now == pytest.approx(then, abs=1e-3), f"step {step}"
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "switch", "transformer_xl", "xlnet", "bart"])
+def test_checkpointing_gives_the_same(name):
+    """Also where layers share a learned bias, and where a memory goes on between the two passes."""
+    kept, again = trainer(name), trainer(name)
+    calls = []
+    for stack in (part for part in again.model.modules() if isinstance(part, Stack)):
+        stack.checkpointing = True
+        stack[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    want, got = losses(kept, 4), losses(again, 4)
+    assert len(calls) >= 2 * 2 * 4, "every batch computes it twice"
+    for a, b in zip(want, got, strict=True):
+        assert b == pytest.approx(a, abs=1e-5)
+    for a, b in zip(kept.model.parameters(), again.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,17 @@ class Stack(nn.ModuleList):
             sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
                 sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
-            if self.checkpointing and self.training and torch.is_grad_enabled():
-                x = checkpoint(self[index], x, sight, view, layer, use_reentrant=False)
-            else:
-                x = self[index](x, sight, view, layer)
+            twice = self.checkpointing and self.training and torch.is_grad_enabled()
+            x = self.twice(index, x, sight, view, layer) if twice else self[index](x, sight, view, layer)
+        return x
+
+    def twice(self, index: int, x: Tensor, sight: Sight, view: Sight | None, layer: int) -> Tensor:
+        """One block, whose inner values the backward pass computes again: then the memory has long gone on, and what
+        the layers share of a learned bias is not theirs alone."""
+        if sight.recall is None and not isinstance(sight.bias, nn.Module):
+            return checkpoint(self[index], x, sight, view, layer, use_reentrant=False)
+        apart = sight.apart()
+        x = checkpoint(lambda x: self[index](x, apart.anew(), view, layer), x, use_reentrant=False)
+        if sight.recall is not None and apart.recall is not None:
+            sight.recall.note(apart.recall)
         return x

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -72,6 +74,16 @@ class Memory(Kept):
             return None
         held = self.states.get(layer)
         return x.new_zeros(self.rows, self.used, x.shape[-1]) if held is None else held.to(x)
+
+    def copy(self) -> Memory:
+        """Another one that holds the same states, which are never changed in place."""
+        new = copy.copy(self)
+        new.states, new._new = dict(self.states), {}
+        return new
+
+    def note(self, other: Memory) -> None:
+        """Note what the layers gave to a copy."""
+        self._new |= other._new
 
     def advance(self, layout: Layout) -> None:
         """The batch is through: the newest states of each row stay."""

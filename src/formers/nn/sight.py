@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -60,6 +61,18 @@ class Sight:
         self._angles: dict[Rotary, tuple[Tensor, Tensor]] = {}
         self._pairs: Tensor | None = None
         self._seen: Tensor | None = None
+
+    def apart(self) -> Sight:
+        """The same with the memory as it stands now, whatever comes to it later."""
+        new = copy.copy(self)
+        new.recall = None if self.recall is None else self.recall.copy()
+        return new
+
+    def anew(self) -> Sight:
+        """The same before anything of a bias was computed."""
+        new = copy.copy(self)
+        new._dense, new._pairs = {}, None
+        return new
 
     def ranks(self) -> tuple[Tensor, Tensor] | None:
         """The mask as an order, if it is one."""
