@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import os
 import statistics
 import time
@@ -28,6 +29,7 @@ import torch
 import formers
 from formers.tasks.examples import read_examples
 from formers.tasks.metrics import judge
+from formers.text.trainers import train as train_tokenizer
 from formers.training.folds import parted
 
 DATA = Path(os.environ.get("FORMERS_DATA", "data"))
@@ -79,7 +81,9 @@ def go(run: Run, out: Path, device: str, threads: int = 0) -> dict[str, float]:
     made = {**(found["test"] or found["valid"])}
     if run.task in ("classify", "regress"):
         made |= {f"TF-IDF {name}": value for name, value in found["baseline"].items() if name in made}
-    return made | (translated(where, run, device) if run.task == "translate" else {})
+    made |= translated(where, run, device) if run.task == "translate" else {}
+    print(run.name, {name: round(value, 4) for name, value in made.items()}, flush=True)
+    return made
 
 
 def translated(where: Path, run: Run, device: str, beams: int = 5) -> dict[str, float]:
@@ -120,41 +124,46 @@ def sst2(seeds: int, _: Path) -> list[Run]:
 
 def multi30k(family: str) -> Callable[[int, Path], list[Run]]:
     """German to English. Published on lower-cased tokens: Bahdanau 28.3, Transformer 36.5."""
-    parts = [file(f"translate/multi30k.{part}.en-de") for part in ("train", "val", "test_2016")]
+    train, valid, test = (file(f"translate/multi30k.{part}.en-de") for part in ("train", "val", "test_2016"))
+    settings = {"tune.epochs": 15} if family == "seq2seq" else {}
     return lambda seeds, _: [
-        Run(f"{family} de-en", seed, family, *parts, task="translate", columns=GERMAN) for seed in range(seeds)
+        Run(f"{family} de-en", seed, family, train, valid, test, None, "translate", GERMAN, settings)
+        for seed in range(seeds)
     ]
 
 
 BERT = {"dim": 384, "layers": 6, "heads": 6, "ff": 1536, "context": 128, "dropout": 0.1, "attention_dropout": 0.0}
-STEPS = (1000, 4000, 12000)  # of pretraining; the curve
+STEPS = (500, 2000, 6000)  # of pretraining; the curve
 
 
 def reviews(seeds: int, out: Path) -> list[Run]:
     """Pretrain the same BERT for more and more steps on 300,000 Korean reviews; none of NSMC's test is among them."""
     text = str(DATA / "lm" / "movie_reviews_ko.txt.xz")
-    tokenizer: Any = None
+    tokenizer: Any = out / "tokenizer.json"
+    if not tokenizer.is_file():
+        out.mkdir(parents=True, exist_ok=True)
+        with lzma.open(text, "rt", encoding="utf-8") as lines:
+            tokenizer.write_text(train_tokenizer("wordpiece", lines, 16_000).text, encoding="utf-8")
     for steps in STEPS:
         where = out / f"bert-{steps}"
         if not (where / "model").is_dir():
             run = formers.pretrain(
                 "bert", text, out=where, resume=(where / "run.json").is_file(), tokenizer=tokenizer, model=BERT,
-                data={"unit": "line", "pieces": 16_000, "held_out": 0.01}, objective={"name": "masked"}, say=print,
+                data={"unit": "line", "held_out": 0.01}, objective={"name": "masked"}, say=print,
                 train={"steps": steps, "tokens": 16_384, "length": 128, "lr": 1e-3, "schedule": "linear",
                        "warmup": steps // 10, "decay": 0.01, "check": 500, "save": 1000, "samples": 0,
                        "workers": 4})  # fmt: skip
             print(steps, run.history[-1], flush=True)
-        tokenizer = where / "model" / "tokenizer.json"
     return []
 
 
 def nsmc(seeds: int, out: Path) -> list[Run]:
     """The same BERT from scratch and after pretraining. Published from scratch: 86.4 %; pretrained: 88.6 and more."""
-    parts = file("classify/nsmc.train"), None, file("classify/nsmc.test")
+    parts: tuple[str, None, str] = file("classify/nsmc.train"), None, file("classify/nsmc.test")
     made = out.parent / "reviews"
-    words = {"data.tokenizer": str(made / f"bert-{STEPS[-1]}" / "model" / "tokenizer.json"), "data.held_out": 0.02}
+    words = {"data.tokenizer": str(made / "tokenizer.json"), "data.held_out": 0.02}
     sizes = {f"model.{name}": value for name, value in BERT.items()} | {"model.dropout": 0.2}
-    tune = {"tune.batch": 128, "tune.length": 128, "train.check": 500}
+    tune = {"tune.batch": 128, "tune.length": 128, "train.check": 500, "tune.baseline": False}
     scratch = {**words, **sizes, **tune, "tune.epochs": 5, "train.lr": 5e-4}
     learnt = {"data.held_out": 0.02, **tune, "tune.epochs": 4, "train.lr": 1e-4}
     runs = [Run("nsmc from scratch", seed, "bert", *parts, settings=scratch) for seed in range(seeds)]

@@ -407,7 +407,7 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
 
 def compared(run: Lesson, part: str) -> dict[str, float]:
     """What a linear model over counted words gives on the same examples."""
-    if run.task.kind not in ("class", "many", "number"):
+    if not run.tune.baseline or run.task.kind not in ("class", "many", "number"):
         return {}
     try:
         from ..tasks.baseline import baseline

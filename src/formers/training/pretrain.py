@@ -62,7 +62,7 @@ def pretrain(
     recipe: str | None = None,
     preset: str | None = None,
     init: str | Path | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | str | Path | None = None,
     held: Any = None,
     resume: bool = False,
     device: Any = None,
@@ -84,6 +84,8 @@ def pretrain(
     """
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
+    if isinstance(tokenizer, str | Path):
+        given, tokenizer = {**given, "data.tokenizer": str(tokenizer)}, None
     text, tell = None if by_path(text) else text, tell or (lambda *_: None)
     world = together(device)
     with ExitStack() as stack:

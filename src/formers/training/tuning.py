@@ -68,6 +68,7 @@ class Tune:
     most: int = 30  # tokens of an answer
     output: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
+    baseline: bool = True  # a linear model over counted words is judged beside it
     vectors: str | None = None  # word vectors for the embeddings (TextCNN)
 
     def __post_init__(self) -> None:
