@@ -266,9 +266,9 @@ def test_folds_seeds_and_sweeps(tmp_path):
     made = compare("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
     assert [len(trial.runs) for trial in made.trials] == [3, 3]
     assert "±" in (tmp_path / "report.md").read_text(encoding="utf-8")
-    files = [tmp_path / f"lr=0.001-seed0-fold{i}" / "data" / "valid.jsonl" for i in (1, 2, 3)]
+    files = [tmp_path / f"lr=0.001-seed0-fold{i}" / "data" / "test.jsonl" for i in (1, 2, 3)]
     held = [json.loads(line) for file in files for line in file.read_text(encoding="utf-8").splitlines()]
-    assert sorted(row["text"] for row in held) == sorted(row["text"] for row in ROWS), "each row is held out once"
+    assert sorted(row["text"] for row in held) == sorted(row["text"] for row in ROWS), "each row is tested once"
     again = compare("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
     assert again == made, "runs that are done are read"
 
