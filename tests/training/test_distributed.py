@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import itertools
 import re
 import shlex
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import yaml
 
 import formers
@@ -23,6 +26,7 @@ from formers.training.checkpoint import Checkpoints
 from formers.training.configure import configure
 from formers.training.distributed import company, words
 from formers.training.optim import OPTIMIZERS
+from formers.training.parts import Parts
 from formers.training.runs import Folder
 from formers.training.world import World
 
@@ -73,6 +77,19 @@ def chain(folder, family, first, last):
     ]
 
 
+def again(folder):
+    """Two processes with shards, twice, then one, then copies: each goes on from what the others wrote."""
+    whole = {"family": "gpt2", "out": str(folder / "whole-gpt2"), "name": "gpt2-w", "train": {**STEADY, "steps": 8}}
+    parts = {"family": "gpt2", "out": str(folder / "parts")}
+    ways = [{"parallel": "shards"}, {"parallel": "shards"}, {}, {"parallel": "copies"}]
+    jobs = [
+        {**parts, "name": f"parts-{i}", "train": {**(STEADY if not i else {}), "steps": 2 * i + 2, **way},
+         "resume": i > 0, "alone": not way}
+        for i, way in enumerate(ways)
+    ]  # fmt: skip
+    return [{**whole, "alone": True}, *jobs]
+
+
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     """All jobs of the ordinary run, in one start of two processes."""
@@ -80,6 +97,7 @@ def done(tmp_path_factory):
     jobs = [pair(folder, family, mode) for family, mode in FEW]
     jobs += [{**pair(folder, family, "alone"), "alone": True} for family in dict(FEW)]
     jobs += chain(folder, "xlnet", "copies", "shards")
+    jobs += again(folder)
     jobs.append({"name": "nothing", "family": "gpt2", "out": str(folder / "nothing"), "text": False,
                  "data": {"source": [str(folder / "nothing.txt")]}})  # fmt: skip
     jobs.append({"name": "rows", "family": "gpt2", "out": str(folder / "rows"),
@@ -147,6 +165,45 @@ def test_a_checkpoint_is_whole_whoever_wrote_it(done):
     loaded = dict(formers.load(done / "gpt2-shards" / "model").model.named_parameters())
     assert set(loaded) == set(two["model"])
     assert all(torch.equal(tensor, two["model"][name]) for name, tensor in loaded.items())
+
+
+def test_each_process_writes_its_part_and_anyone_goes_on_from_it(done):
+    same(done / "whole-gpt2", done / "parts")
+    for mode, files in (("gpt2-shards", {"parts"}), ("gpt2-copies", {"model.safetensors", "optimizer.safetensors"})):
+        step = done / mode / "steps" / "step-00000006"
+        assert {p.name for p in step.iterdir()} == files | {"manifest.json", "state.json", "generators.safetensors"}
+    sizes = [p.stat().st_size for p in (done / "gpt2-shards" / "steps" / "step-00000006" / "parts").glob("*.distcp")]
+    assert len(sizes) == 2
+    assert max(sizes) < 0.6 * sum(sizes), "they share the writing"
+
+
+@pytest.mark.parametrize("odd", ["*_0.distcp", ".metadata"])
+def test_a_damaged_part_is_noticed_before_it_is_opened(done, tmp_path, odd):
+    shutil.copytree(done / "gpt2-shards" / "steps", tmp_path / "steps")
+    kept = Checkpoints(tmp_path / "steps", clean=False)
+    newest = kept.steps()[-1]
+    file = sorted((kept.path(newest) / "parts").glob(odd))[-1]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    with pytest.raises(Error, match="its sum is not that of the manifest"):
+        kept.load(newest)
+    assert kept.newest(whole=False)[0] == kept.steps()[-2]
+    file.unlink()
+    with pytest.raises(Error, match="cannot be read"):
+        kept.load(newest)
+
+
+def test_a_full_disk_of_any_process_is_one_line(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise dcp.api.CheckpointException("", {1: (OSError(errno.ENOSPC, "No space left on device"), None)})
+
+    monkeypatch.setattr(dcp, "save", full)
+    monkeypatch.setattr(dist, "new_group", lambda **_: None)
+    kept = Checkpoints(tmp_path)
+    with pytest.raises(Error, match="the disk is full: a checkpoint needs 12 bytes"):
+        kept.save(3, {"model": {"a": torch.ones(3)}}, {}, parts=Parts(False))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ from ..interop.safe import sync
 
 FORMAT = 1
 TEMPORARY = ".writing-"
+PARTS = "parts"  # the folder with what each process has of a model that is cut (training/parts.py)
+CUT = ("model", "optimizer", "average")  # the files that it stands for
 Groups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
 Found = tuple[int, dict[str, dict[str, Tensor]], dict[str, Any]]  # step, tensors, state
 NAMES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -67,6 +69,17 @@ class Disk:
             os.rename(folder, gone)
             folder = gone
         shutil.rmtree(folder)
+
+
+def sum_of(data: bytes) -> dict[str, Any]:
+    """The size and sum of a file's bytes."""
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def summed(path: Path) -> dict[str, Any]:
+    """The same of a large file, which is not held whole."""
+    with open(path, "rb") as file:
+        return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def packed(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
@@ -113,19 +126,32 @@ class Checkpoints:
         names = (path.name.removeprefix("step-") for path in self.folder.glob("step-*"))
         return sorted(int(name) for name in names if name.isdigit())
 
-    def save(self, step: int, groups: Groups, state: Mapping[str, Any], score: float | None = None) -> Path:
-        """Write a step: tensors by file, and what is not a tensor as JSON."""
+    def save(
+        self, step: int, groups: Groups, state: Mapping[str, Any], score: float | None = None, parts: Any = None
+    ) -> Path:
+        """Write a step: tensors by file, and what is not a tensor as JSON. With `parts`, every process writes what it
+        has of the tensors in CUT, and the first one the rest."""
         target, temporary = self.path(step), self.folder / f"{TEMPORARY}{step:08d}"
         if target.exists():
             return target  # what there is was written from the same state
         size = sum(t.nbytes for tensors in groups.values() for t in tensors.values())
         try:
-            if temporary.exists():
-                self.disk.remove(temporary)
-            self.disk.make(temporary)
+            if parts is not None:
+                parts.write(temporary, {name: tensors for name, tensors in groups.items() if name in CUT})
+                if not parts.first:
+                    return target
+                groups = {name: tensors for name, tensors in groups.items() if name not in CUT}
+            else:
+                if temporary.exists():
+                    self.disk.remove(temporary)
+                self.disk.make(temporary)
             files = {f"{name}.safetensors": packed(tensors) for name, tensors in groups.items()}
             files["state.json"] = iter([json.dumps(state, ensure_ascii=False).encode()])
             sums = {name: self.put(temporary / name, chunks) for name, chunks in files.items()}
+            if parts is not None:
+                written = sorted((temporary / PARTS).iterdir())
+                sums |= {f"{PARTS}/{path.name}": summed(path) for path in written}
+                self.disk.sync(temporary / PARTS)
             about = {"format": FORMAT, "step": step, "score": score, "files": sums}
             self.disk.write(temporary / "manifest.json", iter([seal(about).encode()]))
             self.disk.sync(temporary)
@@ -188,26 +214,33 @@ class Checkpoints:
                 with suppress(OSError):  # it is no longer needed: that it stays must not stop a run
                     self.disk.remove(self.path(step))
 
-    def load(self, step: int) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """A step's tensors by file, and its state; an Error names what is broken."""
+    def load(self, step: int, whole: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """A step's tensors by file, and its state; an Error names what is broken. Those that lie in parts are put
+        together, or else have no content: every process reads its own."""
         groups, state = {}, {}
-        for name, wanted in self.manifest(step)["files"].items():
-            path = self.path(step) / Path(name).name
+        files = self.manifest(step)["files"]
+        for name, wanted in files.items():
+            path = self.path(step) / (PARTS if name.startswith(f"{PARTS}/") else "") / Path(name).name
             try:
-                data = path.read_bytes()
+                data = path.read_bytes() if path.parent == self.path(step) else None
+                found = summed(path) if data is None else sum_of(data)
             except OSError as error:
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix="take an earlier step") from None
-            if len(data) != wanted["size"] or hashlib.sha256(data).hexdigest() != wanted["sha256"]:
+            if found != wanted:
                 raise Error("is damaged: its sum is not that of the manifest", where=path, fix="take an earlier step")
-            if name == "state.json":
+            if name == "state.json" and data is not None:
                 state = json.loads(data)
-            else:
+            elif data is not None:
                 groups[path.stem] = load(data)
+        if any(name.startswith(f"{PARTS}/") for name in files):
+            from . import parts
+
+            groups |= (parts.read if whole else parts.outline)(self.path(step))
         return groups, state
 
-    def newest(self, say: Any = None) -> Found | None:
+    def newest(self, say: Any = None, whole: bool = True) -> Found | None:
         """The newest whole checkpoint: its step, tensors and state. What is broken is passed over and told."""
-        return self.first(reversed(self.steps()), say)
+        return self.first(reversed(self.steps()), say, whole)
 
     def leading(self) -> Found | None:
         """The whole checkpoint with the best score, the newest if none has one."""
@@ -215,11 +248,11 @@ class Checkpoints:
         ranked = sorted(scores, key=lambda step: (scores[step] is None, scores[step] or 0.0, -step))
         return self.first(ranked)
 
-    def first(self, steps: Iterable[int], say: Any = None) -> Found | None:
+    def first(self, steps: Iterable[int], say: Any = None, whole: bool = True) -> Found | None:
         """The first of some checkpoints that is whole."""
         for step in steps:
             try:
-                return step, *self.load(step)
+                return step, *self.load(step, whole)
             except Error as error:
                 if say is not None:
                     say(f"passing over {error}")
@@ -237,19 +270,17 @@ class Checkpoints:
 class Writer:
     """Saves in the background: the state is copied at once, the disk has its time while training goes on."""
 
-    def __init__(self, checkpoints: Checkpoints):
-        self.checkpoints = checkpoints
+    def __init__(self, checkpoints: Checkpoints, parts: Any = None):
+        self.checkpoints, self.parts = checkpoints, parts
         self.thread: threading.Thread | None = None
         self.failed: BaseException | None = None
 
-    def save(
-        self, step: int, groups: Groups, state: Mapping[str, Any], score: float | None = None, copy: bool = True
-    ) -> None:
-        """Copy (not what nobody else has), and write when the one before is through."""
+    def save(self, step: int, groups: Groups, state: Mapping[str, Any], score: float | None = None) -> None:
+        """Copy, and write when the one before is through."""
         self.wait()
-        if copy:
-            groups = {n: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for n, part in groups.items()}
-        self.thread = threading.Thread(target=self.run, args=(step, groups, json.loads(json.dumps(state)), score))
+        groups = {n: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for n, part in groups.items()}
+        plain = json.loads(json.dumps(state))
+        self.thread = threading.Thread(target=self.run, args=(step, groups, plain, score, self.parts))
         self.thread.start()
 
     def run(self, *given: Any) -> None:

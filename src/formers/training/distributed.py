@@ -3,9 +3,9 @@
 Every process takes its share of a step's batches. Gradients are averaged by torch, and each loss is multiplied by the
 number of processes before it is divided by the places of all: what comes out is the gradient of one large batch.
 
-A checkpoint holds whole tensors, whatever the number of processes: one format, with a sum over every file, that any
-number of processes can go on from. The first process gathers and writes it, or reads and hands it out, tensor by
-tensor: no other one needs to see it.
+A checkpoint of copies holds whole tensors: the first process writes it, or reads and hands it out, tensor by tensor,
+and no other one needs to see it. Of shards, every process writes and reads its own part (training/parts.py). Both have
+a sum over every file, and any number of processes can go on from them, cut as they like.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import re
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -109,7 +110,7 @@ class Copies(World):
 class Shards(Copies):
     """Each process has a part of every weight, gradient and moment (FSDP2); blocks are put together when needed."""
 
-    gathers = True
+    cut = True
 
     def wrap(self, step: nn.Module) -> nn.Module:
         """Shard the blocks, then what is left."""
@@ -132,14 +133,22 @@ class Shards(Copies):
         """The norm over all shards."""
         return whole(super().norm(model, most))
 
-    def whole(self, tensors: Tensors) -> Tensors:
-        """Weights or moments put together, one after the other; every process must ask, the first one keeps them."""
-        found = {}
-        for name, tensor in tensors.items():
-            full = whole(tensor.detach())
-            if self.first:
-                found[name] = full.to("cpu", copy=full.data_ptr() == local(tensor).data_ptr())
-        return found
+    def filled(
+        self, folder: Path, outline: Mapping[str, Tensors], like: Callable[[str, str], Any]
+    ) -> dict[str, Tensors]:
+        """This process's parts of the tensors in a folder, cut as others are."""
+        from torch.distributed.tensor import DTensor
+
+        from . import parts
+
+        def empty(tensor: Tensor, other: Any) -> Tensor:
+            if isinstance(other, DTensor) and other.shape == tensor.shape:
+                return torch.empty_like(other, dtype=tensor.dtype)
+            return torch.empty_like(tensor, device="cpu")
+
+        made = {g: {name: empty(t, like(g, name)) for name, t in group.items()} for g, group in outline.items()}
+        parts.fill(folder, made)
+        return made
 
     def parted(self, whole: Tensor, like: Any = None) -> Tensor:
         """This process's part of a tensor of the first one, cut as another is."""

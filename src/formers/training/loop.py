@@ -15,6 +15,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..errors import Error
 from ..tasks.heads import Model
+from .checkpoint import CUT
 from .memories import Memories
 from .optim import optimizer
 from .replay import Recorded
@@ -261,9 +263,9 @@ class Trainer:
         moments, rest = flat(self.optimizer.state_dict())
         memories, about = self.memories.state()
         groups = {
-            "model": self.world.whole(weights(self.model)),
-            "optimizer": self.world.whole(moments),
-            "average": self.world.whole(self.average),
+            "model": weights(self.model),
+            "optimizer": moments,
+            "average": self.average,
             "generators": self.world.everyones(self.generators or random_state()),
             "memories": {name.partition("/")[2]: t for name, t in self.world.everyones(memories).items()},
         }
@@ -273,14 +275,21 @@ class Trainer:
             "begun": self.generators is not None, "memories": about,
         }  # fmt: skip
 
-    def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any]) -> None:
-        """Stand where a saved state stood. Every process must ask; all but the first may give tensors of no content."""
-        parted = self.world.parted
-        put(self.model, groups["model"], parted)
-        like = [p for group in self.optimizer.param_groups for p in group["params"]]
-        moments = {
-            name: parted(tensor, like[int(name.split("/")[1])]) for name, tensor in groups.get("optimizer", {}).items()
-        }
+    def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any], parts: Path | None = None) -> None:
+        """Stand where a saved state stood. Every process must ask; all but the first may give tensors of no content.
+        What was written in `parts`, each reads for itself."""
+        own, params = weights(self.model), [p for group in self.optimizer.param_groups for p in group["params"]]
+
+        def like(group: str, name: str) -> Any:
+            return params[int(name.split("/")[1])] if group == "optimizer" else own[name]
+
+        parted: Any = self.world.parted
+        if parts is not None:
+            cut = {name: tensors for name, tensors in groups.items() if name in CUT}
+            groups = {**groups, **self.world.filled(parts, cut, like)}
+        keep = parted if parts is None else lambda whole, like: whole
+        put(self.model, groups["model"], keep)
+        moments = {name: keep(tensor, like("optimizer", name)) for name, tensor in groups.get("optimizer", {}).items()}
         self.optimizer.load_state_dict(nested(moments, state["optimizer"]))
         mine = f"{self.world.rank}/"
         own = {n: parted(t).cpu() for n, t in groups["generators"].items()}
@@ -292,7 +301,7 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])
         for name, tensor in groups.get("average", {}).items():
-            self.average[name].copy_(parted(tensor, self.average[name]))
+            self.average[name].copy_(keep(tensor, self.average[name]))
         memories = {name: parted(tensor) for name, tensor in groups.get("memories", {}).items()}
         self.memories.restore(memories, state["memories"], self.device)
 

@@ -28,7 +28,7 @@ from typing import Any
 
 from ..data.lock import busy, locked
 from ..errors import Error
-from .checkpoint import Checkpoints, Writer
+from .checkpoint import PARTS, Checkpoints, Writer
 from .loop import Report, Source, Trainer
 from .state import Tensors
 
@@ -188,13 +188,21 @@ def drive(
     s, world = trainer.settings, trainer.world
     steps = folder.path / "steps"
     kept = Checkpoints(steps, last=s.last, best=s.best, every=s.every) if world.first else None
-    begun = resume(trainer, kept, say)
-    log, writer = (Log(folder, begun, hook), Writer(kept)) if kept is not None else (None, None)
+    begun = resume(trainer, kept, steps, say)
+    log = Log(folder, begun, hook) if kept is not None else None
+    writer: Writer | None = None
+    if world.cut:  # every process writes its part
+        from .parts import Parts
+
+        writer = Writer(kept or Checkpoints(steps, clean=False), Parts(world.first))
+    elif kept is not None:
+        writer = Writer(kept)
     asked = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
-        if log is not None and writer is not None:
+        if log is not None:
             stack.callback(log.close)
+        if writer is not None:
             stack.callback(writer.wait)
         for report in trainer.train(source):
             if log is not None:
@@ -220,7 +228,7 @@ def drive(
                 state = trainer.state()
                 if writer is not None:
                     score = None if seen is None else number(seen.get("cost", seen["loss"]))
-                    writer.save(report.step, *state, score, copy=not world.gathers)
+                    writer.save(report.step, *state, score)
                 del state
             if stop is not None and not done:
                 if writer is not None:
@@ -233,12 +241,13 @@ def drive(
     return begun
 
 
-def resume(trainer: Trainer, kept: Checkpoints | None, say: Callable[[str], None]) -> int:
-    """Stand where the newest whole checkpoint stands: the first process reads it, and gives the others their parts."""
+def resume(trainer: Trainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:
+    """Stand where the newest whole checkpoint stands: the first process reads it, and gives the others their parts; of
+    one that was written in parts, it compares the sums, and each reads its own."""
     full: dict[str, Tensors] = {}
 
     def look() -> tuple[int, dict[str, Tensors], dict[str, Any]]:
-        found = None if kept is None else kept.newest(say)
+        found = None if kept is None else kept.newest(say, whole=False)
         if found is None:
             return 0, {}, {}
         full.update(found[1])
@@ -246,7 +255,8 @@ def resume(trainer: Trainer, kept: Checkpoints | None, say: Callable[[str], None
 
     step, outline, state = trainer.world.agreed(look)
     if step:
-        trainer.restore(full or outline, state)
+        folder = Checkpoints(steps, clean=False).path(step)
+        trainer.restore(full or outline, state, folder if (folder / PARTS).is_dir() else None)
     if kept is not None:
         kept.part_with(step)
     return step

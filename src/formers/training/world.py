@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -23,7 +24,7 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
-    gathers = False  # `whole` makes new tensors, which nobody else has
+    cut = False  # each process has a part of the weights, and of a checkpoint
 
     @property
     def first(self) -> bool:
@@ -52,9 +53,13 @@ class World:
         """The norm of the gradient, which is cut to at most `most`."""
         return torch.nn.utils.clip_grad_norm_(model.parameters(), most)
 
-    def whole(self, tensors: Tensors) -> Tensors:
-        """Weights or moments, put together where each process has a part."""
-        return tensors
+    def filled(
+        self, folder: Path, outline: Mapping[str, Tensors], like: Callable[[str, str], Any]
+    ) -> dict[str, Tensors]:
+        """What this process has of the tensors in a folder that was written in parts (`outline` has no content)."""
+        from . import parts
+
+        return parts.read(folder)
 
     def parted(self, whole: Tensor, like: Any = None) -> Tensor:
         """This process's part of a tensor that the first one has."""
