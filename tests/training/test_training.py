@@ -252,17 +252,14 @@ def test_without_a_compiler_it_goes_on(monkeypatch):
 
 
 def test_checkpointing_changes_nothing_but_memory():
-    from formers.nn.block import Stack
-
-    one, two = trainer(steps=3), trainer(steps=3)
-    for part in two.model.modules():
-        if isinstance(part, Stack):
-            part.checkpointing = True
+    one, two = trainer(steps=3), trainer(steps=3, checkpointing=True)
     calls = []
     two.model.body.blocks[0].ff.register_forward_hook(lambda *_: calls.append(1))
     assert [r.loss for r in run(one)] == [r.loss for r in run(two)]
     assert len(calls) == 6, "every step computes it twice"
     assert same(one, two)
+    with pytest.warns(UserWarning, match="no blocks"):
+        Trainer(formers.build("textcnn", vocab=50, labels=2).model, [GOAL], Train(steps=1, checkpointing=True))
 
 
 def test_step_gives_sums_and_counts():

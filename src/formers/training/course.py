@@ -17,7 +17,6 @@ from ..data.store import Store
 from ..errors import Error
 from ..former import Former, build, count
 from ..interop.directory import load
-from ..nn.block import Stack
 from ..nn.memory import Memory
 from ..nn.projected import State
 from ..objectives.choose import OBJECTIVES, objective, settings
@@ -40,9 +39,6 @@ class Course:
         self.goals = [self.goal(s.phase_length(phase), found.store) for phase in ((0, 1) if s.short else (1,))]
         self.former = former(asked, found.tokenizer, self.goals[-1], say)
         self.former.model.to(world.device)
-        for stack in self.former.model.modules():
-            if isinstance(stack, Stack):
-                stack.checkpointing = s.checkpointing
         self.trainer = Trainer(self.former.model, self.goals, s, world)
         self.judged: Score | None = None
         self.seen: list[Batch] | None = None

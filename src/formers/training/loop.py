@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..errors import Error
+from ..nn.block import Stack
 from ..tasks.heads import Model
 from .checkpoint import CUT
 from .memories import Memories
@@ -81,6 +82,11 @@ class Trainer:
         self.type = working_type(s.precision, self.device)
         self.step, self.position, self.tokens, self.seconds, self.skipped = 0, 0, 0, 0.0, 0
         self.norms: deque[float] = deque(maxlen=USUAL)
+        stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
+        for stack in stacks:
+            stack.checkpointing = s.checkpointing
+        if s.checkpointing and not stacks:
+            warnings.warn("this family has no blocks: train.checkpointing does nothing", stacklevel=2)
         self.inner = Step(self.model, self.objectives[-1])
         self.wrapped = self.world.wrap(self.inner)
         self.optimizer = optimizer(
