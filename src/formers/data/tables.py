@@ -7,6 +7,7 @@ import itertools
 import json
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -187,8 +188,9 @@ def unquoted(field: str) -> str:
     return field[1:-1].replace('""', '"') if len(field) > 1 and field[-1] == '"' and '"' not in inner else field
 
 
-def of_parquet(path: Path, wants: Wants) -> Iterator[str]:
-    """The texts of a parquet file, some rows at a time; a packed one is unpacked on the disk first."""
+@contextmanager
+def parquet(path: Path) -> Iterator[Any]:
+    """A parquet file, opened; a packed one is unpacked on the disk first."""
     need("pyarrow", "parquet files")
     import pyarrow
     import pyarrow.parquet
@@ -200,15 +202,22 @@ def of_parquet(path: Path, wants: Wants) -> Iterator[str]:
             with plain.open("wb") as file:
                 file.writelines(chunks(path))
         try:
-            table = pyarrow.parquet.ParquetFile(plain, pre_buffer=False, buffer_size=1 << 20)
-            known = columns(table.schema_arrow, pyarrow)
-            names = names_in(pick([known], wants.column, wants.changes, path), known)
-            for batch in table.iter_batches(batch_size=256, columns=names):
-                wants.changes.lines += len(batch)
-                sides = zip(*(values(batch.column(name), pyarrow) for name in names), strict=True)
-                yield from (joined(row) for row in sides)
+            yield pyarrow.parquet.ParquetFile(plain, pre_buffer=False, buffer_size=1 << 20)
         except (pyarrow.ArrowException, OSError) as e:
             raise Error(f"the parquet file is damaged ({e})", where=path, fix="fetch or make it again") from e
+
+
+def of_parquet(path: Path, wants: Wants) -> Iterator[str]:
+    """The texts of a parquet file, some rows at a time."""
+    with parquet(path) as table:
+        import pyarrow
+
+        known = columns(table.schema_arrow, pyarrow)
+        names = names_in(pick([known], wants.column, wants.changes, path), known)
+        for batch in table.iter_batches(batch_size=256, columns=names):
+            wants.changes.lines += len(batch)
+            sides = zip(*(values(batch.column(name), pyarrow) for name in names), strict=True)
+            yield from (joined(row) for row in sides)
 
 
 def columns(schema: Any, pyarrow: Any) -> dict[str, str | None]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..data import readers, tables
-from ..data.streams import PACKED, chunks, decoded, need
+from ..data.streams import PACKED, chunks, decoded
 from ..errors import Error
 from ..text.normalise import Changes
 
@@ -143,20 +142,8 @@ def of_conll(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, A
 
 def of_parquet(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records of a parquet file."""
-    need("pyarrow", "parquet files")
-    import pyarrow
-    import pyarrow.parquet
-
-    with tempfile.TemporaryDirectory() as folder:
-        plain = path
-        if path.suffix.lower() in PACKED:
-            plain = Path(folder, "table.parquet")
-            with plain.open("wb") as file:
-                file.writelines(chunks(path))
-        try:
-            rows = pyarrow.parquet.read_table(plain).to_pylist()
-        except (pyarrow.ArrowException, OSError) as e:
-            raise Error(f"the parquet file is damaged ({e})", where=path, fix="fetch or make it again") from e
+    with tables.parquet(path) as table:
+        rows = table.read().to_pylist()
     wants.changes.lines += len(rows)
     yield from enumerate(rows, 1)
 
