@@ -24,9 +24,9 @@ from formers.cli.main import app
 from formers.training import distributed
 from formers.training.checkpoint import Checkpoints
 from formers.training.configure import configure
+from formers.training.cut import Parts
 from formers.training.distributed import company, words
 from formers.training.optim import OPTIMIZERS
-from formers.training.parts import Parts
 from formers.training.runs import Folder
 from formers.training.world import World
 

@@ -31,7 +31,7 @@ from ..interop.safe import sync
 
 FORMAT = 1
 TEMPORARY = ".writing-"
-PARTS = "parts"  # the folder with what each process has of a model that is cut (training/parts.py)
+PARTS = "parts"  # the folder with what each process has of a model that is cut (training/cut.py)
 CUT = ("model", "optimizer", "average")  # the files that it stands for
 Groups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
 Found = tuple[int, dict[str, dict[str, Tensor]], dict[str, Any]]  # step, tensors, state
@@ -233,9 +233,9 @@ class Checkpoints:
             elif data is not None:
                 groups[path.stem] = load(data)
         if any(name.startswith(f"{PARTS}/") for name in files):
-            from . import parts
+            from . import cut
 
-            groups |= (parts.read if whole else parts.outline)(self.path(step))
+            groups |= (cut.read if whole else cut.outline)(self.path(step))
         return groups, state
 
     def newest(self, say: Any = None, whole: bool = True) -> Found | None:

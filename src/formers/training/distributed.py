@@ -4,7 +4,7 @@ Every process takes its share of a step's batches. Gradients are averaged by tor
 number of processes before it is divided by the places of all: what comes out is the gradient of one large batch.
 
 A checkpoint of copies holds whole tensors: the first process writes it, or reads and hands it out, tensor by tensor,
-and no other one needs to see it. Of shards, every process writes and reads its own part (training/parts.py). Both have
+and no other one needs to see it. Of shards, every process writes and reads its own part (training/cut.py). Both have
 a sum over every file, and any number of processes can go on from them, cut as they like.
 """
 
@@ -139,7 +139,7 @@ class Shards(Copies):
         """This process's parts of the tensors in a folder, cut as others are."""
         from torch.distributed.tensor import DTensor
 
-        from . import parts
+        from . import cut
 
         def empty(tensor: Tensor, other: Any) -> Tensor:
             if isinstance(other, DTensor) and other.shape == tensor.shape:
@@ -147,7 +147,7 @@ class Shards(Copies):
             return torch.empty_like(tensor, device="cpu")
 
         made = {g: {name: empty(t, like(g, name)) for name, t in group.items()} for g, group in outline.items()}
-        parts.fill(folder, made)
+        cut.fill(folder, made)
         return made
 
     def parted(self, whole: Tensor, like: Any = None) -> Tensor:

@@ -192,7 +192,7 @@ def drive(
     log = Log(folder, begun, hook) if kept is not None else None
     writer: Writer | None = None
     if world.cut:  # every process writes its part
-        from .parts import Parts
+        from .cut import Parts
 
         writer = Writer(kept or Checkpoints(steps, clean=False), Parts(world.first))
     elif kept is not None:

@@ -57,9 +57,9 @@ class World:
         self, folder: Path, outline: Mapping[str, Tensors], like: Callable[[str, str], Any]
     ) -> dict[str, Tensors]:
         """What this process has of the tensors in a folder that was written in parts (`outline` has no content)."""
-        from . import parts
+        from . import cut
 
-        return parts.read(folder)
+        return cut.read(folder)
 
     def parted(self, whole: Tensor, like: Any = None) -> Tensor:
         """This process's part of a tensor that the first one has."""
