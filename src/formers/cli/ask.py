@@ -78,14 +78,16 @@ def classify(
 def score(
     model: str, *texts: Texts, other: str | None = None, file: Path | None = None, device: str | None = None
 ) -> None:
-    """Print the number that a model gives each text, or pair of texts: a rating, a similarity.
+    """Print the number that a model gives each text, or pair of texts: a rating, a similarity; of a language model, how
+    likely a text is, in nats, and its perplexity.
 
     formers score runs/bert-regress-1/model "A man is running." --other "Someone runs."
+    formers score my-gpt2 "The people of the United States"
 
     Parameters
     ----------
     model
-        A model that was trained to regress.
+        A model that was trained to regress, or a language model.
     texts
         Texts; pairs have a tab between.
     other
@@ -96,7 +98,9 @@ def score(
         cuda, cpu.
     """
     rows = [(t, other) if other is not None else t for t in lines(texts, file, pair=True)]
-    put(run(model, "score", rows, device=device))
+    said = run(model, "score", rows, device=device)
+    put({"total": s.total, "tokens": len(s.tokens), "perplexity": s.perplexity} if hasattr(s, "perplexity") else s
+        for s in said)  # fmt: skip
 
 
 def tag(model: str, *texts: Texts, file: Path | None = None, device: str | None = None) -> None:

@@ -64,7 +64,7 @@ def evaluate(
     with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
         former = ready(model, tell)
         how = {"batch": batch, "stride": stride, "memory": memory} if speaks(former) and kind != "task" else {}
-        more = {"tell": lambda done, of: tell("likelihoods", done, of, "batches")} if how else {}
+        more = {"tell": tell} if how else {}
         found = measure(former, data, kind, columns=columns, skip=skip, encoding=encoding, limit=limit, **how, **more)
     console = Console(highlight=False, soft_wrap=True)
     if as_json:

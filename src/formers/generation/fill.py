@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from ..config import shown
 from ..errors import Error
 from ..former import Former
 from ..tasks.inputs import check_length
+from ..text.tokenizer import Tokenizer
 from .runner import packed
 
 BLANK = "___"
@@ -36,14 +38,14 @@ def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
     """
     if type(top) is not int or top < 1:
         raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
-    rows = [masked(former, text) for text in ([texts] if isinstance(texts, str) else texts)]
+    given = [texts] if isinstance(texts, str) else list(texts)
+    rows = [masked(former, text) for text in given]
     for row in rows:
         check_length(len(row), former.config)
     found = []
     for at in range(0, len(rows), ROWS):
-        some = rows[at : at + ROWS]
-        for row, chances in zip(some, probabilities(former, some), strict=True):
-            found.append(guesses(former, row, chances, top))
+        for text, chances in zip(given[at : at + ROWS], probabilities(former, rows[at : at + ROWS]), strict=True):
+            found.append(guesses(former, text, chances, top))
     plain = [several[0] if len(several) == 1 else several for several in found]
     return plain[0] if isinstance(texts, str) else plain
 
@@ -74,20 +76,29 @@ def probabilities(former: Former, rows: list[list[int]]) -> list[Tensor]:
     return list(chances.split([sum(token == mask for token in row) for row in rows]))
 
 
-def guesses(former: Former, ids: list[int], chances: Tensor, top: int) -> list[list[Guess]]:
-    """The likeliest pieces for each blank of a text."""
+def guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[Guess]]:
+    """The likeliest pieces for each blank of a text; around them it stays as it was written."""
     tokenizer = former.tokenizer
     assert tokenizer is not None
-    blanks = [i for i, token in enumerate(ids) if token == tokenizer.id("mask")]
+    between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
     known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
     best, places = (found.tolist() for found in known.topk(min(top, known.shape[-1]), -1))
-    whole = list(ids)
-    for blank, pieces in zip(blanks, places, strict=True):
-        whole[blank] = pieces[0]
+    words = [[written(tokenizer, piece) for piece in pieces] for pieces in places]
+    likely = [some[0] for some in words]
     return [
         [
-            Guess(tokenizer.token(piece), value, tokenizer.decode([*whole[:blank], piece, *whole[blank + 1 :]]))
-            for value, piece in zip(values, pieces, strict=True)
+            Guess(tokenizer.token(piece), value, joined(between, [*likely[:blank], word, *likely[blank + 1 :]]))
+            for value, piece, word in zip(best[blank], places[blank], words[blank], strict=True)
         ]
-        for blank, values, pieces in zip(blanks, best, places, strict=True)
+        for blank in range(len(places))
     ]
+
+
+def written(tokenizer: Tokenizer, piece: int) -> str:
+    """A piece as it stands in a text, without the marks of its kind; a special token by its name."""
+    return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.token(piece)
+
+
+def joined(between: list[str], words: list[str]) -> str:
+    """A text with its blanks filled."""
+    return "".join(part + word for part, word in itertools.zip_longest(between, words, fillvalue=""))

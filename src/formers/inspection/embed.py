@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import Tell
 from ..errors import Error
 from ..former import Former
 from .states import Span, States, states, worded
@@ -43,7 +44,7 @@ def embed(
     special: bool = True,
     batch: int = 32,
     window: int | None = None,
-    tell: Callable[[int, int], None] | None = None,
+    tell: Tell | None = None,
 ) -> Any:
     """Vectors of texts: (n, dim), or (dim,) of one string; of level word or token, `Parts` for each text.
 

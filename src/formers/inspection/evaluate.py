@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..config import Tell
 from ..errors import Error
 from ..former import Former
 from ..tasks.ask import score as number
 from ..tasks.examples import read_columns, read_examples
 from ..tasks.records import Table, read_table
 from ..text.normalise import normalise
-from .likelihood import HEADS, Likelihood, Tell, likelihood
+from .likelihood import HEADS, Likelihood, likelihood
 
 KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
 GOOD, BAD = ("good", "sentence_good", "acceptable", "right"), ("bad", "sentence_bad", "unacceptable", "wrong")

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
+from ..config import Tell
 from ..errors import Error
 from ..former import Former
 from ..generation.runner import packed, streams
@@ -25,7 +26,6 @@ from .states import Pieces, Span, cut, windows
 HEADS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}
 ROOM = 1024  # places whose logits are held at once
 SEGMENT = 512  # tokens read at once by a model with a memory
-Tell = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ def gathered(former: Former, places: list[Place], rows: list[Any], batch: int, t
         for i, log, hit in zip(group, both[0].split(sizes), both[1].split(sizes), strict=True):
             logs[i], right[i] = log, hit
         if tell is not None:
-            tell(min(low + batch, len(order)), len(order))
+            tell("likelihoods", min(low + batch, len(order)), len(order), "texts")
     owners: list[list[int]] = [[] for _ in places]
     for i, row in enumerate(rows):
         owners[row[0]].append(i)
@@ -267,7 +267,7 @@ def remembered(
             skip = lost + first - (0 if two or front else 1)
             found[i] = kept(pieces, first, torch.cat(logs[row])[skip:], torch.cat(right[row])[skip:])
         if tell is not None:
-            tell(min(low + batch, len(order)), len(order))
+            tell("likelihoods", min(low + batch, len(order)), len(order), "texts")
     return [found[i] for i in range(len(places))]
 
 
@@ -316,5 +316,5 @@ def paired(former: Former, rows: list[Any], batch: int, tell: Tell | None) -> li
         for (_, text), (ids, spans), a, b in zip(some, targets, logs.split(sizes), right.split(sizes), strict=True):
             found.append(Likelihood(text, [writes.token(i) for i in ids], spans, a, b))
         if tell is not None:
-            tell(min(low + batch, len(rows)), len(rows))
+            tell("likelihoods", min(low + batch, len(rows)), len(rows), "texts")
     return found

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..config import Tell
 from ..errors import Error
 from ..former import Former
 from ..tasks.words import look_up
@@ -92,7 +93,7 @@ def states(
     batch: int = 32,
     window: int | None = None,
     layer: int | None = -1,
-    tell: Callable[[int, int], None] | None = None,
+    tell: Tell | None = None,
 ) -> Iterator[tuple[int, States]]:
     """The number of each text and its states, the longest texts first; `mix` makes one layer of those that are read.
 
@@ -118,7 +119,7 @@ def states(
         yield from zip(group, together(former, [pieces[i] for i in group], mix, batch, window, layer), strict=True)
         done += len(group)
         if tell is not None:
-            tell(done, len(order))
+            tell("reading", done, len(order), "texts")
 
 
 def together(
