@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -23,7 +24,8 @@ def model(tmp_path_factory):
 
 
 def test_a_language_model_scores_texts(capsys, model):
-    main(["score", str(model), LINES[0], LINES[1]])
+    with contextlib.suppress(SystemExit):
+        main(["score", str(model), LINES[0], LINES[1]])
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     said = formers.load(model).score(LINES[:2])
     assert [row["total"] for row in rows] == pytest.approx([one.total for one in said])
