@@ -8,13 +8,16 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import formers
 from formers.errors import Error
 from formers.nn import lora
 from formers.registry import MEMBERS
-from formers.training import learner
+from formers.tasks.task import Task
+from formers.training import freedom
 from formers.training.folds import combinations, compare
+from formers.training.judging import Verdict, tables
 from formers.training.runs import Folder, Stopped, summary
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
@@ -124,6 +127,15 @@ def test_other_labels_get_a_new_head(tmp_path, checkpoint):
     assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
 
 
+def test_the_tables_of_a_report():
+    rows = [{"text": t, "label": label} for t, label in (("p", "a"), ("q", "b"), ("r", "a"))]
+    seen = Verdict(["a", "b", "a"], ["b", "b", "b"], [0.3, 0.9, 0.1])
+    confusion, worst = tables(Task(), ["a", "b"], seen, rows)
+    assert confusion["head"] == ["", "a", "b"]
+    assert confusion["rows"] == [["a", "0", "2"], ["b", "0", "1"]]
+    assert [row[:3] for row in worst["rows"]] == [["r", "a", "b"], ["p", "a", "b"]], "the worst first, no right ones"
+
+
 @pytest.mark.parametrize("view", ["last", "second", "sum4", "cat4", "mix"])
 def test_features_of_a_frozen_model(tmp_path, checkpoint, view):
     run = tune(str(checkpoint), features=view, epochs=8, lr=1e-2, out=tmp_path)
@@ -144,16 +156,24 @@ def test_adapters_learn_and_can_be_kept_apart(tmp_path, checkpoint):
             for merge in (True, False)]  # fmt: skip
     base = formers.load(checkpoint)
     merged, apart = (formers.load(tmp_path / name / "model") for name in ("True", "False"))
+    kept = load_file(tmp_path / "False" / "model" / "model.safetensors")
     name = "blocks.0.ff.up.weight"
     assert not torch.equal(merged.model.body.get_parameter(name), base.model.body.get_parameter(name))
-    assert torch.equal(apart.model.body.get_parameter(name), base.model.body.get_parameter(name))
+    assert torch.equal(kept[f"body.{name}"], base.model.body.get_parameter(name)), "the file has the old weights"
     fixed = "embed.token.weight"
     assert torch.equal(merged.model.body.get_parameter(fixed), base.model.body.get_parameter(fixed))
-    learner.with_adapters(apart, tmp_path / "False" / learner.ADAPTERS)
     found, want = apart.classify(ROWS[0]["text"]), merged.classify(ROWS[0]["text"])
     assert found.probabilities == pytest.approx(want.probabilities, abs=1e-4)
     assert runs[0].valid == runs[1].valid
     assert runs[0].valid["accuracy"] > 0.6
+    file = tmp_path / "False" / "model" / "adapters.safetensors"
+    tensors = load_file(file)
+    save_file({f"x{key}": value for key, value in tensors.items()}, file)
+    with pytest.raises(Error, match="these are adapters of other weights"):
+        formers.load(file.parent)
+    file.unlink()
+    with pytest.raises(Error, match=r"no adapters\.safetensors"):
+        formers.load(file.parent)
 
 
 def test_an_adapter_begins_as_nothing_and_counts_little():
@@ -175,7 +195,7 @@ def test_an_adapter_begins_as_nothing_and_counts_little():
 
 def test_layers_decay_and_freeze(tmp_path, checkpoint):
     former = formers.load(checkpoint)
-    shares = learner.shares(former, 0.5)
+    shares = freedom.shares(former, 0.5)
     assert shares["body.embed.token.weight"] == 0.125
     assert shares["body.blocks.0.ff.up.weight"] == 0.25
     assert shares["body.blocks.1.ff.up.weight"] == 0.5
