@@ -221,15 +221,43 @@ def test_several_labels_and_balanced_classes(tmp_path, checkpoint):
     tune(str(checkpoint), balance=True, out=tmp_path / "balanced")
 
 
-@pytest.mark.full
-def test_labels_as_words_behind_a_prefix(tmp_path):
-    sizes = {"dim": 32, "layers": 1, "heads": 2}
-    run = tune("bart", text=True, prefix="sentiment: ", epochs=50, patience=0, lr=3e-3, out=tmp_path, sizes=sizes)
+@pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.full)])
+def test_labels_as_words_behind_a_prefix(tmp_path, family):
+    small = {"dim": 64, "layers": 1, "heads": 2, "head_dim": 16, "ff": 128, "dropout": 0.0}
+    how = {
+        "t5": {"epochs": 15, "lr": 5e-2, "sizes": small},
+        "bart": {"epochs": 50, "lr": 3e-3, "sizes": {"dim": 32, "layers": 1}},
+    }
+    run = tune(family, text=True, prefix="sentiment: ", patience=0, out=tmp_path, **how[family])
     former = formers.load(tmp_path / "model")
     found = former.classify(ASKED)
     assert former.head == "lm"
     assert all(sum(f.probabilities.values()) == pytest.approx(1) for f in found)
     assert run.valid["accuracy"] > 0.8
+
+
+def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
+    text = [f"Anna lives in {city} and number {i} is a film" for i in range(40) for city in ("Seoul", "Rome")]
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(text), encoding="utf-8")
+    said: list[str] = []
+    run = formers.finetune(
+        checkpoint, file, task="lm", epochs=4, lr=3e-3, out=tmp_path / "run", length=16, say=said.append
+    )
+    assert said[0].startswith("plain text")
+    assert run.valid["perplexity"] < run.baseline["perplexity"]
+    seen = [row["held"]["loss"] for row in run.history if "held" in row]
+    assert seen[-1] < seen[0] - 0.3, "it learns the new text"
+    again = formers.load(tmp_path / "run" / "model")
+    assert again.head == "mlm"
+    assert again.tokenizer.fingerprint == formers.load(checkpoint).tokenizer.fingerprint
+    assert (tmp_path / "run" / "report.html").is_file()
+    done = formers.finetune(None, file, out=tmp_path / "run", resume=True)
+    assert done.valid["perplexity"] == pytest.approx(run.valid["perplexity"])
+    with pytest.raises(Error, match="has nothing to go on with"):
+        formers.finetune("gpt2", file, task="lm", out=tmp_path / "two")
+    with pytest.raises(Error, match="tune.lora is nothing that"):
+        formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):

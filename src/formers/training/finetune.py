@@ -19,6 +19,7 @@ from ..errors import Error
 from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
+from .continued import continued, is_text, measures
 from .distributed import arranged, company, together
 from .freedom import settled
 from .judging import Verdict, tables, verdict
@@ -73,17 +74,19 @@ def finetune(
 
     `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets; without `valid`, some training
     examples are held out. The task is found by the columns if none is named: classify, regress, tag, answer, choose,
-    translate, summarise. Settings are those of training/tuning.py: single ones by their names (epochs=3, batch=32,
-    lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config` file. With `resume`, a run in `out`
-    goes on where it stopped. `tell`, `say` and `hook` are those of formers.pretrain.
+    translate, summarise; lm, which must be named, goes on with a checkpoint's pretraining on plain text, judged by
+    perplexity (the baseline is then that of token frequencies). Settings are those of training/tuning.py: single ones
+    by their names (epochs=3, batch=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config`
+    file. With `resume`, a run in `out` goes on where it stopped. `tell`, `say` and `hook` are those of formers.pretrain.
     """
-    if task == "lm":
-        raise Error(
-            "to go on with a language model is pretraining", fix="formers pretrain FAMILY --init MODEL --data FILE"
-        )
     began, tell = time.perf_counter(), tell or (lambda *_: None)
     sources = {"train": train, "valid": valid, "test": test}
     given = single(settings, overrides, sources, columns)
+    if is_text(task, out, resume):
+        say("plain text: the model goes on with its own objective, as formers pretrain --init does")
+        how = {"device": device, "tell": tell, "say": say, "hook": hook}
+        made = continued(model, sources, given, out, resume, config, **how)
+        return Tuned(made.folder, made.former, measures(made.score), {}, measures(made.baseline), made.seconds)
     world = together(None if device is None else torch.device(device))
     with ExitStack() as stack:
         stack.enter_context(company(world))
