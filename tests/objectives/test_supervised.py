@@ -11,7 +11,7 @@ import formers
 from formers.data.loader import batches
 from formers.objectives.supervised import Supervised, class_weights, numbers
 from formers.tasks.encoded import IGNORED, Sheet
-from formers.training.learner import trimmed
+from formers.training.lesson import trimmed
 
 SMALL = {
     "vocab": 40,

@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from formers import Error
-from formers.tasks.baseline import Linear, baseline, confusion, worst
+from formers.tasks.baseline import Linear, baseline
 from formers.tasks.examples import read_examples
 
 GOOD, BAD = ["재미있어요", "좋았습니다", "great film"], ["지루해요", "별로였습니다", "bad film"]
@@ -46,16 +46,6 @@ def test_refusals(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "sklearn", None)
     with pytest.raises(Error, match=r"formers\[eval\]"):
         Linear(ROWS)
-
-
-def test_mistakes():
-    assert confusion(["a", "a", "b"], ["a", "b", "b"]) == (["a", "b"], [[1, 1], [0, 1]])
-    assert confusion(["10", "2"], ["2", "10"])[0] == ["2", "10"]
-    rows = [{"text": t, "label": label} for t, label in (("p", "a"), ("q", "b"), ("r", "a"))]
-    found = worst(rows, ["b", "b", "b"], sure=[0.3, 0.9, 0.1])
-    assert [(row["text"], row["guess"]) for row in found] == [("r", "b"), ("p", "b")]
-    numbers = [{"text": t, "label": v} for t, v in (("p", 1.0), ("q", 2.0), ("r", 5.0))]
-    assert [row["text"] for row in worst(numbers, [1.5, 2.0, 1.0])] == ["r", "p"]
 
 
 def test_real_sets(data):

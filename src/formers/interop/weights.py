@@ -86,8 +86,9 @@ def real(model: torch.nn.Module) -> None:
 
 
 def write_weights(
-    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, tell: Tell | None = None
-) -> None:
+    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, tell: Tell | None = None,
+    stem: str = "model",
+) -> None:  # fmt: skip
     """Write tensors in groups (one move of a key map each), one shard after the other, so that no second copy of the
     model arises. `sizes` are the groups' bytes in the same order."""
     plan: list[int] = [0]  # how many groups each shard takes
@@ -99,7 +100,7 @@ def write_weights(
         plan[-1] += 1
         filled += size
     listed: dict[str, str] = {}
-    total, stem = 0, "model"
+    total = 0
     for number, members in enumerate(plan, 1):
         name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
         tensors: dict[str, Tensor] = {}

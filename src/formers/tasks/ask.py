@@ -129,14 +129,15 @@ def cut(text: Any, number: int) -> Iterator[tuple[str, int]]:
 
 def answer(
     former: Any, question: Any, context: Any = None, *, best: int = 1, abstain: bool | None = None,
-    tell: Tell | None = None,
+    long: str | None = None, tell: Tell | None = None,
 ) -> Any:  # fmt: skip
     """Where in its context the answer to a question stands: an Answer, or with best > 1 a list of them.
 
-    Many at once: a list of (question, context). A long context is read in windows. `abstain` lets "no answer" be one;
-    by default as the model was trained.
+    Many at once: a list of (question, context). A long context is read in windows; of a question that fills more than
+    half of one, a warning says that its end is cut off, and long="error" refuses both. `abstain` lets "no answer" be
+    one; by default as the model was trained.
     """
-    task = asked(former, "answer", None)
+    task = asked(former, "answer", long)
     task = task if abstain is None else dataclasses.replace(task, abstains=abstain)
     one = isinstance(question, str)
     pairs = [(question, context)] if one else list(question)
@@ -159,9 +160,12 @@ def answer(
     return made[0] if one else made
 
 
-def choose(former: Any, question: Any, choices: Any = None, *, tell: Tell | None = None) -> Any:
-    """Which choice goes on with a text or answers it; many at once: a list of (question, choices)."""
-    task = asked(former, "choose", None)
+def choose(
+    former: Any, question: Any, choices: Any = None, *, long: str | None = None, tell: Tell | None = None
+) -> Any:
+    """Which choice goes on with a text or answers it; many at once: a list of (question, choices). Of a text that is
+    too long the beginning is left out, and a warning says so; long="error" refuses it."""
+    task = asked(former, "choose", long)
     one = isinstance(question, str)
     pairs = [(question, choices)] if one else list(question)
     rows = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -114,26 +113,3 @@ def need() -> None:
         import sklearn  # noqa: F401
     except ImportError as e:
         raise Error("a baseline needs the package scikit-learn", fix='pip install "formers[eval]"') from e
-
-
-def confusion(truths: Sequence[Any], guesses: Sequence[Any]) -> tuple[list[Any], list[list[int]]]:
-    """The labels, and how often each truth (row) was taken for each label (column)."""
-    names = sorted(
-        {*truths, *guesses}, key=lambda v: (not str(v).isdecimal(), int(v) if str(v).isdecimal() else 0, str(v))
-    )
-    counts = Counter(zip(truths, guesses, strict=True))
-    return names, [[counts[true, said] for said in names] for true in names]
-
-
-def worst(
-    rows: Sequence[Row], guesses: Sequence[Any], sure: Sequence[float] | None = None, most: int = 20
-) -> list[dict[str, Any]]:
-    """The rows with the worst guesses: `sure` is what the model gave to the truth; of numbers, the farthest off."""
-    if sure is None:
-        pairs = [(row["label"], guess) for row, guess in zip(rows, guesses, strict=True)]
-        numbers = all(isinstance(v, float | int) for pair in pairs for v in pair)
-        sure = [-abs(t - g) if numbers else float(t == g) for t, g in pairs]
-    wrong = [i for i, (row, guess) in enumerate(zip(rows, guesses, strict=True)) if row["label"] != guess]
-    return [
-        {**rows[i], "guess": guesses[i], "sure": float(sure[i])} for i in sorted(wrong, key=lambda i: sure[i])[:most]
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,18 +29,47 @@ def encode(task: Task, rows: Rows, reader: Reader, labels: Sequence[str] = ()) -
 
 def whole(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Encoded:
     """Texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
-    answer, sheet = answers(task, labels), Sheet()
+    answer, sheet, lost = answers(task, labels), Sheet(), Counter[str]()
     first = reader.tokens([str(row["text"]) for row in rows])
     second = others(rows, reader)
     for number, row in enumerate(rows):
         said = answer(row)
-        for a, b in cut(task, reader, first[number], second.get(number), number):
+        room = reader.room(number in second)
+        fits(task, number, len(first[number]) + len(second.get(number, ())), room)
+        lost.update(losses(task, first[number], second.get(number), room))
+        for a, b in cut(task, reader, first[number], second.get(number)):
             ways = [(a, b)] if b is None or not task.both else [(a, b), (b, a)]
             for turn, (one, two) in enumerate(ways):
                 ids, segments, *_ = reader.laid(one, two)
                 sheet.document(ids, segments, said if not turn else silent(said))
             sheet.example(number, len(ways))
+    tell(lost, reader)
     return sheet.done()
+
+
+def fits(task: Task, number: int, size: int, room: int, what: str = "text") -> None:
+    """Refuse what is too long, where the task wants that."""
+    if size > room and task.long == "error":
+        fix = "take shorter texts, or let long='windows' read them in parts"
+        raise Error(f"{what} {number + 1} has {size:,} tokens, and {room} fit", fix=fix)
+
+
+def losses(task: Task, a: Ids, b: Ids | None, room: int) -> list[str]:
+    """What of a text or a pair no window will show."""
+    size = len(a) + (0 if b is None else len(b))
+    if size <= room:
+        return []
+    if task.long == "cut":
+        return ["texts"]
+    return ["shorter sides of pairs"] if b is not None and min(len(a), len(b)) > room // 2 else []
+
+
+def tell(lost: Mapping[str, int], reader: Reader) -> None:
+    """Warn of what was cut off, with how often: nothing is lost in silence."""
+    some = [f"{count:,} {what}" for what, count in lost.items() if count]
+    if some:
+        said = f"{' and '.join(some)} are cut to fit into {reader.length} tokens"
+        warnings.warn(f"{said}: tune.length sets this, and long='error' refuses them", stacklevel=3)
 
 
 def others(rows: Rows, reader: Reader) -> dict[int, Ids]:
@@ -78,15 +108,12 @@ def silent(answer: Any) -> Any:
     return np.full_like(answer, IGNORED)
 
 
-def cut(task: Task, reader: Reader, a: Ids, b: Ids | None, number: int) -> list[tuple[Ids, Ids | None]]:
+def cut(task: Task, reader: Reader, a: Ids, b: Ids | None) -> list[tuple[Ids, Ids | None]]:
     """A text or a pair as it fits: whole, or in windows over the longer text (the other keeps half of the room)."""
     room = reader.room(b is not None)
     size = len(a) + (0 if b is None else len(b))
     if size <= room:
         return [(a, b)]
-    if task.long == "error":
-        fix = f"take shorter texts, or let long={'windows'!r} read them in parts"
-        raise Error(f"text {number + 1} has {size:,} tokens, and {room} fit", fix=fix)
     if b is None:
         spans = [(0, room)] if task.long == "cut" else list(reader.windows(len(a), room, task.stride))
         return [(a[low:high], None) for low, high in spans]
@@ -106,14 +133,18 @@ def joined(row: Mapping[str, Any]) -> str:
 
 def chosen(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Encoded:
     """A text with each of its choices; one of them is right. What does not fit loses its beginning."""
-    sheet = Sheet()
+    sheet, room, lost = Sheet(), reader.room(True), Counter[str]()
     first = reader.tokens([joined(row) for row in rows])
     for number, row in enumerate(rows):
         choices = list(row["choices"])
         if len(choices) < 2:
             raise Error(f"question {number + 1} has {len(choices)} choice(s)", fix="give two choices or more")
-        for turn, b in enumerate(reader.tokens([str(choice) for choice in choices])):
-            room = reader.room(True)
+        found = reader.tokens([str(choice) for choice in choices])
+        longest = max(map(len, found))
+        fits(task, number, len(first[number]) + longest, room, "question")
+        lost["questions"] += len(first[number]) + longest > room
+        lost["choices"] += sum(len(b) >= room for b in found)
+        for turn, b in enumerate(found):
             b = b[: room - 1]
             a = first[number]
             a = a[max(0, len(a) + len(b) - room) :]
@@ -121,6 +152,7 @@ def chosen(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Enc
             label = row.get("label")
             sheet.document(ids, segments, np.int64(IGNORED if label is None else int(label) == turn))
         sheet.example(number, len(choices))
+    tell(lost, reader)
     return sheet.done()
 
 
@@ -135,6 +167,7 @@ def tagged(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Enc
             raise Error(f"the tag {shown(tag)} was not seen in training", fix=f"known: {', '.join(list(index)[:12])}")
         asked = [IGNORED if w < 0 or not tags else index[tags[w]] for w in word]
         count, room = len(ids), reader.room()
+        fits(task, number, count, room)
         for low, high in reader.windows(count, room, task.stride):
             laid, segments, begin, _ = reader.laid(ids[low:high] if count else np.array([reader.blank]))
             marks = np.full(len(laid), IGNORED)
@@ -166,13 +199,15 @@ def first_pieces(words: Sequence[str], offsets: Sequence[tuple[int, int]]) -> li
 def asked(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Encoded:
     """A question and its context in windows; the answer is from a token to a token, or nowhere: at the first mark (of
     XLNet the last). `places` says where in the context a token stands."""
-    sheet = Sheet()
+    sheet, whole, lost = Sheet(), reader.room(True), Counter[str]()
     questions = reader.tokens([str(row["question"]) for row in rows])
     for number, (row, (ids, offsets)) in enumerate(
         zip(rows, reader.placed([row["context"] for row in rows]), strict=True)
     ):
-        question = questions[number][: reader.room(True) // 2]
-        room = reader.room(True) - len(question)
+        fits(task, number, len(questions[number]) + len(ids), whole, "question, with its context,")
+        lost["questions"] += len(questions[number]) > whole // 2
+        question = questions[number][: whole // 2]
+        room = whole - len(question)
         spans = [(a["start"], a["start"] + len(a["text"])) for a in row.get("answers") or () if a["text"]]
         edges = np.array(offsets, np.int64).reshape(-1, 2)
         for low, high in reader.windows(len(ids), room, task.stride):
@@ -190,6 +225,7 @@ def asked(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> Enco
                 answer = silent(answer)
             sheet.document(laid, segments, answer, places=where)
             sheet.example(number)
+    tell(lost, reader)
     return sheet.done()
 
 
@@ -204,12 +240,11 @@ def written(task: Task, rows: Rows, reader: Reader, labels: Sequence[str]) -> En
     wanted = [str(row.get("label" if task.words else "target") or "") for row in rows]
     targets = other.encode_batch(wanted, special=False, parse=False)
     over = sum(len(s) > room for s in sources), sum(len(t) >= task.output for t in targets)
-    if any(over):
+    if any(over) and (over[1] or task.long != "error"):
         what = f"{over[0]:,} texts are cut to {room} tokens, and {over[1]:,} targets to {task.output}"
         warnings.warn(f"{what}: tune.length and tune.output set these", stacklevel=2)
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        if len(source) > room and task.long == "error":
-            raise Error(f"text {number + 1} has {len(source):,} tokens, and {room} fit", fix="take shorter texts")
+        fits(task, number, len(source), room)
         ids, segments, *_ = reader.laid(source[:room])
         sheet.document(ids, segments, target=[*target[: task.output - 1], end])
         sheet.example(number)

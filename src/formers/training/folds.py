@@ -16,7 +16,8 @@ from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
 from .configure import worded
-from .finetune import Tuned, bare, finetune
+from .finetune import Tuned, finetune
+from .parts import bare
 from .pretrain import fresh
 from .report import put, rows_of
 

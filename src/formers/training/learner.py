@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import re
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +11,8 @@ from typing import Any
 import numpy as np
 import tokenizers
 import torch
-from safetensors.torch import load_file as safe_load
-from safetensors.torch import save_file as safe_save
 from torch import nn
 
-from ..batch import Batch
 from ..config import Tell, schema
 from ..errors import Error
 from ..family import Family
@@ -26,7 +21,6 @@ from ..interop import safe
 from ..interop.directory import load
 from ..interop.tokenizers import load_tokenizer, save_tokenizer
 from ..nn.init import initialise
-from ..nn.lora import adapt, adapters, apply, merge, separate
 from ..objectives.supervised import Supervised, class_weights
 from ..objectives.targets import Ends
 from ..registry import member
@@ -42,7 +36,6 @@ from .adopt import resized
 from .tuning import Tune, Wanted
 
 Rows = Sequence[dict[str, Any]]
-ADAPTERS = "adapters.safetensors"
 
 
 def labels_of(wanted: Wanted, examples: Examples) -> tuple[str, ...]:
@@ -256,85 +249,6 @@ def goal_of(
     )  # fmt: skip
 
 
-@torch.no_grad()
-def centred(former: Former, part: str, numbers: np.ndarray) -> None:
-    """A new head for numbers begins at their mean, with outputs of about their deviation."""
-    out: Any = former.model.parts[part].out
-    values = numbers[numbers[:, 1] > 0, 0]
-    if out.bias is not None:
-        out.bias.fill_(float(values.mean()))
-    out.weight.mul_(max(1e-6, float(values.std())))
-
-
-def frozen(former: Former, tune: Tune) -> None:
-    """Hold still what is not to learn: layers from below, or the whole body (which then drops nothing out either)."""
-    body = former.model.body
-    if tune.lora and not adapt(body, tune.lora, tune.lora_alpha):
-        raise Error(f"{former.family} has no matrices that take adapters", fix="leave tune.lora out")
-    if tune.lora:
-        return
-    if tune.features != "no" or tune.freeze < 0:
-        body.requires_grad_(False)
-        body.eval()
-        body.train = lambda mode=True: body
-        return
-    if tune.freeze:
-        for name, weight in former.model.named_parameters():
-            if name.startswith("body.") and depth(name, former) <= tune.freeze:
-                weight.requires_grad_(False)
-
-
-def settled(former: Former, tune: Tune, folder: Path) -> None:
-    """A model that has learnt, as it is saved: adapters merged in, or (ADAPTERS beside it) apart from the weights; a
-    language model that only helped to learn has gone."""
-    if former.head.endswith("+lm"):
-        former.head = former.head.removesuffix("+lm")
-        del former.model.heads["lm"]
-    if not tune.lora:
-        return
-    body = former.model.body
-    if not tune.lora_merge:
-        safe_save({name: value.contiguous().cpu() for name, value in adapters(body).items()}, str(folder / ADAPTERS))
-        separate(body)
-    else:
-        merge(body)
-
-
-def with_adapters(former: Former, file: Any) -> Former:
-    """The model that adapters were learnt on, with them; returns itself."""
-    apply(former.model.body, {name: value.to(former.device) for name, value in safe_load(str(file)).items()})
-    return former
-
-
-def depth(name: str, former: Former) -> int:
-    """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
-    if not name.startswith("body."):
-        return layers(former) + 1
-    found = re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)
-    if found is None:
-        return layers(former) if ".norm." in name and "embed" not in name else 0
-    return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.pair else 0)
-
-
-def layers(former: Former) -> int:
-    """All layers, one above the other."""
-    return former.config.layers + (getattr(former.config, "depth", 0) if former.pair else 0)
-
-
-def shares(former: Former, decay: float) -> dict[str, float]:
-    """The share of the learning rate of each weight: less for each layer further down (Howard & Ruder 2018, §3.2)."""
-    if decay == 1.0:
-        return {}
-    top = layers(former) + 1
-    return {name: decay ** (top - depth(name, former)) for name, _ in former.model.named_parameters()}
-
-
-def after_step(former: Former) -> Callable[[], None] | None:
-    """What a family wants done to its weights after each step."""
-    own = getattr(importlib.import_module(f"formers.models.{former.family}"), "after_step", None)
-    return None if own is None else lambda: own(former.model, former.config)
-
-
 def start_from(former: Former, source: str, say: Callable[[str], None]) -> None:
     """Word vectors from a checkpoint become the embeddings."""
     from ..tasks.words import fill
@@ -343,26 +257,3 @@ def start_from(former: Former, source: str, say: Callable[[str], None]) -> None:
     if not isinstance(embed, nn.Embedding) or former.tokenizer is None:
         raise Error(f"a {former.family} does not take word vectors", fix="leave tune.vectors out")
     say(str(fill(embed, former.tokenizer, vectors)))
-
-
-def trimmed(batch: Batch) -> Batch:
-    """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
-    real = int((batch.sample >= 0).sum())
-    end = int(batch.starts[real])
-    cut: dict[str, Any] = {
-        name: value[:end]
-        for name in ("ids", "positions", "segments", "tasks", "order")
-        if (value := getattr(batch, name)) is not None
-    }
-    if batch.labels is not None:
-        cut["labels"] = batch.labels[: real if batch.chosen is not None else end]
-    if batch.chosen is not None:
-        cut["chosen"] = batch.chosen[:real]
-    if batch.answers is not None:
-        cut["answers"] = batch.answers[:real]
-    source = batch.source
-    if source is not None:
-        source = trimmed(source.replace(sample=batch.sample)).replace(sample=None)
-    starts = batch.starts[: real + 1]
-    longest = int((starts[1:] - starts[:-1]).max()) if real else 1
-    return batch.replace(**cut, starts=starts, longest=longest, sample=batch.sample[:real], source=source)

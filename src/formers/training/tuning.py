@@ -128,6 +128,8 @@ SCRATCH: dict[str, tuple[dict[str, Any], ...]] = {
         {"lr": 1e-3, "schedule": "linear", "warmup": 100, "decay": 0.0, "betas": (0.9, 0.999), "clip": 5.0}, {},
     ),
 }  # fmt: skip
+RATE = 5e-5 * 768  # times the inverse of the width: 5e-5 for BERT-base; small models learn with more
+T5 = ("t5", "mt5", "switch")
 FEW = {"optimizer": "adamw", "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.01, "schedule": "linear", "clip": 1.0}
 
 
@@ -135,7 +137,7 @@ def recipe(family: str, task: str, source: str | None, sized: bool) -> dict[str,
     """The settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
     tables: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "tune": {}, "train": dict(FEW)}
     if source is not None:
-        if family in ("t5", "mt5", "switch"):
+        if family in T5:
             tables["train"] |= {"optimizer": "rms-adamw", "lr": 1e-3, "schedule": "constant"}
         if family == "gpt" and task in ("classify", "regress", "choose"):
             tables["tune"]["auxiliary"] = 0.5  # §3.2
@@ -145,10 +147,12 @@ def recipe(family: str, task: str, source: str | None, sized: bool) -> dict[str,
     known = schema(member(family).family.config)
     small = {**SMALL, **OWN.get(family, ({}, {}))[0], "context": 256, "dropout": 0.1}
     model = {k: v for k, v in small.items() if k in known and family != "textcnn"}
+    if family in T5:  # its own is a share of 1/√fan_in: with that of others it begins, and steps, 20 times too small
+        model.pop("init", None)
     tune: dict[str, Any] = {"epochs": 10, "patience": 3}
     train: dict[str, Any] = {"lr": 5e-4}
     own = SCRATCH.get(family)
-    if own is None and family in ("t5", "mt5", "switch"):
+    if own is None and family in T5:
         train |= {"optimizer": "rms-adamw", "lr": 1e-2}
     for table, values in zip((model, tune, train, tables["data"]), own or (), strict=False):
         table |= values
@@ -224,6 +228,6 @@ def scheduled(wanted: Wanted, sizes: Any, dim: int) -> Train:
     if wanted.train.schedule != "inverse" or "warmup" in wanted.chosen:
         values["warmup"] = round(tune.warm * steps)
     if wanted.source is not None and t.optimizer in ("adamw", "adam"):
-        # 5e-5 at BERT-base's width; small models learn with more. Adapters and heads alone take ten times as much.
-        values["lr"] = 5e-5 * 768 / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
+        # Adapters and heads alone take ten times as much.
+        values["lr"] = RATE / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
     return dataclasses.replace(t, **{k: v for k, v in values.items() if k not in wanted.chosen or k == "length"})

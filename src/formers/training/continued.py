@@ -1,0 +1,95 @@
+"""The task `lm`: a checkpoint goes on with its own objective on new text. A pretraining run, asked for as a task."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..data.readers import by_path
+from ..errors import Error
+from ..interop.directory import load
+from ..interop.tokenizers import save_tokenizer
+from ..tasks.task import window
+from .configure import configure
+from .evaluate import Score
+from .learner import family_of
+from .material import material
+from .pretrain import Run, fresh, pretrain
+from .runs import Folder
+from .tuning import RATE, Tune, find
+
+STEPS = 10  # of an epoch, at least, if the text is long enough
+SAME = {"data.columns": "data.column"}  # what pretraining calls otherwise
+TUNED = ("tune.epochs", "tune.batch", "tune.length", "tune.warm", "tune.checks")
+
+
+def is_text(task: str | None, out: Any, resume: bool) -> bool:
+    """Is this a run on plain text: one that is begun, or one that goes on?"""
+    if task is not None or not resume or out is None or not (Path(out) / "run.json").is_file():
+        return task == "lm"
+    return "task" not in Folder(Path(out)).about()["asked"]
+
+
+def continued(
+    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], out: Any, resume: bool, config: Any, **how: Any
+) -> Run:
+    """Pretraining that starts from `model`; epochs and examples become steps and tokens."""
+    single = {SAME.get(key, key): value for key, value in given.items() if key not in ("data.train", "data.valid")}
+    if sources["test"] is not None:
+        raise Error("plain text is judged by held-out text alone", fix="leave test out, and give valid")
+    for key in single:
+        if key.startswith("tune.") and key not in TUNED:
+            raise Error(f"{key} is nothing that a language model on plain text takes", fix="leave it out")
+    plain = {key: value for key, value in single.items() if not key.startswith("tune.")}
+    text, held = sources["train"], sources["valid"]
+    if by_path(held):
+        held, plain["data.held"] = None, [str(held)]
+    if resume and out is not None and (Path(out) / "run.json").is_file():
+        return pretrain(None, text, out=out, resume=True, held=held, overrides=plain, **how)
+    if model is None or text is None:
+        raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
+    family, source, named = find(str(model))
+    if source is None:
+        what = f"{named or family} has nothing to go on with"
+        raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
+    path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
+    plain = {**schedule(source, path, text, held, plain, single, config, how["tell"]), **plain}
+    return pretrain(
+        family_of(source), text, out=path, config=config, init=source, held=held, overrides=plain, **how
+    )  # fmt: skip
+
+
+def schedule(
+    source: str, path: Path, text: Any, held: Any, plain: dict[str, Any], single: dict[str, Any], config: Any, tell: Any
+) -> dict[str, Any]:
+    """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way."""
+    former = load(source, head="none")
+    if former.tokenizer is None:
+        raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
+    if "data.tokenizer" not in plain and not (path / "data" / "tokenizer").is_dir():
+        save_tokenizer(former.tokenizer, path / "data" / "tokenizer")
+    told = {name: single.get(f"tune.{name}", getattr(Tune(), name)) for name in ("epochs", "batch", "warm", "checks")}
+    length = single.get("tune.length") or window(former.config)
+    files = {"data.source": [str(text)]} if by_path(text) else {}
+    asked = configure(former.family, config, {**files, **plain, "train.length": 1}, init=source)
+    found = material(asked.family, asked.data, path / "data", None if files else text, None, held, tell)
+    count = len(found.store.tokens)
+    tokens = max(length, min(round(told["batch"] * length), count // STEPS))
+    epoch = max(1.0, count / tokens)
+    steps = max(1, round(told["epochs"] * epoch))
+    check = max(1, round(epoch / told["checks"]))
+    lr = RATE / getattr(former.config, "dim", 768)
+    return {
+        "train.length": length, "train.tokens": tokens, "train.steps": steps,
+        "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr, "train.schedule": "linear",
+    }  # fmt: skip
+
+
+def measures(score: Score | None) -> dict[str, float]:
+    """What a language model is judged by; of masked ones, the perplexity of what was hidden."""
+    if score is None:
+        return {}
+    right = {} if math.isnan(score.accuracy) else {"accuracy": score.accuracy}
+    return {"perplexity": math.exp(min(score.loss, 700.0)), "loss": score.loss, **right}

@@ -1,0 +1,89 @@
+"""Which weights learn, and how much: frozen layers, adapters, a rate for each layer."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..errors import Error
+from ..former import Former
+from ..nn.lora import adapt, adapters, merge, separate
+from .tuning import Tune
+
+
+@torch.no_grad()
+def centred(former: Former, part: str, numbers: np.ndarray) -> None:
+    """A new head for numbers begins at their mean, with outputs of about their deviation."""
+    out: Any = former.model.parts[part].out
+    values = numbers[numbers[:, 1] > 0, 0]
+    if out.bias is not None:
+        out.bias.fill_(float(values.mean()))
+    out.weight.mul_(max(1e-6, float(values.std())))
+
+
+def frozen(former: Former, tune: Tune) -> None:
+    """Hold still what is not to learn: layers from below, or the whole body (which then drops nothing out either)."""
+    body = former.model.body
+    if tune.lora and not adapt(body, tune.lora, tune.lora_alpha):
+        raise Error(f"{former.family} has no matrices that take adapters", fix="leave tune.lora out")
+    if tune.lora:
+        return
+    if tune.features != "no" or tune.freeze < 0:
+        body.requires_grad_(False)
+        body.eval()
+        body.train = lambda mode=True: body
+        return
+    if tune.freeze:
+        for name, weight in former.model.named_parameters():
+            if name.startswith("body.") and depth(name, former) <= tune.freeze:
+                weight.requires_grad_(False)
+
+
+def settled(former: Former, tune: Tune) -> None:
+    """A model that has learnt, as it is saved: adapters merged in, or in a file beside the weights; a language model
+    that only helped to learn has gone."""
+    if former.head.endswith("+lm"):
+        former.head = former.head.removesuffix("+lm")
+        del former.model.heads["lm"]
+    if not tune.lora:
+        return
+    body = former.model.body
+    if not tune.lora_merge:
+        former.adapters = adapters(body)
+        separate(body)
+    else:
+        merge(body)
+
+
+def depth(name: str, former: Former) -> int:
+    """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
+    if not name.startswith("body."):
+        return layers(former) + 1
+    found = re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)
+    if found is None:
+        return layers(former) if ".norm." in name and "embed" not in name else 0
+    return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.pair else 0)
+
+
+def layers(former: Former) -> int:
+    """All layers, one above the other."""
+    return former.config.layers + (getattr(former.config, "depth", 0) if former.pair else 0)
+
+
+def shares(former: Former, decay: float) -> dict[str, float]:
+    """The share of the learning rate of each weight: less for each layer further down (Howard & Ruder 2018, §3.2)."""
+    if decay == 1.0:
+        return {}
+    top = layers(former) + 1
+    return {name: decay ** (top - depth(name, former)) for name, _ in former.model.named_parameters()}
+
+
+def after_step(former: Former) -> Callable[[], None] | None:
+    """What a family wants done to its weights after each step."""
+    own = getattr(importlib.import_module(f"formers.models.{former.family}"), "after_step", None)
+    return None if own is None else lambda: own(former.model, former.config)

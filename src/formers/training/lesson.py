@@ -1,0 +1,151 @@
+"""Lesson: a fine-tuning run on its way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..batch import Batch
+from ..config import Tell
+from ..data.loader import batches
+from ..errors import Error
+from ..former import count
+from ..objectives.supervised import Supervised, numbers
+from ..tasks.encode import encode
+from ..tasks.examples import Examples
+from ..tasks.reading import Reader
+from .evaluate import evaluate
+from .freedom import after_step, centred, frozen, shares
+from .judging import verdict
+from .learner import goal_of, labels_of, learner, task_for
+from .loop import Trainer
+from .runs import Folder
+from .tuning import Wanted, scheduled
+from .world import World
+
+
+class Lesson:
+    """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
+
+    def __init__(
+        self, wanted: Wanted, parts: dict[str, Examples], path: Path, world: World, tell: Tell,
+        say: Callable[[str], None],
+    ):  # fmt: skip
+        self.parts, self.world, self.path = parts, world, path
+        training = parts["train"]
+        self.former, self.task = learner(
+            wanted, task_for(wanted, training), labels_of(wanted, training), training.rows, path / "data", tell, say
+        )
+        self.reader, self.tune = Reader.of(self.former, self.task), wanted.tune
+        data = encode(self.task, training.rows, self.reader, self.former.labels)
+        self.answers = data.labels if self.task.kind == "tags" else data.answers
+        self.goal = goal_of(self.former, self.task, data, wanted.tune, self.answers)
+        self.judge = self.examples("valid")
+        if self.task.kind == "number" and data.answers is not None:
+            centred(self.former, self.goal.part, data.answers)
+        frozen(self.former, wanted.tune)
+        self.former.model.to(world.device)
+        self.store = numbers(data)
+        sizes = self.goal.sizes(self.goal.plan(self.store, 0, 0))
+        self.asked = replace(wanted, train=scheduled(wanted, sizes, getattr(self.former.config, "dim", 768)))
+        self.trainer = Trainer(
+            self.former.model, [self.goal], self.asked.train, world, shares(self.former, wanted.tune.layer_decay),
+            after_step(self.former),
+        )  # fmt: skip
+        long = int(self.store.vocab - len(training.rows))
+        if long > 0:
+            say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
+
+    def examples(self, name: str) -> Supervised:
+        """The examples of a part, to be judged by."""
+        rows = self.parts[name].rows
+        try:
+            data = encode(self.task, rows, self.reader, self.former.labels)
+        except Error as error:
+            raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
+        return goal_of(self.former, self.task, data, self.tune, self.answers, train=False)
+
+    def source(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        """The batches from a position on."""
+        s = self.asked.train
+        made = batches(
+            self.store, self.goal, s.tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
+        return made if self.trainer.compiled else ((trimmed(batch), behind) for batch, behind in made)
+
+    def autocast(self) -> Any:
+        """The type in which products are computed, as in training."""
+        t = self.trainer
+        return torch.autocast(t.device.type, dtype=t.type, enabled=t.type != torch.float32)
+
+    def check(self) -> dict[str, float]:
+        """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
+        with self.trainer.averaged():
+            if self.task.kind == "text" and not self.task.words:
+                seen = {"loss": self.text_loss(self.judge)}
+                seen["cost"] = seen["loss"]
+            else:
+                found = verdict(self.former, self.task, self.judge, self.parts["valid"].rows, running=self.autocast)
+                main = self.tune.metric or next(iter(found.measures))
+                if main not in found.measures:
+                    raise Error(f"there is no measure {main!r}", fix=f"choose {', '.join(found.measures)}")
+                loss = self.text_loss(self.judge) if self.task.kind == "text" else found.loss
+                seen = {"loss": loss, "cost": -found.measures[main], **found.measures}
+        self.patient(seen["cost"])
+        return seen
+
+    def text_loss(self, goal: Supervised) -> float:
+        """The mean loss of the tokens of held-out texts."""
+        s = self.asked.train
+        some = batches(numbers(goal.data), goal, s.tokens, s.seed + 1, epochs=1)
+        device = self.world.device
+        found = evaluate(
+            self.former.model, goal, (trimmed(batch) for batch, _ in some), self.trainer.forward, device=device
+        )
+        return found.all[goal.part]
+
+    def patient(self, cost: float) -> None:
+        """End the run if no look of the last few was better than those before."""
+        if not self.tune.patience:
+            return
+        rows = [row["held"]["cost"] for row in Folder(self.path).history() if "held" in row]
+        costs = [math.inf if c is None else c for c in (*rows, cost)]
+        self.trainer.enough = len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
+
+    def words(self) -> str:
+        """The run in one line."""
+        s, name = self.asked.train, self.asked.source or f"{self.asked.family} from scratch"
+        share = f"{count(self.former.model):,} of {sum(p.numel() for p in self.former.model.parameters()):,}"
+        return (
+            f"{name}: {share} parameters learn to {self.task.name}; {len(self.goal.data):,} examples,"
+            f" {s.steps:,} steps of {s.tokens * s.accumulate:,} tokens"
+        )
+
+
+def trimmed(batch: Batch) -> Batch:
+    """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
+    real = int((batch.sample >= 0).sum())
+    end = int(batch.starts[real])
+    cut: dict[str, Any] = {
+        name: value[:end]
+        for name in ("ids", "positions", "segments", "tasks", "order")
+        if (value := getattr(batch, name)) is not None
+    }
+    if batch.labels is not None:
+        cut["labels"] = batch.labels[: real if batch.chosen is not None else end]
+    if batch.chosen is not None:
+        cut["chosen"] = batch.chosen[:real]
+    if batch.answers is not None:
+        cut["answers"] = batch.answers[:real]
+    source = batch.source
+    if source is not None:
+        source = trimmed(source.replace(sample=batch.sample)).replace(sample=None)
+    starts = batch.starts[: real + 1]
+    longest = int((starts[1:] - starts[:-1]).max()) if real else 1
+    return batch.replace(**cut, starts=starts, longest=longest, sample=batch.sample[:real], source=source)
