@@ -34,25 +34,28 @@ def ready(device: torch.device) -> bool:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float, *, table: Tensor | None = None,
-    bias: Tensor | None = None, width: int = 0,
+    bias: Tensor | None = None, width: int = 0, fresh: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """(N, H, D) queries over (rows, size, H, D) keys and values → (N, H, D).
 
     N is a multiple of the rows: so many queries in turn look at one row, of which the first lengths[row] slots are
     seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A
-    `bias` (H, size) has first that of the last slot that is seen, then that of the one before.
+    `bias` (H, size) has first that of the last slot that is seen, then that of the one before. `fresh` are the key and
+    value (N, H, D) of each row's last slot, which are yet to be written there; the table is told as well.
     """
-    return forward(q, k, v, lengths, table, bias, float(scale), width)
+    return forward(q, k, v, lengths, table, bias, *(fresh or (None, None)), float(scale), width)
 
 
-@torch.library.custom_op("formers::decode", mutates_args=())
+@torch.library.custom_op("formers::decode", mutates_args=("k", "v", "table"))
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, bias: Tensor | None, scale: float,
-    width: int,
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, bias: Tensor | None, new_k: Tensor | None,
+    new_v: Tensor | None, scale: float, width: int,
 ) -> Tensor:  # fmt: skip
     """The stretches one beside the other, then what they found put together."""
     (total, heads, dim), size = q.shape, k.shape[1]
-    q = q if q.stride(-1) == 1 else q.contiguous()
+    q, new_k, new_v = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (q, new_k, new_v))
+    assert q is not None
+    fresh = (q, q) if new_k is None or new_v is None else (new_k, new_v)
     bias = None if bias is None else bias.float().contiguous()
     blocks = -(-size // BLOCK)
     parts = max(1, min(blocks, PROGRAMS // (total * heads)))
@@ -62,11 +65,11 @@ def forward(
     log = torch.empty(total, heads, parts, dtype=torch.float32, device=q.device)
     wide = 1 << (dim - 1).bit_length()
     kernels().stretch[(total * heads, parts)](
-        q, k, v, lengths, lengths if table is None else table, lengths if bias is None else bias, out, log,
-        scale * LOG2E, heads, total // k.shape[0], dim, width, stretch, parts, *q.stride()[:2], *k.stride()[:3],
-        *v.stride()[:3], 0 if table is None else table.stride(0), 0 if bias is None else bias.stride(0),
-        TABLE=table is not None, BIASED=bias is not None, WINDOW=width > 0, D=wide, BN=BLOCK,
-        num_warps=4, num_stages=2,
+        q, k, v, *fresh, lengths, lengths if table is None else table, lengths if bias is None else bias, out, log,
+        scale * LOG2E, heads, total // k.shape[0], dim, width, stretch, size, parts, *q.stride()[:2], *k.stride()[:3],
+        *v.stride()[:3], *fresh[0].stride()[:2], *fresh[1].stride()[:2], 0 if table is None else table.stride(0),
+        0 if bias is None else bias.stride(0), TABLE=table is not None, BIASED=bias is not None, WINDOW=width > 0,
+        FRESH=new_k is not None, D=wide, BN=BLOCK, num_warps=4, num_stages=2,
     )  # fmt: skip
     if parts == 1:
         return out[:, :, 0]
@@ -79,3 +82,20 @@ def forward(
 @forward.register_fake
 def _(q, *rest):  # type: ignore[no-untyped-def]
     return q.new_empty(q.shape)
+
+
+@torch.library.custom_op("formers::add_norm", mutates_args=())
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float, mean: bool) -> list[Tensor]:
+    """(N, dim) x + y, and its norm: of the layer, or without the mean by the root of the mean square."""
+    (rows, dim), (x, y) = x.shape, (t if t.stride(-1) == 1 else t.contiguous() for t in (x, y))
+    both, wide = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2)], 1 << (dim - 1).bit_length()
+    kernels().add_norm[(rows,)](
+        x, y, weight, weight if bias is None else bias, *both, dim, eps, x.stride(0), y.stride(0), MEAN=mean,
+        BIASED=bias is not None, D=wide, num_warps=4 if wide <= 2048 else 8, num_stages=1,
+    )  # fmt: skip
+    return both
+
+
+@add_norm.register_fake
+def _(x, *rest):  # type: ignore[no-untyped-def]
+    return [x.new_empty(x.shape) for _ in range(2)]
