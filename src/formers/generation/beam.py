@@ -81,7 +81,8 @@ class Beams:
                 self.complete[prompt] = best[:k]
                 self.open[prompt] = not last and self.hopeful(prompt, going[0][0], step + 1)
             if not self.open[prompt]:
-                self.desk.ended |= set(range(prompt * k, prompt * k + k))
+                for row in range(prompt * k, prompt * k + k):
+                    self.desk.end(row)
             running.append([value for value, _, _ in going])
             parents += [row for _, row, _ in going]
             tokens += [token for _, _, token in going]

@@ -40,6 +40,7 @@ class Runner:
         self.most = 0  # no text is longer
         still = isinstance(self.state, Cache) and not isinstance(former.model.body, RecurrentPair)
         self.recorded = Recorded(self.run) if still and former.device.type == "cuda" else None
+        self.chains = self.recorded is not None  # steps follow each other without a look at what they give
 
     @torch.inference_mode()
     def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
@@ -130,8 +131,9 @@ class Runner:
 
     @torch.inference_mode()
     def drop(self, row: int) -> None:
-        """Forget all that a row has read."""
-        assert isinstance(self.state, Cache)
+        """Forget all that a row has read; what has a memory forgets by itself."""
+        if not isinstance(self.state, Cache):
+            return
         for t in (self.state.lengths, self.state.reach):
             if t is not None:
                 t[row] = 0

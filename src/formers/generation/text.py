@@ -10,7 +10,7 @@ from ..errors import Error
 from ..former import Former
 from ..registry import member
 from ..text.tokenizer import Tokenizer
-from .engine import Desk, draws, written
+from .engine import AHEAD, Desk, draws, written
 from .options import Options, options
 from .rules import Rules, rules
 from .sample import check
@@ -73,7 +73,7 @@ def spoken(desk: Desk, law: Rules, speaks: Tokenizer) -> list[list[str]]:
         return [[text(desk, law, speaks, at * desk.each, one.ids) for one in row] for at, row in enumerate(made)]
     watches = [watch(desk, law, speaks, row) for row in range(len(desk.texts))]
     shown = [""] * len(watches)
-    for new in draws(desk, law):
+    for new in draws(desk, law, 1 if law.options.stop else AHEAD):
         for row, token in enumerate(new):
             if token is not None:
                 shown[row] += watches[row].push(token)

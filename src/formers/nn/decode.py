@@ -6,6 +6,8 @@ the chip. How many keys there are is read on the device: one recorded step serve
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from functools import cache as remember
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 LOG2E = 1.4426950408889634
 BLOCK, PROGRAMS = 64, 512  # keys that are read at once; programs that fill a GPU
+broken: set[str] = set()  # kernels that have failed here
 
 
 @remember
@@ -43,7 +46,38 @@ def attention(
     `bias` (H, size) has first that of the last slot that is seen, then that of the one before. `fresh` are the key and
     value (N, H, D) of each row's last slot, which are yet to be written there; the table is told as well.
     """
-    return forward(q, k, v, lengths, table, bias, *(fresh or (None, None)), float(scale), width)
+    rest = (lengths, table, bias)
+    if fresh is None:
+        return forward(q, k, v, *rest, None, None, float(scale), width)
+
+    def apart() -> Tensor:
+        put(k, v, lengths, table, fresh)
+        return forward(q, k, v, *rest, None, None, float(scale), width)
+
+    return attempt("decode", lambda: forward(q, k, v, *rest, *fresh, float(scale), width), apart)
+
+
+def put(k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, fresh: tuple[Tensor, Tensor]) -> None:
+    """Write new keys and values into each row's last slot."""
+    rows, last = torch.arange(len(lengths), device=lengths.device), lengths.clamp(max=k.shape[1]) - 1
+    for held, new in zip((k, v), fresh, strict=True):
+        held.index_put_((rows, last), new)
+    if table is not None:
+        table.index_put_((rows, last), rows)
+
+
+def attempt(name: str, fast: Callable[[], Any], slow: Callable[[], Any]) -> Any:
+    """What the fast way gives, or where triton cannot compile it, the slow one from then on, with a word about it."""
+    if name not in broken:
+        try:
+            return fast()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            broken.add(name)
+            said = " ".join(str(error).split())[:150]
+            warnings.warn(f"the kernel {name} does not work here, and steps are slower for it: {said}", stacklevel=2)
+    return slow()
 
 
 @torch.library.custom_op("formers::decode", mutates_args=("k", "v", "table"))

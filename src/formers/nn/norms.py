@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from . import decode
@@ -30,7 +28,15 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     layer, weight = type(norm) is LayerNorm, getattr(norm, "weight", None)
     alike = weight is not None and x.dtype == y.dtype == weight.dtype
     if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.ready(x.device):
-        both: Any = decode.add_norm(x, y, weight, getattr(norm, "bias", None), norm.eps, layer)
-        return both[0], both[1]
+        bias, eps = getattr(norm, "bias", None), norm.eps
+        first, second = decode.attempt(
+            "add_norm", lambda: decode.add_norm(x, y, weight, bias, eps, layer), lambda: plain(x, y, norm)
+        )
+        return first, second
+    return plain(x, y, norm)
+
+
+def plain(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """The same by two kernels."""
     total = x + y
     return total, norm(total)
