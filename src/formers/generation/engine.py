@@ -99,7 +99,7 @@ class Desk:
             self.page = torch.cat((self.page, torch.tensor(tokens, device=self.page.device)[:, None]), 1)
 
     def end(self, row: int) -> None:
-        """A text is complete; what was read of it is forgotten, so that a row that is full keeps nobody from going on."""
+        """A text is complete; what was read of it is forgotten: a row that is full keeps nobody from going on."""
         if row not in self.ended:
             self.ended.add(row)
             self.fed[row] = []

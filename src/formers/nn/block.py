@@ -63,8 +63,8 @@ class Block(nn.Module):
     def step(
         self, x: Tensor, normed: Tensor, sight: Sight, view: Sight | None, layer: int, after: nn.Module | None
     ) -> tuple[Tensor, Tensor]:
-        """The same of a pre-norm block for reading alone, each sum together with the norm that comes behind it: `normed`
-        comes in, what is normed by the next block's norm, `after`, goes out."""
+        """The same of a pre-norm block for reading alone, each sum together with the norm that comes behind it: x goes
+        in with its own norm, and comes out with that of the next block, `after`."""
         y = self.attn(normed, sight, layer)
         if self.cross is not None and view is not None:
             x, normed = add_norm(x, y, cast(nn.Module, self.cross_norm))

@@ -87,9 +87,8 @@ def forward(
 ) -> Tensor:  # fmt: skip
     """The stretches one beside the other, then what they found put together."""
     (total, heads, dim), size = q.shape, k.shape[1]
-    q, new_k, new_v = (t if t is None or t.stride(-1) == 1 else t.contiguous() for t in (q, new_k, new_v))
-    assert q is not None
-    fresh = (q, q) if new_k is None or new_v is None else (new_k, new_v)
+    given = (q, q, q) if new_k is None or new_v is None else (q, new_k, new_v)
+    q, *fresh = (t if t.stride(-1) == 1 else t.contiguous() for t in given)
     bias = None if bias is None else bias.float().contiguous()
     blocks = -(-size // BLOCK)
     parts = max(1, min(blocks, PROGRAMS // (total * heads)))
