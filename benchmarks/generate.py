@@ -2,7 +2,7 @@
 
     python -m benchmarks.generate cpu          # GPT-2, 32 + 32 tokens, batch 1 and 8; CTranslate2 if it can be imported
     python -m benchmarks.generate gpu          # GPT-2 bf16, 128 + 256 tokens; BART-base, 4 beams, 16 x (512 + 128)
-    python -m benchmarks.generate gpu --peer   # transformers as well
+    python -m benchmarks.generate gpu --peer   # transformers as well; --profile shows what the kernels take
     python -m benchmarks.generate perplexity   # what 8 bits cost a small GPT-2, trained on wikitext-2 for two minutes
 
 Greedy, random weights, no end mark; the figure is new tokens per second, with the reading of the prompt in the time.
@@ -33,9 +33,9 @@ import torch
 import formers
 from benchmarks.harness import in_turns, machine, median
 from formers.generation.runner import Runner
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 
-GREEDY = Sampling(temperature=0)
+GREEDY = Options(temperature=0)
 Run = Callable[[], Any]
 
 
@@ -136,45 +136,94 @@ def timed(work: str, candidate: str, tokens: int, run: Run, repeat: int = 3) -> 
 
 
 def gpu() -> None:
-    """GPT-2 124M and BART-base in bf16."""
+    """GPT-2 124M and BART-base in bf16; first our own rows, then those of the peers, each by itself."""
     tiny = not torch.cuda.is_available()
-    device = "cpu" if tiny else "cuda"
-    small: dict[str, Any] = {"dim": 64, "heads": 2, "layers": 2} if tiny else {}
-    prompt, tokens = (8, 8) if tiny else (128, 256)
-    f = formers.build("gpt2", eos=None, **small).to(device, torch.bfloat16)
-    for rows in (1, 8, 64):
-        ids = torch.randint(5, 50000, (rows, prompt), generator=torch.Generator().manual_seed(rows))
-        work = f"GPT-2 124M generate, batch {rows}"
-        timed(work, "formers, steps", rows * tokens, partial(steps, f, ids, tokens, prompt + tokens))
-        timed(work, "formers", rows * tokens, partial(continue_ids, f, ids.tolist(), tokens, GREEDY))
-        if "--peer" in sys.argv:
-            model, here = hugging(torch.bfloat16).to(device), ids.to(device)
-            how = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-            timed(work, "transformers", rows * tokens, partial(model.generate, here, **how))
-    if "--profile" in sys.argv and not tiny:
-        from benchmarks.gpu import profile
+    device, peers = "cpu" if tiny else "cuda", "--peer" in sys.argv
+    parts: list[Run] = [partial(decoder, rows, device, tiny) for rows in (1, 8, 64)] + [partial(pair, device, tiny)]
+    parts += [partial(decoder_peer, rows, device, tiny) for rows in (1, 8, 64) if peers]
+    parts += [partial(pair_peer, device, tiny)] if peers else []
+    parts += [partial(profiled, rows, device) for rows in (1, 64) if "--profile" in sys.argv and not tiny]
+    for part in parts:
+        try:
+            part()
+        except Exception as error:
+            print(json.dumps({"part": str(part), "error": f"{type(error).__name__}: {str(error)[:300]}"}), flush=True)
+    from formers.nn import decode
 
-        profile(partial(steps, f, ids, tokens, prompt + tokens), 1)
-    bart(device, tiny)
+    print(json.dumps({"kernels that do not work here": sorted(decode.broken)}), flush=True)
 
 
-def bart(device: str, tiny: bool) -> None:
-    """BART-base, 4 beams."""
+def sizes(tiny: bool) -> tuple[dict[str, Any], int, int]:
+    """GPT-2's sizes, the tokens of a prompt and those to write; small ones show that it runs."""
+    return ({"dim": 64, "heads": 2, "layers": 2}, 8, 8) if tiny else ({}, 128, 256)
+
+
+def asked(rows: int, length: int) -> torch.Tensor:
+    """Prompts."""
+    return torch.randint(5, 50000, (rows, length), generator=torch.Generator().manual_seed(rows))
+
+
+def decoder(rows: int, device: str, tiny: bool) -> None:
+    """GPT-2: all that continue_ids does, and the steps alone."""
+    small, prompt, tokens = sizes(tiny)
+    f, ids = formers.build("gpt2", eos=None, **small).to(device, torch.bfloat16), asked(rows, prompt)
+    work = f"GPT-2 124M generate, batch {rows}"
+    timed(work, "formers", rows * tokens, partial(continue_ids, f, ids.tolist(), tokens, GREEDY))
+    timed(work, "formers, steps", rows * tokens, partial(steps, f, ids, tokens, prompt + tokens))
+
+
+def profiled(rows: int, device: str) -> None:
+    """What the kernels of GPT-2's steps take."""
+    from benchmarks.gpu import profile
+
+    f = formers.build("gpt2", eos=None).to(device, torch.bfloat16)
+    profile(partial(steps, f, asked(rows, 128), 256, 384), 1)
+
+
+def decoder_peer(rows: int, device: str, tiny: bool) -> None:
+    """transformers' GPT-2: its usual cache, and the fixed one with a compiled step."""
+    _, prompt, tokens = sizes(tiny)
+    model, ids = hugging(torch.bfloat16).to(device), asked(rows, prompt).to(device)
+    how = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+    how |= {"attention_mask": torch.ones_like(ids)}
+    work = f"GPT-2 124M generate, batch {rows}"
+    timed(work, "transformers", rows * tokens, partial(model.generate, ids, **how), 1)
+    static = partial(model.generate, ids, cache_implementation="static", **how)
+    timed(work, "transformers, static and compiled", rows * tokens, static, 1)
+
+
+def summaries(tiny: bool) -> tuple[int, int, int, torch.Tensor]:
+    """BART's sources: how many, their length, the tokens to write, and the ids."""
     texts, length, tokens = (2, 16, 8) if tiny else (16, 512, 128)
-    small: dict[str, Any] = {"dim": 64, "heads": 2, "layers": 2} if tiny else {"preset": "base"}
-    try:
-        f = formers.build("bart", head="lm", eos=None, **small).to(device, torch.bfloat16)
-    except formers.Error as error:
-        print(f"BART-base: {error}", flush=True)
-        return
-    sources = torch.randint(5, 50000, (texts, length), generator=torch.Generator().manual_seed(0)).tolist()
+    ids = torch.randint(5, 50000, (texts, length), generator=torch.Generator().manual_seed(0))
+    return texts, length, tokens, ids
+
+
+def pair(device: str, tiny: bool) -> None:
+    """BART-base, 4 beams: the search itself, and the steps of one alone."""
+    texts, length, tokens, ids = summaries(tiny)
+    small: dict[str, Any] = {"dim": 64, "heads": 2, "layers": 2} if tiny else {"preset": "bart-base"}
+    f = formers.build("bart", head="lm", eos=None, **small).to(device, torch.bfloat16)
     work = f"BART-base, 4 beams, {texts} x ({length} + {tokens})"
-    timed(work, "formers, steps", texts * tokens, lambda: beams(f, sources, tokens))
-    try:
-        search = Sampling(beams=4)  # type: ignore[call-arg]
-    except TypeError:
-        return
-    timed(work, "formers", texts * tokens, lambda: continue_ids(f, sources, tokens, search))
+    timed(work, "formers", texts * tokens, partial(continue_ids, f, ids.tolist(), tokens, Options(beams=4)))
+    timed(work, "formers, steps", texts * tokens, partial(beams, f, ids.tolist(), tokens))
+
+
+def pair_peer(device: str, tiny: bool) -> None:
+    """transformers' BART-base, 4 beams."""
+    from transformers import BartConfig, BartForConditionalGeneration, logging
+
+    logging.set_verbosity_error()
+    texts, length, tokens, ids = summaries(tiny)
+    names = ("d_model", "encoder_ffn_dim", "decoder_ffn_dim", "encoder_layers", "decoder_layers",
+             "encoder_attention_heads", "decoder_attention_heads")  # fmt: skip
+    small = dict(zip(names, (64, 128, 128, 2, 2, 2, 2) if tiny else (768, 3072, 3072, 6, 6, 12, 12), strict=True))
+    torch.manual_seed(0)
+    model = BartForConditionalGeneration(BartConfig(**small)).eval().to(device, torch.bfloat16)
+    how = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "num_beams": 4}
+    here = ids.to(device)
+    run = partial(model.generate, here, attention_mask=torch.ones_like(here), **how)
+    timed(f"BART-base, 4 beams, {texts} x ({length} + {tokens})", "transformers", texts * tokens, run, 1)
 
 
 def perplexity() -> None:

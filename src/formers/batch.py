@@ -26,6 +26,9 @@ class Layout:
         self.starts, self.longest, self.total = starts, longest, total
         self.rows = starts.shape[0] - 1
         slots = torch.arange(total, device=starts.device)
+        if longest == 1 and total == self.rows:  # a step of generation: nothing to look for
+            self.document, self.position, self.lengths = slots, torch.zeros_like(slots), torch.ones_like(starts[1:])
+            return
         # (N,); not over starts[1:]: for a GPU, torch < 2.13 compiles a search in a slice as one in the whole
         self.document = torch.searchsorted(starts, slots, right=True) - 1
         self.position = slots - starts[self.document]  # (N,) counted from the document's first token

@@ -74,10 +74,45 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
     code, out, _ = run(
         capsys, "translate", models / "t5", "--to", "German", "--tokens", 5, stdin=lines, monkeypatch=monkeypatch
     )
-    want = t5.translate(["the cat", "the dog"], "German", tokens=5)
-    assert (code, out.splitlines()) == (0, [" ".join(text.split()) for text in want])
+    first, second = t5.translate(["the cat", "the dog"], "German", tokens=5)
+    assert (code, out.split("\n")) == (0, [" ".join(first.split()), "", " ".join(second.split()), ""])
     code, out, _ = run(capsys, "summarise", models / "t5", stdin=lines, monkeypatch=monkeypatch)
     assert out.rstrip("\n") == t5.summarise("the cat\n\nthe dog").rstrip("\n")
+
+
+def test_blank_lines_stay_in_their_places(capsys, models, tmp_path):
+    f = formers.load(models / "gpt2")
+    (tmp_path / "p.txt").write_text("\nthe cat\n  \n\nthe dog\n\n", encoding="utf-8")
+    words = ("generate", models / "gpt2", "--file", tmp_path / "p.txt", "--temperature", 0, "--tokens", 5)
+    first, second = f.generate(["the cat", "the dog"], 5, temperature=0)
+    want = ["", first, "", "", second, ""]
+    assert run(capsys, *words)[1].split("\n")[:-1] == [" ".join(text.split()) for text in want]
+    said = [json.loads(line) for line in run(capsys, *words, "--as-json")[1].splitlines()]
+    assert [one["texts"] for one in said] == [[text] if text else [] for text in want]
+    (tmp_path / "b.txt").write_text("the ___\n\n안녕 ___\n", encoding="utf-8")
+    out = run(capsys, "fill", models / "bert", "--file", tmp_path / "b.txt", "--as-json")[1]
+    assert [len(json.loads(line)["blanks"]) for line in out.splitlines()] == [1, 0, 1]
+    (tmp_path / "p.txt").write_text("\n \n", encoding="utf-8")
+    code, _, err = run(capsys, *words)
+    assert code == 2
+    assert "holds no text" in err
+
+
+def test_weights_and_a_draft(capsys, models):
+    f = formers.load(models / "gpt2")
+    words = ("generate", models / "gpt2", "the cat", "--tokens", 9, "--temperature", 0)
+    plain = f.generate("the cat", 9, temperature=0)
+    assert run(capsys, *words, "--draft", models / "gpt2")[1] == plain + "\n"
+    assert (
+        run(capsys, *words, "--draft", models / "gpt2", "--stop", plain[2:4])[1]
+        == plain[: plain.find(plain[2:4])] + "\n"
+    )
+    for kind in ("fp32", "bf16", "int8"):
+        code, out, _ = run(capsys, *words, "--dtype", kind)
+        assert (code, out) == (
+            0,
+            formers.load(models / "gpt2").freeze(kind).generate("the cat", 9, temperature=0) + "\n",
+        )
 
 
 def test_fill_shows_every_blank(capsys, models):
@@ -101,6 +136,8 @@ def test_fill_shows_every_blank(capsys, models):
         (("generate", "gpt2", "x", "--file", "y"), "two sources"),
         (("generate", "gpt2", "--file", "nowhere.txt"), "nowhere.txt"),
         (("generate", "bert", "x"), "does not continue text"),
+        (("generate", "gpt2", "x", "--draft", "gpt2", "--beams", 2), "not for a search with beams"),
+        (("generate", "gpt2", "x", "--draft", "t5"), "a draft must be of the model's kind"),
         (("generate", "nothing", "x"), "nothing"),
         (("translate", "gpt2", "x"), "must be told the language"),
         (("fill", "gpt2", "x ___"), "no mask token"),

@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.nn.quantised import Packed, Quantised
 
 SIZES = {"vocab": 200, "context": 64, "dim": 64, "layers": 3, "heads": 4, "init": 0.1, "eos": None}
@@ -59,7 +59,7 @@ def test_near_to_the_model_itself(kind, near, capsys):
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
 def test_the_same_in_any_batch(kind, capsys):
-    f, how = decoder(kind), Sampling(temperature=0)
+    f, how = decoder(kind), Options(temperature=0)
     prompts = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [100] * 20]
     together, alone = continue_ids(f, prompts, 12, how), [continue_ids(f, [p], 12, how)[0] for p in prompts]
     same = sum(a == b for x, y in zip(together, alone, strict=True) for a, b in zip(x, y, strict=True))

@@ -10,14 +10,14 @@ import torch
 import formers
 from formers import Error
 from formers.generation.requests import Engine
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from tests.generation.test_runner import MODELS, model
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4], [11, 12, 13, 14], [30]]
 
 
 @pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("how", [Sampling(temperature=0), Sampling(temperature=1.2, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("how", [Options(temperature=0), Options(temperature=1.2, seed=3)], ids=["greedy", "drawn"])
 def test_as_alone(family, how):
     f = model(family)
     engine = Engine(f, slots=3, size=40)
@@ -34,7 +34,7 @@ def test_as_alone(family, how):
 
 def test_a_full_context_goes_on_with_its_last_half():
     f = formers.build("gpt2", seed=2, vocab=40, context=8, dim=16, layers=2, heads=2, init=0.4, eos=None, bos=None)
-    engine, how = Engine(f, slots=2), Sampling(temperature=0)
+    engine, how = Engine(f, slots=2), Options(temperature=0)
     asked = [engine.submit(p, 20, how) for p in ([1, 2, 3], [5] * 6)]
     while engine.step():
         pass
@@ -43,7 +43,7 @@ def test_a_full_context_goes_on_with_its_last_half():
 
 def test_a_place_that_was_full_to_the_brim_is_free_again():
     f = formers.build("gpt2", seed=2, vocab=40, context=8, dim=16, layers=2, heads=2, init=0.4, eos=None, bos=None)
-    engine, how = Engine(f, slots=2), Sampling(temperature=0)
+    engine, how = Engine(f, slots=2), Options(temperature=0)
     full, other = engine.submit([1, 2, 3, 4, 5, 6], 3, how), engine.submit([7], 12, how)
     while engine.step():
         pass
@@ -53,7 +53,7 @@ def test_a_place_that_was_full_to_the_brim_is_free_again():
 
 def test_cancelling_frees_the_place_within_a_step():
     engine = Engine(model("gpt2"), slots=1, size=40)
-    first, second, third = (engine.submit([i], 9, Sampling(temperature=0)) for i in (1, 2, 3))
+    first, second, third = (engine.submit([i], 9, Options(temperature=0)) for i in (1, 2, 3))
     engine.step()
     first.cancel()
     second.cancel()
@@ -69,7 +69,7 @@ def test_a_choice_that_fails_ends_its_request_alone():
     def broken(logits, text, step):
         raise Error("no choice", fix="none")
 
-    bad, good = engine.submit([1], 3, broken), engine.submit([2], 3, Sampling(temperature=0))
+    bad, good = engine.submit([1], 3, broken), engine.submit([2], 3, Options(temperature=0))
     while engine.step():
         pass
     assert len(good.result()) == 3
@@ -78,7 +78,7 @@ def test_a_choice_that_fails_ends_its_request_alone():
 
 
 def test_from_many_threads():
-    f, how, found = model("gpt2"), Sampling(temperature=0), {}
+    f, how, found = model("gpt2"), Options(temperature=0), {}
     with Engine(f, slots=3, size=40) as engine:
 
         def ask(i):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from formers.generation.runner import Runner
+from formers.generation.runner import Runner, widened
 from formers.nn import cache, decode, door
 from tests.nn import slow_triton
 
@@ -66,8 +66,24 @@ def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
     monkeypatch.setattr(cache, "ready", lambda device: True)
     step = door._step
     monkeypatch.setattr(door, "_step", lambda *a: seen.append(1) or step(*a))
+    norm, sums = decode.add_norm, []
+    monkeypatch.setattr(decode, "add_norm", lambda *a: sums.append(1) or norm(*a))
     assert beams(family, 3) <= 1e-5
     assert seen
+    assert sums, "a sum and its norm are one kernel"
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart", "t5"])
+def test_an_output_layer_filled_up(family):
+    """As on a GPU, where a vocabulary that is no multiple of 8 is slow."""
+    f = model(family)
+    plain, wide = (Runner(f, 2, 12, SOURCES if f.pair else None) for _ in range(2))
+    wide.wide = widened(f)
+    assert wide.wide[0].shape[0] == 64
+    for fed in ([[1, 2], [3]], [[4], [5]]):
+        torch.testing.assert_close(wide.read(fed), plain.read(fed), atol=1e-6, rtol=1e-6)
+    assert f.model.parts["lm"].out.wide is None
+    assert widened(formers.build("gpt2", vocab=48, dim=16, heads=2, layers=1)) is None
 
 
 def test_rows_of_different_lengths_follow_by_a_copy():

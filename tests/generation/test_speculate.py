@@ -10,7 +10,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.generation.speculate import Speculator
 
 
@@ -30,7 +30,7 @@ def relatives(family, vocab=40, **more):
 @pytest.mark.parametrize("ahead", [1, 4])
 def test_greedy_is_the_same(family, ahead):
     large, small = relatives(family)
-    prompts, how = [[1, 2, 3], [7], [9, 8, 7, 6, 5]], Sampling(temperature=0)
+    prompts, how = [[1, 2, 3], [7], [9, 8, 7, 6, 5]], Options(temperature=0)
     guess = Speculator(large, small, ahead)
     assert guess.continue_ids(prompts, 20, how) == continue_ids(large, prompts, 20, how)
     assert 0 < guess.accepted < guess.drafted
@@ -44,7 +44,7 @@ def test_drawn_from_the_same_distribution(how):
     guess, draws = Speculator(large, small, 2), 600
     counts = {}
     for seed in range(draws):
-        got = tuple(guess.continue_ids([[1, 2]], 2, Sampling(seed=seed, **how))[0])
+        got = tuple(guess.continue_ids([[1, 2]], 2, Options(seed=seed, **how))[0])
         counts[got] = counts.get(got, 0) + 1
     assert guess.accepted > 0
     expected = {}
@@ -68,16 +68,48 @@ def test_drawn_from_the_same_distribution(how):
 
 def test_texts_end_at_the_end_mark_and_the_context():
     large, small = relatives("gpt2", context=12)
-    how = Sampling(temperature=0)
-    (free,) = Speculator(large, small).continue_ids([[1, 2, 3]], 40, how)
+    how = Options(temperature=0)
+    with pytest.warns(UserWarning, match="with a draft a text ends with the context, here after 10 tokens"):
+        (free,) = Speculator(large, small).continue_ids([[1, 2, 3]], 40, how)
     assert len(free) == 10, "the last token is not read"
     assert free == continue_ids(large, [[1, 2, 3]], 10, how)[0]
     ended, other = relatives("gpt2", eos=free[4])
     assert Speculator(ended, other).continue_ids([[1, 2, 3]], 9, how) == continue_ids(ended, [[1, 2, 3]], 9, how)
 
 
+@pytest.mark.parametrize(
+    "how", [{"repetition_penalty": 1.5}, {"no_repeat": 2}, {"banned": (5, (9, 9))}, {"min_tokens": 15}, {}]
+)
+def test_greedy_under_every_rule(how):
+    large, small = relatives("gpt2", eos=None)
+    plain = continue_ids(large, [[1, 2, 3]], 20, Options(temperature=0))
+    how = how if how != {"banned": (5, (9, 9))} else {"banned": (plain[0][3], tuple(plain[0][:2]))}
+    if "min_tokens" in how:
+        large, small = relatives("gpt2", eos=plain[0][2])
+    options = Options(temperature=0, **how)
+    want = continue_ids(large, [[1, 2, 3], [7]], 20, options)
+    assert Speculator(large, small).continue_ids([[1, 2, 3], [7]], 20, options) == want
+    assert not how or want[0] != plain[0]
+
+
+def test_what_is_left_out_is_never_drawn():
+    large, small = relatives("gpt2", eos=None)
+    for how in ({"top_p": 1e-6}, {"min_p": 1.0}, {"typical": 1e-9, "top_k": 1}, {"top_k": 1}):
+        got = Speculator(large, small).continue_ids([[1, 2, 3]], 20, Options(seed=5, **how))
+        assert got == continue_ids(large, [[1, 2, 3]], 20, Options(temperature=0))
+    two = Speculator(large, small).continue_ids([[1, 2, 3]], 20, Options(samples=2))
+    assert two[0] != two[1]
+    assert two[0] == Speculator(large, small).continue_ids([[1, 2, 3]], 20, Options())[0]
+
+
 def test_what_cannot_be_a_draft():
     large, _ = relatives("gpt2")
+    with pytest.raises(Error, match="not for a search with beams"):
+        Speculator(large, large).continue_ids([[1]], 3, Options(beams=2))
+    with pytest.raises(Error, match="stop strings are of texts"):
+        Speculator(large, large).continue_ids([[1]], 3, Options(stop="x"))
+    with pytest.raises(Error, match="65 tokens are more than the context of 64"):
+        Speculator(large, large).continue_ids([[1] * 65], 3)
     for other, message in ((relatives("gpt2", vocab=41)[1], "vocabulary"), (relatives("t5")[1], "the model's kind")):
         with pytest.raises(Error, match=message):
             Speculator(large, other)

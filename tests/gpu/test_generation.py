@@ -8,7 +8,7 @@ import torch
 import formers
 from formers.generation.requests import Engine
 from formers.generation.runner import Runner
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.generation.speculate import Speculator
 from formers.nn import decode
 from tests.generation.test_runner import MODELS, SOURCES, model
@@ -16,7 +16,7 @@ from tests.nn.test_decode import expected
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
-GREEDY = Sampling(temperature=0)
+GREEDY = Options(temperature=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -9,7 +9,7 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.nn.prune import attentions
 from formers.registry import MEMBERS
 
@@ -265,8 +265,8 @@ def test_a_full_context_is_each_rows_own_matter(name):
     g = torch.Generator().manual_seed(1)
     prompts = [torch.randint(2, 47, (n,), generator=g).tolist() for n in (18, 14, 11)]
     tokens = 24 if f.pair else 6
-    together = continue_ids(f, prompts, tokens, Sampling(temperature=0))
-    assert together == [continue_ids(f, [p], tokens, Sampling(temperature=0))[0] for p in prompts]
+    together = continue_ids(f, prompts, tokens, Options(temperature=0))
+    assert together == [continue_ids(f, [p], tokens, Options(temperature=0))[0] for p in prompts]
 
 
 def some_heads(f):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.models import textcnn
 from formers.nn.cache import Cache
 from formers.nn.convolution import bound_rows
@@ -133,7 +133,7 @@ def test_greedy_word_for_word(kind):
     function, p = reference.gnmt if kind == "gnmt" else reference.seq2seq, weights_of(f)
     f.config = dataclasses.replace(f.config, start=2, eos=1)
     sources = [source for source, _ in texts()]
-    for source, got in zip(sources, continue_ids(f, sources, 8, Sampling(temperature=0)), strict=True):
+    for source, got in zip(sources, continue_ids(f, sources, 8, Options(temperature=0)), strict=True):
         said = [2]
         while len(said) < 9 and (len(said) == 1 or said[-1] != 1):
             hidden, _ = function(p, f.config, source, said)

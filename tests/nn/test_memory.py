@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.nn.cache import Cache
 from formers.nn.memory import Memory
 from formers.nn.probe import Probe
@@ -189,7 +189,7 @@ def test_each_kind_of_model_has_its_own_kind_of_state():
 def test_text_is_continued_without_an_end():
     """Longer than any memory; the same tokens as reading everything anew for each, while the memory is long enough."""
     f, prompts = model(memory=40), [[3, 4, 5], [6, 7]]
-    got = continue_ids(f, prompts, 9, Sampling(temperature=0))
+    got = continue_ids(f, prompts, 9, Options(temperature=0))
     for prompt, new in zip(prompts, got, strict=True):
         text = list(prompt)
         for token in new:
@@ -197,12 +197,12 @@ def test_text_is_continued_without_an_end():
                 assert int(f.logits(torch.tensor([text]))[0, -1].argmax()) == token
             text.append(token)
     assert [len(new) for new in continue_ids(model(memory=2), prompts, 20)] == [20, 20]
-    assert continue_ids(model(memory=0), prompts, 9, Sampling(temperature=0)) == got
+    assert continue_ids(model(memory=0), prompts, 9, Options(temperature=0)) == got
 
 
 def test_a_model_without_a_context_is_continued_with_a_cache():
     f = formers.build("bloom", vocab=50, dim=16, layers=2, heads=2, init=0.3, eos=None)
-    assert len(continue_ids(f, [[3, 4, 5]], 12, Sampling(temperature=0))[0]) == 12
+    assert len(continue_ids(f, [[3, 4, 5]], 12, Options(temperature=0))[0]) == 12
 
 
 def test_with_heads_switched_off_and_hidden_states():

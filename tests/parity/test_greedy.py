@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from tests.parity import cases
 from tests.parity.cases import CASES, VOCAB, Case, inputs, ours, reference
 
@@ -37,7 +37,7 @@ def test_token_for_token(case, tmp_path):
             how = {"do_sample": False, "num_beams": 1, "max_new_tokens": 9, "pad_token_id": 0}
             want = model.generate(ids, **how, **more)[0].tolist()
         want = want[1 if case.pair else length :]
-        got = continue_ids(f, [ids[0].tolist()], 9, Sampling(temperature=0))[0]
+        got = continue_ids(f, [ids[0].tolist()], 9, Options(temperature=0))[0]
         if f.config.eos in want:
             want = want[: want.index(f.config.eos)]
         assert got == want
@@ -64,7 +64,7 @@ def test_without_a_start_generation_begins_with_the_begin_mark(family, tmp_path,
     more = {"do_sample": False, "num_beams": 1, "max_new_tokens": 9}
     want = model.generate(ids, **more)[0].tolist()
     assert want[0] == 7
-    assert continue_ids(f, ids, 9, Sampling(temperature=0))[0] == [token for token in want[1:] if token != f.config.eos]
+    assert continue_ids(f, ids, 9, Options(temperature=0))[0] == [token for token in want[1:] if token != f.config.eos]
 
 
 @pytest.mark.parametrize("family", ["Bart", "MBart"])
@@ -86,7 +86,7 @@ def test_the_end_mark_of_a_generation_config(tmp_path):
     model.save_pretrained(tmp_path / "hf")
     f = formers.load(tmp_path / "hf")
     assert f.config.eos not in (want[4], [want[4], 59])
-    assert continue_ids(f, [[9, 8]], 9, Sampling(temperature=0))[0] == want[: want.index(want[4])]
+    assert continue_ids(f, [[9, 8]], 9, Options(temperature=0))[0] == want[: want.index(want[4])]
     f.kept["generation_config.json"] = b'{"eos_token_id": ["x"]}'
     with pytest.raises(formers.Error, match="is no token"):
         continue_ids(f, [[9, 8]], 9)
@@ -100,6 +100,6 @@ def test_rows_do_not_disturb_each_other():
             for p in f.model.parameters():
                 p.mul_(8)
         prompts = [[7, 8, 9], [5], [11, 3, 3, 21, 9, 30]]
-        together = continue_ids(f, prompts, 7, Sampling(temperature=0))
-        assert together == [continue_ids(f, [p], 7, Sampling(temperature=0))[0] for p in prompts]
+        together = continue_ids(f, prompts, 7, Options(temperature=0))
+        assert together == [continue_ids(f, [p], 7, Options(temperature=0))[0] for p in prompts]
         assert len({tuple(row) for row in together}) > 1

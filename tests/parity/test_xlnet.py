@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.batch import Batch
-from formers.generation.sample import Sampling, continue_ids
+from formers.generation.sample import Options, continue_ids
 from formers.nn.memory import Memory
 from formers.nn.probe import Probe
 from tests.parity.cases import pulled
@@ -562,9 +562,9 @@ def test_greedy_token_for_token(more, seed, tmp_path):
     for length in (1, 2, 5, 9):
         ids = torch.randint(6, VOCAB, (1, length), generator=g)
         want = model.generate(ids, do_sample=False, max_new_tokens=9, eos_token_id=None, pad_token_id=0)[0, length:]
-        assert continue_ids(f, ids.tolist(), 9, Sampling(temperature=0)) == [want.tolist()]
+        assert continue_ids(f, ids.tolist(), 9, Options(temperature=0)) == [want.tolist()]
         prompts, wants = [*prompts, ids[0].tolist()], [*wants, want.tolist()]
-    assert continue_ids(f, prompts, 9, Sampling(temperature=0)) == wants  # side by side as alone
+    assert continue_ids(f, prompts, 9, Options(temperature=0)) == wants  # side by side as alone
     assert len({token for want in wants for token in want}) > 1
 
 

@@ -17,6 +17,7 @@ from .convert import noted, opened
 from .progress import progress
 from .reading import Reading
 
+Kind = Literal["fp32", "bf16", "int8"]
 AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
 
 
@@ -59,6 +60,8 @@ def generate(
     *,
     file: Path | None = None,
     tokens: int = 64,
+    dtype: Kind | None = None,
+    draft: str | None = None,
     as_json: bool = False,
     writing: Writing | None = None,
     reading: Reading | None = None,
@@ -69,6 +72,7 @@ def generate(
     formers generate my-gpt2 --prompt "옛날 옛적에" --seed 7 --samples 3
     formers generate my-gpt2 --file prompts.txt --beams 4 --as-json
     echo "The meaning of life is" | formers generate my-gpt2 --temperature 0
+    formers generate my-gpt2-xl "Once upon a time" --dtype int8 --draft my-gpt2
 
     Parameters
     ----------
@@ -77,16 +81,22 @@ def generate(
     prompt
         The text to begin with. Without it and without --file, it is read from the standard input.
     file
-        A file of prompts, one on each line, or a table of them.
+        A file of prompts, one on each line, or a table of them. A blank line gives a blank line.
     tokens
         Tokens at most.
+    dtype
+        Weights for reading alone, which is faster on a CPU: fp32 and bf16 laid out for it, or int8.
+    draft
+        A smaller model of the same vocabulary, which guesses tokens ahead of this one.
     as_json
         One line of JSON for each prompt.
     """
     given = texts(prompt, file, reading, "line")
     how = (writing or Writing()).options()
-    former = ready(model)
-    if len(given) == 1 and not as_json and not {"samples", "beams"} & set(how):
+    former = ready(model, dtype)
+    if draft is not None:
+        how["draft"] = ready(draft, dtype)
+    elif len(given) == 1 and given[0] and not as_json and not {"samples", "beams"} & set(how):
         with noted():
             for piece in former.generate(given[0], tokens, stream=True, **how):
                 sys.stdout.write(harmless(piece))
@@ -203,13 +213,16 @@ def fill(
     given = texts(text, file, reading, "line", lines=True)
     former, out = ready(model), Console(highlight=False, soft_wrap=True)
     with noted():
-        found = former.fill(given, top)
-    for one, guesses in zip(given, found, strict=True):
-        blanks = guesses if isinstance(guesses[0], list) else [guesses]
+        found = iter(former.fill([one for one in given if one], top))
+    for one in given:
+        guesses = next(found) if one else []
+        blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
         if as_json:
             said = {"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]}
             out.print(json.dumps(said, ensure_ascii=False), markup=False)
             continue
+        if not one:
+            out.print()
         for number, blank in enumerate(blanks, 1):
             if len(given) > 1 or len(blanks) > 1:
                 out.print(one + (f"   (blank {number})" if len(blanks) > 1 else ""), markup=False)
@@ -224,10 +237,14 @@ def texts(text: str | None, file: Path | None, reading: Reading | None, unit: st
     if text is not None:
         return [text]
     if file is not None:
-        from ..data.readers import read
+        from ..data.readers import TEXT, find, form, read, rows
 
-        found = list(read(file, unit=unit, **(reading or Reading()).options()))  # type: ignore[arg-type]
-        if not found:
+        how = (reading or Reading()).options()
+        if unit == "line" and len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
+            found = rows(paths[0], how["encoding"])
+        else:
+            found = list(read(file, unit=unit, **how))  # type: ignore[arg-type]
+        if not any(found):
             raise Error("holds no text", where=file, fix="give a file with some words")
         return found
     if sys.stdin is None or sys.stdin.isatty():
@@ -239,7 +256,7 @@ def texts(text: str | None, file: Path | None, reading: Reading | None, unit: st
         raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
     if not said.strip():
         raise Error("the standard input is empty", fix="give some text")
-    return [line for line in said.splitlines() if line.strip()] if lines else [said.rstrip("\n")]
+    return ["" if line.isspace() else line for line in said.splitlines()] if lines else [said.rstrip("\n")]
 
 
 def harmless(text: str) -> str:
@@ -249,10 +266,11 @@ def harmless(text: str) -> str:
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
-def ready(model: str) -> Any:
-    """The model, loaded."""
+def ready(model: str, dtype: Kind | None = None) -> Any:
+    """The model, loaded, with its weights as asked for."""
     with progress(Console(stderr=True), "load", quiet=2) as tell:
-        return opened(model, dtype=None, tell=tell)
+        former = opened(model, dtype=None, tell=tell)
+    return former if dtype is None else former.freeze(dtype)
 
 
 def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool) -> None:
@@ -261,7 +279,10 @@ def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]],
     with noted(), progress(Console(stderr=True), verb, quiet=2) as tell:
         for at in range(0, len(given), AT_ONCE):
             some = given[at : at + AT_ONCE]
-            for prompt, made in zip(some, run(some), strict=True):
+            asked = [prompt for prompt in some if prompt]
+            answers = iter(run(asked) if asked else [])
+            for prompt in some:
+                made = next(answers) if prompt else []  # a blank line gives a blank line
                 found = made if isinstance(made, list) else [made]
                 if as_json:
                     print(json.dumps({"prompt": prompt, "texts": found}, ensure_ascii=False), flush=True)

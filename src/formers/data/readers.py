@@ -127,6 +127,13 @@ def of_file(path: Path, unit: str, longest: int, wants: tables.Wants) -> Iterato
     yield from of_text(pieces, unit, longest, changes)
 
 
+def rows(path: Path, encoding: str = "utf-8") -> list[str]:
+    """The lines of a text file, as many as it has: a blank one is an empty string."""
+    text = "".join(decoded(chunks(path), changes := Changes(), encoding, path))
+    found = text.removesuffix("\n").split("\n")
+    return ["" if line.isspace() else compose(line, changes) for line in found]
+
+
 def of_text(pieces: Iterator[str], unit: str, longest: int, changes: Changes) -> Iterator[str]:
     """Documents out of pieces of clean text."""
     if unit == "auto":

@@ -62,7 +62,7 @@ class Beams:
         total = (scores.unflatten(0, (self.prompts, k)) + self.running[..., None]).flatten(1)
         wide = max(2, 1 + len(self.rules.ends)) * k  # enough that K go on even if all the likeliest end
         values, places = (found.tolist() for found in total.topk(min(wide, k * vocab), -1))
-        covered, last = self.covered(), step == self.options.tokens - 1
+        covered, last, stops = self.covered(), step == self.options.tokens - 1, bool(self.options.stop)
         parents, tokens, running = [], [], []
         for prompt in range(self.prompts):
             going, ended = [], []
@@ -70,10 +70,11 @@ class Beams:
                 beam, token = divmod(place, vocab)
                 row = prompt * k + beam
                 ends = token in self.rules.ends
-                text = self.desk.new(row) + ([] if ends else [token])
-                if not (ends or last or self.rules.stopped(text)):
+                stopped = stops and not ends and self.rules.stopped([*self.desk.new(row), token])
+                if not (ends or last or stopped):
                     going.append((value, row, token))
                 elif rank < k:
+                    text = self.desk.new(row) + ([] if ends else [token])
                     ended.append(Written(text, value / self.norm(step + 1) + covered[row]))
             going = going[:k] + [(OUT, prompt * k, 0)] * (k - len(going))
             if self.open[prompt]:
@@ -81,7 +82,8 @@ class Beams:
                 self.complete[prompt] = best[:k]
                 self.open[prompt] = not last and self.hopeful(prompt, going[0][0], step + 1)
             if not self.open[prompt]:
-                self.desk.ended |= set(range(prompt * k, prompt * k + k))
+                for row in range(prompt * k, prompt * k + k):
+                    self.desk.end(row)
             running.append([value for value, _, _ in going])
             parents += [row for _, row, _ in going]
             tokens += [token for _, _, token in going]

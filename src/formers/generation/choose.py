@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,11 +62,15 @@ def typical(scores: Tensor, mass: float) -> Tensor:
     return scores.masked_fill(out.scatter(-1, places, out), NEVER)
 
 
-def draw(scores: Tensor, seed: int, sample: Any, step: Any) -> Tensor:
-    """(rows, vocab) → (rows,) one token of each row, by the number that belongs to (seed, sample, step)."""
+def numbers(seed: int, sample: Any, step: Any, device: torch.device) -> Tensor:
+    """The numbers in 0 … 1 that belong to (seed, sample, step), which broadcast."""
+    return torch.as_tensor(np.atleast_1d(uniform(seed, np.asarray(sample), np.asarray(step))), device=device)
+
+
+def draw(scores: Tensor, number: Tensor) -> Tensor:
+    """(rows, vocab) → (rows,) the token of each row at which the sum of chances passes its number."""
     reach = scores.softmax(-1).cumsum(-1)
-    number = np.atleast_1d(uniform(seed, np.asarray(sample), np.asarray(step)))
-    place = torch.as_tensor(number, device=scores.device)[:, None] * reach[:, -1:]
+    place = number[:, None] * reach[:, -1:]
     return (reach <= place).sum(-1).clamp(max=scores.shape[-1] - 1)
 
 
@@ -98,12 +103,18 @@ def no_words(scores: Tensor, texts: Tensor, words: tuple[tuple[int, ...], ...]) 
 
 def without(scores: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """None of these tokens."""
-    return scores.index_fill(-1, torch.tensor(tokens, device=scores.device), NEVER)
+    return scores.index_fill(-1, held(tokens, scores.device), NEVER)
 
 
 def only(scores: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """Nothing but these tokens."""
-    return torch.full_like(scores, NEVER).index_fill(-1, torch.tensor(tokens, device=scores.device), 0.0)
+    return torch.full_like(scores, NEVER).index_fill(-1, held(tokens, scores.device), 0.0)
+
+
+@functools.lru_cache(maxsize=64)
+def held(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """Tokens as a tensor; made once, as a copy to a GPU waits for all that it is doing."""
+    return torch.tensor(tokens, device=device)
 
 
 def marked(scores: Tensor, tokens: Tensor, which: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from ..tasks.inputs import start_token
 from .rules import Rules
 from .runner import Runner
 
+AHEAD = 16  # tokens that a GPU writes before the host looks at them
+
 
 @dataclass(frozen=True)
 class Written:
@@ -58,7 +60,8 @@ class Desk:
     def begin(self) -> None:
         """Read the windows from their beginning."""
         self.runner = Runner(self.former, len(self.texts), self.size, self.sources, self.each)
-        self.fed = [text[n:] for text, n in zip(self.texts, self.windows, strict=True)]
+        both = enumerate(zip(self.texts, self.windows, strict=True))
+        self.fed = [[] if row in self.ended else text[n:] for row, (text, n) in both]
 
     def lay(self) -> None:
         """Keep the texts as a tensor as well."""
@@ -96,9 +99,18 @@ class Desk:
             self.page = torch.cat((self.page, torch.tensor(tokens, device=self.page.device)[:, None]), 1)
 
     def end(self, row: int) -> None:
-        """A text is complete."""
-        self.ended.add(row)
-        self.fed[row] = []
+        """A text is complete; what was read of it is forgotten: a row that is full keeps nobody from going on."""
+        if row not in self.ended:
+            self.ended.add(row)
+            self.fed[row] = []
+            self.runner.drop(row)
+
+    def room(self, rules: Rules) -> int:
+        """How many tokens may be written without a look at the texts."""
+        if rules.reads or self.page is not None or not self.runner.chains or (self.ended and not self.runner.recorded):
+            return 1
+        longest = max(len(text) - n for text, n in zip(self.texts, self.windows, strict=True))
+        return AHEAD if self.context is None else max(1, self.context - longest + 1)
 
     @property
     def done(self) -> bool:
@@ -111,24 +123,43 @@ class Desk:
 
 
 @torch.inference_mode()
-def draws(desk: Desk, rules: Rules) -> Iterator[list[int | None]]:
-    """Write by draws (or greedily), step by step: each row's new token, None where there is none."""
-    options = rules.options
-    samples = np.tile(np.arange(desk.each), len(desk.texts) // desk.each)
+def draws(desk: Desk, rules: Rules, ahead: int = 1) -> Iterator[list[int | None]]:
+    """Write by draws (or greedily), step by step: each row's new token, None where there is none.
+
+    Up to `ahead` tokens are written before the first of them is shown, where nothing but the model's scores decides:
+    then a GPU need not wait for the host at every token. What a row writes behind its end is dropped.
+    """
+    step, tokens = 0, rules.options.tokens
     if rules.reads:
         desk.lay()
-    for step in range(options.tokens):
-        scores = rules.apply(desk.read(), desk.page, step)
-        picked = options.pick(scores, step, samples).tolist()
-        shown = [None if row in desk.ended else token for row, token in enumerate(picked)]
-        for row, token in enumerate(shown):
-            if token is not None and token in rules.ends:
-                desk.ended.add(row)
-                shown[row] = None
-        desk.add(picked)
-        yield shown
-        if desk.done:
-            return
+    while step < tokens and not desk.done:
+        count = min(ahead, tokens - step, desk.room(rules))
+        for picked in chain(desk, rules, step, count):
+            shown = [None if row in desk.ended else token for row, token in enumerate(picked)]
+            for row, token in enumerate(shown):
+                if token is not None and token in rules.ends:
+                    desk.end(row)
+                    shown[row] = None
+            desk.add(picked)
+            yield shown
+            if desk.done:
+                return
+        step += count
+
+
+def chain(desk: Desk, rules: Rules, step: int, count: int) -> list[list[int]]:
+    """`count` tokens for each row, one after the other, which leave the device together."""
+    options, found = rules.options, list[Tensor]()
+    samples = np.tile(np.arange(desk.each), len(desk.texts) // desk.each)
+    numbers = None
+    if options.temperature != 0:
+        numbers = options.numbers(step + np.arange(count)[:, None], samples, desk.former.device)
+    live = [int(row not in desk.ended) for row in range(len(desk.texts))]
+    for i in range(count):
+        scores = desk.read() if i == 0 else desk.runner.step(found[-1], live).float()
+        scores = rules.apply(scores, desk.page, step + i)
+        found.append(options.take(scores, None if numbers is None else numbers[i]))
+    return torch.stack(found).tolist()
 
 
 def written(desk: Desk, rules: Rules) -> list[list[Written]]:
@@ -137,7 +168,7 @@ def written(desk: Desk, rules: Rules) -> list[list[Written]]:
         from .beam import search
 
         return search(desk, rules)
-    for _ in draws(desk, rules):
+    for _ in draws(desk, rules, AHEAD):
         pass
     rows = [Written(desk.new(row)) for row in range(len(desk.texts))]
     return [rows[at : at + desk.each] for at in range(0, len(rows), desk.each)]

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ..config import shown, suggest
 from ..errors import Error
-from .choose import draw, warp
+from .choose import draw, numbers, warp
 
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical")
 SEARCHED = ("length_penalty", "coverage", "early", "normalise")
@@ -120,7 +121,15 @@ class Options:
 
     def pick(self, logits: Tensor, step: Any, sample: Any = 0) -> Tensor:
         """(rows, vocab) → (rows,) tokens. A row's draw depends on the seed, its sample's number and the step alone."""
-        return logits.argmax(-1) if self.temperature == 0 else draw(warp(logits, self), self.seed, sample, step)
+        return self.take(logits, None if self.temperature == 0 else self.numbers(step, sample, logits.device))
+
+    def numbers(self, step: Any, sample: Any, device: torch.device) -> Tensor:
+        """What draws are decided by."""
+        return numbers(self.seed, sample, step, device)
+
+    def take(self, logits: Tensor, number: Tensor | None) -> Tensor:
+        """(rows, vocab) → (rows,) the likeliest tokens, or those drawn by (rows,) numbers."""
+        return logits.argmax(-1) if number is None else draw(warp(logits, self), number)
 
 
 def options(given: dict[str, Any], **usual: Any) -> Options:

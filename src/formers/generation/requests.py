@@ -16,7 +16,7 @@ from ..former import Former
 from ..nn.cache import Cache
 from ..tasks.inputs import start_token
 from .runner import Runner
-from .sample import Sampling, check, end_marks
+from .sample import Options, check, end_marks
 
 Choose = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
 
@@ -72,7 +72,7 @@ class Engine:
         self._work, self._stop = threading.Event(), False
         self._thread: threading.Thread | None = None
 
-    def submit(self, prompt: Sequence[int], tokens: int = 64, choose: Sampling | Choose = Sampling()) -> Request:
+    def submit(self, prompt: Sequence[int], tokens: int = 64, choose: Options | Choose = Options()) -> Request:
         """Ask for up to `tokens` more tokens; of encoder-decoders the prompt is the source."""
         ids = check(self.former, [prompt], tokens)[0]
         if len(ids) > self.size:
@@ -183,6 +183,6 @@ class Engine:
             self._thread.join()
 
 
-def picking(sampling: Sampling) -> Choose:
+def picking(options: Options) -> Choose:
     """The choice of one request, of which a draw depends on the seed and the step alone."""
-    return lambda logits, text, step: int(sampling.pick(logits[None], step))
+    return lambda logits, text, step: int(options.pick(logits[None], step))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,6 +14,7 @@ from ..batch import Batch
 from ..errors import Error
 from ..former import Former
 from ..nn.cache import Cache
+from ..nn.output import Output
 from ..nn.pair import RecurrentPair
 from ..nn.probe import Probe
 from .recorded import Recorded
@@ -33,9 +36,11 @@ class Runner:
         self.two = streams(former)
         self.again = 2 if self.two else 1  # the newest tokens of a text that are read at each step
         self.live: Sequence[int] | None = None
+        self.wide: tuple[Tensor, Tensor | None] | None = None  # the output layer, filled up for many steps
         self.most = 0  # no text is longer
         still = isinstance(self.state, Cache) and not isinstance(former.model.body, RecurrentPair)
         self.recorded = Recorded(self.run) if still and former.device.type == "cuda" else None
+        self.chains = self.recorded is not None  # steps follow each other without a look at what they give
 
     @torch.inference_mode()
     def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
@@ -83,6 +88,7 @@ class Runner:
                 raise Error(f"{self.most} tokens do not fit into a cache of {self.size}", fix="make a larger one")
         if not self.state.fixed and self.state.lengths is not None:
             self.state.fix()
+            self.wide = self.wide or widened(self.former)
         if self.state.live is not None and live != self.live:
             self.live = live
             self.state.live.copy_(torch.tensor(live or [1] * len(ids)))
@@ -92,7 +98,9 @@ class Runner:
         """One pass; the logits at some places, or at all."""
         look = {} if probe is None else {"probe": probe}
         hidden = self.former.model(batch, **self.former.how(self.state, None), **look)
-        return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
+        out: Any = self.former.model.parts["lm"].out
+        with contextlib.nullcontext() if self.wide is None else out.widened(self.wide):
+            return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
 
     def loosen(self) -> None:
         """Before rows advance by more than one token: nothing is recorded of that."""
@@ -123,8 +131,9 @@ class Runner:
 
     @torch.inference_mode()
     def drop(self, row: int) -> None:
-        """Forget all that a row has read."""
-        assert isinstance(self.state, Cache)
+        """Forget all that a row has read; what has a memory forgets by itself."""
+        if not isinstance(self.state, Cache):
+            return
         for t in (self.state.lengths, self.state.reach):
             if t is not None:
                 t[row] = 0
@@ -140,6 +149,15 @@ class Runner:
 def streams(former: Former) -> bool:
     """The model reads in two streams, of which the second guesses tokens that it does not see (XLNet)."""
     return hasattr(former.model.body, "blank")
+
+
+def widened(former: Former) -> tuple[Tensor, Tensor | None] | None:
+    """The output layer with rows added up to a multiple of 64, where a GPU would be slow without (GPT-2's 50,257)."""
+    out, tied = former.model.parts["lm"].out, getattr(former.model.body, "table", None)
+    weight = None if type(out) is not Output else tied if out.weight is None else out.weight
+    if weight is None or weight.shape[0] % 8 == 0:
+        return None
+    return cast(Output, out).filled(weight, -weight.shape[0] % 64)
 
 
 def packed(rows: Sequence[Sequence[int]], device: torch.device) -> Batch:

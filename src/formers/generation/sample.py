@@ -19,8 +19,7 @@ from .options import Options
 from .rules import end_marks, rules
 from .runner import streams
 
-Sampling = Options  # its name from the time when there was nothing but sampling
-__all__ = ["Options", "Sampling", "check", "continue_ids", "end_marks", "prompt_rows"]
+__all__ = ["Options", "check", "continue_ids", "end_marks", "prompt_rows"]
 
 
 def continue_ids(

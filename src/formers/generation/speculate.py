@@ -3,7 +3,10 @@ would have written itself (Leviathan et al. 2023, arXiv:2211.17192, §2.3; Chen 
 
 from __future__ import annotations
 
+import dataclasses
+import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,8 +17,10 @@ from ..errors import Error
 from ..former import Former
 from ..nn.cache import Cache
 from ..tasks.inputs import start_token
+from .choose import warp
+from .rules import Rules, rules
 from .runner import Runner
-from .sample import Sampling, check, end_marks
+from .sample import Options, check
 
 ACCEPT, AGAIN, DRAFT = 1, 2, 3  # what a random number is for
 
@@ -30,64 +35,94 @@ class Speculator:
             if not issubclass(one.state, Cache) or hasattr(one.model.body, "read"):
                 what = f"{one.family} cannot take back what it has read"
                 raise Error(what, fix="take models with a cache of keys and values")
-        if former.pair != draft.pair or former.config.vocab != draft.config.vocab:
+        words = [one.tokenizer.fingerprint for one in (former, draft) if one.tokenizer is not None]
+        if former.pair != draft.pair or former.config.vocab != draft.config.vocab or len(set(words)) > 1:
             raise Error("a draft must be of the model's kind and vocabulary", fix="take a smaller relative")
         if ahead < 1:
             raise Error(f"ahead must be at least 1, got {ahead}", fix="4 is usual")
         self.former, self.draft, self.ahead, self.accepted, self.drafted = former, draft, ahead, 0, 0
 
-    @torch.inference_mode()
     def continue_ids(
-        self, prompts: Sequence[Sequence[int]], tokens: int, sampling: Sampling = Sampling()
+        self, prompts: Sequence[Sequence[int]], tokens: int, options: Options = Options()
     ) -> list[list[int]]:
-        """Up to `tokens` new ids for each prompt, text by text; what fits into the context of both models."""
+        """Up to `tokens` new ids for each prompt, text by text, as `sample.continue_ids` does under these options."""
         rows = check(self.former, prompts, tokens)
-        return [self.write(row, tokens, sampling) for row in rows]
+        if options.stop:
+            raise Error("stop strings are of texts, not of ids", fix="generate works with texts")
+        law = rules(self.former, dataclasses.replace(options, tokens=tokens))
+        return [self.write(row, law, sample) for row in rows for sample in range(options.samples)]
 
-    def write(self, prompt: list[int], tokens: int, sampling: Sampling) -> list[int]:
-        """One text."""
-        stops, text = end_marks(self.former), [start_token(self.former.config)] if self.former.pair else list(prompt)
-        begun, sources = len(text), [prompt] if self.former.pair else None
+    @torch.inference_mode()
+    def write(self, prompt: list[int], law: Rules, sample: int = 0) -> list[int]:
+        """One text; it ends with the context of the smaller model, with a warning."""
+        if law.options.beams > 1:
+            raise Error("a draft is for draws, not for a search with beams", fix="leave the draft out, or beams")
+        text = [start_token(self.former.config)] if self.former.pair else list(prompt)
+        begun, sources, tokens = len(text), [prompt] if self.former.pair else None, law.options.tokens
         limits = [getattr(f.config, "context", None) or begun + tokens + self.ahead for f in (self.former, self.draft)]
-        end = min(begun + tokens, *(limit + 1 for limit in limits))
+        if begun > min(limits):
+            what = f"{begun:,} tokens are more than the context of {min(limits):,} that both models have"
+            raise Error(what, fix="give a shorter prompt, or leave the draft out")
+        if (end := min(begun + tokens, min(limits) + 1)) < begun + tokens:
+            warnings.warn(f"with a draft a text ends with the context, here after {end - begun:,} tokens", stacklevel=2)
         large, small = (Side(f, min(limits) + self.ahead, sources) for f in (self.former, self.draft))
-        while len(text) < end:
+        key = Key(law, begun, sample)
+        while len(text) < end and not law.stopped(text[begun:]):
             count = min(self.ahead, end - len(text) - 1, min(limits) - len(text))
-            guessed, doubts = self.guess(small, text, count, sampling, begun)
-            beliefs = large.read([*text, *guessed], len(guessed) + 1, sampling)
-            for token in self.judge(guessed, doubts, beliefs, sampling, len(text) - begun):
-                if token in stops:
+            guessed, doubts = self.guess(small, text, count, key)
+            beliefs = large.read([*text, *guessed], len(guessed) + 1, key)
+            for token in self.judge(guessed, doubts, beliefs, key, len(text)):
+                if token in law.ends:
                     return text[begun:]
                 text.append(token)
         return text[begun:end]
 
-    def guess(
-        self, small: Side, text: list[int], count: int, sampling: Sampling, begun: int
-    ) -> tuple[list[int], list[Tensor]]:
+    def guess(self, small: Side, text: list[int], count: int, key: Key) -> tuple[list[int], list[Tensor]]:
         """The draft's next tokens, and the probabilities they were drawn from."""
         guessed: list[int] = []
         doubts: list[Tensor] = []
         for _ in range(count):
-            belief = small.read([*text, *guessed], 1, sampling)[0]
-            step = len(text) + len(guessed) - begun
-            guessed.append(take(belief, float(uniform(sampling.seed, step, DRAFT))))
+            belief = small.read([*text, *guessed], 1, key)[0]
+            guessed.append(take(belief, key.number(len(text) + len(guessed), DRAFT)))
             doubts.append(belief)
         return guessed, doubts
 
-    def judge(
-        self, guessed: list[int], doubts: list[Tensor], beliefs: Tensor, sampling: Sampling, step: int
-    ) -> list[int]:
+    def judge(self, guessed: list[int], doubts: list[Tensor], beliefs: Tensor, key: Key, length: int) -> list[int]:
         """The guesses that stay, and one token more. A guess x stays with probability min(1, p(x) / q(x)); in place of
         the first that goes, one is drawn from max(0, p - q) (Leviathan et al. 2023, §2.3 and A.1)."""
         self.drafted += len(guessed)
         for i, (token, q) in enumerate(zip(guessed, doubts, strict=True)):
             p = beliefs[i]
-            if float(uniform(sampling.seed, step + i, ACCEPT)) * float(q[token]) >= float(p[token]):
-                rest = (p - q).clamp(min=0)
-                return [*guessed[:i], take(rest, float(uniform(sampling.seed, step + i, AGAIN)))]
+            if key.number(length + i, ACCEPT) * float(q[token]) >= float(p[token]):
+                return [*guessed[:i], take((p - q).clamp(min=0), key.number(length + i, AGAIN))]
             self.accepted += 1
         last = len(guessed)
-        return [*guessed, take(beliefs[last], float(uniform(sampling.seed, step + last, AGAIN)))]
+        return [*guessed, take(beliefs[last], key.number(length + last, AGAIN))]
+
+
+@dataclass(frozen=True)
+class Key:
+    """What the tokens of one text are chosen by: the rules, where it begins, and the sample's number."""
+
+    law: Rules
+    begun: int
+    sample: int
+
+    def number(self, length: int, purpose: int) -> float:
+        """The random number of a text of this length for a purpose."""
+        return float(uniform(self.law.options.seed, self.sample, length - self.begun, purpose))
+
+    def chances(self, logits: Tensor, text: list[int]) -> Tensor:
+        """(n, vocab) what is drawn from behind each of the last n tokens of a text; greedily, all of it is at the
+        likeliest."""
+        options, first, rows = self.law.options, len(text) - len(logits) + 1, []
+        for i, scores in enumerate(logits.float()):
+            page = torch.tensor([text[: first + i]], device=logits.device) if self.law.reads else None
+            rows.append(self.law.apply(scores[None], page, first + i - self.begun))
+        scores = torch.cat(rows)
+        if options.temperature == 0:
+            return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()
+        return warp(scores, options).softmax(-1)
 
 
 class Side:
@@ -96,7 +131,7 @@ class Side:
     def __init__(self, former: Former, size: int, sources: list[list[int]] | None):
         self.runner, self.had = Runner(former, 1, size, sources), list[int]()
 
-    def read(self, text: list[int], count: int, sampling: Sampling) -> Tensor:
+    def read(self, text: list[int], count: int, key: Key) -> Tensor:
         """(count, vocab) the probabilities of what comes after each of the last `count` tokens of a text."""
         same = 0
         while same < min(len(self.had), len(text) - count) and self.had[same] == text[same]:
@@ -104,18 +139,7 @@ class Side:
         if same < len(self.had):
             self.runner.forget([len(self.had) - same])
         self.had = list(text)
-        return probabilities(self.runner.every(text[same:])[-count:], sampling)
-
-
-def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
-    """(n, vocab) what a token is drawn from; greedily, all of it is at the likeliest."""
-    if sampling.temperature == 0:
-        return torch.nn.functional.one_hot(logits.argmax(-1), logits.shape[-1]).double()
-    scores = logits.double() / (1.0 if sampling.temperature is None else sampling.temperature)
-    if sampling.top_k is not None and sampling.top_k < scores.shape[-1]:
-        least = scores.topk(sampling.top_k, -1).values[:, -1:]
-        scores = scores.masked_fill(scores < least, -torch.inf)
-    return scores.softmax(-1)
+        return key.chances(self.runner.every(text[same:])[-count:], text)
 
 
 def take(weights: Tensor, number: float) -> int:

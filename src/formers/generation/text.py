@@ -10,7 +10,7 @@ from ..errors import Error
 from ..former import Former
 from ..registry import member
 from ..text.tokenizer import Tokenizer
-from .engine import Desk, draws, written
+from .engine import AHEAD, Desk, draws, written
 from .options import Options, options
 from .rules import Rules, rules
 from .sample import check
@@ -21,7 +21,13 @@ Texts = str | list[str] | list[list[str]]
 
 
 def generate(
-    former: Former, prompts: str | Sequence[str], tokens: int = 64, *, stream: bool = False, **given: Any
+    former: Former,
+    prompts: str | Sequence[str],
+    tokens: int = 64,
+    *,
+    stream: bool = False,
+    draft: Former | None = None,
+    **given: Any,
 ) -> Any:
     """What follows each prompt, without the prompt itself; of an encoder-decoder, what it answers.
 
@@ -30,9 +36,13 @@ def generate(
     top_k, top_p, min_p, typical, seed, beams, samples, length_penalty, normalise, coverage, early, no_repeat,
     repetition_penalty, banned, min_tokens, stop. A prompt longer than the context of a decoder is read from its end,
     with a warning; a source longer than an encoder's context is an error. An empty prompt begins with the model's mark
-    of a text's beginning.
+    of a text's beginning. A `draft`, a smaller relative, guesses tokens ahead: greedily the text stays the same.
     """
     how = options(given, tokens=tokens)
+    if draft is not None and stream:
+        raise Error("a text with a draft is not streamed", fix="leave stream out, or the draft")
+    if draft is not None:
+        return drafted(former, draft, prompts, how)
     if not stream:
         return write(former, prompts, how)
     if not isinstance(prompts, str) or how.samples > 1 or how.beams > 1:
@@ -70,10 +80,11 @@ def spoken(desk: Desk, law: Rules, speaks: Tokenizer) -> list[list[str]]:
     """What is written at a desk as texts; a stop string ends a text as soon as it is complete."""
     if law.options.beams > 1:
         made = written(desk, law)
-        return [[text(desk, law, speaks, at * desk.each, one.ids) for one in row] for at, row in enumerate(made)]
+        begun = [desk.texts[at * desk.each][: desk.begun[at * desk.each]] for at in range(len(made))]
+        return [[said(desk.former, law, front, one.ids) for one in row] for front, row in zip(begun, made, strict=True)]
     watches = [watch(desk, law, speaks, row) for row in range(len(desk.texts))]
     shown = [""] * len(watches)
-    for new in draws(desk, law):
+    for new in draws(desk, law, 1 if law.options.stop else AHEAD):
         for row, token in enumerate(new):
             if token is not None:
                 shown[row] += watches[row].push(token)
@@ -81,6 +92,19 @@ def spoken(desk: Desk, law: Rules, speaks: Tokenizer) -> list[list[str]]:
                     desk.end(row)
     shown = [piece + one.end().rstrip("\ufffd") for piece, one in zip(shown, watches, strict=True)]
     return [shown[at : at + desk.each] for at in range(0, len(shown), desk.each)]
+
+
+def drafted(former: Former, draft: Former, prompts: str | Sequence[str], how: Options) -> Any:
+    """The same by speculation, text by text."""
+    from .speculate import Speculator
+
+    rows = check(former, [begin(former, text) for text in listed(prompts)], how.tokens)
+    guess, law, made = Speculator(former, draft), rules(former, how), []
+    for row in rows:
+        found = [guess.write(row, law, sample) for sample in range(how.samples)]
+        made.append([said(former, law, row, ids) for ids in found])
+    plain = [found[0] if how.samples == 1 else found for found in made]
+    return plain[0] if isinstance(prompts, str) else plain
 
 
 def pieces(former: Former, prompt: str, how: Options) -> Iterator[str]:
@@ -103,9 +127,9 @@ def watch(desk: Desk, law: Rules, speaks: Tokenizer, row: int) -> Watch:
     return Watch(speaks, law.options.stop, () if desk.former.pair else desk.texts[row][: desk.begun[row]])
 
 
-def text(desk: Desk, law: Rules, speaks: Tokenizer, row: int, ids: list[int]) -> str:
-    """New ids of a row as text, with the space that belongs between it and the prompt."""
-    seen = watch(desk, law, speaks, row)
+def said(former: Former, law: Rules, prompt: Sequence[int], ids: list[int]) -> str:
+    """New ids as text, up to a stop string, with the space that belongs between it and the prompt."""
+    seen = Watch(speaker(former), law.options.stop, () if former.pair else prompt)
     return "".join(map(seen.push, ids)) + seen.end().rstrip("\ufffd")
 
 

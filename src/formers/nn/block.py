@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention import Attention
+from .cache import direct
 from .door import Sight
 from .dropout import Dropout
+from .norms import add_norm
 
 Order = Literal["pre", "post", "parallel"]
 
@@ -50,17 +52,32 @@ class Block(nn.Module):
         if self.order == "parallel":
             attended = self.attn(self.attn_norm(x), sight, layer, held)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
-        x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer, held))
+        few = stepwise(self, sight)
+        x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer, held), few)
         if self.cross is not None and view is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
-            x = self.add(x, norm, lambda n: cross(n, view, layer))
+            x = self.add(x, norm, lambda n: cross(n, view, layer), few)
         routed = getattr(self.ff, "routed", False)  # experts have to know the documents
-        return self.add(x, self.ff_norm, (lambda n: self.ff(n, sight)) if routed else self.ff)
+        return self.add(x, self.ff_norm, (lambda n: self.ff(n, sight)) if routed else self.ff, few)
 
-    def add(self, x: Tensor, norm: Callable[[Tensor], Tensor], layer: Callable[[Tensor], Tensor]) -> Tensor:
+    def step(
+        self, x: Tensor, normed: Tensor, sight: Sight, view: Sight | None, layer: int, after: nn.Module | None
+    ) -> tuple[Tensor, Tensor]:
+        """The same of a pre-norm block for reading alone, each sum together with the norm that comes behind it: x goes
+        in with its own norm, and comes out with that of the next block, `after`."""
+        y = self.attn(normed, sight, layer)
+        if self.cross is not None and view is not None:
+            x, normed = add_norm(x, y, cast(nn.Module, self.cross_norm))
+            y = self.cross(normed, view, layer)
+        x, normed = add_norm(x, y, self.ff_norm)
+        y = self.ff(normed, sight) if getattr(self.ff, "routed", False) else self.ff(normed)
+        return (x + y, x) if after is None else add_norm(x, y, after)
+
+    def add(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], few: bool = False) -> Tensor:
         """One residual connection, with the norm before the layer or after the sum."""
         if self.order == "post":
-            return norm(x + self.dropout(layer(x)))
+            y = self.dropout(layer(x))
+            return add_norm(x, y, norm)[1] if few else norm(x + y)
         return x + self.dropout(layer(norm(x)))
 
 
@@ -74,12 +91,25 @@ class Stack(nn.ModuleList):
 
     def forward(self, x: Tensor, sights: Sight | Sequence[Sight], view: Sight | None = None) -> Tensor:
         """(N, dim) → (N, dim); one sight for all layers, or one for each."""
+        first = sights if isinstance(sights, Sight) else sights[0]
+        if stepwise(self, first) and all(isinstance(block, Block) and block.order == "pre" for block in self):
+            return self.steps(x, sights, view)
         for layer, index in enumerate(self.order):
             sight = sights if isinstance(sights, Sight) else sights[layer]
             if sight.probe is not None:
                 sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
             twice = self.checkpointing and self.training and torch.is_grad_enabled()
             x = self.twice(index, x, sight, view, layer) if twice else self[index](x, sight, view, layer)
+        return x
+
+    def steps(self, x: Tensor, sights: Sight | Sequence[Sight], view: Sight | None) -> Tensor:
+        """The same with fewer kernels: a sum and the norm behind it are one."""
+        blocks = [cast(Block, self[index]) for index in self.order]
+        afters = [block.attn_norm for block in blocks[1:]] + [None]
+        normed = blocks[0].attn_norm(x)
+        for layer, (block, after) in enumerate(zip(blocks, afters, strict=True)):
+            sight = sights if isinstance(sights, Sight) else sights[layer]
+            x, normed = block.step(x, normed, sight, view, layer, after)
         return x
 
     def twice(self, index: int, x: Tensor, sight: Sight, view: Sight | None, layer: int) -> Tensor:
@@ -92,3 +122,9 @@ class Stack(nn.ModuleList):
         if sight.recall is not None and apart.recall is not None:
             sight.recall.note(apart.recall)
         return x
+
+
+def stepwise(module: nn.Module, sight: Sight) -> bool:
+    """Whether this is a step of one token in each row, for reading alone, on a GPU, where nobody looks on."""
+    still = not module.training and not torch.is_grad_enabled() and sight.probe is None and sight.recall is None
+    return still and direct(sight.query)

@@ -65,6 +65,7 @@ class Cache(Kept):
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
         self.state: tuple[Tensor, ...] | None = None  # of a recurrent decoder after the tokens seen: (rows, ...) each
         self.rows_behind: dict[Any, Tensor] = {}  # (H, span) a bias by distance, which all steps share
+        self.fresh: tuple[Tensor, Tensor] | None = None  # a layer's new keys and values, which the kernel is to write
         self._places: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
 
     def __getitem__(self, layer: int) -> Layer:
@@ -103,8 +104,7 @@ class Cache(Kept):
             found = None
             if self.table is not None:
                 self.table.index_put_((layout.document, slot), layout.document)
-                if not direct(layout):
-                    found = self.sources(self.end(layout))
+                found = self.sources(self.end(layout))
             self._places = layout, layout.document * self.size + slot, found
         return self._places[1:]
 
@@ -233,8 +233,8 @@ class Layer:
                 mine[row, : new.shape[1]] = new[0]
 
     def append(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Write packed (N, H, D) keys and values; get all of them as (rows, used, H, D), or for a kernel that looks
-        them up by itself, the whole cache."""
+        """Write packed (N, H, D) keys and values; get all of them as (rows, used, H, D). A kernel that looks them up by
+        itself gets the whole cache and writes what is new itself."""
         cache = self.cache
         if self.keys is not None and (self.keys.dtype, self.keys.device) != (k.dtype, k.device):
             what = f"the cache holds {self.keys.dtype} on {self.keys.device}, new keys are {k.dtype} on {k.device}"
@@ -242,12 +242,13 @@ class Layer:
         if self.keys is None or self.values is None:
             self.keys = k.new_zeros(cache.rows, cache.size, *k.shape[1:])
             self.values = v.new_zeros(cache.rows, cache.size, *v.shape[1:])
-        places, found = cache.places(layout)
         both = self.keys, self.values
+        if direct(layout) and (cache.fixed or cache.used):
+            cache.fresh = k.detach(), v.detach()
+            return both
+        places, found = cache.places(layout)
         for held, new in zip(both, (k, v), strict=True):
             held.flatten(0, 1).index_copy_(0, places, new.detach())
-        if direct(layout):
-            return both
         end = cache.end(layout)
         if found is None:
             return self.keys[:, :end], self.values[:, :end]

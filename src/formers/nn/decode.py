@@ -6,6 +6,8 @@ the chip. How many keys there are is read on the device: one recorded step serve
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from functools import cache as remember
 from typing import Any
 
@@ -14,6 +16,7 @@ from torch import Tensor
 
 LOG2E = 1.4426950408889634
 BLOCK, PROGRAMS = 64, 512  # keys that are read at once; programs that fill a GPU
+broken: set[str] = set()  # kernels that have failed here
 
 
 @remember
@@ -34,25 +37,58 @@ def ready(device: torch.device) -> bool:
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, scale: float, *, table: Tensor | None = None,
-    bias: Tensor | None = None, width: int = 0,
+    bias: Tensor | None = None, width: int = 0, fresh: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:  # fmt: skip
     """(N, H, D) queries over (rows, size, H, D) keys and values → (N, H, D).
 
     N is a multiple of the rows: so many queries in turn look at one row, of which the first lengths[row] slots are
     seen, or with a `width` the last so many of them. A `table` (rows, size) names the row that holds each slot. A
-    `bias` (H, size) has first that of the last slot that is seen, then that of the one before.
+    `bias` (H, size) has first that of the last slot that is seen, then that of the one before. `fresh` are the key and
+    value (N, H, D) of each row's last slot, which are yet to be written there; the table is told as well.
     """
-    return forward(q, k, v, lengths, table, bias, float(scale), width)
+    rest = (lengths, table, bias)
+    if fresh is None:
+        return forward(q, k, v, *rest, None, None, float(scale), width)
+
+    def apart() -> Tensor:
+        put(k, v, lengths, table, fresh)
+        return forward(q, k, v, *rest, None, None, float(scale), width)
+
+    return attempt("decode", lambda: forward(q, k, v, *rest, *fresh, float(scale), width), apart)
 
 
-@torch.library.custom_op("formers::decode", mutates_args=())
+def put(k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, fresh: tuple[Tensor, Tensor]) -> None:
+    """Write new keys and values into each row's last slot."""
+    rows, last = torch.arange(len(lengths), device=lengths.device), lengths.clamp(max=k.shape[1]) - 1
+    for held, new in zip((k, v), fresh, strict=True):
+        held.index_put_((rows, last), new)
+    if table is not None:
+        table.index_put_((rows, last), rows)
+
+
+def attempt(name: str, fast: Callable[[], Any], slow: Callable[[], Any]) -> Any:
+    """What the fast way gives, or where triton cannot compile it, the slow one from then on, with a word about it."""
+    if name not in broken:
+        try:
+            return fast()
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            broken.add(name)
+            said = " ".join(str(error).split())[:150]
+            warnings.warn(f"the kernel {name} does not work here, and steps are slower for it: {said}", stacklevel=2)
+    return slow()
+
+
+@torch.library.custom_op("formers::decode", mutates_args=("k", "v", "table"))
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, bias: Tensor | None, scale: float,
-    width: int,
+    q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, bias: Tensor | None, new_k: Tensor | None,
+    new_v: Tensor | None, scale: float, width: int,
 ) -> Tensor:  # fmt: skip
     """The stretches one beside the other, then what they found put together."""
     (total, heads, dim), size = q.shape, k.shape[1]
-    q = q if q.stride(-1) == 1 else q.contiguous()
+    given = (q, q, q) if new_k is None or new_v is None else (q, new_k, new_v)
+    q, *fresh = (t if t.stride(-1) == 1 else t.contiguous() for t in given)
     bias = None if bias is None else bias.float().contiguous()
     blocks = -(-size // BLOCK)
     parts = max(1, min(blocks, PROGRAMS // (total * heads)))
@@ -62,11 +98,11 @@ def forward(
     log = torch.empty(total, heads, parts, dtype=torch.float32, device=q.device)
     wide = 1 << (dim - 1).bit_length()
     kernels().stretch[(total * heads, parts)](
-        q, k, v, lengths, lengths if table is None else table, lengths if bias is None else bias, out, log,
-        scale * LOG2E, heads, total // k.shape[0], dim, width, stretch, parts, *q.stride()[:2], *k.stride()[:3],
-        *v.stride()[:3], 0 if table is None else table.stride(0), 0 if bias is None else bias.stride(0),
-        TABLE=table is not None, BIASED=bias is not None, WINDOW=width > 0, D=wide, BN=BLOCK,
-        num_warps=4, num_stages=2,
+        q, k, v, *fresh, lengths, lengths if table is None else table, lengths if bias is None else bias, out, log,
+        scale * LOG2E, heads, total // k.shape[0], dim, width, stretch, size, parts, *q.stride()[:2], *k.stride()[:3],
+        *v.stride()[:3], *fresh[0].stride()[:2], *fresh[1].stride()[:2], 0 if table is None else table.stride(0),
+        0 if bias is None else bias.stride(0), TABLE=table is not None, BIASED=bias is not None, WINDOW=width > 0,
+        FRESH=new_k is not None, D=wide, BN=BLOCK, num_warps=4, num_stages=2,
     )  # fmt: skip
     if parts == 1:
         return out[:, :, 0]
@@ -79,3 +115,20 @@ def forward(
 @forward.register_fake
 def _(q, *rest):  # type: ignore[no-untyped-def]
     return q.new_empty(q.shape)
+
+
+@torch.library.custom_op("formers::add_norm", mutates_args=())
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float, mean: bool) -> list[Tensor]:
+    """(N, dim) x + y, and its norm: of the layer, or without the mean by the root of the mean square."""
+    (rows, dim), (x, y) = x.shape, (t if t.stride(-1) == 1 else t.contiguous() for t in (x, y))
+    both, wide = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2)], 1 << (dim - 1).bit_length()
+    kernels().add_norm[(rows,)](
+        x, y, weight, weight if bias is None else bias, *both, dim, eps, x.stride(0), y.stride(0), MEAN=mean,
+        BIASED=bias is not None, D=wide, num_warps=4 if wide <= 2048 else 8, num_stages=1,
+    )  # fmt: skip
+    return both
+
+
+@add_norm.register_fake
+def _(x, *rest):  # type: ignore[no-untyped-def]
+    return [x.new_empty(x.shape) for _ in range(2)]

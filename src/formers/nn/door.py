@@ -262,7 +262,10 @@ def _step(q: Tensor, k: Tensor, v: Tensor, sight: Sight, scale: float, kept: Lef
         return decode.attention(q, k, v, sight.key.lengths, scale)
     bias = sight.behind()
     bias = bias if bias is None or kept is None else bias[list(kept[1])]
-    return decode.attention(q, k, v, sight.seen(), scale, table=sight.cache.table, bias=bias, width=_width(sight.mask))
+    fresh, sight.cache.fresh = sight.cache.fresh, None
+    return decode.attention(
+        q, k, v, sight.seen(), scale, table=sight.cache.table, bias=bias, width=_width(sight.mask), fresh=fresh
+    )
 
 
 def _fused(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from . import decode
+
 
 class LayerNorm(nn.LayerNorm):
     """(x - mean) / √(variance + eps) · weight + bias (Ba et al. 2016)."""
@@ -19,3 +21,22 @@ class RMSNorm(nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """(N, dim) → (N, dim)"""
         return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """x + y, and its norm; for reading alone, on a GPU in one kernel."""
+    layer, weight = type(norm) is LayerNorm, getattr(norm, "weight", None)
+    alike = weight is not None and x.dtype == y.dtype == weight.dtype
+    if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.ready(x.device):
+        bias, eps = getattr(norm, "bias", None), norm.eps
+        first, second = decode.attempt(
+            "add_norm", lambda: decode.add_norm(x, y, weight, bias, eps, layer), lambda: plain(x, y, norm)
+        )
+        return first, second
+    return plain(x, y, norm)
+
+
+def plain(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """The same by two kernels."""
+    total = x + y
+    return total, norm(total)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..config import Tell
 from ..former import Former
-from ..generation.sample import Sampling, continue_ids
+from ..generation.sample import Options, continue_ids
 from ..objectives.supervised import Supervised
 from ..tasks import predict
 from ..tasks.encode import encode
@@ -137,7 +137,7 @@ def written(former: Former, task: Task, data: Encoded, rows: Rows) -> Verdict:
     for some in predict.portions(data.sizes, predict.TOKENS.get(former.device.type, 4096)):
         sources = [data.ids[data.starts[i] : data.starts[i + 1]].tolist() for i in some]
         longest = min(task.output, 20 + 2 * max(map(len, sources)))
-        for number, ids in zip(some, continue_ids(former, sources, longest, Sampling(temperature=0)), strict=True):
+        for number, ids in zip(some, continue_ids(former, sources, longest, Options(temperature=0)), strict=True):
             made[number] = tokenizer.decode(ids).strip()
     truths = [str(row["target"]) for row in rows]
     return Verdict(truths, made, measures=judge(task.name, truths, made))

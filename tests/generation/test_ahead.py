@@ -1,0 +1,82 @@
+"""Tokens that are written before anyone looks at them are those that a look at each would give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import formers
+from formers.generation import engine
+from formers.generation.options import Options
+from formers.generation.runner import Runner
+from formers.generation.sample import continue_ids
+from formers.nn import decode
+from tests.generation.test_runner import MODELS, model
+
+PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
+
+
+@pytest.fixture
+def chained(monkeypatch):
+    """Steps follow each other as on a GPU; what comes is the number of steps between two looks."""
+    counts, chain = [], engine.chain
+
+    def runner(*given):
+        made = Runner(*given)
+        made.chains = True
+        return made
+
+    monkeypatch.setattr(engine, "chain", lambda *given: counts.append(given[-1]) or chain(*given))
+    return lambda: monkeypatch.setattr(engine, "Runner", runner) or counts
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.3, "top_k": 9, "seed": 4, "samples": 2}])
+def test_the_same_texts(family, how, chained):
+    f = model(family)
+    want = continue_ids(f, PROMPTS, 35, Options(**how))
+    counts = chained()
+    counts.clear()
+    assert continue_ids(f, PROMPTS, 35, Options(**how)) == want
+    assert max(counts) == engine.AHEAD
+
+
+def test_ends_and_rules_and_a_full_context(chained):
+    f = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, bos=None, eos=None)
+    free = continue_ids(f, PROMPTS, 30, Options(temperature=0))
+    ended = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, eos=free[0][4])
+    asked = [(f, {}), (ended, {}), (ended, {"min_tokens": 9}), (f, {"no_repeat": 2}), (f, {"banned": (free[0][0],)})]
+    want = [continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) for one, more in asked]
+    counts = chained()
+    for (one, more), texts in zip(asked, want, strict=True):
+        counts.clear()
+        assert continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) == texts
+        assert (max(counts) > 1) == ("no_repeat" not in more)
+
+
+def test_a_kernel_that_fails_is_left_alone(monkeypatch):
+    monkeypatch.setattr(decode, "broken", set())
+
+    def fails():
+        raise ValueError("no such\ninstruction")
+
+    with pytest.warns(UserWarning, match="the kernel x does not work here, and steps are slower for it: no such inst"):
+        assert decode.attempt("x", fails, lambda: 3) == 3
+    assert decode.attempt("x", fails, lambda: 4) == 4
+    k, v, fresh = torch.zeros(2, 3, 1, 2), torch.zeros(2, 3, 1, 2), (torch.ones(2, 1, 2), torch.full((2, 1, 2), 2.0))
+    table = torch.tensor([[1, 1, 1], [0, 0, 0]])
+    decode.put(k, v, torch.tensor([4, 1]), table, fresh)
+    assert k[:, :, 0, 0].tolist() == [[0, 0, 1], [1, 0, 0]]
+    assert v[:, :, 0, 1].tolist() == [[0, 0, 2], [2, 0, 0]]
+    assert table.tolist() == [[1, 1, 0], [1, 0, 0]]
+
+
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"beams": 2}])
+def test_a_row_that_ends_full_to_the_brim_keeps_nobody_from_going_on(how):
+    sizes = {"vocab": 40, "context": 12, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
+    free = formers.build("gpt2", eos=None, **sizes)
+    prompts = [[1] * 9, [7]]
+    (long, _) = continue_ids(free, prompts, 14, Options(temperature=0))
+    ended = formers.build("gpt2", eos=long[3], **sizes)
+    alone = [continue_ids(ended, [p], 14, Options(**how))[0] for p in prompts]
+    assert continue_ids(ended, prompts, 14, Options(**how)) == alone
