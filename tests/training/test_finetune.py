@@ -257,6 +257,8 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
     assert done.valid["perplexity"] == pytest.approx(run.valid["perplexity"])
     with pytest.raises(Error, match="has nothing to go on with"):
         formers.finetune("gpt2", file, task="lm", out=tmp_path / "two")
+    swept = compare(checkpoint, file, task="lm", sweep="lr=3e-3,0.0 epochs=2", out=tmp_path / "sweep", length=16)
+    assert swept.trials[0].settings["train.lr"] == 3e-3, "the lower perplexity is the better one"
     with pytest.raises(Error, match="tune.lora is nothing that"):
         formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
 

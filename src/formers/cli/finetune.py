@@ -45,6 +45,7 @@ def finetune(
     formers finetune runs/bert-1/model --train reviews.tsv --valid reviews.dev.tsv
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10
     formers finetune transformer --task translate --train en-de.tsv --valid en-de.dev.tsv --columns text=en,target=de
+    formers finetune runs/gpt2-1/model --task lm --train articles.txt --epochs 2
     formers finetune bert-mini --train stsb.tsv --sweep "lr=1e-4,3e-4 epochs=3,5"
 
     Parameters
@@ -52,7 +53,7 @@ def finetune(
     model
         A folder, hub:owner/name, a family (bert, textcnn, seq2seq …) or a preset (bert-mini).
     task
-        What is learnt; found by the columns if left out.
+        What is learnt; found by the columns if left out. lm goes on with pretraining on plain text.
     train
         Examples to learn from: tsv, csv, jsonl, parquet, CoNLL, SQuAD's JSON, also packed.
     valid

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,9 @@ def continued(
     if model is None or text is None:
         raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
     family, source, named = find(str(model))
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the text is counted here, before the processes know each other
+        what = "with several processes, steps and tokens must be said"
+        raise Error(what, fix="formers pretrain FAMILY --init MODEL --data FILE --train.steps 1000")
     if source is None:
         what = f"{named or family} has nothing to go on with"
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
@@ -83,7 +87,8 @@ def schedule(
     lr = RATE / getattr(former.config, "dim", 768)
     return {
         "train.length": length, "train.tokens": tokens, "train.steps": steps,
-        "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr, "train.schedule": "linear",
+        "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr,
+        "train.schedule": "linear",
     }  # fmt: skip
 
 

@@ -77,7 +77,7 @@ def finetune(
     translate, summarise; lm, which must be named, goes on with a checkpoint's pretraining on plain text, judged by
     perplexity (the baseline is then that of token frequencies). Settings are those of training/tuning.py: single ones
     by their names (epochs=3, batch=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config`
-    file. With `resume`, a run in `out` goes on where it stopped. `tell`, `say` and `hook` are those of formers.pretrain.
+    file. With `resume`, a run in `out` goes on where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
     """
     began, tell = time.perf_counter(), tell or (lambda *_: None)
     sources = {"train": train, "valid": valid, "test": test}

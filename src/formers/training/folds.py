@@ -84,6 +84,8 @@ def compare(
         raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take folds=5, seeds=3")
     if folds and (valid is not None or test is not None):
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
+    if folds and task == "lm":
+        raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
     path = Path(out) if out is not None else fresh("comparison")
     whole = read_examples(train, task, columns) if folds else None
     trials = []
@@ -103,7 +105,8 @@ def compare(
             )))  # fmt: skip
         trials.append(Trial(settings, runs))
     main = next(iter(trials[0].runs[0]))
-    made = Comparison(path, sorted(trials, key=lambda trial: -trial.mean(main)))
+    better = 1 if main == "perplexity" else -1  # the only one that is to be low
+    made = Comparison(path, sorted(trials, key=lambda trial: better * trial.mean(main)))
     rows = made.lines()
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
