@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import formers
+from formers.generation import recorded
 from formers.generation.requests import Engine
 from formers.generation.runner import Runner
 from formers.generation.sample import Options, continue_ids
@@ -88,6 +89,24 @@ def test_steps_are_recorded(family):
     for i in range(5):
         runner.step(torch.tensor([i, 2, 3, 4], device="cuda"))
     assert runner.recorded.graph is not None
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox"])
+def test_a_recorded_step_serves_the_next_texts(family):
+    f, other = model(family), [[5, 5, 5, 5], [6], [1, 2], [8, 9, 8]]
+    want = [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)]
+    f.to("cuda")
+    assert [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)] == want
+    first = recorded._held[f.model].recorded
+    assert continue_ids(f, PROMPTS, 24, GREEDY) == want[0]
+    assert recorded._held[f.model].recorded is first
+    with torch.no_grad():
+        for p in f.model.parameters():
+            p.mul_(1.5)
+    got = continue_ids(f, PROMPTS, 24, GREEDY)
+    assert recorded._held[f.model].recorded is first
+    assert got == continue_ids(f.to("cpu"), PROMPTS, 24, GREEDY)
+    assert f.model not in recorded._held
 
 
 @pytest.mark.parametrize("family", MODELS)
