@@ -56,21 +56,16 @@ def graphs(monkeypatch):
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neox"])
 def test_the_same_size_is_recorded_once(family, graphs, monkeypatch):
-    f, how = model(family), Options(temperature=0)
+    f, twin, how = model(family), model(family), Options(temperature=0)
+    monkeypatch.setattr(runner, "recordable", lambda former: former is not twin)
     for prompts in (PROMPTS, PROMPTS[::-1], [[5], [6], [7], [8]]):
-        got = continue_ids(f, prompts, 9, how)
-        with monkeypatch.context() as m:
-            m.setattr(runner, "recordable", lambda former: False)
-            assert got == continue_ids(f, prompts, 9, how)
+        assert continue_ids(f, prompts, 9, how) == continue_ids(twin, prompts, 9, how)
     assert graphs.made == 1
     with torch.no_grad():  # weights that change where they lie are seen
-        for p in f.model.parameters():
+        for p in (*f.model.parameters(), *twin.model.parameters()):
             p.mul_(1.5)
-    got = continue_ids(f, PROMPTS, 9, how)
+    assert continue_ids(f, PROMPTS, 9, how) == continue_ids(twin, PROMPTS, 9, how)
     assert graphs.made == 1
-    with monkeypatch.context() as m:
-        m.setattr(runner, "recordable", lambda former: False)
-        assert got == continue_ids(f, PROMPTS, 9, how)
     for p in f.model.parameters():  # those that have moved need a new step
         p.data = p.data.clone()
     continue_ids(f, PROMPTS, 9, how)
