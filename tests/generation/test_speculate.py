@@ -41,7 +41,7 @@ def test_drawn_from_the_same_distribution(how):
     large, small = relatives("gpt2", vocab=5, bos=None, eos=None)
     for p in small.model.parameters():
         p.data += 0.1 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1))
-    guess, draws = Speculator(large, small, 2), 600
+    guess, draws = Speculator(large, small, 2), 400
     counts = {}
     for seed in range(draws):
         got = tuple(guess.continue_ids([[1, 2]], 2, Options(seed=seed, **how))[0])

@@ -6,11 +6,13 @@ import pytest
 import torch
 
 import formers
+from formers.generation import recorded
 from formers.generation.requests import Engine
 from formers.generation.runner import Runner
 from formers.generation.sample import Options, continue_ids
 from formers.generation.speculate import Speculator
 from formers.nn import decode
+from formers.nn.norms import LayerNorm, RMSNorm, add_norm
 from tests.generation.test_runner import MODELS, SOURCES, model
 from tests.nn.test_decode import expected
 
@@ -36,11 +38,47 @@ def test_the_kernel_for_single_steps(rows, heads, dim, size, dtype):
         torch.testing.assert_close(got.float().cpu(), want, atol=2e-2 if dtype == torch.bfloat16 else 1e-4, rtol=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("rows", "heads", "dim", "size"), [(1, 12, 64, 384), (64, 12, 64, 384), (3, 2, 80, 1000)])
+def test_the_kernel_writes_what_is_new(rows, heads, dim, size, dtype):
+    torch.manual_seed(0)
+    qkv = torch.randn(rows, 3, heads, dim, device="cuda", dtype=dtype)
+    k, v = (torch.randn(rows, size, heads, dim, device="cuda", dtype=dtype) for _ in range(2))
+    lengths = torch.randint(1, size + 1, (rows,), device="cuda")
+    for table in (None, torch.arange(rows, device="cuda")[:, None].repeat(1, size)):
+        a, b, c, d = k.clone(), v.clone(), k.clone(), v.clone()
+        got = decode.attention(qkv[:, 0], a, b, lengths, 0.125, table=table, fresh=(qkv[:, 1], qkv[:, 2]))
+        decode.put(c, d, lengths, None, (qkv[:, 1], qkv[:, 2]))
+        want = decode.attention(qkv[:, 0], c, d, lengths, 0.125)
+        assert torch.equal(a, c)
+        assert torch.equal(b, d)
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    assert not decode.broken
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", [LayerNorm, RMSNorm])
+@pytest.mark.parametrize("dim", [768, 1600, 80])
+def test_a_sum_and_its_norm(kind, dim, dtype):
+    torch.manual_seed(0)
+    norm = kind(dim, 1e-5).to("cuda", dtype)
+    x, y = torch.randn(9, 2 * dim, device="cuda", dtype=dtype)[:, :dim], torch.randn(9, dim, device="cuda", dtype=dtype)
+    with torch.no_grad():
+        for p in norm.parameters():
+            p.normal_()
+        total, got = add_norm(x, y, norm)
+        assert torch.equal(total, x + y)
+        torch.testing.assert_close(got, norm(x + y), atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=2e-2)
+    assert not decode.broken
+
+
 @pytest.mark.parametrize("family", MODELS)
-def test_greedy_as_on_a_cpu(family):
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"top_k": 20, "seed": 3, "samples": 2}, {"beams": 3}])
+def test_texts_as_on_a_cpu(family, how):
     f = model(family)
-    want = continue_ids(f, PROMPTS, 24, GREEDY)
-    assert continue_ids(f.to("cuda"), PROMPTS, 24, GREEDY) == want
+    want = continue_ids(f, PROMPTS, 24, Options(**how))
+    assert continue_ids(f.to("cuda"), PROMPTS, 24, Options(**how)) == want
+    assert not decode.broken
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox", "bart", "t5"])
@@ -51,6 +89,24 @@ def test_steps_are_recorded(family):
     for i in range(5):
         runner.step(torch.tensor([i, 2, 3, 4], device="cuda"))
     assert runner.recorded.graph is not None
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox"])
+def test_a_recorded_step_serves_the_next_texts(family):
+    f, other = model(family), [[5, 5, 5, 5], [6], [1, 2], [8, 9, 8]]
+    want = [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)]
+    f.to("cuda")
+    assert [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)] == want
+    first = recorded._held[f.model].recorded
+    assert continue_ids(f, PROMPTS, 24, GREEDY) == want[0]
+    assert recorded._held[f.model].recorded is first
+    with torch.no_grad():
+        for p in f.model.parameters():
+            p.add_(0.3 * torch.randn_like(p))
+    got = continue_ids(f, PROMPTS, 24, GREEDY)
+    assert recorded._held[f.model].recorded is first
+    assert got == continue_ids(f.to("cpu"), PROMPTS, 24, GREEDY)
+    assert f.model not in recorded._held
 
 
 @pytest.mark.parametrize("family", MODELS)

@@ -59,6 +59,7 @@ class Desk:
 
     def begin(self) -> None:
         """Read the windows from their beginning."""
+        vars(self).pop("runner", None)  # what it has recorded serves the next one
         self.runner = Runner(self.former, len(self.texts), self.size, self.sources, self.each)
         both = enumerate(zip(self.texts, self.windows, strict=True))
         self.fed = [[] if row in self.ended else text[n:] for row, (text, n) in both]

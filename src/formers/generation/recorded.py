@@ -2,48 +2,106 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import warnings
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batch import Batch
+from ..nn.cache import Cache
+
+Run = Callable[[Batch], Tensor]
 
 
 class Recorded:
     """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
     is overwritten by the next step. A model that cannot be recorded goes on as usual, and says so once."""
 
-    def __init__(self, run: Callable[[Batch], Tensor], warm: int = 1):
-        self.run, self.left = run, warm
+    def __init__(self, warm: int = 1) -> None:
+        self.left = warm
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, batch: Batch) -> Tensor:
-        """(rows, vocab)"""
+    def __call__(self, run: Run, batch: Batch) -> Tensor:
+        """(rows, vocab); `run` is not kept: what was recorded may outlive it."""
         if self.graph is None and self.left:
             self.left -= 1
-            return self.run(batch)
-        if self.graph is None and not self.record(batch):
+            return run(batch)
+        if self.graph is None and not self.record(run, batch):
             self.left = 2**62
-            return self.run(batch)
+            return run(batch)
         assert self.graph is not None
         self.ids.copy_(batch.ids)
         self.graph.replay()
         return self.logits
 
-    def record(self, batch: Batch) -> bool:
+    def record(self, run: Run, batch: Batch) -> bool:
         """Record a step without taking it; whether that is possible."""
         self.ids = batch.ids.clone()
+        self.batch = batch.replace(ids=self.ids)  # the graph looks at its tensors as long as there is one
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self.logits = self.run(batch.replace(ids=self.ids))
-        except RuntimeError as error:
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
+                self.logits = run(self.batch)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # what is wrong with the step itself, the next one will say
             said = " ".join(str(error).split())[:150]
             warnings.warn(f"steps are not recorded, and slower for it: {said}", stacklevel=2)
             return False
         self.graph = graph
         return True
+
+
+@dataclass
+class Held:
+    """A step that was recorded, with the tensors that it reads and writes, for the next who needs the same."""
+
+    key: tuple[Any, ...]
+    recorded: Recorded
+    state: Cache
+    wide: tuple[Tensor, Tensor | None] | None
+
+
+_held: weakref.WeakKeyDictionary[nn.Module, Held] = weakref.WeakKeyDictionary()  # one for each model, freed with it
+_lock = threading.RLock()  # a runner may be freed, and hand over its step, while another is being made
+
+
+def identity(model: nn.Module, rows: int, size: int) -> tuple[Any, ...]:
+    """What a recorded step depends on: sizes, where all weights lie, and how the model is run."""
+    weights = itertools.chain(model.parameters(), model.buffers())
+    places = tuple((w.data_ptr(), w.shape, w.dtype) for w in weights)
+    how = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return rows, size, how, places
+
+
+def hold(model: nn.Module, held: Held) -> None:
+    """Keep a recorded step in place of the last one, unless it needs much memory or serves one search alone."""
+    layers = held.state.layers.values()
+    tensors = [t for layer in layers for t in (layer.keys, layer.values) if t is not None]
+    small = sum(t.nbytes for t in tensors) <= most(tensors[0].device) if tensors else True
+    special = held.state.table is not None or held.state.memory is not None or held.state.state is not None
+    if held.recorded.graph is not None and not special and small:
+        with _lock:
+            _held[model] = held
+
+
+def most(device: torch.device) -> int:
+    """How many bytes of keys and values are kept with a recorded step."""
+    there = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 2**36
+    return min(2**30, there // 64)
+
+
+def taken(model: nn.Module, key: tuple[Any, ...] | None) -> Held | None:
+    """The step that was kept, if it is of this kind: from now on it is the caller's alone. Else it is given up."""
+    with _lock:
+        found = _held.pop(model, None)
+    if found is None or found.key != key:
+        return None
+    found.state.empty()
+    return found

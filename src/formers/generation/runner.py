@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -17,7 +18,7 @@ from ..nn.cache import Cache
 from ..nn.output import Output
 from ..nn.pair import RecurrentPair
 from ..nn.probe import Probe
-from .recorded import Recorded
+from .recorded import Held, Recorded, hold, identity, taken
 
 
 class Runner:
@@ -27,20 +28,29 @@ class Runner:
     def __init__(
         self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None, each: int = 1
     ):
-        self.former, self.size = former, size
+        records = recordable(former)
+        self.former, self.size = former, -(-size // 64) * 64 if records else size  # few sizes are recorded, and reused
         if each > 1 and isinstance(former.model.body, RecurrentPair):  # it has a state for each row
             sources = None if sources is None else [row for row in sources for _ in range(each)]
         self.source = None if sources is None else packed(sources, former.device)
-        self.state = former.remember(rows, size)
+        self.key = identity(former.model, rows, self.size) if records and not former.pair else None
+        held = taken(former.model, self.key)
+        self.state = former.remember(rows, self.size) if held is None else held.state
         self.starts = torch.arange(rows + 1, dtype=torch.int32, device=former.device)
         self.two = streams(former)
         self.again = 2 if self.two else 1  # the newest tokens of a text that are read at each step
         self.live: Sequence[int] | None = None
-        self.wide: tuple[Tensor, Tensor | None] | None = None  # the output layer, filled up for many steps
+        self.wide = None if held is None else renewed(former, held.wide)  # the output layer, filled up for many steps
         self.most = 0  # no text is longer
-        still = isinstance(self.state, Cache) and not isinstance(former.model.body, RecurrentPair)
-        self.recorded = Recorded(self.run) if still and former.device.type == "cuda" else None
+        self.recorded = Recorded() if records else None
+        self.recorded = self.recorded if held is None else held.recorded
         self.chains = self.recorded is not None  # steps follow each other without a look at what they give
+
+    def __del__(self) -> None:
+        """What was recorded serves the next runner of the same size."""
+        key, recorded = getattr(self, "key", None), getattr(self, "recorded", None)
+        if key is not None and recorded is not None and not sys.is_finalizing():
+            hold(self.former.model, Held(key, recorded, cast(Cache, self.state), self.wide))
 
     @torch.inference_mode()
     def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
@@ -92,7 +102,7 @@ class Runner:
         if self.state.live is not None and live != self.live:
             self.live = live
             self.state.live.copy_(torch.tensor(live or [1] * len(ids)))
-        return self.recorded(batch)
+        return self.recorded(self.run, batch)
 
     def run(self, batch: Batch, ends: Tensor | None = None, probe: Probe | None = None) -> Tensor:
         """One pass; the logits at some places, or at all."""
@@ -110,7 +120,7 @@ class Runner:
 
     def forget_steps(self) -> None:
         """What was recorded no longer holds."""
-        self.recorded = None if self.recorded is None else Recorded(self.run)
+        self.recorded = None if self.recorded is None else Recorded()
 
     @torch.inference_mode()
     def forget(self, counts: Sequence[int]) -> None:
@@ -149,6 +159,21 @@ class Runner:
 def streams(former: Former) -> bool:
     """The model reads in two streams, of which the second guesses tokens that it does not see (XLNet)."""
     return hasattr(former.model.body, "blank")
+
+
+def recordable(former: Former) -> bool:
+    """Steps of this model can be recorded: it is on a GPU and has a cache of keys and values."""
+    still = issubclass(former.state, Cache) and not isinstance(former.model.body, RecurrentPair)
+    return still and former.device.type == "cuda"
+
+
+@torch.inference_mode()
+def renewed(former: Former, wide: tuple[Tensor, Tensor | None] | None) -> tuple[Tensor, Tensor | None] | None:
+    """A filled-up output layer with the weights of now, where it lies."""
+    for old, new in zip(wide or (), widened(former) or (), strict=True):
+        if old is not None and new is not None:
+            old.copy_(new)
+    return wide
 
 
 def widened(former: Former) -> tuple[Tensor, Tensor | None] | None:

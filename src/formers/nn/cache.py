@@ -60,6 +60,7 @@ class Cache(Kept):
         self.reach: Tensor | None = None  # (rows,) how many slots of each row have ever been written
         self.table: Tensor | None = None
         self.live: Tensor | None = None  # (rows,) of a fixed cache: 0 where a row reads a token that does not count
+        self.anchors: tuple[Tensor, Tensor, Tensor] | None = None  # lengths, reach and live of a fixed cache
         self.layers: dict[int, Layer] = {}
         self.given: tuple[Tensor, Tensor] | None = None  # the source's ids and starts, so that another one is noticed
         self.memory: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
@@ -158,11 +159,21 @@ class Cache(Kept):
         self.reach.copy_(lengths)
 
     def fix(self) -> None:
-        """From now on keep the tensors: what changes is written into them."""
+        """From now on keep the tensors: what changes is written into them. They are the same each time."""
         assert self.lengths is not None
         assert self.reach is not None
-        self.lengths, self.reach, self.fixed = self.lengths.clone(), self.reach.clone(), True
-        self.live = torch.ones_like(self.lengths)
+        if self.anchors is None:
+            self.anchors = self.lengths.clone(), self.reach.clone(), torch.ones_like(self.lengths)
+        for mine, new in zip(self.anchors, (self.lengths, self.reach), strict=False):
+            mine.copy_(new)
+        self.lengths, self.reach, self.live = self.anchors
+        self.live.fill_(1)
+        self.fixed = True
+
+    def empty(self) -> None:
+        """Forget all rows, and keep the tensors for others; not for a cache of sources or with a table."""
+        self.used, self.fixed, self.fresh, self._places = 0, False, None, None
+        self.lengths = self.reach = None
 
     def own(self) -> Tensor:
         """The table of rows that hold their own slots."""

@@ -1,0 +1,102 @@
+"""A recorded step serves the next runner of the same size, and no other (a graph is played here by a closure)."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+
+from formers.generation import recorded, runner
+from formers.generation.options import Options
+from formers.generation.runner import Runner
+from formers.generation.sample import continue_ids
+from tests.generation.test_runner import model
+
+PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
+
+
+def places(state):
+    """Where all that a graph reads and writes lies."""
+    found = [t.data_ptr() for layer in state.layers.values() for t in (layer.keys, layer.values)]
+    return [*found, *(t.data_ptr() for t in (state.lengths, state.reach, state.live))]
+
+
+class Graph:
+    """It plays the same tensors again, and notices when they are elsewhere."""
+
+    made = 0
+
+    def __init__(self, owner, run, batch):
+        Graph.made += 1
+        mine = run.__self__
+        self.owner, self.former, self.state, self.wide = owner, mine.former, mine.state, mine.wide
+        self.batch, self.places = batch.replace(ids=owner.ids), places(mine.state)
+
+    def replay(self):
+        assert places(self.state) == self.places
+        hidden = self.former.model(self.batch, cache=self.state)
+        out = self.former.model.parts["lm"].out
+        with out.widened(self.wide):
+            self.owner.logits = self.former.model.logits(hidden, part="lm")
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    def record(self, run, batch):
+        self.ids = batch.ids.clone()
+        self.graph = Graph(self, run, batch)
+        return True
+
+    monkeypatch.setattr(recorded.Recorded, "record", record)
+    monkeypatch.setattr(runner, "recordable", lambda former: True)
+    Graph.made = 0
+    return Graph
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neox"])
+def test_the_same_size_is_recorded_once(family, graphs, monkeypatch):
+    f, twin, how = model(family), model(family), Options(temperature=0)
+    monkeypatch.setattr(runner, "recordable", lambda former: former is not twin)
+    for prompts in (PROMPTS, PROMPTS[::-1], [[5], [6], [7], [8]]):
+        assert continue_ids(f, prompts, 9, how) == continue_ids(twin, prompts, 9, how)
+    assert graphs.made == 1
+    with torch.no_grad():  # weights that change where they lie are seen
+        for p, q in zip(f.model.parameters(), twin.model.parameters(), strict=True):
+            p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(5)))
+            q.copy_(p)
+    assert continue_ids(f, PROMPTS, 9, how) == continue_ids(twin, PROMPTS, 9, how)
+    assert graphs.made == 1
+    for p in f.model.parameters():  # those that have moved need a new step
+        p.data = p.data.clone()
+    continue_ids(f, PROMPTS, 9, how)
+    assert graphs.made == 2
+    continue_ids(f, PROMPTS[:2], 9, how)
+    assert graphs.made == 3
+
+
+def test_no_two_share_a_step_and_none_outlives_its_model(graphs):
+    f = model("gpt2")
+    both = [Runner(f, 2, 20) for _ in range(2)]
+    for i, one in enumerate(both):
+        one.read([[1 + i], [2 + i]])
+        for _ in range(3):
+            found = one.step(torch.tensor([3, 4]))
+    assert graphs.made == 2
+    assert both[0].state is not both[1].state
+    before, kept = found.clone(), len(recorded._held)
+    both[0].step(torch.tensor([5, 6]))
+    assert torch.equal(found, before)
+    del both, one
+    assert len(recorded._held) == kept + 1
+    recorded._held[f.model].recorded.graph = None  # the stand-in knows its model, a graph does not
+    del f
+    gc.collect()
+    assert len(recorded._held) == kept
+
+
+def test_a_search_keeps_its_step_to_itself(graphs):
+    f = model("gpt2")
+    for _ in range(2):
+        assert continue_ids(f, PROMPTS, 6, Options(beams=3)) == continue_ids(f, PROMPTS, 6, Options(beams=3))
+    assert f.model not in recorded._held
