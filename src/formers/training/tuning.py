@@ -109,7 +109,7 @@ class Wanted:
 PAIRS = {"epochs": 30, "batch": 128, "smoothing": 0.1, "patience": 5, "length": 128, "warm": 0.0}
 SCRATCH: dict[str, tuple[dict[str, Any], ...]] = {
     "textcnn": (
-        {"init": 0.02},  # short vectors: words that are seldom seen are then no noise
+        {"init": 0.05},  # short vectors: words that are seldom seen are then no noise
         {"epochs": 10, "batch": 50, "patience": 3, "warm": 0.0},
         {"optimizer": "adam", "lr": 1e-3, "schedule": "constant", "decay": 0.0, "betas": (0.9, 0.999), "ema": 0.99},
         {"pieces": 30_000},
