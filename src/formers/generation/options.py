@@ -120,7 +120,7 @@ class Options:
 
     def pick(self, logits: Tensor, step: Any, sample: Any = 0) -> Tensor:
         """(rows, vocab) → (rows,) tokens. A row's draw depends on the seed, its sample's number and the step alone."""
-        return logits.argmax(-1) if self.temperature == 0 else draw(warp(logits, self), self.seed, sample, step)
+        return logits.max(-1).indices if self.temperature == 0 else draw(warp(logits, self), self.seed, sample, step)
 
 
 def options(given: dict[str, Any], **usual: Any) -> Options:
