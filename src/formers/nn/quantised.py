@@ -41,11 +41,10 @@ class Quantised(nn.Module):
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
         flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        room = flat.abs()
-        scale = room.amax(1, keepdim=True).mul_(1 / 127)
-        whole = torch.div(flat, scale, out=room).round_()  # of a row of zeros nonsense: its scale of 0 takes it away
+        scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
+        whole = (flat / scale).round_()  # of a row of zeros nonsense, which its scale of 0 takes away
         y = self.few(whole) if flat.shape[0] <= FEW else self.many(whole)
-        y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale, out=y)
+        y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale)
         y = y if y.dtype == x.dtype else y.to(x.dtype)
         return y if x.dim() == 2 else y.view(*x.shape[:-1], -1)
 
