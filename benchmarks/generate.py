@@ -1,6 +1,7 @@
 """Generation: GPT-2 124M and BART-base, formers and its peers in one run.
 
     python -m benchmarks.generate cpu          # GPT-2, 32 + 32 tokens, batch 1 and 8; CTranslate2 if it can be imported
+    python -m benchmarks.generate cpu --processor  # the same by the processor's time, for a machine that others use
     python -m benchmarks.generate gpu          # GPT-2 bf16, 128 + 256 tokens; BART-base, 4 beams, 16 x (512 + 128)
     python -m benchmarks.generate gpu --peer   # transformers as well
     python -m benchmarks.generate perplexity   # what 8 bits cost a small GPT-2 trained on wikitext-2 (SECONDS_TO_TRAIN)
@@ -73,12 +74,14 @@ def translators(model: Any) -> dict[str, Any]:
 
 def cpu() -> None:
     """GPT-2 124M, 32 + 32 tokens."""
+    clock = time.process_time if "--processor" in sys.argv else time.perf_counter
     peers = {"fp32": hugging(torch.float32), "bf16": hugging(torch.bfloat16)}
     others = translators(peers["fp32"])
     mine = {kind: formers.build("gpt2", eos=None).freeze(kind) for kind in ("fp32", "bf16", "int8")}
     for rows in (1, 8):
         ids = torch.randint(5, 50000, (rows, 32), generator=torch.Generator().manual_seed(rows))
-        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, candidates(ids, peers, others, mine), rounds=3)
+        runs = candidates(ids, peers, others, mine)
+        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, runs, rounds=3, clock=clock)
 
 
 def candidates(ids: torch.Tensor, peers: Any, others: Any, mine: Any) -> dict[str, Run]:

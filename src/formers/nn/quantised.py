@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from typing import Any
 
@@ -35,8 +36,9 @@ class Quantised(nn.Module):
         small = (weight.float() / scale).round().to(torch.int8)
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
-        self.many = Many(small, self.scale) if exact() else Plain(small, self.scale)
-        self.few = Few(small, self.scale) if exact() and fbgemm() else self.many
+        few, many = fbgemm(), onednn()
+        self.few: Any = Few(small, self.scale) if few else Many(small, self.scale) if many else Plain(small, self.scale)
+        self.many: Any = Many(small, self.scale) if few and many else self.few
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
@@ -116,18 +118,25 @@ class Packed(nn.Linear):
 
 
 def exact() -> bool:
-    """There is oneDNN, and it does not saturate (a processor without VNNI adds pairs of products in 16 bits)."""
-    vnni = getattr(torch.cpu, "_is_vnni_supported", None)
+    """No kernel saturates (a processor without VNNI adds pairs of products in 16 bits)."""
+    return bool(getattr(torch.cpu, "_is_vnni_supported", bool)())
+
+
+def onednn() -> bool:
+    """There is oneDNN's kernel. Some virtual machines announce AMX and crash on it: there, a user has to say which
+    instructions oneDNN may take."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    return bool(there and vnni and vnni())
+    tiles = getattr(torch.cpu, "_is_amx_tile_supported", bool)() and "ONEDNN_MAX_CPU_ISA" not in os.environ
+    return exact() and there and not tiles
 
 
 def fbgemm() -> bool:
-    """There is torch's older kernel as well."""
-    there = (
-        hasattr(torch, "_make_per_channel_quantized_tensor") and "fbgemm" in torch.backends.quantized.supported_engines
+    """There is torch's older kernel."""
+    engine = "fbgemm" in torch.backends.quantized.supported_engines
+    there = hasattr(torch, "_make_per_channel_quantized_tensor")
+    return (
+        exact() and engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
     )
-    return there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
 
 
 def gelu(x: Tensor) -> Tensor:
