@@ -1,9 +1,10 @@
 """Generation: GPT-2 124M and BART-base, formers and its peers in one run.
 
     python -m benchmarks.generate cpu          # GPT-2, 32 + 32 tokens, batch 1 and 8; CTranslate2 if it can be imported
+    python -m benchmarks.generate cpu --processor  # the same by the processor's time, for a machine that others use
     python -m benchmarks.generate gpu          # GPT-2 bf16, 128 + 256 tokens; BART-base, 4 beams, 16 x (512 + 128)
     python -m benchmarks.generate gpu --peer   # transformers as well; --profile shows what the kernels take
-    python -m benchmarks.generate perplexity   # what 8 bits cost a small GPT-2, trained on wikitext-2 for two minutes
+    python -m benchmarks.generate perplexity   # what 8 bits cost a small GPT-2 trained on wikitext-2 (SECONDS_TO_TRAIN)
 
 Greedy, random weights, no end mark; the figure is new tokens per second, with the reading of the prompt in the time.
 Where a virtual machine announces AMX and crashes on it, bf16 needs ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, for all alike.
@@ -73,12 +74,14 @@ def translators(model: Any) -> dict[str, Any]:
 
 def cpu() -> None:
     """GPT-2 124M, 32 + 32 tokens."""
+    clock = time.process_time if "--processor" in sys.argv else time.perf_counter
     peers = {"fp32": hugging(torch.float32), "bf16": hugging(torch.bfloat16)}
     others = translators(peers["fp32"])
     mine = {kind: formers.build("gpt2", eos=None).freeze(kind) for kind in ("fp32", "bf16", "int8")}
     for rows in (1, 8):
         ids = torch.randint(5, 50000, (rows, 32), generator=torch.Generator().manual_seed(rows))
-        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, candidates(ids, peers, others, mine), rounds=3)
+        runs = candidates(ids, peers, others, mine)
+        in_turns(f"GPT-2 124M generate, batch {rows}", rows * 32, runs, rounds=3, clock=clock)
 
 
 def candidates(ids: torch.Tensor, peers: Any, others: Any, mine: Any) -> dict[str, Run]:
@@ -233,19 +236,19 @@ def perplexity() -> None:
 
     from formers.text import bpe
 
-    path = Path(os.environ["FORMERS_DATA"]) / "lm" / "wikitext2.test.txt.xz"
-    text = lzma.decompress(path.read_bytes()).decode("utf-8")
-    lines = [line for line in text.split("\n") if line.strip()]
-    cut = len(lines) * 9 // 10
-    tokenizer = bpe.train(lines[:cut], 4096)
-    parts = (lines[:cut], lines[cut:])
+    folder, parts = Path(os.environ["FORMERS_DATA"]) / "lm", []
+    for part in ("train", "test"):
+        text = lzma.decompress((folder / f"wikitext2.{part}.txt.xz").read_bytes()).decode("utf-8")
+        parts.append([line for line in text.split("\n") if line.strip()])
+    tokenizer = bpe.train(parts[0][:4000], 4096)
     train, held = (torch.tensor([i for line in part for i in tokenizer.encode(line)]) for part in parts)
     sizes = {"vocab": len(tokenizer), "context": 128, "dim": 256, "layers": 4, "heads": 4, "eos": None, "bos": None}
     f = formers.build("gpt2", **sizes)
     optimizer, g = torch.optim.AdamW(f.model.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
     f.model.train()
-    began, step = time.time(), 0
-    while time.time() - began < float(os.environ.get("SECONDS_TO_TRAIN", "120")):
+    began, step, limit = time.time(), 0, float(os.environ.get("SECONDS_TO_TRAIN", "120"))
+    while (passed := (time.time() - began) / limit) < 1:
+        optimizer.param_groups[0]["lr"] = 1e-3 * min(1, (step + 1) / 50) * (1 - passed)
         at = torch.randint(0, len(train) - 129, (8,), generator=g)
         rows = torch.stack([train[i : i + 129] for i in at.tolist()])
         loss = torch.nn.functional.cross_entropy(f.logits(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
@@ -254,7 +257,7 @@ def perplexity() -> None:
         optimizer.zero_grad()
         step += 1
     f.model.eval()
-    count = (len(held) - 1) // 128
+    count = min(400, (len(held) - 1) // 128)
     x, y = held[: count * 128].view(count, 128), held[1 : count * 128 + 1].view(count, 128)
     plain = None
     for kind in ("fp32", "bf16", "int8"):

@@ -63,16 +63,22 @@ def median(step: Callable[[], Any], warm: int, repeat: int) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def in_turns(work: str, units: int, candidates: dict[str, Callable[[], Any]], rounds: int = 5) -> list[Timing]:
+def in_turns(
+    work: str,
+    units: int,
+    candidates: dict[str, Callable[[], Any]],
+    rounds: int = 5,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Timing]:
     """Time candidates in turns; the best of the rounds counts, since noise only ever adds."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for step in candidates.values():
         step()
     for _ in range(rounds):
         for name, step in candidates.items():
-            began = time.perf_counter()
+            began = clock()
             step()
-            times[name].append(time.perf_counter() - began)
+            times[name].append(clock() - began)
     timings = [Timing(name, min(t), units / min(t)) for name, t in times.items()]
     say(work, timings)
     return timings

@@ -8,7 +8,7 @@ import torch
 import formers
 from formers import Error
 from formers.generation.sample import Options, continue_ids
-from formers.nn.quantised import Packed, Quantised
+from formers.nn.quantised import Few, Many, Packed, Plain, Quantised, fbgemm, gelu, onednn
 
 SIZES = {"vocab": 200, "context": 64, "dim": 64, "layers": 3, "heads": 4, "init": 0.1, "eos": None}
 
@@ -28,21 +28,36 @@ def test_a_product_of_whole_numbers():
     row = (x.abs().amax(1) / 127).clamp(min=1e-30)[:, None]
     torch.testing.assert_close(layer(x), (x / row).round() * row @ small.T + bias, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(layer(x[:, None]), layer(x)[:, None])
-    assert layer.weight.dtype == torch.int8
 
 
-def test_both_kernels_give_the_same():
-    layer, x = Quantised(torch.randn(16, 32), torch.randn(16)), torch.randn(9, 32)
+@pytest.mark.parametrize("rows", [1, 2, 3, 9, 300])
+def test_all_kernels_give_the_same(rows):
+    layer, x = Quantised(torch.randn(16, 32), torch.randn(16)), torch.randn(rows, 32)
     x[0] *= 1e4
-    got, layer.packed = layer(x), None
-    torch.testing.assert_close(got, layer(x), atol=1e-5, rtol=1e-5)
+    x[0, :8] = 0.5 * x[0].abs().max()  # between two whole numbers
+    scale = x.abs().amax(1, keepdim=True) * (1 / 127)
+    small = torch.randint(-127, 128, (16, 32), dtype=torch.int8)
+    want = Plain(small, layer.scale)((x / scale).round())
+    for made in (Many, Few):
+        if onednn() if made is Many else fbgemm():
+            assert torch.equal(made(small, layer.scale)((x / scale).round()), want)
+
+
+def test_no_kernel_overflows():
+    ends = torch.tensor([-127, 127], dtype=torch.int8)
+    small, x = ends.repeat_interleave(3072).view(2, 3072), torch.full((4, 3072), 127.0)
+    want = torch.tensor([-1.0, 1.0]).expand(4, 2) * 3072 * 127**2
+    kinds = [Plain, *([Many] if onednn() else []), *([Few] if fbgemm() else [])]
+    for made in kinds:
+        torch.testing.assert_close(made(small, torch.ones(2))(x.clone()), want, atol=0, rtol=1e-6)
 
 
 def test_no_row_depends_on_its_neighbours():
     layer = Quantised(torch.randn(16, 32), None)
     x = torch.randn(4, 32)
     loud = torch.cat((x, 1000 * torch.randn(60, 32)))
-    assert torch.equal(layer(loud)[:4], layer(x))
+    for rows in (1, 2, 3, 4):
+        assert torch.equal(layer(loud)[:rows], layer(x[:rows]))
 
 
 @pytest.mark.parametrize(("kind", "near"), [("fp32", 1e-5), ("bf16", 0.05), ("int8", 0.05)])
@@ -87,6 +102,24 @@ def test_every_kind_of_model(family, more):
         assert (b - a).std() < 0.1 * a.std()
 
 
+def test_nothing_is_left_to_train():
+    f = decoder("int8")
+    assert not any(p.requires_grad for p in f.model.parameters())
+    assert not f.logits(torch.ones(1, 3, dtype=torch.long)).requires_grad  # and it works outside inference_mode
+
+
 def test_what_cannot_be_frozen():
     with pytest.raises(Error, match="unknown kind of weights 'int4'"):
         decoder("int4")
+
+
+def test_where_onednn_might_crash(monkeypatch):
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    layer = Quantised(torch.randn(4, 8), None)
+    assert not isinstance(layer.many, Many)
+
+
+def test_gelu_as_a_sigmoid():
+    x = torch.cat((torch.linspace(-20, 20, 4001), torch.tensor([-1e6, 1e6, 0.0])))
+    torch.testing.assert_close(gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), atol=2e-6, rtol=1e-6)

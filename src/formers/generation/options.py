@@ -129,7 +129,7 @@ class Options:
 
     def take(self, logits: Tensor, number: Tensor | None) -> Tensor:
         """(rows, vocab) → (rows,) the likeliest tokens, or those drawn by (rows,) numbers."""
-        return logits.argmax(-1) if number is None else draw(warp(logits, self), number)
+        return logits.max(-1).indices if number is None else draw(warp(logits, self), number)
 
 
 def options(given: dict[str, Any], **usual: Any) -> Options:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
 from typing import Any
 
@@ -11,42 +13,89 @@ from torch import Tensor, nn
 
 from ..errors import Error
 from .attention import Attention
-from .feedforward import FeedForward
+from .feedforward import ACTIVATIONS, FeedForward
 from .output import Output
 
 SMALL = 256  # rows up to which a packed weight is the faster one
+ROOT = math.sqrt(2 / math.pi)
+FEW = 2  # rows up to which FBGEMM is faster than oneDNN
 
 
 class Quantised(nn.Module):
     """x·wᵀ + bias with whole numbers of 8 bits, symmetric: a weight has one scale for each output, an input one for
     each row, so that no row's answer depends on its neighbours (Dettmers et al. 2022, §2.1: vector-wise).
 
-    Where the processor adds up such products without overflow, the weight is laid out for torch's quantised kernel,
-    which is up to twice as fast as `torch._int_mm`; both give the same whole numbers."""
+    The kernel goes by the number of rows and the processor; all add up the same whole numbers, and exactly."""
 
-    weight: Tensor
     scale: Tensor
     bias: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         super().__init__()
-        scale = scales(weight.float(), 1)
-        self.register_buffer("weight", (weight.float() / scale).round().to(torch.int8))
+        scale = weight.float().abs().amax(1, keepdim=True).clamp_(min=1e-30) / 127
+        small = (weight.float() / scale).round().to(torch.int8)
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
-        self.packed = laid_out(self.weight, self.scale)
+        few, many = fbgemm(), onednn()
+        self.few: Any = Few(small, self.scale) if few else Many(small, self.scale) if many else Plain(small, self.scale)
+        self.many: Any = Many(small, self.scale) if few and many else self.few
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
-        flat = x.reshape(-1, x.shape[-1])
-        scale = scales(flat, 1)
-        if self.packed is None:
-            small = (flat / scale).round_().to(torch.int8)
-            y = torch._int_mm(small, self.weight.t()) * self.scale  # in fp32, exact up to here
-        else:
-            y = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(flat / scale, 1.0, 128, self.packed)
+        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
+        whole = (flat / scale).round_()  # of a row of zeros nonsense, which its scale of 0 takes away
+        y = self.few(whole) if flat.shape[0] <= FEW else self.many(whole)
         y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale)
-        return y.to(x.dtype).view(*x.shape[:-1], -1)
+        y = y if y.dtype == x.dtype else y.to(x.dtype)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], -1)
+
+
+class Plain:
+    """Products on any processor: of whole numbers (rows, in), with a weight (out, in) whose scales are of its rows."""
+
+    def __init__(self, weight: Tensor, scale: Tensor):
+        self.weight, self.scale = weight, scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        return torch._int_mm(x.to(torch.int8), self.weight.t()) * self.scale
+
+
+class Many:
+    """The same by oneDNN, whose inputs go from 0 to 255: the fastest for many rows, with a slow start."""
+
+    def __init__(self, weight: Tensor, scale: Tensor):
+        self.scale, self.zeros = scale, torch.zeros(len(weight), dtype=torch.int32)
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        shifted = x.to(torch.int8).view(torch.uint8).bitwise_xor_(128)
+        how: Any = (1.0, 0, torch.float32, "none", [], "")  # of the output, and nothing after it
+        return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, self.weight, self.scale, self.zeros, None, *how)
+
+
+class Few:
+    """The same by FBGEMM, the fastest for a row or two."""
+
+    def __init__(self, weight: Tensor, scale: Tensor):
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch means to retire its quantised tensors: then the others serve
+                zeros = torch.zeros(len(scale), dtype=torch.long)
+                given = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+                self.weight = torch.ops.quantized.linear_prepack(given, None)
+        finally:
+            torch.backends.quantized.engine = before
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+        self.product: Any = getattr(product, "_op", product)  # without torch's search of all arguments, in Python
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        return self.product(x, 1.0, 128, self.weight)
 
 
 class Packed(nn.Linear):
@@ -68,30 +117,32 @@ class Packed(nn.Linear):
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
-def laid_out(weight: Tensor, scale: Tensor) -> Any:
-    """An int8 weight as torch's quantised kernel reads it; None where there is no such kernel, or where it would
-    saturate (a processor without VNNI adds pairs of products in 16 bits)."""
-    vnni = getattr(torch.cpu, "_is_vnni_supported", None)
-    there = hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
-    if not (vnni and vnni() and there and "fbgemm" in torch.backends.quantized.supported_engines):
-        return None
-    before = torch.backends.quantized.engine
-    try:
-        torch.backends.quantized.engine = "fbgemm"
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch means to retire its quantised tensors: then _int_mm serves
-            zeros = torch.zeros(len(scale), dtype=torch.long)
-            given = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
-            return torch.ops.quantized.linear_prepack(given, None)
-    except (RuntimeError, AttributeError):
-        return None
-    finally:
-        torch.backends.quantized.engine = before
+def exact() -> bool:
+    """No kernel saturates (a processor without VNNI adds pairs of products in 16 bits)."""
+    return bool(getattr(torch.cpu, "_is_vnni_supported", bool)())
 
 
-def scales(x: Tensor, axis: int) -> Tensor:
-    """What 127 stands for: the largest number along an axis; a row of zeros may have any."""
-    return (x.abs().amax(axis, keepdim=True) * (1 / 127)).clamp_(min=1e-30)
+def onednn() -> bool:
+    """There is oneDNN's kernel. Some virtual machines announce AMX and crash on it: there, a user has to say which
+    instructions oneDNN may take."""
+    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    tiles = getattr(torch.cpu, "_is_amx_tile_supported", bool)() and "ONEDNN_MAX_CPU_ISA" not in os.environ
+    return exact() and there and not tiles
+
+
+def fbgemm() -> bool:
+    """There is torch's older kernel."""
+    engine = "fbgemm" in torch.backends.quantized.supported_engines
+    there = hasattr(torch, "_make_per_channel_quantized_tensor")
+    return (
+        exact() and engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
+    )
+
+
+def gelu(x: Tensor) -> Tensor:
+    """GELU's tanh form as x·σ(2u), which is the same; torch's own is slower by far than that with the true integral."""
+    u = x * x
+    return u.mul_(2 * ROOT * 0.044715).add_(2 * ROOT).mul_(x).sigmoid_().mul_(x)
 
 
 def freeze(model: nn.Module, kind: str) -> None:
@@ -106,7 +157,10 @@ def freeze(model: nn.Module, kind: str) -> None:
         raise Error("only a model on a CPU is frozen", fix="move it there, or use bf16 on a GPU as it is")
     make = Quantised if kind == "int8" else Packed
     table = getattr(getattr(model, "body", None), "table", None)
+    model.requires_grad_(False)
     for parent in list(model.modules()):
+        if isinstance(parent, FeedForward) and parent.act is ACTIVATIONS["gelu_tanh"] and kind != "bf16":
+            parent.act = gelu
         for name, child in list(parent.named_children()):
             weight: Any
             if isinstance(child, Output):

@@ -94,6 +94,7 @@ def counted(groups: Iterator[list[str]], cutter: Cutter, workers: int) -> Iterat
         return
     pool = Workers(workers)
     waiting: deque[tuple[list[str], Future[Counter[str]] | None]] = deque()
+    done = False
     try:
         for group in groups:
             waiting.append((group, handed(pool, cutter, group)))
@@ -101,8 +102,9 @@ def counted(groups: Iterator[list[str]], cutter: Cutter, workers: int) -> Iterat
                 yield fetched(cutter, *waiting.popleft())
         while waiting:
             yield fetched(cutter, *waiting.popleft())
+        done = True
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        pool.shutdown(wait=done, cancel_futures=True)  # who was interrupted does not wait
 
 
 def handed(pool: ProcessPoolExecutor, cutter: Cutter, group: list[str]) -> Future[Counter[str]] | None:
