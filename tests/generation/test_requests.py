@@ -17,7 +17,10 @@ PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4], [11, 12, 13, 14], [30]]
 
 
 @pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("how", [Options(temperature=0), Options(temperature=1.2, seed=3)], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("how", [
+    Options(temperature=0), Options(temperature=1.2, seed=3),
+    Options(temperature=0, repetition_penalty=2.0, no_repeat=2, banned=(5,)),
+], ids=["greedy", "drawn", "ruled"])  # fmt: skip
 def test_as_alone(family, how):
     f = model(family)
     engine = Engine(f, slots=3, size=40)
@@ -99,6 +102,13 @@ def test_what_cannot_be_asked():
         engine.submit([1] * 11)
     with pytest.raises(Error, match="a prompt is empty"):
         engine.submit([])
+    for how, said in (
+        (Options(beams=2), "one text"),
+        (Options(samples=2), "one text"),
+        (Options(stop="x"), "of texts"),
+    ):
+        with pytest.raises(Error, match=said):
+            engine.submit([1], 3, how)
     xl = formers.build("xlnet", head="lm", vocab=50, dim=16, layers=1, heads=2, ff=24)
     with pytest.raises(Error, match="rows cannot come and go"):
         Engine(xl)

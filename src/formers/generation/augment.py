@@ -221,7 +221,7 @@ def teach(
 ) -> Former:  # fmt: skip
     """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True."""
     from ..interop.directory import save
-    from ..training.pretrain import pretrain
+    from ..training.finetune import finetune
 
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
     how, folder = How(conditional=True, names=names or {}), Path(folder)
@@ -231,20 +231,9 @@ def teach(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "start").exists():
         save(former, folder / "start")
-    total = sum(len(ids) + 2 for ids in former.tokenizer.encode_batch(texts))
-    length = min(getattr(former.config, "context", None) or 128, 128)
-    step = min(2048, max(length, total // 4))
-    train_ = {
-        "steps": max(1, math.ceil(epochs * total / step)),
-        "tokens": step,
-        "length": length,
-        "lr": 1e-4,
-        **settings,
-    }
-    run = pretrain(
-        former.family, texts, init=folder / "start", out=folder / "run", tokenizer=former.tokenizer, resume=True,
-        train=train_, tell=tell,
-    )  # fmt: skip
+    given = {f"train.{name}": value for name, value in settings.items()}
+    run = finetune(folder / "start", texts, task="lm", out=folder / "run", resume=True, epochs=epochs, overrides=given,
+                   tell=tell)  # fmt: skip
     return run.former
 
 

@@ -15,8 +15,10 @@ from ..errors import Error
 from ..former import Former
 from ..nn.cache import Cache
 from ..tasks.inputs import start_token
+from .options import Options
+from .rules import Rules, end_marks
 from .runner import Runner
-from .sample import Options, check, end_marks
+from .sample import check, law_of
 
 Choose = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
 
@@ -73,11 +75,14 @@ class Engine:
         self._thread: threading.Thread | None = None
 
     def submit(self, prompt: Sequence[int], tokens: int = 64, choose: Options | Choose = Options()) -> Request:
-        """Ask for up to `tokens` more tokens; of encoder-decoders the prompt is the source."""
+        """Ask for up to `tokens` more tokens, chosen by options or by a function; of encoder-decoders the prompt is the
+        source."""
         ids = check(self.former, [prompt], tokens)[0]
         if len(ids) > self.size:
             raise Error(f"{len(ids)} tokens do not fit into {self.size}", fix="make an engine of a larger size")
-        pick = choose if callable(choose) else picking(choose)
+        if isinstance(choose, Options) and choose.each > 1:
+            raise Error("a request is one text", fix="submit one for each sample, with seeds of their own; no beams")
+        pick = picking(law_of(self.former, choose, tokens)) if isinstance(choose, Options) else choose
         text = [start_token(self.former.config)] if self.former.pair else list(ids)
         request = Request(ids, text, tokens, pick)
         self.waiting.put(request)
@@ -183,6 +188,11 @@ class Engine:
             self._thread.join()
 
 
-def picking(options: Options) -> Choose:
-    """The choice of one request, of which a draw depends on the seed and the step alone."""
-    return lambda logits, text, step: int(options.pick(logits[None], step))
+def picking(law: Rules) -> Choose:
+    """The choice of one request under rules; a draw depends on the seed and the step alone."""
+
+    def choose(logits: Tensor, text: Sequence[int], step: int) -> int:
+        page = torch.tensor([list(text)], device=logits.device) if law.reads else None
+        return int(law.options.pick(law.apply(logits[None].float(), page, step), step))
+
+    return choose

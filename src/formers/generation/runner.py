@@ -15,6 +15,7 @@ from ..batch import Batch
 from ..errors import Error
 from ..former import Former
 from ..nn.cache import Cache
+from ..nn.memory import Memory
 from ..nn.output import Output
 from ..nn.pair import RecurrentPair
 from ..nn.probe import Probe
@@ -42,8 +43,7 @@ class Runner:
         self.live: Sequence[int] | None = None
         self.wide = None if held is None else renewed(former, held.wide)  # the output layer, filled up for many steps
         self.most = 0  # no text is longer
-        self.recorded = Recorded() if records else None
-        self.recorded = self.recorded if held is None else held.recorded
+        self.recorded = held.recorded if held is not None else Recorded() if records else None
         self.chains = self.recorded is not None  # steps follow each other without a look at what they give
 
     def __del__(self) -> None:
@@ -73,7 +73,8 @@ class Runner:
         ends = batch.layout.last()
         order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
         found = self.run(batch.replace(order=order, chosen=ends), ends, probe)
-        self.state.forget(2)  # type: ignore[union-attr, arg-type]
+        assert isinstance(self.state, Memory)
+        self.state.forget(2)
         return found
 
     @torch.inference_mode()
@@ -93,7 +94,7 @@ class Runner:
             return self.run(batch)
         assert isinstance(self.state, Cache)
         if self.most > self.size:  # rows may have advanced by different amounts
-            self.most = int(self.state.lengths.max()) + 1  # type: ignore[union-attr]
+            self.most = self.state.longest + 1
             if self.most > self.size:
                 raise Error(f"{self.most} tokens do not fit into a cache of {self.size}", fix="make a larger one")
         if not self.state.fixed and self.state.lengths is not None:
@@ -115,7 +116,7 @@ class Runner:
     def loosen(self) -> None:
         """Before rows advance by more than one token: nothing is recorded of that."""
         if isinstance(self.state, Cache) and self.state.fixed:
-            self.state.fixed, self.state.used = False, int(self.state.lengths.max())  # type: ignore[union-attr]
+            self.state.fixed, self.state.used = False, self.state.longest
             self.forget_steps()
 
     def forget_steps(self) -> None:
@@ -137,7 +138,7 @@ class Runner:
         if self.former.pair:  # where the sources lie changes
             self.loosen()
         self.state.take(row, other.state, room)
-        self.most = max(self.most, int(self.state.lengths.max()))  # type: ignore[union-attr]
+        self.most = max(self.most, self.state.longest)
 
     @torch.inference_mode()
     def drop(self, row: int) -> None:

@@ -16,10 +16,8 @@ from ..former import Former
 from ..tasks.inputs import check_ids, check_length, tensor
 from .engine import Desk, written
 from .options import Options
-from .rules import end_marks, rules
+from .rules import Rules, rules
 from .runner import streams
-
-__all__ = ["Options", "check", "continue_ids", "end_marks", "prompt_rows"]
 
 
 def continue_ids(
@@ -27,12 +25,16 @@ def continue_ids(
 ) -> list[list[int]]:
     """Up to `tokens` new ids for each prompt (rows of ids, or a tensor of them); a row ends at the end mark. To an
     encoder-decoder the prompts are the source. With several samples, those of one prompt follow each other."""
-    rows = check(former, prompts, tokens)
+    rows, law = check(former, prompts, tokens), law_of(former, options, tokens)
+    made = written(Desk(former, rows, tokens, options.each), law)
+    return [one.ids for found in made for one in found]
+
+
+def law_of(former: Former, options: Options, tokens: int) -> Rules:
+    """The rules by which up to `tokens` ids are written."""
     if options.stop:
         raise Error("stop strings are of texts, not of ids", fix="generate works with texts")
-    options = dataclasses.replace(options, tokens=tokens)
-    made = written(Desk(former, rows, tokens, options.each), rules(former, options))
-    return [one.ids for found in made for one in found]
+    return rules(former, dataclasses.replace(options, tokens=tokens))
 
 
 def check(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tokens: int) -> list[list[int]]:

@@ -3,7 +3,6 @@ would have written itself (Leviathan et al. 2023, arXiv:2211.17192, §2.3; Chen 
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,9 +17,10 @@ from ..former import Former
 from ..nn.cache import Cache
 from ..tasks.inputs import start_token
 from .choose import warp
-from .rules import Rules, rules
+from .options import Options
+from .rules import Rules
 from .runner import Runner
-from .sample import Options, check
+from .sample import check, law_of
 
 ACCEPT, AGAIN, DRAFT = 1, 2, 3  # what a random number is for
 
@@ -46,10 +46,7 @@ class Speculator:
         self, prompts: Sequence[Sequence[int]], tokens: int, options: Options = Options()
     ) -> list[list[int]]:
         """Up to `tokens` new ids for each prompt, text by text, as `sample.continue_ids` does under these options."""
-        rows = check(self.former, prompts, tokens)
-        if options.stop:
-            raise Error("stop strings are of texts, not of ids", fix="generate works with texts")
-        law = rules(self.former, dataclasses.replace(options, tokens=tokens))
+        rows, law = check(self.former, prompts, tokens), law_of(self.former, options, tokens)
         return [self.write(row, law, sample) for row in rows for sample in range(options.samples)]
 
     @torch.inference_mode()

@@ -85,11 +85,16 @@ class Cache(Kept):
         if self.fixed:
             return self.lengths
         if self.used + layout.longest > self.size:
-            self.used = int(self.lengths.max())  # a bound may be loose: rows advance by different amounts
+            self.used = self.longest  # a bound may be loose: rows advance by different amounts
             if self.used + layout.longest > self.size:
                 what = f"{self.used} + {layout.longest} tokens do not fit into a cache of {self.size}"
                 raise Error(what, fix="make a larger cache")
         return self.lengths if self.used else None
+
+    @property
+    def longest(self) -> int:
+        """How many tokens a row has seen at most; this looks at the device."""
+        return 0 if self.lengths is None else int(self.lengths.max())
 
     def end(self, layout: Layout) -> int:
         """The slot behind the last one that is in use after this batch."""

@@ -95,9 +95,10 @@ class Sight:
         of the one before."""
         if self.bias is None or self.cache is None:
             return None
-        key, row = (id(self.bias), self.span), self.bias
+        row: Any = self.bias
+        key = id(row), self.span
         if key not in self.cache.rows_behind:
-            self.cache.rows_behind = {key: row.row(1 - self.span, 1, self.query.starts.device).flip(-1)}  # type: ignore[attr-defined]
+            self.cache.rows_behind = {key: row.row(1 - self.span, 1, self.query.starts.device).flip(-1)}
         return self.cache.rows_behind[key]
 
     def seen(self) -> Tensor:

@@ -148,8 +148,6 @@ def recipe(family: str, task: str, source: str | None, sized: bool) -> dict[str,
     known = schema(member(family).family.config)
     small = {**SMALL, **OWN.get(family, ({}, {}))[0], "context": 256, "dropout": 0.1}
     model = {k: v for k, v in small.items() if k in known and family != "textcnn"}
-    if family in T5:  # its own is a share of 1/√fan_in: with that of others it begins, and steps, 20 times too small
-        model.pop("init", None)
     tune: dict[str, Any] = {"epochs": 10, "patience": 3}
     train: dict[str, Any] = {"lr": 5e-4}
     own = SCRATCH.get(family)
