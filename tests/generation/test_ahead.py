@@ -7,6 +7,7 @@ import torch
 
 import formers
 from formers.generation import engine
+from formers.generation.beam import Beams
 from formers.generation.options import Options
 from formers.generation.runner import Runner
 from formers.generation.sample import continue_ids
@@ -39,6 +40,32 @@ def test_the_same_texts(family, how, chained):
     counts.clear()
     assert continue_ids(f, PROMPTS, 35, Options(**how)) == want
     assert max(counts) == engine.AHEAD
+
+
+@pytest.mark.parametrize("family", MODELS)
+def test_the_same_beams(family, chained, monkeypatch):
+    f = model(family)
+    want = continue_ids(f, PROMPTS, 35, Options(beams=3))
+    chained()
+    steps, tell = [], Beams.tell
+    monkeypatch.setattr(Beams, "tell", lambda self, step: steps.append(step) or tell(self, step))
+    assert continue_ids(f, PROMPTS, 35, Options(beams=3)) == want
+    assert steps == [0, 16, 32]
+
+
+@pytest.mark.parametrize("early", [False, True, "never"])
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.5])
+def test_the_same_beams_where_texts_end(early, alpha, chained):
+    sizes = {"vocab": 40, "context": 24, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
+    free = continue_ids(formers.build("gpt2", eos=None, **sizes), PROMPTS, 30, Options(temperature=0))
+    f = formers.build("gpt2", eos=free[0][4], **sizes)
+    asked = Options(beams=4, samples=3, early=early, length_penalty=alpha)
+    want = continue_ids(f, PROMPTS, 30, asked)
+    assert len({len(text) for text in want}) > 1
+    alone = [continue_ids(f, [prompt], 30, asked) for prompt in PROMPTS]
+    assert [text for some in alone for text in some] == want
+    chained()
+    assert continue_ids(f, PROMPTS, 30, asked) == want
 
 
 def test_ends_and_rules_and_a_full_context(chained):

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from ..errors import Error
 from ..nn.probe import Probe
-from .engine import Desk, Written
+from .engine import AHEAD, Desk, Written
 from .penalties import coverage_penalty, length_penalty
 from .rules import Rules
 
 OUT = -1e9  # the score of a beam that does not count
+NONE = -math.inf  # of a complete text that is not there
 
 
 class Beams:
-    """The K running texts of each prompt, and the K best that are complete."""
+    """The K running texts of each prompt, and the K best that are complete; all of it stays on the device.
+
+    A complete text is held as three numbers: the step at which it ended, the row it had then, and its last token (-1 if
+    that was an end mark, which does not belong to it).
+    """
 
     def __init__(self, desk: Desk, rules: Rules):
-        options = rules.options
+        options, device = rules.options, desk.former.device
         self.desk, self.rules, self.options = desk, rules, options
         self.k, self.prompts = options.beams, len(desk.texts) // options.beams
-        self.running = torch.zeros(self.prompts, self.k, device=desk.former.device)
+        self.running = torch.zeros(self.prompts, self.k, device=device)
         self.running[:, 1:] = OUT  # at first all K texts are the same
-        self.complete: list[list[Written]] = [[] for _ in range(self.prompts)]
-        self.open = [True] * self.prompts
+        self.complete = torch.full((self.prompts, self.k), NONE, device=device)  # scores, the best first
+        self.held = torch.full((self.prompts, self.k, 3), -1, device=device)
+        self.open = torch.ones(self.prompts, dtype=torch.bool, device=device)
+        self.first = torch.arange(self.prompts, device=device)[:, None] * self.k  # (prompts, 1) a prompt's first row
+        self.ends = torch.tensor(rules.ends, dtype=torch.long, device=device)
+        self.live: list[int] = []  # of each row, whether it counts, when the desk was last asked
+        self.past: list[Tensor] = []  # (2, rows) the tokens and parents of steps that the desk has not been told
+        self.known: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
         self.alpha = 1.0 if options.length_penalty is None else options.length_penalty
         self.seen: Tensor | None = None  # (rows, source) attention so far, where coverage counts
         if options.coverage and not desk.former.pair:
@@ -35,10 +48,14 @@ class Beams:
         gnmt = self.options.normalise == "gnmt"
         return length_penalty(length, self.alpha) if gnmt else length**self.alpha
 
-    def scores(self, step: int) -> Tensor:
+    def read(self, step: int) -> Tensor:
         """(rows, vocab) log-probabilities of the next tokens, what is forbidden taken out."""
         probe = Probe(attention=True) if self.options.coverage else None
-        logs = self.desk.read(probe).log_softmax(-1)
+        if self.past:
+            logs = self.desk.runner.step(self.past[-1][0], self.live).float().log_softmax(-1)
+        else:
+            self.live = [int(row not in self.desk.ended) for row in range(len(self.desk.texts))]
+            logs = self.desk.read(probe).log_softmax(-1)
         if probe is not None:
             if "cross" not in probe.weights:
                 raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
@@ -46,70 +63,98 @@ class Beams:
             self.seen = looked if self.seen is None else self.seen + looked
         return self.rules.apply(logs, self.desk.page, step)
 
-    def covered(self) -> list[float]:
-        """The coverage penalty of each row."""
-        if self.seen is None or self.desk.sources is None or not self.options.coverage:
-            return [0.0] * len(self.desk.texts)
+    def covered(self) -> Tensor | None:
+        """(rows,) the coverage penalty, if there is one."""
+        beta = self.options.coverage
+        if self.seen is None or self.desk.sources is None or beta is None:
+            return None
         lengths = [len(source) for source in self.desk.sources for _ in range(self.k)]
         keep = torch.arange(self.seen.shape[1]) < torch.tensor(lengths)[:, None]
         looked = self.seen.clamp(min=1e-9)[:, None]  # a word that nobody has looked at yet costs much, not everything
-        return coverage_penalty(looked, keep.to(self.seen.device), self.options.coverage).tolist()
+        return coverage_penalty(looked, keep.to(self.seen.device), beta)
 
     def step(self, step: int) -> None:
         """One more token: complete texts are kept, the best of the others go on."""
-        scores, k = self.scores(step), self.k
+        scores, k = self.read(step), self.k
         vocab = scores.shape[-1]
         total = (scores.unflatten(0, (self.prompts, k)) + self.running[..., None]).flatten(1)
         wide = max(2, 1 + len(self.rules.ends)) * k  # enough that K go on even if all the likeliest end
-        values, places = (found.tolist() for found in total.topk(min(wide, k * vocab), -1))
-        covered, last, stops = self.covered(), step == self.options.tokens - 1, bool(self.options.stop)
-        parents, tokens, running = [], [], []
-        for prompt in range(self.prompts):
-            going, ended = [], []
-            for rank, (value, place) in enumerate(zip(values[prompt], places[prompt], strict=True)):
-                beam, token = divmod(place, vocab)
-                row = prompt * k + beam
-                ends = token in self.rules.ends
-                stopped = stops and not ends and self.rules.stopped([*self.desk.new(row), token])
-                if not (ends or last or stopped):
-                    going.append((value, row, token))
-                elif rank < k:
-                    text = self.desk.new(row) + ([] if ends else [token])
-                    ended.append(Written(text, value / self.norm(step + 1) + covered[row]))
-            going = going[:k] + [(OUT, prompt * k, 0)] * (k - len(going))
-            if self.open[prompt]:
-                best = sorted([*self.complete[prompt], *ended], key=lambda text: -text.score)
-                self.complete[prompt] = best[:k]
-                self.open[prompt] = not last and self.hopeful(prompt, going[0][0], step + 1)
-            if not self.open[prompt]:
-                for row in range(prompt * k, prompt * k + k):
-                    self.desk.end(row)
-            running.append([value for value, _, _ in going])
-            parents += [row for _, row, _ in going]
-            tokens += [token for _, _, token in going]
-        self.running = torch.tensor(running, device=self.running.device)
-        self.desk.add(tokens, parents)
+        values, places = total.topk(min(wide, k * vocab), -1)
+        rows, tokens = self.first + places // vocab, places % vocab
+        ends = torch.isin(tokens, self.ends)
+        over = ends | self.stopped(rows, tokens) if self.options.stop else ends
+        over = torch.ones_like(over) if step == self.options.tokens - 1 else over
+        last = torch.where(ends, -1, tokens)
+        self.keep(step, values[:, :k].masked_fill(~over[:, :k], NONE), rows[:, :k], last[:, :k])
+        going = over.int().sort(dim=-1, stable=True).indices[:, :k]  # the first K that are not over
+        out = over.gather(1, going)
+        self.running = values.gather(1, going).masked_fill(out, OUT)
+        parents = torch.where(out, self.first, rows.gather(1, going)).flatten()
+        self.past.append(torch.stack((tokens.gather(1, going).masked_fill(out, 0).flatten(), parents)))
+        self.hope(step + 1)
+        if self.desk.runner.chains or parents.tolist() != list(range(len(parents))):
+            self.desk.runner.follow(parents, level=True)
         self.seen = None if self.seen is None else self.seen[parents]
 
-    def hopeful(self, prompt: int, best: float, length: int) -> bool:
-        """Whether a running text may still become better than the worst complete one."""
-        complete, early = self.complete[prompt], self.options.early
-        if len(complete) < self.k:
-            return True
-        if early is True:
-            return False
+    def stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
+        """Which texts have a stop string with their new token."""
+        texts = [
+            [self.rules.stopped([*self.desk.new(row), token]) for row, token in zip(*both, strict=True)]
+            for both in zip(rows.tolist(), tokens.tolist(), strict=True)
+        ]
+        return torch.tensor(texts, device=rows.device)
+
+    def keep(self, step: int, values: Tensor, rows: Tensor, last: Tensor) -> None:
+        """Put texts that are complete, (prompts, K) each, among the K best; they have no value where they are not."""
+        covered = self.covered()
+        scores = values / self.norm(step + 1) + (0 if covered is None else covered[rows])
+        scores = torch.cat((self.complete, scores.masked_fill(~self.open[:, None], NONE)), 1)
+        held = torch.cat((self.held, torch.stack((torch.full_like(rows, step), rows, last), -1)), 1)
+        order = scores.sort(dim=-1, descending=True, stable=True).indices[:, : self.k]
+        self.complete, self.held = scores.gather(1, order), held.gather(1, order[..., None].expand(-1, -1, 3))
+
+    def hope(self, length: int) -> None:
+        """Close the prompts of which no running text can become better than the worst complete one."""
+        early, worst = self.options.early, self.complete[:, -1]
         reach = self.options.tokens if early == "never" and self.alpha > 0 else length
-        return best / self.norm(reach) > complete[-1].score
+        better = self.running[:, 0] / self.norm(reach) > worst
+        self.open = self.open & ((worst == NONE) | (better if early is not True else torch.zeros_like(better)))
+
+    def tell(self, step: int) -> None:
+        """Tell the desk what the steps since `step` have written, and which prompts are done."""
+        desk, held = self.desk, {tuple(one) for some in self.held.tolist() for one in some}
+        self.known = {one: text for one, text in self.known.items() if one in held}
+        for at, (tokens, parents) in enumerate(torch.stack(self.past).tolist(), step):
+            for end, row, last in held:
+                if end == at:
+                    self.known[end, row, last] = desk.new(row) + ([] if last < 0 else [last])
+            desk.add(tokens, parents)
+        self.past = []
+        for prompt, still in enumerate(self.open.tolist()):
+            for row in () if still else range(prompt * self.k, prompt * self.k + self.k):
+                desk.end(row)
+
+    def found(self) -> list[list[Written]]:
+        """The complete texts of each prompt, the best first."""
+        both = zip(self.held.tolist(), self.complete.tolist(), strict=True)
+        return [
+            [Written(self.known[tuple(one)], score) for one, score in zip(*some, strict=True) if score > NONE]
+            for some in both
+        ]
 
 
 @torch.inference_mode()
 def search(desk: Desk, rules: Rules) -> list[list[Written]]:
-    """The `samples` best texts of each prompt, the best first."""
+    """The `samples` best texts of each prompt, the best first. Where the model's scores alone decide, a GPU takes many
+    steps before the host looks at them; what it does beyond a prompt's end counts for nothing."""
     if rules.reads:
         desk.lay()
-    beams = Beams(desk, rules)
-    for step in range(rules.options.tokens):
-        beams.step(step)
-        if not any(beams.open):
-            break
-    return [found[: rules.options.samples] for found in beams.complete]
+    beams, step, options = Beams(desk, rules), 0, rules.options
+    while step < options.tokens and not desk.done:
+        looks = options.stop or options.coverage
+        count = 1 if looks else min(AHEAD, options.tokens - step, desk.room(rules))
+        for at in range(step, step + count):
+            beams.step(at)
+        beams.tell(step)
+        step += count
+    return [found[: options.samples] for found in beams.found()]

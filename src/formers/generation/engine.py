@@ -86,9 +86,9 @@ class Desk:
         return scores.float()
 
     def add(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """One more token for each row, which goes on from the text of its parent (else of itself)."""
+        """One more token for each row, which goes on from the text of its parent (else of itself); the runner has been
+        told of parents before."""
         if parents is not None and list(parents) != list(range(len(self.texts))):
-            self.runner.follow(parents)
             self.texts = [list(self.texts[parent]) for parent in parents]
             self.page = None if self.page is None else self.page[list(parents)]
         for row, token in enumerate(tokens):

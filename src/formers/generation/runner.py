@@ -150,11 +150,15 @@ class Runner:
                 t[row] = 0
 
     @torch.inference_mode()
-    def follow(self, parents: Sequence[int] | Tensor) -> None:
-        """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source."""
-        if isinstance(self.state, Cache) and self.state.table is None:
+    def follow(self, parents: Sequence[int] | Tensor, level: bool = False) -> None:
+        """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source. Rows are
+        `level` where each is as long as its parent: then nobody needs to look."""
+        parents = torch.as_tensor(parents, device=self.former.device)
+        if not isinstance(self.state, Cache):
+            return self.state.follow(parents)
+        if self.state.table is None:
             self.forget_steps()
-        self.state.follow(torch.as_tensor(parents, device=self.former.device))
+        self.state.follow(parents, level)
 
 
 def streams(former: Former) -> bool:

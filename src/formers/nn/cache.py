@@ -132,15 +132,16 @@ class Cache(Kept):
         self.reach = torch.maximum(self.reach, self.lengths)
         self.used += layout.longest
 
-    def follow(self, parents: Tensor) -> None:
-        """Row i goes on from what row parents[i] has seen; both have the same source."""
+    def follow(self, parents: Tensor, level: bool = False) -> None:
+        """Row i goes on from what row parents[i] has seen; both have the same source, and if they are `level` the same
+        length, with nothing forgotten."""
         self.state = None if self.state is None else tuple(x.index_select(0, parents) for x in self.state)
         if self.lengths is None or self.reach is None:
             return
         lengths = self.lengths[parents]
         if self.table is None:
             self.table = self.own()
-        if bool((lengths < self.reach).any()):  # a row would write where others may still look
+        if not level and bool((lengths < self.reach).any()):  # a row would write where others may still look
             self.keep(self.table[parents], lengths)
         elif self.fixed:
             self.table.copy_(self.table[parents])

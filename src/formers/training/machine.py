@@ -80,7 +80,7 @@ def enough(settings: Train, numbers: int | None, device: torch.device) -> Iterat
 def deterministic(wanted: bool) -> Iterator[None]:
     """The same bits in every run, if that is wanted; torch is as it was afterwards."""
     before = torch.are_deterministic_algorithms_enabled()
-    if wanted:  # cuBLAS reads this when it is used first, and torch refuses to go on without
+    if wanted:  # torch looks at this at its first product on a GPU, and refuses to go on without
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(wanted or before)
     try:
@@ -89,7 +89,10 @@ def deterministic(wanted: bool) -> Iterator[None]:
         if not wanted or "deterministic" not in str(error):
             raise
         said = " ".join(str(error).split())[:120]
-        raise Error(f"not every operation gives the same bits here ({said})", fix="leave deterministic out") from None
+        late = "CuBLAS" in str(error)
+        what = "this process has used the GPU before" if late else "not every operation gives the same bits here"
+        fix = "begin a new one, or set CUBLAS_WORKSPACE_CONFIG=:4096:8 for it" if late else "leave deterministic out"
+        raise Error(f"{what} ({said})", fix=fix) from None
     finally:
         torch.use_deterministic_algorithms(before)
 
