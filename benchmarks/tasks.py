@@ -140,7 +140,7 @@ def features(seeds: int, _: Path) -> list[Run]:
     """What layers know without learning (Devlin et al. 2018, Table 7, which has a BiLSTM on top; here it is linear)."""
     runs = [named("all weights", seed) for seed in range(seeds)]
     for kind in ("last", "second", "sum4", "cat4", "mix"):
-        runs += [named(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 12}) for s in range(seeds)]
+        runs += [named(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 20}) for s in range(seeds)]
     return runs
 
 
