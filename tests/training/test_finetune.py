@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.errors import Error
+from formers.interop.directory import save
 from formers.nn import lora
 from formers.registry import MEMBERS
 from formers.tasks.examples import read_examples
@@ -381,6 +382,22 @@ def test_real_questions(tmp_path, data):
         "textcnn", files[0], test=files[1], limit=2000, epochs=4, lr=3e-3, out=tmp_path, overrides=sizes
     )
     assert run.test["accuracy"] > 0.6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_learns_in_full(tmp_path, dtype):
+    """A checkpoint that was published in half precision: AdamW's small steps and squares would vanish in it."""
+    rows = [{"text": f"{word} {i}", "label": word} for i in range(20) for word in ("good", "bad")]
+    first = formers.finetune("bert", rows, rows[:8], task="classify", epochs=1, out=tmp_path / "first",
+                             overrides={"model.dim": 32, "model.layers": 1, "model.heads": 2, "model.ff": 64,
+                                        "data.pieces": 300})  # fmt: skip
+    first.former.model.to(dtype)
+    save(first.former, tmp_path / "half")
+    assert {w.dtype for w in formers.load(tmp_path / "half").model.parameters()} == {dtype}
+    run = formers.finetune(tmp_path / "half", rows, rows[:8], task="classify", epochs=6, batch=4,
+                           lr=5e-3, out=tmp_path / "run")  # fmt: skip
+    assert {w.dtype for w in run.former.model.parameters()} == {torch.float32}
+    assert run.valid["accuracy"] == 1.0
 
 
 def test_real_weights_beat_counted_words(tmp_path, data):

@@ -99,6 +99,7 @@ def learner(
         former = scratch(wanted, head, labels, rows, folder, tell)
     else:
         former = opened(wanted, head, labels, task)
+        former.model.float()  # published in half precision: small steps would be lost in it
     length = min(task.length, window(former.config, tune.length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
     if tune.vectors is not None:
