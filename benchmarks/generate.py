@@ -243,20 +243,22 @@ def perplexity() -> None:
     tokenizer = bpe.train(parts[0][:4000], 4096)
     train, held = (torch.tensor([i for line in part for i in tokenizer.encode(line)]) for part in parts)
     sizes = {"vocab": len(tokenizer), "context": 128, "dim": 256, "layers": 4, "heads": 4, "eos": None, "bos": None}
-    f = formers.build("gpt2", **sizes)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    f = formers.build("gpt2", dropout=0.2 if device == "cuda" else 0.1, **sizes).to(device)
+    batch = 64 if device == "cuda" else 8
     optimizer, g = torch.optim.AdamW(f.model.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
     f.model.train()
     began, step, limit = time.time(), 0, float(os.environ.get("SECONDS_TO_TRAIN", "120"))
     while (passed := (time.time() - began) / limit) < 1:
         optimizer.param_groups[0]["lr"] = 1e-3 * min(1, (step + 1) / 50) * (1 - passed)
-        at = torch.randint(0, len(train) - 129, (8,), generator=g)
-        rows = torch.stack([train[i : i + 129] for i in at.tolist()])
+        at = torch.randint(0, len(train) - 129, (batch,), generator=g)
+        rows = torch.stack([train[i : i + 129] for i in at.tolist()]).to(device)
         loss = torch.nn.functional.cross_entropy(f.logits(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         step += 1
-    f.model.eval()
+    f.model.cpu().eval()
     count = min(400, (len(held) - 1) // 128)
     x, y = held[: count * 128].view(count, 128), held[1 : count * 128 + 1].view(count, 128)
     plain = None
