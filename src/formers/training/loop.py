@@ -246,10 +246,12 @@ class Trainer:
 
     @torch.no_grad()
     def follow(self) -> None:
-        """The moving average takes one step towards the weights."""
+        """The moving average takes one step towards the weights: at first large ones, or it would stay where the weights
+        began."""
+        share = 1 - min(self.settings.ema, (1 + self.step) / (10 + self.step))
         for name, tensor in weights(self.model).items():
             if tensor.is_floating_point():
-                self.average[name].lerp_(tensor, 1 - self.settings.ema)
+                self.average[name].lerp_(tensor, share)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
