@@ -116,7 +116,8 @@ def nsmc(seeds: int, out: Path) -> list[Run]:
     how, runs = {**NSMC_TUNE, "tune.epochs": 4, "train.lr": 1e-4}, list[Run]()
     for steps in STEPS:
         model = str(out.parent / "reviews" / f"bert-{steps}" / "model")
-        runs += [Run(f"nsmc after {steps}", seed, model, *NSMC, settings=how) for seed in range(seeds)]
+        several = seeds if steps == STEPS[-1] else 1
+        runs += [Run(f"nsmc after {steps}", seed, model, *NSMC, settings=how) for seed in range(several)]
     return runs
 
 
