@@ -7,6 +7,7 @@ import gc
 import pytest
 import torch
 
+import formers
 from formers.generation import recorded, runner
 from formers.generation.options import Options
 from formers.generation.runner import Runner
@@ -29,28 +30,50 @@ class Graph:
 
     def __init__(self, owner, run, batch):
         Graph.made += 1
-        mine = run.__self__
+        mine = next(cell.cell_contents for cell in run.__closure__ if isinstance(cell.cell_contents, Runner))
         self.owner, self.former, self.state, self.wide = owner, mine.former, mine.state, mine.wide
-        self.batch, self.places = batch.replace(ids=owner.ids), places(mine.state)
+        self.batch, self.places = batch.replace(ids=owner.given[0]), places(mine.state)
 
     def replay(self):
         assert places(self.state) == self.places
         hidden = self.former.model(self.batch, cache=self.state)
         out = self.former.model.parts["lm"].out
         with out.widened(self.wide):
-            self.owner.logits = self.former.model.logits(hidden, part="lm")
+            self.owner.found = self.former.model.logits(hidden, part="lm")
+
+
+class Choice:
+    """The choice of a beam search, played again; its tensors must stay where they are."""
+
+    made = 0
+
+    def __init__(self, owner, run):
+        Choice.made += 1
+        self.owner, self.run, self.found = owner, run, torch.zeros(2, 1)
+        self.places = self.now()
+
+    def now(self):
+        beams = self.run.__self__
+        return [t.data_ptr() for t in (beams.running, beams.complete, beams.held, beams.open, beams.ending)]
+
+    def replay(self):
+        assert self.now() == self.places
+        found = self.run(*self.owner.given)
+        if self.owner.found is None:
+            self.owner.found = found
+        self.owner.found.copy_(found)  # as a graph, it overwrites what it gave before
 
 
 @pytest.fixture
 def graphs(monkeypatch):
-    def record(self, run, batch):
-        self.ids = batch.ids.clone()
-        self.graph = Graph(self, run, batch)
+    def record(self, run, given, kept):
+        self.given, self.found = [one.clone() for one in given], None
+        self.graph = Choice(self, run) if kept is None else Graph(self, run, kept)
         return True
 
     monkeypatch.setattr(recorded.Recorded, "record", record)
     monkeypatch.setattr(runner, "recordable", lambda former: True)
-    Graph.made = 0
+    Graph.made = Choice.made = 0
     return Graph
 
 
@@ -100,3 +123,17 @@ def test_a_search_keeps_its_step_to_itself(graphs):
     for _ in range(2):
         assert continue_ids(f, PROMPTS, 6, Options(beams=3)) == continue_ids(f, PROMPTS, 6, Options(beams=3))
     assert f.model not in recorded._held
+
+
+@pytest.mark.parametrize("early", [False, True, "never"])
+def test_a_search_is_recorded_with_its_choices(early, graphs):
+    sizes = {"vocab": 40, "context": 64, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
+    free = continue_ids(formers.build("gpt2", eos=None, **sizes), PROMPTS, 30, Options(temperature=0))
+    f = formers.build("gpt2", eos=free[0][4], **sizes)
+    asked = Options(beams=4, samples=3, early=early, length_penalty=0.5)
+    with pytest.MonkeyPatch.context() as plain:
+        plain.setattr(runner, "recordable", lambda former: False)
+        want = continue_ids(f, PROMPTS, 30, asked)
+    Choice.made = 0
+    assert continue_ids(f, PROMPTS, 30, asked) == want
+    assert Choice.made == 1

@@ -11,6 +11,7 @@ from ..errors import Error
 from ..nn.probe import Probe
 from .engine import AHEAD, Desk, Written
 from .penalties import coverage_penalty, length_penalty
+from .recorded import Recorded
 from .rules import Rules
 
 OUT = -1e9  # the score of a beam that does not count
@@ -18,7 +19,8 @@ NONE = -math.inf  # of a complete text that is not there
 
 
 class Beams:
-    """The K running texts of each prompt, and the K best that are complete; all of it stays on the device.
+    """The K running texts of each prompt, and the K best that are complete; all of it stays on the device, where a
+    recorded choice finds it.
 
     A complete text is held as three numbers: the step at which it ended, the row it had then, and its last token (-1 if
     that was an end mark, which does not belong to it).
@@ -34,11 +36,16 @@ class Beams:
         self.held = torch.full((self.prompts, self.k, 3), -1, device=device)
         self.open = torch.ones(self.prompts, dtype=torch.bool, device=device)
         self.first = torch.arange(self.prompts, device=device)[:, None] * self.k  # (prompts, 1) a prompt's first row
-        self.ends = torch.tensor(rules.ends, dtype=torch.long, device=device)
+        self.ending: Tensor | None = None  # (vocab,) whether a token ends a text
+        self.recorded = None if desk.runner.recorded is None else Recorded()
         self.live: list[int] = []  # of each row, whether it counts, when the desk was last asked
         self.past: list[Tensor] = []  # (2, rows) the tokens and parents of steps that the desk has not been told
         self.known: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
         self.alpha = 1.0 if options.length_penalty is None else options.length_penalty
+        farthest = options.early == "never" and self.alpha > 0
+        norms = [self.norm(length) for length in range(1, options.tokens + 1)]
+        facts = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
+        self.facts = torch.tensor(facts, device=device)  # of each step: its number, and by what scores are divided
         self.seen: Tensor | None = None  # (rows, source) attention so far, where coverage counts
         if options.coverage and not desk.former.pair:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
@@ -75,26 +82,44 @@ class Beams:
 
     def step(self, step: int) -> None:
         """One more token: complete texts are kept, the best of the others go on."""
-        scores, k = self.read(step), self.k
-        vocab = scores.shape[-1]
+        scores, last = self.read(step), step == self.options.tokens - 1
+        if self.recorded is None or last or self.looks:
+            picked = self.choose(scores, self.facts[step], last)
+        else:
+            picked = self.recorded(self.choose, scores, self.facts[step]).clone()
+        self.past.append(picked)
+        parents = picked[1]
+        if self.desk.runner.chains or parents.tolist() != list(range(len(parents))):
+            self.desk.runner.follow(parents, level=True)
+        self.seen = None if self.seen is None else self.seen[parents]
+
+    @property
+    def looks(self) -> bool:
+        """Whether more than the model's scores must be looked at after each step."""
+        return bool(self.options.stop or self.options.coverage)
+
+    def choose(self, scores: Tensor, facts: Tensor, last: bool = False) -> Tensor:
+        """(2, rows) the tokens with which texts go on, and their parents; what is complete is kept. The tensors of this
+        search stay where they are."""
+        k, vocab = self.k, scores.shape[-1]
         total = (scores.unflatten(0, (self.prompts, k)) + self.running[..., None]).flatten(1)
         wide = max(2, 1 + len(self.rules.ends)) * k  # enough that K go on even if all the likeliest end
         values, places = total.topk(min(wide, k * vocab), -1)
         rows, tokens = self.first + places // vocab, places % vocab
-        ends = torch.isin(tokens, self.ends)
+        if self.ending is None:
+            self.ending = torch.zeros(vocab, dtype=torch.bool, device=scores.device)
+            self.ending[list(self.rules.ends)] = True
+        ends = self.ending[tokens]
         over = ends | self.stopped(rows, tokens) if self.options.stop else ends
-        over = torch.ones_like(over) if step == self.options.tokens - 1 else over
-        last = torch.where(ends, -1, tokens)
-        self.keep(step, values[:, :k].masked_fill(~over[:, :k], NONE), rows[:, :k], last[:, :k])
+        over = torch.ones_like(over) if last else over
+        newest = torch.where(ends, -1, tokens)
+        self.keep(facts, values[:, :k].masked_fill(~over[:, :k], NONE), rows[:, :k], newest[:, :k])
         going = over.int().sort(dim=-1, stable=True).indices[:, :k]  # the first K that are not over
         out = over.gather(1, going)
-        self.running = values.gather(1, going).masked_fill(out, OUT)
-        parents = torch.where(out, self.first, rows.gather(1, going)).flatten()
-        self.past.append(torch.stack((tokens.gather(1, going).masked_fill(out, 0).flatten(), parents)))
-        self.hope(step + 1)
-        if self.desk.runner.chains or parents.tolist() != list(range(len(parents))):
-            self.desk.runner.follow(parents, level=True)
-        self.seen = None if self.seen is None else self.seen[parents]
+        self.running.copy_(values.gather(1, going).masked_fill(out, OUT))
+        self.hope(facts)
+        parents = torch.where(out, self.first, rows.gather(1, going))
+        return torch.stack((tokens.gather(1, going).masked_fill(out, 0).flatten(), parents.flatten()))
 
     def stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Which texts have a stop string with their new token."""
@@ -104,21 +129,23 @@ class Beams:
         ]
         return torch.tensor(texts, device=rows.device)
 
-    def keep(self, step: int, values: Tensor, rows: Tensor, last: Tensor) -> None:
+    def keep(self, facts: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
         """Put texts that are complete, (prompts, K) each, among the K best; they have no value where they are not."""
         covered = self.covered()
-        scores = values / self.norm(step + 1) + (0 if covered is None else covered[rows])
+        scores = values / facts[1] + (0 if covered is None else covered[rows])
         scores = torch.cat((self.complete, scores.masked_fill(~self.open[:, None], NONE)), 1)
-        held = torch.cat((self.held, torch.stack((torch.full_like(rows, step), rows, last), -1)), 1)
+        held = torch.cat((self.held, torch.stack((facts[0].long().expand_as(rows), rows, newest), -1)), 1)
         order = scores.sort(dim=-1, descending=True, stable=True).indices[:, : self.k]
-        self.complete, self.held = scores.gather(1, order), held.gather(1, order[..., None].expand(-1, -1, 3))
+        self.complete.copy_(scores.gather(1, order))
+        self.held.copy_(held.gather(1, order[..., None].expand(-1, -1, 3)))
 
-    def hope(self, length: int) -> None:
+    def hope(self, facts: Tensor) -> None:
         """Close the prompts of which no running text can become better than the worst complete one."""
-        early, worst = self.options.early, self.complete[:, -1]
-        reach = self.options.tokens if early == "never" and self.alpha > 0 else length
-        better = self.running[:, 0] / self.norm(reach) > worst
-        self.open = self.open & ((worst == NONE) | (better if early is not True else torch.zeros_like(better)))
+        worst = self.complete[:, -1]
+        hopeful = worst == NONE
+        if self.options.early is not True:
+            hopeful = hopeful | (self.running[:, 0] / facts[2] > worst)
+        self.open.logical_and_(hopeful)
 
     def tell(self, step: int) -> None:
         """Tell the desk what the steps since `step` have written, and which prompts are done."""
@@ -151,8 +178,7 @@ def search(desk: Desk, rules: Rules) -> list[list[Written]]:
         desk.lay()
     beams, step, options = Beams(desk, rules), 0, rules.options
     while step < options.tokens and not desk.done:
-        looks = options.stop or options.coverage
-        count = 1 if looks else min(AHEAD, options.tokens - step, desk.room(rules))
+        count = 1 if beams.looks else min(AHEAD, options.tokens - step, desk.room(rules))
         for at in range(step, step + count):
             beams.step(at)
         beams.tell(step)

@@ -13,41 +13,41 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
 from ..nn.cache import Cache
 
-Run = Callable[[Batch], Tensor]
+Run = Callable[..., Tensor]
 
 
 class Recorded:
     """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
-    is overwritten by the next step. A model that cannot be recorded goes on as usual, and says so once."""
+    is overwritten by the next step. A step that cannot be recorded goes on as usual, and says so once."""
 
     def __init__(self, warm: int = 1) -> None:
         self.left = warm
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, run: Run, batch: Batch) -> Tensor:
-        """(rows, vocab); `run` is not kept: what was recorded may outlive it."""
+    def __call__(self, run: Run, *given: Tensor, kept: Any = None) -> Tensor:
+        """What `run` makes of some tensors. It is not held: what was recorded may outlive it; but `kept` is, whose other
+        tensors the graph looks at."""
         if self.graph is None and self.left:
             self.left -= 1
-            return run(batch)
-        if self.graph is None and not self.record(run, batch):
+            return run(*given)
+        if self.graph is None and not self.record(run, given, kept):
             self.left = 2**62
-            return run(batch)
+            return run(*given)
         assert self.graph is not None
-        self.ids.copy_(batch.ids)
+        for own, new in zip(self.given, given, strict=True):
+            own.copy_(new)
         self.graph.replay()
-        return self.logits
+        return self.found
 
-    def record(self, run: Run, batch: Batch) -> bool:
+    def record(self, run: Run, given: tuple[Tensor, ...], kept: Any) -> bool:
         """Record a step without taking it; whether that is possible."""
-        self.ids = batch.ids.clone()
-        self.batch = batch.replace(ids=self.ids)  # the graph looks at its tensors as long as there is one
+        self.given, self.kept = [one.clone() for one in given], kept
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph):
-                self.logits = run(self.batch)
+                self.found = run(*self.given)
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # what is wrong with the step itself, the next one will say

@@ -103,7 +103,7 @@ class Runner:
         if self.state.live is not None and live != self.live:
             self.live = live
             self.state.live.copy_(torch.tensor(live or [1] * len(ids)))
-        return self.recorded(self.run, batch)
+        return self.recorded(lambda ids: self.run(batch.replace(ids=ids)), ids, kept=batch)
 
     def run(self, batch: Batch, ends: Tensor | None = None, probe: Probe | None = None) -> Tensor:
         """One pass; the logits at some places, or at all."""
