@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,11 +17,14 @@ from formers.interop.directory import save
 from formers.nn import lora
 from formers.registry import MEMBERS
 from formers.tasks.examples import read_examples
+from formers.tasks.metrics import cost
 from formers.tasks.task import Task
 from formers.training import freedom
 from formers.training.folds import combinations, compare
 from formers.training.judging import Verdict, tables
+from formers.training.lesson import Lesson
 from formers.training.runs import Folder, Stopped, summary
+from formers.training.tuning import Tune
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
 ROWS = [
@@ -112,6 +116,58 @@ def test_patience_ends_a_run(tmp_path):
     run = tune(out=tmp_path, epochs=50, checks=1, patience=2, lr=0.0)
     looks = [row for row in run.history if "held" in row]
     assert len(looks) == 3, "the first, and two that were no better"
+
+
+@pytest.mark.parametrize("metric", ["mse", "pearson"])
+def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_path, metric):
+    """With a rate that is far too high, the error of later looks is not the smallest one."""
+    run = tune(rows=RATED, valid=RATED[:16], task="regress", metric=metric, epochs=6, checks=1, lr=3e-2, out=tmp_path)
+    seen = [row["held"][metric] for row in run.history if "held" in row]
+    best = (min if metric == "mse" else max)(seen)
+    assert len({round(value, 6) for value in seen}) > 2
+    assert run.valid[metric] == pytest.approx(best, abs=1e-4)
+
+
+def test_patience_knows_which_measures_are_to_be_low(tmp_path):
+    lesson = Lesson.__new__(Lesson)
+    lesson.path, lesson.tune, lesson.trainer = tmp_path, Tune(patience=2), SimpleNamespace(enough=False)
+    errors = [3.0, 2.0, 1.0]
+    lines = [json.dumps({"step": i, "held": {"cost": cost("mse", e)}}) for i, e in enumerate(errors)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    lesson.patient(cost("mse", 0.5))
+    assert not lesson.trainer.enough, "it gets better"
+    lesson.patient(cost("mse", 1.5))
+    assert not lesson.trainer.enough
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({"step": 3, "held": {"cost": 2.0}})]) + "\n")
+    lesson.patient(cost("mse", 1.5))
+    assert lesson.trainer.enough
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "known"),
+    [
+        ("classify", ROWS, "accuracy, f1_macro, matthews or loss"),
+        ("regress", RATED, "spearman, pearson, mse, mae or loss"),
+        ("tag", [{"words": ["Anna", "in", "Rome"], "tags": ["B-P", "O", "B-L"]}] * 8, "f1, precision, recall"),
+        ("choose", [{"text": "he ate with", "choices": ["a cloud", "a spoon"], "label": 1}] * 8, "accuracy"),
+        ("translate", [{"text": "one two", "target": "eins zwei"}] * 8, "bleu, chrf or loss"),
+        ("summarise", [{"text": "one two", "target": "eins"}] * 8, "rougeL, rouge1, rouge2 or loss"),
+    ],
+)
+def test_an_unknown_measure_is_refused_before_anything_is_learnt(tmp_path, task, rows, known):
+    family = "transformer" if task in ("translate", "summarise") else "bert"
+    sizes = TINY if family == "bert" else {"dim": 32, "layers": 1}
+    with pytest.raises(Error, match=f"there is no measure 'colour'. Choose {known}"):
+        tune(family, rows, rows[:4], task=task, metric="colour", sizes=sizes, out=tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_texts_are_written_at_every_look_if_their_measure_decides(tmp_path):
+    rows = [{"text": f"one {i}", "target": f"eins {i}"} for i in range(8)]
+    run = tune("transformer", rows, rows[:4], task="translate", metric="chrf", sizes={"dim": 32, "layers": 1},
+               output=8, out=tmp_path)  # fmt: skip
+    looks = [row["held"] for row in run.history if "held" in row]
+    assert all(look["cost"] == -look["chrf"] for look in looks)
 
 
 def test_a_number_is_learnt(tmp_path, checkpoint):

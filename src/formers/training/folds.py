@@ -15,11 +15,13 @@ from ..config import Tell
 from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
+from ..tasks.metrics import cost
 from .configure import worded
 from .finetune import Tuned, finetune
 from .parts import bare
 from .pretrain import fresh
 from .report import put, rows_of
+from .runs import Folder
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,19 @@ def compare(
                 overrides=given, tell=tell, say=say, **how,
             )))  # fmt: skip
         trials.append(Trial(settings, runs))
-    main = next(iter(trials[0].runs[0]))
-    better = 1 if main == "perplexity" else -1  # the only one that is to be low
-    made = Comparison(path, sorted(trials, key=lambda trial: better * trial.mean(main)))
+    main = main_measure(path / name, trials[0].runs[0])
+    made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
     rows = made.lines()
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
     put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
     return made
+
+
+def main_measure(where: Path, seen: Mapping[str, float]) -> str:
+    """The measure that trials are sorted by: the one that a run was asked to go by, else the first."""
+    named = Folder(where).about()["asked"].get("tune", {}).get("metric")
+    return named if named in seen else next(iter(seen))
 
 
 def done(where: Path) -> dict[str, float]:

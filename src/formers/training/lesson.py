@@ -18,10 +18,12 @@ from ..former import count
 from ..objectives.supervised import Supervised, numbers
 from ..tasks.encode import encode
 from ..tasks.examples import Examples
+from ..tasks.metrics import cost
 from ..tasks.reading import Reader
+from ..tasks.task import Task
 from .evaluate import evaluate
 from .freedom import after_step, centred, frozen, shares
-from .judging import verdict
+from .judging import measures_of, verdict
 from .learner import goal_of, labels_of, learner, task_for
 from .loop import Trainer
 from .runs import Folder
@@ -42,6 +44,7 @@ class Lesson:
             wanted, task_for(wanted, training), labels_of(wanted, training), training.rows, path / "data", tell, say
         )
         self.reader, self.tune = Reader.of(self.former, self.task), wanted.tune
+        self.main = main_measure(self.task, wanted.tune.metric, parts["valid"])
         data = encode(self.task, training.rows, self.reader, self.former.labels)
         self.answers = data.labels if self.task.kind == "tags" else data.answers
         self.goal = goal_of(self.former, self.task, data, wanted.tune, self.answers)
@@ -87,16 +90,11 @@ class Lesson:
     def check(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.averaged():
-            if self.task.kind == "text" and not self.task.words:
-                seen = {"loss": self.text_loss(self.judge)}
-                seen["cost"] = seen["loss"]
-            else:
+            seen = {"loss": self.text_loss(self.judge)} if self.task.kind == "text" else {}
+            if not seen or self.task.words or self.main != "loss":  # to write texts takes long
                 found = verdict(self.former, self.task, self.judge, self.parts["valid"].rows, running=self.autocast)
-                main = self.tune.metric or next(iter(found.measures))
-                if main not in found.measures:
-                    raise Error(f"there is no measure {main!r}", fix=f"choose {', '.join(found.measures)}")
-                loss = self.text_loss(self.judge) if self.task.kind == "text" else found.loss
-                seen = {"loss": loss, "cost": -found.measures[main], **found.measures}
+                seen = {"loss": found.loss, **seen, **found.measures}
+        seen["cost"] = cost(self.main, seen[self.main])
         self.patient(seen["cost"])
         return seen
 
@@ -126,6 +124,17 @@ class Lesson:
             f"{name}: {share} parameters learn to {self.task.name}; {len(self.goal.data):,} examples,"
             f" {s.steps:,} steps of {s.tokens * s.accumulate:,} tokens"
         )
+
+
+def main_measure(task: Task, named: str | None, held: Examples) -> str:
+    """The measure that decides which checkpoint is the best: the one that is named, else the task's first (of texts
+    that are written, the loss)."""
+    if named is None and task.kind == "text" and not task.words:
+        return "loss"
+    known = measures_of(task, held.rows)
+    if named not in (None, "loss", *known):
+        raise Error(f"there is no measure {named!r}", fix=f"choose {', '.join(known)} or loss")
+    return named or known[0]
 
 
 def trimmed(batch: Batch) -> Batch:
