@@ -19,7 +19,7 @@ from ..errors import Error
 from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
-from .continued import continued, is_text, measures
+from .continued import continued, is_text, measures, same_text
 from .distributed import arranged, company, together
 from .freedom import settled
 from .judging import Verdict, tables, verdict
@@ -170,7 +170,10 @@ def understood(
         family, source, named = find(str(model))
         family = family or family_of(str(source))
     first = configure(family, source, named, task or "classify", told, given)
-    parts = read_parts(first.data, task, sources, columns, path)
+    parts = read_parts(first.data, task, sources, columns, None if before is None else path)
+    labels = () if before is None else before["data"].get("labels", ())
+    if set(parts["train"].labels) <= set(labels):  # folds know the labels of all, datasets have an order of their own
+        parts["train"] = dataclasses.replace(parts["train"], labels=tuple(labels))
     return configure(family, source, named, parts["train"].task, told, given), parts
 
 
@@ -186,8 +189,41 @@ def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None) -> None
     data = {
         "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
         "tokens": int(run.goal.data.starts[-1]), "documents": len(run.parts["train"].rows),
+        "labels": list(run.parts["train"].labels),
     }  # fmt: skip
-    folder.describe({**(before or {}), "asked": run.asked.table(), "data": data, "machine": machine(run.world)})
+    about = {"asked": run.asked.table(), "chosen": list(run.asked.chosen), "data": data, "machine": machine(run.world)}
+    folder.describe({**(before or {}), **about})
+
+
+SCHEDULED = ("length", "tokens", "steps", "check", "save", "warmup", "lr")  # the examples say, if nobody else does
+EITHER = ("workers", "compile", "checkpointing", "parallel")  # settings of which the results say nothing
+
+
+def same(
+    path: Path, model: Any, train: Any, valid: Any, *, test: Any, task: str | None, columns: Any,
+    overrides: Mapping[str, Any], config: Any = None, device: Any = None, hook: Any = None, **settings: Any,
+) -> None:  # fmt: skip
+    """Refuse a run that was asked for something else, or has learnt from other examples, than what is asked now."""
+    about, sources = Folder(path).about(), {"train": train, "valid": valid, "test": test}
+    given = single(settings, overrides, sources, columns)
+    fix = "choose another --out, or remove this run"
+    if task == "lm":
+        return same_text(path, given, about["asked"], fix)
+    wanted, parts = understood(model, task, sources, columns, config, given, None, path)
+    marks = {name: identity(part) for name, part in parts.items()}
+    for name in PARTS:
+        if marks.get(name) != about["data"]["examples"].get(name):
+            raise Error(f"the run here has other {name} examples", where=path, fix=fix)
+    now, then = json.loads(json.dumps(wanted.table())), about["asked"]
+    kept = {key for side in (wanted.chosen, about.get("chosen", ())) for key in side}
+    free = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in (*EITHER, *{*SCHEDULED} - kept))}
+    for key in ("family", "source", "preset", "task"):
+        if now[key] != then[key]:
+            raise Error(f"the run here has {key} {then[key]}, not {now[key]}", where=path, fix=fix)
+    before, after = ({f"{t}.{name}": value for t in TABLES for name, value in side[t].items()} for side in (then, now))
+    for key in sorted({*before, *after} - free):
+        if before.get(key) != after.get(key):
+            raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
 def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict[str, float]]:
@@ -197,8 +233,7 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
     seen: dict[str, Verdict] = {}
     for name in ("valid", "test"):
         if name in run.parts:
-            goal = run.judge if name == "valid" else run.examples("test")
-            seen[name] = verdict(run.former, run.task, goal, run.parts[name].rows, tell, run.autocast)
+            seen[name] = verdict(run.former, run.task, run.judges[name], run.parts[name].rows, tell, run.autocast)
             found[name] = seen[name].measures
     last = "test" if "test" in seen else "valid"
     found["baseline"] = compared(run, last)
@@ -214,7 +249,7 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
     (folder.path / "evaluation.json").write_text(
         json.dumps({"measures": found, "sections": sections}, ensure_ascii=False, indent=1), encoding="utf-8"
     )
-    loss = run.text_loss(run.judge) if run.task.kind == "text" else seen["valid"].loss
+    loss = run.text_loss(run.judges["valid"]) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
     score = {"loss": number(loss), "accuracy": every.get("accuracy"), "all": every}
     more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0}

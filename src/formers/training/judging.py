@@ -75,7 +75,7 @@ def truths_of(task: Task, rows: Rows) -> list[Any]:
 def measures_of(task: Task, rows: Rows) -> tuple[str, ...]:
     """The names of the measures that guesses for rows will have."""
     truths = truths_of(task, rows[:1] if task.kind == "text" else rows)  # those of texts are always the same
-    return tuple(judge(task.name, truths, truths))
+    return tuple(judge(task.name, truths, [""] * len(truths) if task.kind == "span" else truths))
 
 
 def classes(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> Verdict:

@@ -48,7 +48,7 @@ class Lesson:
         data = encode(self.task, training.rows, self.reader, self.former.labels)
         self.answers = data.labels if self.task.kind == "tags" else data.answers
         self.goal = goal_of(self.former, self.task, data, wanted.tune, self.answers)
-        self.judge = self.examples("valid")
+        self.judges = {name: self.examples(name) for name in parts if name != "train"}  # odd labels end it here
         if self.task.kind == "number" and data.answers is not None:
             centred(self.former, self.goal.part, data.answers)
         frozen(self.former, wanted.tune)
@@ -68,6 +68,8 @@ class Lesson:
         """The examples of a part, to be judged by."""
         rows = self.parts[name].rows
         try:
+            if self.task.words and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
+                raise Error(f"the label {min(odd)!r} was not seen in training", fix="give examples of it to learn from")
             data = encode(self.task, rows, self.reader, self.former.labels)
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
@@ -90,9 +92,11 @@ class Lesson:
     def check(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.averaged():
-            seen = {"loss": self.text_loss(self.judge)} if self.task.kind == "text" else {}
+            seen = {"loss": self.text_loss(self.judges["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.words or self.main != "loss":  # to write texts takes long
-                found = verdict(self.former, self.task, self.judge, self.parts["valid"].rows, running=self.autocast)
+                found = verdict(
+                    self.former, self.task, self.judges["valid"], self.parts["valid"].rows, running=self.autocast
+                )
                 seen = {"loss": found.loss, **seen, **found.measures}
         seen["cost"] = cost(self.main, seen[self.main])
         self.patient(seen["cost"])
