@@ -288,7 +288,13 @@ def test_labels_as_words_behind_a_prefix(tmp_path, family):
         "t5": {"epochs": 15, "lr": 5e-2, "sizes": small},
         "bart": {"epochs": 50, "lr": 3e-3, "sizes": {"dim": 32, "layers": 1}},
     }
-    run = tune(family, text=True, prefix="sentiment: ", patience=0, out=tmp_path, **how[family])
+    told = []
+    run = tune(family, text=True, prefix="sentiment: ", patience=0, out=tmp_path, tell=lambda *t: told.append(t),
+               **how[family])  # fmt: skip
+    assert 0 <= run.baseline["accuracy"] <= 1
+    assert ("reading", 32, 32, "labels") in told, "two labels for each of sixteen texts"
+    assert any(what == "training" and "held-out accuracy " in more for what, _, _, more in told)
+    assert not any("perplexity" in more for *_, more in told)
     former = formers.load(tmp_path / "model")
     found = former.classify(ASKED)
     assert former.head == "lm"
@@ -361,12 +367,26 @@ def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("family", ["transformer", pytest.param("seq2seq", marks=pytest.mark.full)])
-def test_pairs_are_translated(tmp_path, family):
+def test_pairs_are_translated(tmp_path, family, capsys):
+    from formers.cli.main import main
+
+    told = []
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     rows = [{"text": f"{a} {b}", "target": f"{words[a]} {words[b]}"} for a in words for b in words] * 3
     run = tune(family, rows, rows[:16], task="translate", epochs=40, patience=0, lr=5e-3,
-               sizes={"dim": 32, "layers": 1, "dropout": 0.0}, schedule="linear", out=tmp_path)  # fmt: skip
+               sizes={"dim": 32, "layers": 1, "dropout": 0.0}, schedule="linear", out=tmp_path,
+               tell=lambda *t: told.append(t))  # fmt: skip
     assert run.valid["bleu"] > 50 or run.valid["chrf"] > 80
+    assert ("writing", 16, 16, "texts") in told
+    quoted = json.loads((tmp_path / "evaluation.json").read_text())["signatures"]
+    assert quoted["bleu"].startswith("nrefs:1|case:mixed")
+    assert quoted["chrf"] in (tmp_path / "report.md").read_text().replace("\\|", "|")
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows[:4]), encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["evaluate", str(tmp_path), "--data", str(file), "--as-json"])
+    assert not end.value.code
+    assert json.loads(capsys.readouterr().out)["signatures"] == quoted
 
 
 def test_folds_seeds_and_sweeps(tmp_path):

@@ -22,7 +22,7 @@ from ..tasks.examples import Examples
 from .continued import continued, is_text, measures, same_text
 from .distributed import arranged, company, together
 from .freedom import settled
-from .judging import Verdict, tables, verdict
+from .judging import Verdict, signatures_of, tables, verdict
 from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
@@ -107,7 +107,7 @@ def finetune(
         if world.first:
             remember(folder, run, before)
         say(run.words())
-        meter = Meter(run.trainer, tell)
+        meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
         drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
         former, found = run.former, {name: dict[str, float]() for name in ("valid", "test", "baseline")}
         if world.first:
@@ -236,7 +236,7 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
             seen[name] = verdict(run.former, run.task, run.judges[name], run.parts[name].rows, tell, run.autocast)
             found[name] = seen[name].measures
     last = "test" if "test" in seen else "valid"
-    found["baseline"] = compared(run, last)
+    found["baseline"] = compared(run, last, tell)
     head = ["", *found[last]]
     named = {**found, f"TF-IDF + linear, {last}": found["baseline"]}
     rows = [
@@ -245,9 +245,13 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
         if values and name != "baseline"
     ]
     sections.append({"title": "Measures", "head": head, "rows": rows})
+    if quoted := signatures_of(run.task, seen[last]):
+        told = [[name, words] for name, words in quoted.items()]
+        sections.append({"title": "How they were computed", "head": ["measure", "signature"], "rows": told})
     sections += tables(run.task, run.former.labels, seen[last], run.parts[last].rows)
     (folder.path / "evaluation.json").write_text(
-        json.dumps({"measures": found, "sections": sections}, ensure_ascii=False, indent=1), encoding="utf-8"
+        json.dumps({"measures": found, "signatures": quoted, "sections": sections}, ensure_ascii=False, indent=1),
+        encoding="utf-8",
     )
     loss = run.text_loss(run.judges["valid"]) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
@@ -257,15 +261,15 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
     return found
 
 
-def compared(run: Lesson, part: str) -> dict[str, float]:
+def compared(run: Lesson, part: str, tell: Tell) -> dict[str, float]:
     """What a linear model over counted words gives on the same examples."""
-    if not run.tune.baseline or run.task.kind not in ("class", "many", "number"):
+    if not run.tune.baseline or run.task.name not in ("classify", "regress"):
         return {}
     try:
         from ..tasks.baseline import baseline
     except ImportError:
         return {}
-    return baseline(run.parts["train"].rows, run.parts[part].rows)
+    return baseline(run.parts["train"].rows, run.parts[part].rows, tell=tell)
 
 
 __all__ = ["Tuned", "Verdict", "finetune"]

@@ -18,6 +18,7 @@ from ..tasks import predict
 from ..tasks.encode import encode
 from ..tasks.encoded import Encoded
 from ..tasks.metrics import judge
+from ..tasks.overlap import signatures
 from ..tasks.reading import Reader
 from ..tasks.task import Task
 
@@ -41,9 +42,9 @@ def verdict(
 ) -> Verdict:
     """Ask a model about rows that are encoded in `goal`. `running` is entered around its passes."""
     if task.words:
-        return worded(former, task, rows)
+        return worded(former, task, rows, tell)
     if goal.kind == "text":
-        return written(former, task, goal.data, rows)
+        return written(former, task, goal.data, rows, tell)
     sums = [0.0, 0.0]
 
     def also(logits: Any, batch: Any) -> None:
@@ -138,28 +139,37 @@ READ: dict[str, Reading] = {"class": classes, "many": several, "number": numbers
                             "choice": choices}  # fmt: skip
 
 
-def worded(former: Former, task: Task, rows: Rows) -> Verdict:
+def worded(former: Former, task: Task, rows: Rows, tell: Tell | None = None) -> Verdict:
     """The label that a decoder is likeliest to write."""
     reader = Reader.of(former, task)
-    shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader))
+    shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
     truths, index = truths_of(task, rows), {label: i for i, label in enumerate(task.labels)}
     guesses = [task.labels[i] for i in shares.argmax(1)]
     sure = [float(share[index[t]]) for share, t in zip(shares, truths, strict=True)]
     return Verdict(truths, guesses, sure, judge(task.name, truths, guesses))
 
 
-def written(former: Former, task: Task, data: Encoded, rows: Rows) -> Verdict:
+def written(former: Former, task: Task, data: Encoded, rows: Rows, tell: Tell | None = None) -> Verdict:
     """What a decoder writes for each text."""
     assert former.tokenizer is not None
     tokenizer = former.tokenizer.target or former.tokenizer
     made: list[str] = [""] * len(data)
+    done = 0
     for some in predict.portions(data.sizes, predict.TOKENS.get(former.device.type, 4096)):
         sources = [data.ids[data.starts[i] : data.starts[i + 1]].tolist() for i in some]
         longest = min(task.output, 20 + 2 * max(map(len, sources)))
         for number, ids in zip(some, continue_ids(former, sources, longest, Options(temperature=0)), strict=True):
             made[number] = tokenizer.decode(ids).strip()
+        done += len(some)
+        if tell is not None:
+            tell("writing", done, len(data), "texts")
     truths = truths_of(task, rows)
     return Verdict(truths, made, measures=judge(task.name, truths, made))
+
+
+def signatures_of(task: Task, seen: Verdict) -> dict[str, str]:
+    """How measures that have variants were computed; to be quoted with them. Of BLEU and chrF, sacrebleu's words."""
+    return signatures(seen.truths, seen.guesses) if task.name == "translate" else {}
 
 
 Table = dict[str, Any]  # title, head, rows

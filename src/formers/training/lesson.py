@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -38,13 +39,13 @@ class Lesson:
         self, wanted: Wanted, parts: dict[str, Examples], path: Path, world: World, tell: Tell,
         say: Callable[[str], None],
     ):  # fmt: skip
-        self.parts, self.world, self.path = parts, world, path
+        self.parts, self.world, self.path, self.tell = parts, world, path, tell
         training = parts["train"]
         self.former, self.task = learner(
             wanted, task_for(wanted, training), labels_of(wanted, training), training.rows, path / "data", tell, say
         )
         self.reader, self.tune = Reader.of(self.former, self.task), wanted.tune
-        self.main = main_measure(self.task, wanted.tune.metric, parts["valid"])
+        self.main, self.seen = main_measure(self.task, wanted.tune.metric, parts["valid"]), math.nan
         data = encode(self.task, training.rows, self.reader, self.former.labels)
         self.answers = data.labels if self.task.kind == "tags" else data.answers
         self.goal = goal_of(self.former, self.task, data, wanted.tune, self.answers)
@@ -94,11 +95,11 @@ class Lesson:
         with self.trainer.averaged():
             seen = {"loss": self.text_loss(self.judges["valid"])} if self.task.kind == "text" else {}
             if not seen or self.task.words or self.main != "loss":  # to write texts takes long
-                found = verdict(
-                    self.former, self.task, self.judges["valid"], self.parts["valid"].rows, running=self.autocast
-                )
+                told = (self.parts["valid"].rows, slowly(self.tell), self.autocast)
+                found = verdict(self.former, self.task, self.judges["valid"], *told)
                 seen = {"loss": found.loss, **seen, **found.measures}
-        seen["cost"] = cost(self.main, seen[self.main])
+        self.seen = seen[self.main]
+        seen["cost"] = cost(self.main, self.seen)
         self.patient(seen["cost"])
         return seen
 
@@ -111,6 +112,10 @@ class Lesson:
             self.former.model, goal, (trimmed(batch) for batch, _ in some), self.trainer.forward, device=device
         )
         return found.all[goal.part]
+
+    def latest(self) -> str:
+        """What the last look at held-out examples has shown, in words."""
+        return "" if math.isnan(self.seen) else f"held-out {self.main} {self.seen:.3f}"
 
     def patient(self, cost: float) -> None:
         """End the run if no look of the last few was better than those before."""
@@ -139,6 +144,17 @@ def main_measure(task: Task, named: str | None, held: Examples) -> str:
     if named not in (None, "loss", *known):
         raise Error(f"there is no measure {named!r}", fix=f"choose {', '.join(known)} or loss")
     return named or known[0]
+
+
+def slowly(tell: Tell, quiet: float = 2.0) -> Tell:
+    """The same, but silent at first: what takes a moment only is not worth a word."""
+    began = time.monotonic()
+
+    def later(what: str, done: int, of: int, detail: str) -> None:
+        if time.monotonic() - began > quiet:
+            tell(what, done, of, detail)
+
+    return later
 
 
 def trimmed(batch: Batch) -> Batch:

@@ -71,7 +71,8 @@ def held_out(examples: Examples, share: float) -> dict[str, Examples]:
     for number in shuffled(len(groups), 0, 0, 0x4E1D).tolist():
         if len(out) + len(groups[number]) <= size:
             out.update(groups[number])
-    out = out or set(min(groups, key=lambda group: len(group)))
+    smallest: list[int] = min(groups, key=len)
+    out = out or {*smallest}
     words = f"{len(out):,} of the training examples, held out"
     if len(groups) < len(rows):
         words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is learnt from"
