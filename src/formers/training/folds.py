@@ -97,9 +97,7 @@ def compare(
             raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
         start = settings.get("train.seed", first)
         for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
-            name = "-".join([*(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()),
-                             *([] if "train.seed" in settings else [f"seed{seed}"]),
-                             *([f"fold{fold + 1}"] if folds else [])])  # fmt: skip
+            name = named(settings, seed, fold + 1 if folds else None)
             say(f"run {name}")
             learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
             given = {**(overrides or {}), **settings, "train.seed": seed}
@@ -122,6 +120,13 @@ def compare(
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
     put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
     return made
+
+
+def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
+    """The folder of a run: lr=0.001-seed0-fold1."""
+    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()]
+    parts += [] if "train.seed" in settings else [f"seed{seed}"]
+    return "-".join([*parts, *([] if fold is None else [f"fold{fold}"])])
 
 
 def first_seed(overrides: Mapping[str, Any], how: Mapping[str, Any]) -> int:
