@@ -437,6 +437,8 @@ def test_seeds_begin_with_the_one_that_is_given(tmp_path):
     assert seeds("b") == [3, 5]
     compare("textcnn", ROWS, out=tmp_path / "c", overrides=SMALL, config={"train": {"seed": 4}})
     assert seeds("c") == [4]
+    with pytest.raises(Error, match=r"train\.seed"):
+        compare("textcnn", ROWS, sweep="seed=a", out=tmp_path / "d", overrides=SMALL)
     with pytest.raises(Error, match="a sweep over seeds has its seeds already"):
         compare("textcnn", ROWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, coerce
 from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
@@ -95,7 +95,7 @@ def compare(
         runs = []
         if "train.seed" in settings and seeds > 1:
             raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
-        start = settings.get("train.seed", first)
+        start = coerce(settings.get("train.seed", first), int, "train.seed")
         for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
             name = named(settings, seed, fold + 1 if folds else None)
             say(f"run {name}")
