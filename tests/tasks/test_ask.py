@@ -116,6 +116,12 @@ def test_answers_stand_in_their_context():
         former.answer("where?", context, long="error")
     with pytest.raises(Error, match="question 1 has no context"):
         former.answer(["who?"])
+    for best in (0, -1):
+        with pytest.raises(Error, match=f"there are no {best} best answers"):
+            former.answer("where?", context, best=best)
+    assert former.answer("where?", context).probability == pytest.approx(
+        former.answer("where?", context, best=5)[0].probability
+    ), "of five, though one is asked for"
 
 
 def test_the_best_span_is_the_best_of_all():
@@ -146,6 +152,9 @@ def test_choices():
         former.choose(" ".join(TEXT), ["one", "two"], long="error")
     with pytest.raises(Error, match=r"question 1 has 1 choice\(s\)"):
         former.choose("Anna", ["one"])
+    for odd in (["a", "b"], [("a", "b")], ["Anna lives"]):
+        with pytest.raises(Error, match="question 1 has no choices"):
+            former.choose(odd)
 
 
 def test_a_model_of_another_kind_says_what_to_do():

@@ -26,6 +26,12 @@ def test_classes_are_learned_whatever_the_form_of_hangul():
     assert Linear(ROWS).sure(asked).sum(1) == pytest.approx(1)
 
 
+def test_a_baseline_tells_how_far_it_is():
+    told = []
+    baseline(ROWS[:24], ROWS[24:], tell=lambda *what: told.append(what[:3]))
+    assert told == [("baseline", i, 3) for i in range(4)]
+
+
 def test_numbers_pairs_and_several_labels():
     near = [{"text": f"a cat {w}", "other": f"a cat {w}", "label": 5.0} for w in "bcdefgh"]
     far = [{"text": f"a cat {w}", "other": f"the dog {w}{w}", "label": 0.0} for w in "bcdefgh"]

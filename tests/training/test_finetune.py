@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,11 +17,15 @@ from formers.interop.directory import save
 from formers.nn import lora
 from formers.registry import MEMBERS
 from formers.tasks.examples import read_examples
+from formers.tasks.metrics import cost
 from formers.tasks.task import Task
 from formers.training import freedom
-from formers.training.folds import combinations, compare
+from formers.training.folds import combinations, compare, parted
 from formers.training.judging import Verdict, tables
+from formers.training.lesson import Lesson
+from formers.training.parts import drawn, held_out
 from formers.training.runs import Folder, Stopped, summary
+from formers.training.tuning import Tune
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
 ROWS = [
@@ -112,6 +117,59 @@ def test_patience_ends_a_run(tmp_path):
     run = tune(out=tmp_path, epochs=50, checks=1, patience=2, lr=0.0)
     looks = [row for row in run.history if "held" in row]
     assert len(looks) == 3, "the first, and two that were no better"
+
+
+@pytest.mark.parametrize("metric", ["mse", "pearson"])
+def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_path, metric):
+    """With a rate that is far too high, the error of later looks is not the smallest one."""
+    run = tune(rows=RATED, valid=RATED[:16], task="regress", metric=metric, epochs=6, checks=1, lr=3e-2, out=tmp_path)
+    seen = [row["held"][metric] for row in run.history if "held" in row]
+    best = (min if metric == "mse" else max)(seen)
+    assert len({round(value, 6) for value in seen}) > 2
+    assert run.valid[metric] == pytest.approx(best, abs=1e-4)
+
+
+def test_patience_knows_which_measures_are_to_be_low(tmp_path):
+    lesson = Lesson.__new__(Lesson)
+    lesson.path, lesson.tune, lesson.trainer = tmp_path, Tune(patience=2), SimpleNamespace(enough=False)
+    errors = [3.0, 2.0, 1.0]
+    lines = [json.dumps({"step": i, "held": {"cost": cost("mse", e)}}) for i, e in enumerate(errors)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    lesson.patient(cost("mse", 0.5))
+    assert not lesson.trainer.enough, "it gets better"
+    lesson.patient(cost("mse", 1.5))
+    assert not lesson.trainer.enough
+    (tmp_path / "metrics.jsonl").write_text("\n".join([*lines, json.dumps({"step": 3, "held": {"cost": 2.0}})]) + "\n")
+    lesson.patient(cost("mse", 1.5))
+    assert lesson.trainer.enough
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "known"),
+    [
+        ("classify", ROWS, "accuracy, f1_macro, matthews or loss"),
+        ("regress", RATED, "spearman, pearson, mse, mae or loss"),
+        ("tag", [{"words": ["Anna", "in", "Rome"], "tags": ["B-P", "O", "B-L"]}] * 8, "f1, precision, recall"),
+        ("choose", [{"text": "he ate with", "choices": ["a cloud", "a spoon"], "label": 1}] * 8, "accuracy"),
+        ("answer", [{"question": "where", "context": "in Rome", "answers": ["Rome"]}] * 8, "f1, exact or loss"),
+        ("translate", [{"text": "one two", "target": "eins zwei"}] * 8, "bleu, chrf or loss"),
+        ("summarise", [{"text": "one two", "target": "eins"}] * 8, "rougeL, rouge1, rouge2 or loss"),
+    ],
+)
+def test_an_unknown_measure_is_refused_before_anything_is_learnt(tmp_path, task, rows, known):
+    family = "transformer" if task in ("translate", "summarise") else "bert"
+    sizes = TINY if family == "bert" else {"dim": 32, "layers": 1}
+    with pytest.raises(Error, match=f"there is no measure 'colour'. Choose {known}"):
+        tune(family, rows, rows[:4], task=task, metric="colour", sizes=sizes, out=tmp_path)
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_texts_are_written_at_every_look_if_their_measure_decides(tmp_path):
+    rows = [{"text": f"one {i}", "target": f"eins {i}"} for i in range(8)]
+    run = tune("transformer", rows, rows[:4], task="translate", metric="chrf", sizes={"dim": 32, "layers": 1},
+               output=8, out=tmp_path)  # fmt: skip
+    looks = [row["held"] for row in run.history if "held" in row]
+    assert all(look["cost"] == -look["chrf"] for look in looks)
 
 
 def test_a_number_is_learnt(tmp_path, checkpoint):
@@ -230,7 +288,13 @@ def test_labels_as_words_behind_a_prefix(tmp_path, family):
         "t5": {"epochs": 15, "lr": 5e-2, "sizes": small},
         "bart": {"epochs": 50, "lr": 3e-3, "sizes": {"dim": 32, "layers": 1}},
     }
-    run = tune(family, text=True, prefix="sentiment: ", patience=0, out=tmp_path, **how[family])
+    told = []
+    run = tune(family, text=True, prefix="sentiment: ", patience=0, out=tmp_path, tell=lambda *t: told.append(t),
+               **how[family])  # fmt: skip
+    assert 0 <= run.baseline["accuracy"] <= 1
+    assert ("reading", 32, 32, "labels") in told, "two labels for each of sixteen texts"
+    assert any(what == "training" and "held-out accuracy " in more for what, _, _, more in told)
+    assert not any("perplexity" in more for *_, more in told)
     former = formers.load(tmp_path / "model")
     found = former.classify(ASKED)
     assert former.head == "lm"
@@ -260,6 +324,8 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
         formers.finetune("gpt2", file, task="lm", out=tmp_path / "two")
     swept = compare(checkpoint, file, task="lm", sweep="lr=3e-3,0.0 epochs=2", out=tmp_path / "sweep", length=16)
     assert swept.trials[0].settings["train.lr"] == 3e-3, "the lower perplexity is the better one"
+    with pytest.raises(Error, match="the run here has tune.batch 32, not 8"):
+        compare(checkpoint, file, task="lm", sweep="lr=3e-3,0.0 epochs=2", out=tmp_path / "sweep", length=16, batch=8)
     with pytest.raises(Error, match="tune.lora is nothing that"):
         formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
 
@@ -301,12 +367,26 @@ def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
 
 
 @pytest.mark.parametrize("family", ["transformer", pytest.param("seq2seq", marks=pytest.mark.full)])
-def test_pairs_are_translated(tmp_path, family):
+def test_pairs_are_translated(tmp_path, family, capsys):
+    from formers.cli.main import main
+
+    told = []
     words = {"one": "eins", "two": "zwei", "three": "drei", "four": "vier"}
     rows = [{"text": f"{a} {b}", "target": f"{words[a]} {words[b]}"} for a in words for b in words] * 3
     run = tune(family, rows, rows[:16], task="translate", epochs=40, patience=0, lr=5e-3,
-               sizes={"dim": 32, "layers": 1, "dropout": 0.0}, schedule="linear", out=tmp_path)  # fmt: skip
+               sizes={"dim": 32, "layers": 1, "dropout": 0.0}, schedule="linear", out=tmp_path,
+               tell=lambda *t: told.append(t))  # fmt: skip
     assert run.valid["bleu"] > 50 or run.valid["chrf"] > 80
+    assert ("writing", 16, 16, "texts") in told
+    quoted = json.loads((tmp_path / "evaluation.json").read_text())["signatures"]
+    assert quoted["bleu"].startswith("nrefs:1|case:mixed")
+    assert quoted["chrf"] in (tmp_path / "report.md").read_text().replace("\\|", "|")
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("\n".join(json.dumps(row) for row in rows[:4]), encoding="utf-8")
+    with pytest.raises(SystemExit) as end:
+        main(["evaluate", str(tmp_path), "--data", str(file), "--as-json"])
+    assert not end.value.code
+    assert json.loads(capsys.readouterr().out)["signatures"] == quoted
 
 
 def test_folds_seeds_and_sweeps(tmp_path):
@@ -323,6 +403,124 @@ def test_folds_seeds_and_sweeps(tmp_path):
     assert sorted(row["text"] for row in held) == sorted(row["text"] for row in ROWS), "each row is tested once"
     again = compare("textcnn", ROWS, folds=3, sweep="lr=1e-3,1e-2", out=tmp_path, overrides=given)
     assert again == made, "runs that are done are read"
+
+
+def test_labels_of_the_test_are_looked_at_before_anything_is_learnt(tmp_path):
+    odd = [{"text": "a film", "label": "new"}]
+    with pytest.raises(Error, match="the test examples: the label 'new' was not seen in training"):
+        tune(test=odd, out=tmp_path / "a")
+    with pytest.raises(Error, match="the test examples: the label 'new' was not seen in training"):
+        tune("t5", test=odd, text=True, sizes={"dim": 32, "layers": 1, "heads": 2, "ff": 64}, out=tmp_path / "b")
+    assert not list(tmp_path.glob("*/run.json")), "the run can begin again with other examples"
+
+
+SMALL = {"tune.epochs": 1, "model.embed": 16, "model.filters": 8}
+
+
+def test_folds_know_the_labels_of_all(tmp_path):
+    rows = [*ROWS, {"text": "nobody knows", "label": "rare"}]
+    made = compare("textcnn", rows, folds=3, out=tmp_path, overrides=SMALL)
+    assert len(made.trials[0].runs) == 3
+    for run in tmp_path.glob("seed0-fold*"):
+        assert formers.load(run / "model").labels == ("no", "rare", "yes")
+        assert formers.finetune(out=run, resume=True).former.labels == ("no", "rare", "yes")
+
+
+def test_seeds_begin_with_the_one_that_is_given(tmp_path):
+    def seeds(name):
+        runs = sorted((tmp_path / name).glob("*/run.json"))
+        return [json.loads(run.read_text())["asked"]["train"]["seed"] for run in runs]
+
+    compare("textcnn", ROWS, seeds=2, out=tmp_path / "a", overrides={**SMALL, "train.seed": 7})
+    assert seeds("a") == [7, 8]
+    compare("textcnn", ROWS, sweep="seed=3,5", out=tmp_path / "b", overrides=SMALL)
+    assert seeds("b") == [3, 5]
+    compare("textcnn", ROWS, out=tmp_path / "c", overrides=SMALL, config={"train": {"seed": 4}})
+    assert seeds("c") == [4]
+    with pytest.raises(Error, match=r"train\.seed"):
+        compare("textcnn", ROWS, sweep="seed=a", out=tmp_path / "d", overrides=SMALL)
+    with pytest.raises(Error, match="a sweep over seeds has its seeds already"):
+        compare("textcnn", ROWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        ({"overrides": {**SMALL, "tune.epochs": 2}}, "the run here has tune.epochs 1.0, not 2"),
+        ({"overrides": {**SMALL, "train.lr": 0.1}}, r"the run here has train.lr 0.001, not 0.1"),
+        ({"overrides": {**SMALL, "model.filters": 9}}, "the run here has model.filters 8, not 9"),
+        ({"train": ROWS[:-1]}, "the run here has other train examples"),
+        ({"test": ROWS[:5]}, "the run here has other test examples"),
+    ],
+)
+def test_old_results_are_not_shown_as_new(tmp_path, change, match):
+    asked = {"train": ROWS, "overrides": SMALL, "out": tmp_path}
+    compare("textcnn", **asked)
+    compare("textcnn", **asked)
+    with pytest.raises(Error, match=match):
+        compare("textcnn", **{**asked, **change})
+
+
+def test_a_run_goes_on_without_the_examples_that_it_was_given(tmp_path):
+    """Under names of their own, fewer than there were, and with a column whose name says something else."""
+    frame = pytest.importorskip("pandas").DataFrame(
+        [{"held out": row["text"] + ("\u2028" if i % 2 else ""), "class": row["label"]} for i, row in enumerate(ROWS)]
+    )
+    given = {"columns": {"text": "held out", "label": "class"}, "limit": 40, "epochs": 3}
+    whole = tune("textcnn", frame, None, sizes={"embed": 16, "filters": 8}, out=tmp_path / "whole", **given)
+
+    def hook(line):
+        if line["step"] == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune("textcnn", frame, None, sizes={"embed": 16, "filters": 8}, out=tmp_path / "cut", hook=hook, **given)
+    again = formers.finetune(out=tmp_path / "cut", resume=True)
+    assert again.valid == whole.valid
+    for a, b in zip(whole.former.model.parameters(), again.former.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+QUESTIONS = [
+    {"question": f"who is number {i}?", "context": f"This is text {i % 30}. Anna is here.", "answers": ["Anna"]}
+    for i in range(150)
+]
+
+
+def test_no_context_is_learnt_from_and_asked_about():
+    whole = read_examples(QUESTIONS)
+    parts = held_out(whole, 0.1)
+    learnt, asked = ({row["context"] for row in parts[name].rows} for name in ("train", "valid"))
+    assert not learnt & asked
+    assert len(parts["valid"].rows) == 15
+    assert "none of their 3 contexts is learnt from" in parts["valid"].said
+    folds = [parted(whole, 4, i) for i in range(4)]
+    for train, test in folds:
+        assert not {row["context"] for row in train.rows} & {row["context"] for row in test.rows}
+        assert len(train) + len(test) == 150
+    assert sorted(len(test) for _, test in folds) == [35, 35, 40, 40]
+    one = read_examples([{**row, "context": "Anna"} for row in QUESTIONS])
+    assert len(held_out(one, 0.1)["valid"]) == 15, "of one context there is nothing else to do"
+    with pytest.raises(Error, match="30 contexts do not make 40 folds"):
+        parted(whole, 40, 0)
+
+
+def test_choices_about_one_text_stay_together():
+    rows = [{"text": f"story {i // 4}", "choices": [f"a{i}", f"b{i}"], "label": i % 2} for i in range(120)]
+    parts = held_out(read_examples(rows), 0.1)
+    assert not {row["text"] for row in parts["train"].rows} & {row["text"] for row in parts["valid"].rows}
+    same = [{**row, "text": f"choose {i % 3}"} for i, row in enumerate(rows)]
+    assert len(held_out(read_examples(same), 0.1)["valid"]) == 12, "three texts for all are instructions"
+
+
+def test_a_limit_takes_of_everything(tmp_path):
+    rows = sorted(ROWS, key=lambda row: row["label"])
+    some = drawn(read_examples(rows), 20)
+    labels = [row["label"] for row in some.rows]
+    assert 5 <= labels.count("yes") <= 15
+    assert labels == sorted(labels), "in their order"
+    assert some == drawn(read_examples(rows), 20)
+    assert len(drawn(read_examples(rows), 100)) == len(rows)
 
 
 @pytest.mark.full

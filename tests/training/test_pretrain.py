@@ -319,6 +319,14 @@ def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     assert " times the " in rows["same bits"]
 
 
+def test_torch_is_not_asked_for_what_is_so_already(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "use_deterministic_algorithms", asked.append)
+    with deterministic(False):
+        pass
+    assert asked == []
+
+
 def test_an_operation_that_never_gives_the_same_bits_is_one_line():
     words = "cumsum_cuda_kernel does not have a deterministic implementation"
     with pytest.raises(Error, match=r"not every operation gives the same bits here \(cumsum_cuda"), deterministic(True):

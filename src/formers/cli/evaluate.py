@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
@@ -64,12 +64,16 @@ def evaluate(
     with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
         former = ready(model, tell)
         how = {"batch": batch, "stride": stride, "memory": memory} if speaks(former) and kind != "task" else {}
-        more = {"tell": tell} if how else {}
-        found = measure(former, data, kind, columns=columns, skip=skip, encoding=encoding, limit=limit, **how, **more)
+        more: dict[str, Any] = {**how, "tell": tell}
+        found = measure(former, data, kind, columns=columns, skip=skip, encoding=encoding, limit=limit, **more)
     console = Console(highlight=False, soft_wrap=True)
     if as_json:
-        console.print(json.dumps({"kind": found.kind, "examples": found.examples, **found.measures}), markup=False)
+        quoted = {"signatures": found.signatures} if found.signatures else {}
+        said = {"kind": found.kind, "examples": found.examples, **found.measures, **quoted}
+        console.print(json.dumps(said), markup=False)
         return
     console.print(f"{found.kind}, {found.examples:,} examples ({found.said})", markup=False)
     for name, value in found.measures.items():
         console.print(f"{name:<18} {value:,.0f}" if value > 1e4 else f"{name:<18} {value:.4f}", markup=False)
+    for name, words in found.signatures.items():
+        console.print(f"{name:<18} {words}", markup=False)

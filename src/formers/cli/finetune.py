@@ -81,7 +81,7 @@ def finetune(
     folds
         Learn so many times, each time judged by another part of the examples.
     seeds
-        Learn with so many seeds.
+        Learn with so many seeds, from --seed on.
     sweep
         Learn with each combination of settings: "lr=1e-4,3e-4 batch=16,32".
     resume

@@ -72,7 +72,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
     about = Folder(run).about()
     asked, store = about["asked"], run / "data" / "store"
     if "task" in asked:
-        return rerun_task(run, asked, out, device)
+        return rerun_task(run, about, out, device)
     given = {} if asked["data"]["source"] or not store.is_dir() else {"data.source": [str(store)]}
     if not asked["data"]["source"] and not given:
         raise Error(
@@ -81,13 +81,14 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
     train(asked["family"], given, out, asked, False, device, False, {"same": about["data"]})
 
 
-def rerun_task(run: Path, asked: dict[str, Any], out: Path, device: str | None) -> None:
+def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None) -> None:
     """Fine-tune once more; examples that came out of memory are in the run's folder."""
     from ..training.finetune import finetune
+    from ..training.parts import PARTS, read_kept
     from .progress import progress
 
-    parts = {name: run / "data" / f"{name}.jsonl" for name in ("train", "valid", "test")}
-    given: dict[str, Any] = {name: file if file.is_file() else asked["data"][name] for name, file in parts.items()}
+    asked, labels = about["asked"], about["data"].get("labels", ())
+    given: dict[str, Any] = {name: read_kept(run, name, asked["task"], labels) or asked["data"][name] for name in PARTS}
     model = asked["source"] or asked["preset"] or asked["family"]
     with progress(Console(stderr=True, highlight=False, soft_wrap=True), "finetune") as tell:
         done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)

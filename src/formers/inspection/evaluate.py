@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Tell
@@ -28,6 +28,7 @@ class Worth:
     examples: int
     said: str
     measures: dict[str, float]
+    signatures: dict[str, str] = field(default_factory=dict)  # how BLEU and chrF were computed
 
 
 def score(former: Former, texts: Any, **how: Any) -> Any:
@@ -57,7 +58,7 @@ def evaluate(
         raise Error(f"there is no measure {kind!r}", fix="choose " + ", ".join(KINDS))
     kind = kind or kind_of(former, data, columns, reading)
     if kind == "task":
-        return by_task(former, data, columns, limit, **reading)
+        return by_task(former, data, columns, limit, how.get("tell"), **reading)
     if kind == "pairs":
         table, sides = sided(data, columns, reading)
         sentences = two_sides(table, sides)[:limit]
@@ -199,12 +200,14 @@ def cloze(former: Former, texts: Sequence[str], **how: Any) -> dict[str, float]:
     }
 
 
-def by_task(former: Former, data: Any, columns: Any, limit: int | None, **reading: Any) -> Worth:
+def by_task(
+    former: Former, data: Any, columns: Any, limit: int | None, tell: Tell | None, **reading: Any
+) -> Worth:  # fmt: skip
     """A fine-tuned model, by the measures of its task."""
     from ..tasks.encode import encode
     from ..tasks.reading import Reader
     from ..tasks.task import task_of
-    from ..training.judging import verdict
+    from ..training.judging import signatures_of, verdict
     from ..training.learner import goal_of
     from ..training.tuning import Tune
 
@@ -214,5 +217,5 @@ def by_task(former: Former, data: Any, columns: Any, limit: int | None, **readin
     coded = encode(task, found.rows, Reader.of(former, task), former.labels)
     answers = coded.labels if task.kind == "tags" else coded.answers
     goal = goal_of(former, task, coded, Tune(), answers, train=False)
-    seen = verdict(former, task, goal, found.rows)
-    return Worth(found.task, len(found.rows), found.said, seen.measures)
+    seen = verdict(former, task, goal, found.rows, tell)
+    return Worth(found.task, len(found.rows), found.said, seen.measures, signatures_of(task, seen))

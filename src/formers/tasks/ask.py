@@ -41,7 +41,7 @@ class Word:
 @dataclass(frozen=True)
 class Answer:
     """A place of a context, context[start:end], that answers a question; start -1 and no text: there is no answer.
-    Probabilities are shares among the `best` that were asked for."""
+    Probabilities are shares among the likeliest: five, or as many as were asked for, if those are more."""
 
     text: str
     start: int
@@ -88,7 +88,7 @@ def read(former: Any, task: Task, rows: list[dict[str, Any]], tell: Tell | None)
     """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
     reader = Reader.of(former, task)
     if task.words:
-        return predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader))
+        return predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
     data = encode(task, rows, reader, former.labels)
     return predict.whole(task, data, predict.outputs(former, data, predict.part_of(former, task), tell))
 
@@ -139,6 +139,8 @@ def answer(
     """
     task = asked(former, "answer", long)
     task = task if abstain is None else dataclasses.replace(task, abstains=abstain)
+    if best < 1:
+        raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
     one = isinstance(question, str)
     pairs = [(question, context)] if one else list(question)
     rows = []
@@ -169,9 +171,11 @@ def choose(
     one = isinstance(question, str)
     pairs = [(question, choices)] if one else list(question)
     rows = []
-    for number, (text, some) in enumerate(pairs):
-        check(text, number)
-        rows.append({"text": text, "choices": list(some or ())})
+    for number, pair in enumerate(pairs):
+        if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or isinstance(pair[1], str):
+            raise Error(f"question {number + 1} has no choices", fix="give choose(question, choices), or pairs of them")
+        check(pair[0], number)
+        rows.append({"text": pair[0], "choices": list(pair[1] or ())})
     data = encode(task, rows, Reader.of(former, task), ())
     said = predict.outputs(former, data, predict.part_of(former, task), tell)
     made = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..config import Tell
 from ..errors import Error
 from ..text.normalise import composed
 from .metrics import is_several, judge
@@ -16,17 +17,19 @@ WIDEST = 400_000  # n-grams of each kind
 Row = dict[str, Any]
 
 
-def baseline(train: Sequence[Row], valid: Sequence[Row], **more: Any) -> dict[str, float]:
+def baseline(train: Sequence[Row], valid: Sequence[Row], tell: Tell = lambda *_: None, **more: Any) -> dict[str, float]:
     """The measures that a linear model over n-grams reaches on `valid`; rows are those of classify or regress."""
-    model = Linear(train)
-    return judge(model.task, [row["label"] for row in valid], model.guess(valid), **more)
+    model = Linear(train, tell)
+    guesses = model.guess(valid)
+    tell("baseline", 3, 3, "TF-IDF + linear")
+    return judge(model.task, [row["label"] for row in valid], guesses, **more)
 
 
 class Linear:
     """TF-IDF of words (1 and 2) and of characters inside words (2 to 4, which is what Korean particles and verb ends
     need), with logistic regression, or ridge regression for numbers. Of pairs, both sides and what they share."""
 
-    def __init__(self, train: Sequence[Row]):
+    def __init__(self, train: Sequence[Row], tell: Tell = lambda *_: None):
         need()
         from sklearn.feature_extraction.text import TfidfVectorizer
         from sklearn.pipeline import make_union
@@ -51,9 +54,12 @@ class Linear:
         self.pairs = any(row.get("other") is not None for row in train)
         self.several = any(map(is_several, labels))
         self.task = "regress" if all(isinstance(v, float | int) for v in labels) else "classify"
+        tell("baseline", 0, 3, "TF-IDF: n-grams are counted")
         self.grams.fit([text for row in train for text in self.sides(row)])
         self.labels: list[Any] = []
+        tell("baseline", 1, 3, "TF-IDF: a linear model learns")
         self.learn(self.features(train), labels)
+        tell("baseline", 2, 3, "TF-IDF: it guesses")
 
     def learn(self, features: Any, labels: list[Any]) -> None:
         """Fit the linear model."""

@@ -32,6 +32,7 @@ class Examples:
     said: str
     labels: tuple[str, ...] = ()
     several: bool = False  # a row may have several labels
+    places: tuple[int, ...] = ()  # where the rows stood, if they were taken out of others
 
     def __len__(self) -> int:
         return len(self.rows)

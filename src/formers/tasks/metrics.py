@@ -15,6 +15,13 @@ from ..errors import Error
 from .entities import entities
 from .overlap import bleu, questions, rouge
 
+LOW = ("loss", "perplexity", "mse", "mae")  # the measures that are better when they are low; all others when high
+
+
+def cost(name: str, value: float) -> float:
+    """A measure as what is to be low, whichever it is."""
+    return value if name in LOW else -value
+
 
 def judge(task: str, truths: Sequence[Any], guesses: Sequence[Any], **more: Any) -> dict[str, float]:
     """The measures of a task; the first is the one to choose by.

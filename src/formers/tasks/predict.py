@@ -76,11 +76,11 @@ def whole(task: Task, data: Encoded, said: Sequence[np.ndarray]) -> np.ndarray:
 
 @torch.no_grad()
 def label_words(
-    former: Any, rows: Sequence[Any], labels: Sequence[str], encode: Callable[[Any], Encoded]
+    former: Any, rows: Sequence[Any], labels: Sequence[str], encode: Callable[[Any], Encoded], tell: Tell | None = None
 ) -> np.ndarray:
     """(rows, labels) how likely a decoder is to write each label behind a text, as shares of all labels."""
     data = encode([{**row, "label": label} for row in rows for label in labels])
-    found, start = np.zeros(len(data)), start_token(former.config)
+    found, start, done = np.zeros(len(data)), start_token(former.config), 0
     was = former.model.training
     former.model.eval()
     for some in portions(data.sizes, TOKENS.get(former.device.type, TOKENS["cpu"])):
@@ -89,6 +89,9 @@ def label_words(
         each = scores.gather(1, batch.labels[:, None])[:, 0]
         total = torch.zeros(len(some), device=each.device).index_add(0, batch.layout.document, each)
         found[some] = total.cpu().numpy()
+        done += len(some)
+        if tell is not None:
+            tell("reading", done, len(data), "labels")
     former.model.train(was)
     return softmax(found.reshape(len(rows), len(labels)))
 

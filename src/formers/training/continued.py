@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -48,6 +49,7 @@ def continued(
     if by_path(held):
         held, plain["data.held"] = None, [str(held)]
     if resume and out is not None and (Path(out) / "run.json").is_file():
+        same_text(Path(out), {k: v for k, v in single.items() if k in TUNED}, {}, "leave it out")
         return pretrain(None, text, out=out, resume=True, held=held, overrides=plain, **how)
     if model is None or text is None:
         raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
@@ -76,6 +78,8 @@ def schedule(
         save_tokenizer(former.tokenizer, path / "data" / "tokenizer")
     told = {name: single.get(f"tune.{name}", getattr(Tune(), name)) for name in ("epochs", "batch", "warm", "checks")}
     length = single.get("tune.length") or window(former.config)
+    (path / "data").mkdir(parents=True, exist_ok=True)
+    (path / "data" / "tune.json").write_text(json.dumps({**told, "length": length}), encoding="utf-8")
     files = {"data.source": [str(text)]} if by_path(text) else {}
     asked = configure(former.family, config, {**files, **plain, "train.length": 1}, init=source)
     found = material(asked.family, asked.data, path / "data", None if files else text, None, held, tell)
@@ -90,6 +94,17 @@ def schedule(
         "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr,
         "train.schedule": "linear",
     }  # fmt: skip
+
+
+def same_text(path: Path, given: Mapping[str, Any], asked: Mapping[str, Any], fix: str) -> None:
+    """Refuse settings that are not those of the run in a folder: `asked` is its run.json's."""
+    file = path / "data" / "tune.json"
+    tables = {**asked, "tune": json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}}
+    for key, value in given.items():
+        table, _, name = SAME.get(key, key).partition(".")
+        was = tables.get(table, {}).get(name, value)
+        if was != json.loads(json.dumps(value)) and key not in ("data.train", "data.valid"):  # text has a fingerprint
+            raise Error(f"the run here has {key} {was}, not {value}", where=path, fix=fix)
 
 
 def measures(score: Score | None) -> dict[str, float]:

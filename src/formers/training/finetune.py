@@ -19,10 +19,10 @@ from ..errors import Error
 from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
-from .continued import continued, is_text, measures
+from .continued import continued, is_text, measures, same_text
 from .distributed import arranged, company, together
 from .freedom import settled
-from .judging import Verdict, tables, verdict
+from .judging import Verdict, signatures_of, tables, verdict
 from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
@@ -107,7 +107,7 @@ def finetune(
         if world.first:
             remember(folder, run, before)
         say(run.words())
-        meter = Meter(run.trainer, tell)
+        meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
         drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
         former, found = run.former, {name: dict[str, float]() for name in ("valid", "test", "baseline")}
         if world.first:
@@ -170,7 +170,10 @@ def understood(
         family, source, named = find(str(model))
         family = family or family_of(str(source))
     first = configure(family, source, named, task or "classify", told, given)
-    parts = read_parts(first.data, task, sources, columns, path)
+    parts = read_parts(first.data, task, sources, columns, None if before is None else path)
+    labels = () if before is None else before["data"].get("labels", ())
+    if set(parts["train"].labels) <= set(labels):  # folds know the labels of all, datasets have an order of their own
+        parts["train"] = dataclasses.replace(parts["train"], labels=tuple(labels))
     return configure(family, source, named, parts["train"].task, told, given), parts
 
 
@@ -186,8 +189,41 @@ def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None) -> None
     data = {
         "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
         "tokens": int(run.goal.data.starts[-1]), "documents": len(run.parts["train"].rows),
+        "labels": list(run.parts["train"].labels),
     }  # fmt: skip
-    folder.describe({**(before or {}), "asked": run.asked.table(), "data": data, "machine": machine(run.world)})
+    about = {"asked": run.asked.table(), "chosen": list(run.asked.chosen), "data": data, "machine": machine(run.world)}
+    folder.describe({**(before or {}), **about})
+
+
+SCHEDULED = ("length", "tokens", "steps", "check", "save", "warmup", "lr")  # the examples say, if nobody else does
+EITHER = ("workers", "compile", "checkpointing", "parallel")  # settings of which the results say nothing
+
+
+def same(
+    path: Path, model: Any, train: Any, valid: Any, *, test: Any, task: str | None, columns: Any,
+    overrides: Mapping[str, Any], config: Any = None, device: Any = None, hook: Any = None, **settings: Any,
+) -> None:  # fmt: skip
+    """Refuse a run that was asked for something else, or has learnt from other examples, than what is asked now."""
+    about, sources = Folder(path).about(), {"train": train, "valid": valid, "test": test}
+    given = single(settings, overrides, sources, columns)
+    fix = "choose another --out, or remove this run"
+    if task == "lm":
+        return same_text(path, given, about["asked"], fix)
+    wanted, parts = understood(model, task, sources, columns, config, given, None, path)
+    marks = {name: identity(part) for name, part in parts.items()}
+    for name in PARTS:
+        if marks.get(name) != about["data"]["examples"].get(name):
+            raise Error(f"the run here has other {name} examples", where=path, fix=fix)
+    now, then = json.loads(json.dumps(wanted.table())), about["asked"]
+    kept = {key for side in (wanted.chosen, about.get("chosen", ())) for key in side}
+    free = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in (*EITHER, *{*SCHEDULED} - kept))}
+    for key in ("family", "source", "preset", "task"):
+        if now[key] != then[key]:
+            raise Error(f"the run here has {key} {then[key]}, not {now[key]}", where=path, fix=fix)
+    before, after = ({f"{t}.{name}": value for t in TABLES for name, value in side[t].items()} for side in (then, now))
+    for key in sorted({*before, *after} - free):
+        if before.get(key) != after.get(key):
+            raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
 def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict[str, float]]:
@@ -197,11 +233,10 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
     seen: dict[str, Verdict] = {}
     for name in ("valid", "test"):
         if name in run.parts:
-            goal = run.judge if name == "valid" else run.examples("test")
-            seen[name] = verdict(run.former, run.task, goal, run.parts[name].rows, tell, run.autocast)
+            seen[name] = verdict(run.former, run.task, run.judges[name], run.parts[name].rows, tell, run.autocast)
             found[name] = seen[name].measures
     last = "test" if "test" in seen else "valid"
-    found["baseline"] = compared(run, last)
+    found["baseline"] = compared(run, last, tell)
     head = ["", *found[last]]
     named = {**found, f"TF-IDF + linear, {last}": found["baseline"]}
     rows = [
@@ -210,11 +245,15 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
         if values and name != "baseline"
     ]
     sections.append({"title": "Measures", "head": head, "rows": rows})
+    if quoted := signatures_of(run.task, seen[last]):
+        told = [[name, words] for name, words in quoted.items()]
+        sections.append({"title": "How they were computed", "head": ["measure", "signature"], "rows": told})
     sections += tables(run.task, run.former.labels, seen[last], run.parts[last].rows)
     (folder.path / "evaluation.json").write_text(
-        json.dumps({"measures": found, "sections": sections}, ensure_ascii=False, indent=1), encoding="utf-8"
+        json.dumps({"measures": found, "signatures": quoted, "sections": sections}, ensure_ascii=False, indent=1),
+        encoding="utf-8",
     )
-    loss = run.text_loss(run.judge) if run.task.kind == "text" else seen["valid"].loss
+    loss = run.text_loss(run.judges["valid"]) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
     score = {"loss": number(loss), "accuracy": every.get("accuracy"), "all": every}
     more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0}
@@ -222,15 +261,15 @@ def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, di
     return found
 
 
-def compared(run: Lesson, part: str) -> dict[str, float]:
+def compared(run: Lesson, part: str, tell: Tell) -> dict[str, float]:
     """What a linear model over counted words gives on the same examples."""
-    if not run.tune.baseline or run.task.kind not in ("class", "many", "number"):
+    if not run.tune.baseline or run.task.name not in ("classify", "regress"):
         return {}
     try:
         from ..tasks.baseline import baseline
     except ImportError:
         return {}
-    return baseline(run.parts["train"].rows, run.parts[part].rows)
+    return baseline(run.parts["train"].rows, run.parts[part].rows, tell=tell)
 
 
 __all__ = ["Tuned", "Verdict", "finetune"]

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, coerce
 from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
-from .configure import worded
-from .finetune import Tuned, finetune
-from .parts import bare
+from ..tasks.metrics import cost
+from .configure import read, worded
+from .finetune import Tuned, finetune, same
+from .parts import chosen, grouped
 from .pretrain import fresh
 from .report import put, rows_of
+from .runs import Folder
 
 
 @dataclass(frozen=True)
@@ -88,30 +90,58 @@ def compare(
         raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
     path = Path(out) if out is not None else fresh("comparison")
     whole = read_examples(train, task, columns) if folds else None
-    trials = []
+    trials, first = [], first_seed(overrides or {}, how)
     for settings in combinations(sweep):
         runs = []
-        for seed, fold in itertools.product(range(seeds), range(max(1, folds))):
-            name = "-".join([*(f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()),
-                             f"seed{seed}", *([f"fold{fold + 1}"] if folds else [])])  # fmt: skip
+        if "train.seed" in settings and seeds > 1:
+            raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
+        start = coerce(settings.get("train.seed", first), int, "train.seed")
+        for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
+            name = named(settings, seed, fold + 1 if folds else None)
             say(f"run {name}")
             learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
             given = {**(overrides or {}), **settings, "train.seed": seed}
             where = path / name
-            runs.append(done(where) or measures(finetune(
-                model, learnt, valid, test=judged, task=task if whole is None else whole.task,
-                columns=columns if whole is None else None, out=where, resume=(where / "run.json").is_file(),
-                overrides=given, tell=tell, say=say, **how,
-            )))  # fmt: skip
+            asked: dict[str, Any] = {
+                "test": judged, "task": task if whole is None else whole.task,
+                "columns": columns if whole is None else None, "overrides": given, **how,
+            }  # fmt: skip
+            begun = (where / "run.json").is_file()
+            if begun:
+                same(where, model, learnt, valid, **asked)
+            runs.append(done(where) or measures(
+                finetune(model, learnt, valid, out=where, resume=begun, tell=tell, say=say, **asked)
+            ))  # fmt: skip
         trials.append(Trial(settings, runs))
-    main = next(iter(trials[0].runs[0]))
-    better = 1 if main == "perplexity" else -1  # the only one that is to be low
-    made = Comparison(path, sorted(trials, key=lambda trial: better * trial.mean(main)))
+    main = main_measure(path / name, trials[0].runs[0])
+    made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
     rows = made.lines()
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
     put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
     return made
+
+
+def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
+    """The folder of a run: lr=0.001-seed0-fold1."""
+    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()]
+    parts += [] if "train.seed" in settings else [f"seed{seed}"]
+    return "-".join([*parts, *([] if fold is None else [f"fold{fold}"])])
+
+
+def first_seed(overrides: Mapping[str, Any], how: Mapping[str, Any]) -> int:
+    """The seed that was given, wherever it was; 0 if none was."""
+    file = how.get("config")
+    told = file if isinstance(file, Mapping) else {} if file is None else read(Path(file))
+    tables = [(table.get("train") or {}).get("seed") for table in (how, told)]
+    found = [overrides.get("train.seed"), how.get("seed"), *tables]
+    return next((int(seed) for seed in found if seed is not None), 0)
+
+
+def main_measure(where: Path, seen: Mapping[str, float]) -> str:
+    """The measure that trials are sorted by: the one that a run was asked to go by, else the first."""
+    named = Folder(where).about()["asked"].get("tune", {}).get("metric")
+    return named if named in seen else next(iter(seen))
 
 
 def done(where: Path) -> dict[str, float]:
@@ -126,14 +156,21 @@ def measures(run: Tuned) -> dict[str, float]:
     return run.test or run.valid
 
 
-def parted(whole: Examples, folds: int, fold: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """All rows but those of a fold, and those; folds differ by one row at most."""
-    if len(whole.rows) < folds:
-        raise Error(f"{len(whole.rows)} examples do not make {folds} folds", fix="take fewer")
-    order = shuffled(len(whole.rows), 0, 0, 0xF01D).tolist()
-    mine = set(order[fold::folds])
-    rows = [bare(row) for row in whole.rows]
-    return [row for i, row in enumerate(rows) if i not in mine], [row for i, row in enumerate(rows) if i in mine]
+def parted(whole: Examples, folds: int, fold: int) -> tuple[Examples, Examples]:
+    """All examples but those of a fold, and those; folds differ by one row at most, or by one context with its rows."""
+    groups = grouped(whole)
+    if len(groups) < folds:
+        kind = "examples" if len(groups) == len(whole.rows) else "contexts"
+        raise Error(f"{len(groups)} {kind} do not make {folds} folds", fix="take fewer")
+    parts: list[list[int]] = [[] for _ in range(folds)]
+    for number in shuffled(len(groups), 0, 0, 0xF01D).tolist():
+        min(parts, key=len).extend(groups[number])
+    mine = set(parts[fold])
+    rest = [i for i in range(len(whole.rows)) if i not in mine]
+    return (
+        chosen(whole, rest, f"{whole.said}; all folds but {fold + 1} of {folds}"),
+        chosen(whole, sorted(mine), f"{len(mine):,} examples, fold {fold + 1} of {folds}"),
+    )
 
 
 def combinations(sweep: str | Mapping[str, Any]) -> list[dict[str, Any]]:

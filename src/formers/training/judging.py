@@ -18,6 +18,7 @@ from ..tasks import predict
 from ..tasks.encode import encode
 from ..tasks.encoded import Encoded
 from ..tasks.metrics import judge
+from ..tasks.overlap import signatures
 from ..tasks.reading import Reader
 from ..tasks.task import Task
 
@@ -41,9 +42,9 @@ def verdict(
 ) -> Verdict:
     """Ask a model about rows that are encoded in `goal`. `running` is entered around its passes."""
     if task.words:
-        return worded(former, task, rows)
+        return worded(former, task, rows, tell)
     if goal.kind == "text":
-        return written(former, task, goal.data, rows)
+        return written(former, task, goal.data, rows, tell)
     sums = [0.0, 0.0]
 
     def also(logits: Any, batch: Any) -> None:
@@ -59,11 +60,30 @@ def verdict(
     return made
 
 
+TRUTH: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "class": lambda row: str(row["label"]), "many": lambda row: list(row["label"]),
+    "number": lambda row: float(row["label"]), "tags": lambda row: list(row["tags"]),
+    "span": lambda row: [answer["text"] for answer in row["answers"]], "choice": lambda row: int(row["label"]),
+    "text": lambda row: str(row["target"]),
+}  # fmt: skip
+
+
+def truths_of(task: Task, rows: Rows) -> list[Any]:
+    """What is right, in the form in which it is judged."""
+    return [TRUTH["class" if task.words else task.kind](row) for row in rows]
+
+
+def measures_of(task: Task, rows: Rows) -> tuple[str, ...]:
+    """The names of the measures that guesses for rows will have."""
+    truths = truths_of(task, rows[:1] if task.kind == "text" else rows)  # those of texts are always the same
+    return tuple(judge(task.name, truths, [""] * len(truths) if task.kind == "span" else truths))
+
+
 def classes(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> Verdict:
     """One label each."""
     shares = predict.whole(task, data, said)
     index = {label: i for i, label in enumerate(former.labels)}
-    truths = [str(row["label"]) for row in rows]
+    truths = truths_of(task, rows)
     sure = [float(share[index[t]]) for share, t in zip(shares, truths, strict=True)]
     return Verdict(truths, [former.labels[i] for i in shares.argmax(1)], sure)
 
@@ -71,7 +91,7 @@ def classes(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) ->
 def several(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> Verdict:
     """Any number of labels each: those that are likelier than not."""
     shares = predict.whole(task, data, said)
-    truths = [list(row["label"]) for row in rows]
+    truths = truths_of(task, rows)
     guesses = [[name for name, share in zip(former.labels, row, strict=True) if share > 0.5] for row in shares]
     sure = [
         float(np.prod([s if name in t else 1 - s for name, s in zip(former.labels, row, strict=True)]))
@@ -83,7 +103,7 @@ def several(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) ->
 def numbers(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> Verdict:
     """A number each; the further away, the less sure."""
     found = predict.whole(task, data, said)[:, 0]
-    truths = [float(row["label"]) for row in rows]
+    truths = truths_of(task, rows)
     return Verdict(truths, found.tolist(), [-abs(t - g) for t, g in zip(truths, found.tolist(), strict=True)])
 
 
@@ -91,7 +111,7 @@ def tags(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> Ve
     """A tag for each word; a word that has no token gets the commonest, the first."""
     found = predict.tags(data, said, [len(row["words"]) for row in rows])
     guesses = [[former.labels[max(0, i)] for i in tag] for tag, _ in found]
-    truths = [list(row["tags"]) for row in rows]
+    truths = truths_of(task, rows)
     right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in zip(truths, guesses, strict=True)]
     return Verdict(truths, guesses, [float(r) for r in right])
 
@@ -100,7 +120,7 @@ def spans(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> V
     """The best place in each context, or none."""
     left = former.tokenizer is not None and former.tokenizer.left
     found = predict.spans(task, data, said, [row["context"] for row in rows], left=left)
-    truths = [[a["text"] for a in row["answers"]] for row in rows]
+    truths = truths_of(task, rows)
     guesses = [some[0].text if some else "" for some in found]
     return Verdict(truths, guesses, [float(g in t or (not t and not g)) for t, g in zip(truths, guesses, strict=True)])
 
@@ -108,7 +128,7 @@ def spans(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> V
 def choices(former: Former, task: Task, data: Encoded, said: Any, rows: Rows) -> Verdict:
     """The number of a choice."""
     shares = predict.choices(said)
-    truths = [int(row["label"]) for row in rows]
+    truths = truths_of(task, rows)
     return Verdict(
         truths, [int(s.argmax()) for s in shares], [float(s[t]) for s, t in zip(shares, truths, strict=True)]
     )
@@ -119,28 +139,37 @@ READ: dict[str, Reading] = {"class": classes, "many": several, "number": numbers
                             "choice": choices}  # fmt: skip
 
 
-def worded(former: Former, task: Task, rows: Rows) -> Verdict:
+def worded(former: Former, task: Task, rows: Rows, tell: Tell | None = None) -> Verdict:
     """The label that a decoder is likeliest to write."""
     reader = Reader.of(former, task)
-    shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader))
-    truths, index = [str(row["label"]) for row in rows], {label: i for i, label in enumerate(task.labels)}
+    shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
+    truths, index = truths_of(task, rows), {label: i for i, label in enumerate(task.labels)}
     guesses = [task.labels[i] for i in shares.argmax(1)]
     sure = [float(share[index[t]]) for share, t in zip(shares, truths, strict=True)]
     return Verdict(truths, guesses, sure, judge(task.name, truths, guesses))
 
 
-def written(former: Former, task: Task, data: Encoded, rows: Rows) -> Verdict:
+def written(former: Former, task: Task, data: Encoded, rows: Rows, tell: Tell | None = None) -> Verdict:
     """What a decoder writes for each text."""
     assert former.tokenizer is not None
     tokenizer = former.tokenizer.target or former.tokenizer
     made: list[str] = [""] * len(data)
+    done = 0
     for some in predict.portions(data.sizes, predict.TOKENS.get(former.device.type, 4096)):
         sources = [data.ids[data.starts[i] : data.starts[i + 1]].tolist() for i in some]
         longest = min(task.output, 20 + 2 * max(map(len, sources)))
         for number, ids in zip(some, continue_ids(former, sources, longest, Options(temperature=0)), strict=True):
             made[number] = tokenizer.decode(ids).strip()
-    truths = [str(row["target"]) for row in rows]
+        done += len(some)
+        if tell is not None:
+            tell("writing", done, len(data), "texts")
+    truths = truths_of(task, rows)
     return Verdict(truths, made, measures=judge(task.name, truths, made))
+
+
+def signatures_of(task: Task, seen: Verdict) -> dict[str, str]:
+    """How measures that have variants were computed; to be quoted with them. Of BLEU and chrF, sacrebleu's words."""
+    return signatures(seen.truths, seen.guesses) if task.name == "translate" else {}
 
 
 Table = dict[str, Any]  # title, head, rows

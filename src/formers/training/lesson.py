@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +19,12 @@ from ..former import count
 from ..objectives.supervised import Supervised, numbers
 from ..tasks.encode import encode
 from ..tasks.examples import Examples
+from ..tasks.metrics import cost
 from ..tasks.reading import Reader
+from ..tasks.task import Task
 from .evaluate import evaluate
 from .freedom import after_step, centred, frozen, shares
-from .judging import verdict
+from .judging import measures_of, verdict
 from .learner import goal_of, labels_of, learner, task_for
 from .loop import Trainer
 from .runs import Folder
@@ -36,16 +39,17 @@ class Lesson:
         self, wanted: Wanted, parts: dict[str, Examples], path: Path, world: World, tell: Tell,
         say: Callable[[str], None],
     ):  # fmt: skip
-        self.parts, self.world, self.path = parts, world, path
+        self.parts, self.world, self.path, self.tell = parts, world, path, tell
         training = parts["train"]
         self.former, self.task = learner(
             wanted, task_for(wanted, training), labels_of(wanted, training), training.rows, path / "data", tell, say
         )
         self.reader, self.tune = Reader.of(self.former, self.task), wanted.tune
+        self.main, self.seen = main_measure(self.task, wanted.tune.metric, parts["valid"]), math.nan
         data = encode(self.task, training.rows, self.reader, self.former.labels)
         self.answers = data.labels if self.task.kind == "tags" else data.answers
         self.goal = goal_of(self.former, self.task, data, wanted.tune, self.answers)
-        self.judge = self.examples("valid")
+        self.judges = {name: self.examples(name) for name in parts if name != "train"}  # odd labels end it here
         if self.task.kind == "number" and data.answers is not None:
             centred(self.former, self.goal.part, data.answers)
         frozen(self.former, wanted.tune)
@@ -65,6 +69,8 @@ class Lesson:
         """The examples of a part, to be judged by."""
         rows = self.parts[name].rows
         try:
+            if self.task.words and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
+                raise Error(f"the label {min(odd)!r} was not seen in training", fix="give examples of it to learn from")
             data = encode(self.task, rows, self.reader, self.former.labels)
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
@@ -87,16 +93,13 @@ class Lesson:
     def check(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
         with self.trainer.averaged():
-            if self.task.kind == "text" and not self.task.words:
-                seen = {"loss": self.text_loss(self.judge)}
-                seen["cost"] = seen["loss"]
-            else:
-                found = verdict(self.former, self.task, self.judge, self.parts["valid"].rows, running=self.autocast)
-                main = self.tune.metric or next(iter(found.measures))
-                if main not in found.measures:
-                    raise Error(f"there is no measure {main!r}", fix=f"choose {', '.join(found.measures)}")
-                loss = self.text_loss(self.judge) if self.task.kind == "text" else found.loss
-                seen = {"loss": loss, "cost": -found.measures[main], **found.measures}
+            seen = {"loss": self.text_loss(self.judges["valid"])} if self.task.kind == "text" else {}
+            if not seen or self.task.words or self.main != "loss":  # to write texts takes long
+                told = (self.parts["valid"].rows, slowly(self.tell), self.autocast)
+                found = verdict(self.former, self.task, self.judges["valid"], *told)
+                seen = {"loss": found.loss, **seen, **found.measures}
+        self.seen = seen[self.main]
+        seen["cost"] = cost(self.main, self.seen)
         self.patient(seen["cost"])
         return seen
 
@@ -109,6 +112,10 @@ class Lesson:
             self.former.model, goal, (trimmed(batch) for batch, _ in some), self.trainer.forward, device=device
         )
         return found.all[goal.part]
+
+    def latest(self) -> str:
+        """What the last look at held-out examples has shown, in words."""
+        return "" if math.isnan(self.seen) else f"held-out {self.main} {self.seen:.3f}"
 
     def patient(self, cost: float) -> None:
         """End the run if no look of the last few was better than those before."""
@@ -126,6 +133,28 @@ class Lesson:
             f"{name}: {share} parameters learn to {self.task.name}; {len(self.goal.data):,} examples,"
             f" {s.steps:,} steps of {s.tokens * s.accumulate:,} tokens"
         )
+
+
+def main_measure(task: Task, named: str | None, held: Examples) -> str:
+    """The measure that decides which checkpoint is the best: the one that is named, else the task's first (of texts
+    that are written, the loss)."""
+    if named is None and task.kind == "text" and not task.words:
+        return "loss"
+    known = measures_of(task, held.rows)
+    if named not in (None, "loss", *known):
+        raise Error(f"there is no measure {named!r}", fix=f"choose {', '.join(known)} or loss")
+    return named or known[0]
+
+
+def slowly(tell: Tell, quiet: float = 2.0) -> Tell:
+    """The same, but silent at first: what takes a moment only is not worth a word."""
+    began = time.monotonic()
+
+    def later(what: str, done: int, of: int, detail: str) -> None:
+        if time.monotonic() - began > quiet:
+            tell(what, done, of, detail)
+
+    return later
 
 
 def trimmed(batch: Batch) -> Batch:

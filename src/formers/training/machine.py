@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,10 +25,11 @@ from .world import World
 
 
 class Meter:
-    """Tells of each step: loss, perplexity, speed, share of the machine's peak, memory and the time that is left."""
+    """Tells of each step: loss, perplexity (or what `measure` says), speed, share of the machine's peak, memory and the
+    time that is left."""
 
-    def __init__(self, trainer: Trainer, tell: Tell):
-        self.trainer, self.tell = trainer, tell
+    def __init__(self, trainer: Trainer, tell: Tell, measure: Callable[[], str] | None = None):
+        self.trainer, self.tell, self.measure = trainer, tell, measure
         self.best = peak(trainer.device, trainer.type)
         self.work = work(trainer.model, trainer.settings.length)
         self.recent: deque[tuple[float, int, int]] = deque(maxlen=50)  # seconds, tokens, step
@@ -43,7 +44,8 @@ class Meter:
         steps = self.trainer.settings.steps
         each = spent / max(1, end[2] - begin[2])
         part = next((v for k, v in report.losses.items() if k in ("lm", "mlm")), report.loss)
-        words = f"loss {report.loss:.3f}, perplexity {math.exp(min(part, 50.0)):,.1f}, {speed:,.0f} tokens/s"
+        measure = f"perplexity {math.exp(min(part, 50.0)):,.1f}" if self.measure is None else self.measure()
+        words = ", ".join(filter(None, (f"loss {report.loss:.3f}", measure, f"{speed:,.0f} tokens/s")))
         used = memory(self.trainer.device) / 2**30
         words += f", {self.share(speed):.0%} of peak, {used:.1f} GiB, {left((steps - end[2]) * each)}"
         self.tell("training", report.step, steps, words + (", left out" if report.skipped else ""))
@@ -82,7 +84,7 @@ def deterministic(wanted: bool) -> Iterator[None]:
     before = torch.are_deterministic_algorithms_enabled()
     if wanted:  # torch looks at this at its first product on a GPU, and refuses to go on without
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(wanted or before)
+        switch(True)
     try:
         yield
     except RuntimeError as error:
@@ -94,7 +96,13 @@ def deterministic(wanted: bool) -> Iterator[None]:
         fix = "begin a new one, or set CUBLAS_WORKSPACE_CONFIG=:4096:8 for it" if late else "leave deterministic out"
         raise Error(f"{what} ({said})", fix=fix) from None
     finally:
-        torch.use_deterministic_algorithms(before)
+        switch(before)
+
+
+def switch(on: bool) -> None:
+    """Deterministic algorithms on or off; the first call takes torch seconds, so none is made that changes nothing."""
+    if torch.are_deterministic_algorithms_enabled() != on:
+        torch.use_deterministic_algorithms(on)
 
 
 def left(seconds: float) -> str:

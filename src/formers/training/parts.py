@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,32 +12,54 @@ from typing import Any
 from ..data.draws import shuffled
 from ..data.readers import by_path
 from ..errors import Error
-from ..tasks.examples import Examples, read_examples
+from ..tasks.examples import Examples, label_order, read_examples
 from .tuning import Data
 
 PARTS = ("train", "valid", "test")
+# What rows may share that must not be both learnt from and asked about; if it is always one of so few, it is no context
+# but the same instruction in front of all.
+SHARED = {"answer": ("context", 1), "choose": ("text", 20)}
 
 
 def read_parts(
-    data: Data, task: str | None, sources: dict[str, Any], columns: Any, path: Path | None
+    data: Data, task: str | None, sources: Mapping[str, Any], columns: Any, begun: Path | None
 ) -> dict[str, Examples]:
-    """The examples of each part; without held-out ones, some of the training examples are held out."""
+    """The examples of each part; without held-out ones, some of the training examples are held out. Of a run that was
+    `begun` in a folder, those that it has kept."""
     parts: dict[str, Examples] = {}
     for name in PARTS:
-        kept = None if path is None else path / "data" / f"{name}.jsonl"
         source = sources[name] if sources[name] is not None else getattr(data, name)
-        if source is None and kept is not None and kept.is_file():
-            source, columns = kept, None
+        if source is None and begun is not None:
+            source = read_kept(begun, name, task or "classify")
         if source is None:
             continue
-        limit = data.limit if name == "train" else None
-        parts[name] = read_examples(source, task, columns or data.columns, limit=limit)
+        parts[name] = source if isinstance(source, Examples) else read_examples(source, task, columns or data.columns)
         task = parts[name].task
     if "train" not in parts:
         raise Error("there are no examples to learn from", fix="give --train FILE")
+    if data.limit is not None:
+        parts["train"] = drawn(parts["train"], data.limit)
     if "valid" not in parts:
         parts = {**held_out(parts["train"], data.held_out), **{k: v for k, v in parts.items() if k == "test"}}
     return parts
+
+
+def drawn(examples: Examples, limit: int) -> Examples:
+    """So many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
+    count = len(examples.rows)
+    if count <= limit:
+        return examples
+    places = sorted(shuffled(count, 0, 0, 0xD4A3).tolist()[:limit])
+    said = f"{examples.said}, of which {limit:,} are drawn"
+    return replace(examples, rows=[examples.rows[i] for i in places], said=said)
+
+
+def grouped(examples: Examples) -> list[list[int]]:
+    """The places of rows that must not be parted: all questions about one context. Without contexts, each row alone."""
+    (key, few), found = SHARED.get(examples.task, ("", 0)), dict[Any, list[int]]()
+    for place, row in enumerate(examples.rows):
+        found.setdefault(row.get(key) or place, []).append(place)
+    return list(found.values()) if len(found) > few else [[place] for place in range(len(examples.rows))]
 
 
 def held_out(examples: Examples, share: float) -> dict[str, Examples]:
@@ -45,13 +67,24 @@ def held_out(examples: Examples, share: float) -> dict[str, Examples]:
     rows, size = examples.rows, round(share * len(examples.rows))
     if not 0 < size < len(rows):
         raise Error(f"of {len(rows)} examples none can be held out", fix="give more, or --valid FILE")
-    order = shuffled(len(rows), 0, 0, 0x4E1D).tolist()
-    out = set(order[:size])
-    words = f"{size:,} of the training examples, held out"
+    groups, out = grouped(examples), set[int]()
+    for number in shuffled(len(groups), 0, 0, 0x4E1D).tolist():
+        if len(out) + len(groups[number]) <= size:
+            out.update(groups[number])
+    smallest: list[int] = min(groups, key=len)
+    out = out or {*smallest}
+    words = f"{len(out):,} of the training examples, held out"
+    if len(groups) < len(rows):
+        words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is learnt from"
     return {
-        "train": replace(examples, rows=[row for i, row in enumerate(rows) if i not in out]),
-        "valid": replace(examples, rows=[row for i, row in enumerate(rows) if i in out], said=words),
+        "train": chosen(examples, [i for i in range(len(rows)) if i not in out], examples.said),
+        "valid": chosen(examples, sorted(out), words),
     }
+
+
+def chosen(examples: Examples, places: Sequence[int], said: str) -> Examples:
+    """Some of the examples, with the labels of all."""
+    return replace(examples, rows=[examples.rows[i] for i in places], said=said, places=tuple(places))
 
 
 def keep(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) -> None:
@@ -59,21 +92,29 @@ def keep(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) 
     (path / "data").mkdir(parents=True, exist_ok=True)
     for name, source in sources.items():
         if source is not None and not by_path(source):
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in read_again(source, name, parts))
+            some = [parts[name]]
+            if name == "train" and sources["valid"] is None and parts["valid"].places:
+                some.append(parts["valid"])  # it was held out: the rows go back to their places
+            rows = [row for part in some for row in part.rows]
+            if len(some) > 1:
+                places = [place for part in some for place in part.places]
+                rows = [rows[i] for i in sorted(range(len(rows)), key=places.__getitem__)]
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
             (path / "data" / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
 
 
-def read_again(source: Any, name: str, parts: Mapping[str, Examples]) -> list[dict[str, Any]]:
-    """The rows of a part as they were given, held-out ones included."""
-    rows = parts[name].rows
-    if name == "train" and "held out" in parts["valid"].said:
-        rows = [*rows, *parts["valid"].rows]
-    return [bare(row) for row in rows]
-
-
-def bare(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without what it does not have."""
-    return {key: value for key, value in row.items() if value is not None}
+def read_kept(run: Path, name: str, task: str, labels: Sequence[str] = ()) -> Examples | None:
+    """The examples that a run has kept of a part, row by row as they were; None if there are none."""
+    file = run / "data" / f"{name}.jsonl"
+    if not file.is_file():
+        return None
+    try:
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    except ValueError as error:
+        raise Error(f"the run's own examples cannot be read ({error})", where=file, fix="begin a new run") from None
+    several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
+    said = f"{task}: {len(rows):,} examples that the run has kept"
+    return Examples(task, rows, said, tuple(labels) or label_order(rows, task, None), several)
 
 
 def identity(examples: Examples) -> str:

@@ -32,7 +32,7 @@ class Data:
     tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
     kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
     pieces: int = 8000  # with so many pieces
-    limit: int | None = None  # take no more training examples than this
+    limit: int | None = None  # so many of the training examples, drawn from all
 
     def __post_init__(self) -> None:
         positive(self, "pieces", "limit")
