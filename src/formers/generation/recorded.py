@@ -27,8 +27,8 @@ class Recorded:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, run: Run, *given: Tensor, kept: Any = None) -> Tensor:
-        """What `run` makes of some tensors. It is not held: what was recorded may outlive it; `kept` is, since the graph
-        looks at more tensors."""
+        """What `run` makes of some tensors. It is not held, as what was recorded may outlive it; `kept` is: the graph
+        looks at its tensors."""
         if self.graph is None and self.left:
             self.left -= 1
             return run(*given)
