@@ -53,6 +53,13 @@ def test_the_same_beams(family, chained, monkeypatch):
     assert steps == [0, 16, 32]
 
 
+def test_beams_read_a_prompt_once(monkeypatch):
+    f, read, run = model("gpt2"), [], Runner.run
+    monkeypatch.setattr(Runner, "run", lambda self, batch, *more: read.append(len(batch.ids)) or run(self, batch, *more))
+    continue_ids(f, PROMPTS, 3, Options(beams=3))
+    assert read == [sum(map(len, PROMPTS)), 12, 12]
+
+
 @pytest.mark.parametrize("early", [False, True, "never"])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.5])
 def test_the_same_beams_where_texts_end(early, alpha, chained):

@@ -62,7 +62,7 @@ class Beams:
             logs = self.desk.runner.step(self.past[-1][0], self.live).float().log_softmax(-1)
         else:
             self.live = [int(row not in self.desk.ended) for row in range(len(self.desk.texts))]
-            logs = self.desk.read(probe).log_softmax(-1)
+            logs = (self.desk.read(probe) if probe or step else self.desk.read_once()).log_softmax(-1)
         if probe is not None:
             if "cross" not in probe.weights:
                 raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")

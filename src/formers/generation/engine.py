@@ -85,6 +85,16 @@ class Desk:
         scores = self.runner.read(self.fed) if probe is None else self.runner.read(self.fed, probe)
         return scores.float()
 
+    def read_once(self) -> Tensor:
+        """The first `read` of a search: what is the same for all rows of a prompt, the first of them reads for all."""
+        if self.former.pair or self.runner.two:
+            return self.read()
+        firsts = [row - row % self.each for row in range(len(self.texts))]
+        self.fed = [fed if row == first else [] for row, (fed, first) in enumerate(zip(self.fed, firsts, strict=True))]
+        scores = self.read()[firsts]
+        self.runner.follow(firsts)
+        return scores
+
     def add(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
         """One more token for each row, which goes on from the text of its parent (else of itself); the runner has been
         told of parents before."""
