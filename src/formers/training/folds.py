@@ -8,6 +8,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
 from .configure import worded
+from .distributed import together
 from .finetune import Tuned, finetune
 from .parts import bare
 from .pretrain import fresh
@@ -86,7 +88,8 @@ def compare(
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
     if folds and task == "lm":
         raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
-    path = Path(out) if out is not None else fresh("comparison")
+    world = together(how.get("device"))  # one meeting for all runs
+    path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
     whole = read_examples(train, task, columns) if folds else None
     trials = []
     for settings in combinations(sweep):
@@ -98,20 +101,33 @@ def compare(
             learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
             given = {**(overrides or {}), **settings, "train.seed": seed}
             where = path / name
-            runs.append(done(where) or measures(finetune(
+            before, begun = world.agreed(partial(found, where))
+            runs.append(before or measures(finetune(
                 model, learnt, valid, test=judged, task=task if whole is None else whole.task,
-                columns=columns if whole is None else None, out=where, resume=(where / "run.json").is_file(),
-                overrides=given, tell=tell, say=say, **how,
+                columns=columns if whole is None else None, out=where, resume=begun, overrides=given, tell=tell,
+                say=say, **how,
             )))  # fmt: skip
         trials.append(Trial(settings, runs))
     main = next(iter(trials[0].runs[0]))
     better = 1 if main == "perplexity" else -1  # the only one that is to be low
     made = Comparison(path, sorted(trials, key=lambda trial: better * trial.mean(main)))
-    rows = made.lines()
+    if world.first:
+        write(made)
+    world.close()
+    return made
+
+
+def write(made: Comparison) -> None:
+    """All trials, and their table, into the folder."""
+    rows, path = made.lines(), made.folder
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
     put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
-    return made
+
+
+def found(where: Path) -> tuple[dict[str, float], bool]:
+    """The measures of a run that has ended, and whether it was begun."""
+    return done(where), (where / "run.json").is_file()
 
 
 def done(where: Path) -> dict[str, float]:

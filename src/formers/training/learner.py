@@ -34,6 +34,7 @@ from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
 from .adopt import resized
 from .tuning import Tune, Wanted
+from .world import World
 
 Rows = Sequence[dict[str, Any]]
 
@@ -81,7 +82,7 @@ def able(family: Family, config: Any, task: Task, name: str) -> None:
 
 
 def learner(
-    wanted: Wanted, task: Task, labels: tuple[str, ...], rows: Rows, folder: Path, tell: Tell,
+    wanted: Wanted, task: Task, labels: tuple[str, ...], rows: Rows, folder: Path, world: World, tell: Tell,
     say: Callable[[str], None],
 ) -> tuple[Former, Task]:  # fmt: skip
     """The model that is to learn, and the task with the length that it takes."""
@@ -96,7 +97,8 @@ def learner(
     if wanted.source is None:
         config = declared.config(**wanted.model)
         able(declared, config, task, wanted.family)
-        former = scratch(wanted, head, labels, rows, folder, tell)
+        tokenizer = world.agreed(lambda: tokenizer_for(wanted, rows, folder, tell))
+        former = scratch(wanted, head, labels, tokenizer)
     else:
         former = opened(wanted, head, labels, task)
         former.model.float()  # published in half precision: small steps would be lost in it
@@ -185,11 +187,8 @@ def family_of(source: str) -> str:
     return load(source).family
 
 
-def scratch(
-    wanted: Wanted, head: str, labels: tuple[str, ...], rows: Rows, folder: Path, tell: Tell
-) -> Former:  # fmt: skip
-    """A new model that fits a tokenizer: one that was given, or one that learns from the training examples."""
-    tokenizer = tokenizer_for(wanted, rows, folder, tell)
+def scratch(wanted: Wanted, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
+    """A new model that fits a tokenizer."""
     declared = member(wanted.family).family
     known = schema(declared.config)
     found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}

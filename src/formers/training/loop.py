@@ -246,7 +246,7 @@ class Trainer:
 
     @torch.no_grad()
     def follow(self) -> None:
-        """The moving average takes one step towards the weights: at first large ones, or it would stay where the weights
+        """The moving average takes one step towards the weights: at first large ones, or it would stay where they
         began."""
         share = 1 - min(self.settings.ema, (1 + self.step) / (10 + self.step))
         for name, tensor in weights(self.model).items():
