@@ -129,10 +129,13 @@ def fitted(wanted: Wanted, head: str, labels: tuple[str, ...], own: str | None) 
         former = load(wanted.source, head="lm")
         if former.tokenizer is not None and former.tokenizer.id("cls") is None:
             return refitted(marked(former), head, labels, wanted.train.seed)
-    if own != head:
-        return load(wanted.source, head=head, labels=list(labels) or None)
-    former = load(wanted.source)
-    return former if not labels or former.labels == labels else refitted(former, head, labels, wanted.train.seed)
+    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
+        former = load(wanted.source)
+        if labels and former.labels != labels:
+            return refitted(former, head, labels, wanted.train.seed)
+        if own == head:
+            return former
+    return load(wanted.source, head=head, labels=list(labels) or None)
 
 
 def refitted(former: Former, head: str, labels: tuple[str, ...], seed: int) -> Former:
