@@ -21,7 +21,7 @@ from ..interop import safe
 from ..interop.directory import load
 from ..interop.tokenizers import load_tokenizer, save_tokenizer
 from ..nn.init import initialise
-from ..objectives.supervised import Supervised, class_weights
+from ..objectives.supervised import Supervised, class_weights, label_weights
 from ..objectives.targets import Ends
 from ..registry import member
 from ..tasks.encoded import Encoded
@@ -33,6 +33,7 @@ from ..text.templates import FAMILY, style
 from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
 from .adopt import resized
+from .refusals import readable, refuse
 from .tuning import Tune, Wanted
 from .world import World
 
@@ -86,6 +87,7 @@ def learner(
     say: Callable[[str], None],
 ) -> tuple[Former, Task]:  # fmt: skip
     """The model that is to learn, and the task with the length that it takes."""
+    refuse(wanted, task)
     tune, declared = wanted.tune, member(wanted.family).family
     head = task.head
     if head == "choose" and "choose" not in declared.heads(declared.config()):
@@ -102,6 +104,7 @@ def learner(
     else:
         former = opened(wanted, head, labels, task)
         former.model.float()  # published in half precision: small steps would be lost in it
+    readable(former, tune.length)
     length = min(task.length, window(former.config, tune.length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
     if tune.vectors is not None:
@@ -241,8 +244,8 @@ def goal_of(
     if former.pair and not (wraps and task.kind != "text"):
         start = start_token(former.config)
     weights: tuple[float, ...] = ()
-    if tune.balance and task.kind in ("class", "tags"):
-        weights = class_weights(np.asarray(labels), len(former.labels))
+    if tune.balance:
+        weights = (label_weights if task.kind == "many" else class_weights)(np.asarray(labels), len(former.labels))
     scale = 1.0
     if task.kind == "number":
         scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0])))

@@ -195,6 +195,7 @@ def configure(
     for layer in ({key: told.get(key) or {} for key in TABLES}, single):
         for key, values in layer.items():
             merged[key] |= values
+    settle(merged, {key: {*(told.get(key) or {}), *single.get(key, {})} for key in TABLES})
     known = schema(found.family.config)
     for key, value in merged["model"].items():
         if key not in known:
@@ -213,6 +214,15 @@ def configure(
         family=found.name, source=source, preset=named, task=task, data=data, model=merged["model"], tune=tune,
         train=train, chosen=tuple(sorted({*given, *(("lr",) if source is None else ())})), options=options,
     )  # fmt: skip
+
+
+def settle(merged: dict[str, dict[str, Any]], given: Mapping[str, set[str]]) -> None:
+    """What the recipe says gives way where it does not go with what was given."""
+    tune, model = merged["tune"], merged["model"]
+    if tune.get("features", "no") != "no" and "auxiliary" not in given["tune"]:
+        tune["auxiliary"] = 0.0  # of a model that does not learn
+    if "context" in given["model"] and "length" not in given["tune"] and isinstance(model["context"], int):
+        tune |= {"length": min(tune["length"], model["context"])} if tune.get("length") else {}
 
 
 def scheduled(wanted: Wanted, sizes: Any, dim: int, processes: int = 1) -> Train:
