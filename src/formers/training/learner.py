@@ -103,7 +103,6 @@ def learner(
         former = scratch(wanted, head, labels, tokenizer)
     else:
         former = opened(wanted, head, labels, task)
-        former.model.float()  # published in half precision: small steps would be lost in it
     readable(former, tune.length)
     length = min(task.length, window(former.config, tune.length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
