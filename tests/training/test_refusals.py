@@ -81,3 +81,31 @@ def test_a_recipes_length_gives_way_to_a_smaller_context(tmp_path):
     assert run.former.task["length"] == 40
     again = formers.finetune(out=tmp_path / "run", resume=True)
     assert again.valid == run.valid
+
+
+def test_a_list_of_labels_where_one_is_learnt(tmp_path, small):
+    rows = [{**row, "label": [row["label"]]} for row in ROWS]
+    for learnt, more in ((rows, {"many": False}), (ROWS, {})):
+        with pytest.raises(Error, match=r"a row has a list of labels, \['yes'\], and one label is learnt. .*tune.many"):
+            tune(str(small), learnt, rows, task="classify", out=tmp_path / "run", **more)
+
+
+def test_a_family_that_writes_labels_says_so(tmp_path):
+    with pytest.raises(Error, match="switch cannot learn to classify.*with --tune.text true it writes a label"):
+        tune("switch", out=tmp_path)
+
+
+def test_a_dataset_of_several_parts(tmp_path, small):
+    """Its training part is learnt, its validation part held out; one that is given goes first."""
+    datasets = pytest.importorskip("datasets")
+    parts = {"train": ROWS, "validation": ROWS[:10], "test": ROWS[:4]}
+    whole = datasets.DatasetDict({name: datasets.Dataset.from_list(rows) for name, rows in parts.items()})
+    for number, (data, valid, count) in enumerate([(whole, None, 10), (parts, None, 10), (whole, ROWS[:6], 6)]):
+        said: list[str] = []
+        tune(str(small), data, valid, epochs=0.2, out=tmp_path / str(number), say=said.append)
+        assert f"{len(ROWS)} examples" in said[0]
+        assert said[1].startswith("valid: ")
+        assert f"{count} examples" in said[1]
+        assert not any(line.startswith("test") for line in said)
+    with pytest.raises(Error, match="this holds several parts: 'a', 'b'"):
+        tune(str(small), {"a": ROWS, "b": ROWS}, None, out=tmp_path / "odd")

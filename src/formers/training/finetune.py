@@ -19,6 +19,7 @@ from ..errors import Error
 from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
+from ..tasks.records import divided
 from .continued import continued, is_text, measures
 from .distributed import company, together
 from .freedom import settled
@@ -72,15 +73,17 @@ def finetune(
 ) -> Tuned:
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
 
-    `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets; without `valid`, some training
-    examples are held out. The task is found by the columns if none is named: classify, regress, tag, answer, choose,
-    translate, summarise; lm, which must be named, goes on with a checkpoint's pretraining on plain text, judged by
-    perplexity (the baseline is then that of token frequencies). Settings are those of training/tuning.py: single ones
-    by their names (epochs=3, batch=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config`
-    file. With `resume`, a run in `out` goes on where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
+    `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets (of a DatasetDict, `train` takes the
+    training part and the validation part); without `valid`, some training examples are held out. The task is found by
+    the columns if none is named: classify, regress, tag, answer, choose, translate, summarise; lm, which must be named,
+    goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
+    frequencies). Settings are those of training/tuning.py: single ones by their names (epochs=3, batch=32, lr=1e-3,
+    seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config` file. With `resume`, a run in `out` goes on
+    where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
     """
     began, tell = time.perf_counter(), tell or (lambda *_: None)
-    sources = {"train": train, "valid": valid, "test": test}
+    train, held = divided(train)
+    sources = {"train": train, "valid": held if valid is None else valid, "test": test}
     given = single(settings, overrides, sources, columns)
     if is_text(task, out, resume):
         say("plain text: the model goes on with its own objective, as formers pretrain --init does")

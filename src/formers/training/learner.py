@@ -78,6 +78,8 @@ def able(family: Family, config: Any, task: Task, name: str) -> None:
     if task.name in can and not task.words:
         return
     fix = f"it can learn: {', '.join(can)}" if can else "it has no head for any task; its vectors can go into another"
+    if task.name == "classify" and not task.words and pair and "lm" in heads:
+        fix += "; with --tune.text true it writes a label as a word"
     way = " by writing labels" if task.words else ""
     raise Error(f"{name} cannot learn to {task.name}{way}", fix=fix)
 
