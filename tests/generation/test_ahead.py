@@ -55,7 +55,9 @@ def test_the_same_beams(family, chained, monkeypatch):
 
 def test_beams_read_a_prompt_once(monkeypatch):
     f, read, run = model("gpt2"), [], Runner.run
-    monkeypatch.setattr(Runner, "run", lambda self, batch, *more: read.append(len(batch.ids)) or run(self, batch, *more))
+    monkeypatch.setattr(
+        Runner, "run", lambda self, batch, *more: read.append(len(batch.ids)) or run(self, batch, *more)
+    )
     continue_ids(f, PROMPTS, 3, Options(beams=3))
     assert read == [sum(map(len, PROMPTS)), 12, 12]
 

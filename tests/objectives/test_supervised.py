@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import formers
 from formers.data.loader import batches
-from formers.objectives.supervised import Supervised, class_weights, numbers
+from formers.objectives.supervised import Supervised, class_weights, label_weights, numbers
 from formers.tasks.encoded import IGNORED, Sheet
 from formers.training.lesson import trimmed
 
@@ -172,3 +172,18 @@ def test_weights_of_classes():
     light = Supervised(data, "class", "classify")
     twice, once = (goal.loss(former.model, batch)["classify"][0].detach().item() for goal in (heavy, light))
     assert twice == pytest.approx(2 * once)
+
+
+def test_weights_of_several_labels():
+    """For each label, all its yes count as much as all its no; their mean is 1."""
+    answers = np.array([[1, 0], [0, 0], [0, 1], [0, 0], [-100, -100]], np.float32)
+    weights = label_weights(answers, 2)
+    assert weights == pytest.approx((2, 2, 4 / 6, 4 / 6))
+    former, data = bert("classify", 3), sheet("many")
+    light, heavy = (Supervised(data, "many", "classify", weights=w) for w in ((), (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
+    batch = trimmed(next(batches(numbers(data), light, 200, epochs=1))[0]).to("cpu")
+    logits = former.model.logits(former.model(batch), batch, "classify").detach()
+    once, more = (goal.judged(logits, batch)[0].item() for goal in (light, heavy))
+    first = torch.nn.functional.softplus(-logits[:, 0])[batch.answers[:, 0] == 1].sum().item()
+    assert first > 0
+    assert more - once == pytest.approx(2 * first / 3, rel=1e-5)

@@ -48,6 +48,27 @@ def pretrain(family, out, *, train=None, data=None, text=True, **more):
     return formers.pretrain(family, TEXT if text else None, out=out, device="cpu", **tables, **more)
 
 
+LABELLED = [{"text": text, "label": WORDS.index(text.partition(" ")[0]) % 2} for text in TEXT]
+
+
+def finetune(family, out=None, *, several=None, train=None, data=None, **more):
+    """A tiny model learns to tell even beginnings from odd ones, once or several times."""
+    from formers.registry import MEMBERS
+    from formers.training.finetune import finetune as teach
+    from formers.training.folds import compare
+
+    known = {field.name for field in dataclasses.fields(MEMBERS[family].family.config)}
+    tables = {"model": SIZES, "train": {"lr": 1e-2, **(train or {})}, "data": {"pieces": 300, **(data or {})},
+              "tune": {"epochs": 1.5, "batch": 8, "length": 24, **more.pop("tune", {})}}  # fmt: skip
+    given = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()
+             if table != "model" or key in known}  # fmt: skip
+    if several is None:
+        made = teach(family, LABELLED, task="classify", out=out, overrides=given, device="cpu", **more)
+        return {"folder": str(made.folder), "valid": made.valid}
+    found = compare(family, LABELLED, task="classify", out=out, overrides=given, device="cpu", **several)
+    return {"folder": str(found.folder), "trials": [trial.runs for trial in found.trials]}
+
+
 @contextlib.contextmanager
 def watched():
     """The examples that this process learns from, step by step, and how often gradients are exchanged in each."""
@@ -101,17 +122,22 @@ def job(about):
     from formers import Error
 
     about, rank, size = dict(about), os.environ["RANK"], os.environ["WORLD_SIZE"]
-    name, alone, error = about.pop("name"), about.pop("alone", False), None
+    name, alone, error, result = about.pop("name"), about.pop("alone", False), None, None
+    verb, beside = about.pop("verb", "pretrain"), Path(about.pop("beside", None) or Path(about["out"]).parent)
     if not (alone and rank != "0"):
         os.environ["WORLD_SIZE"] = "1" if alone else size
         with watched() as (seen, calls):
             try:
-                pretrain(**about)
+                if verb == "pretrain":
+                    pretrain(**about)
+                else:
+                    with contextlib.chdir(beside):  # runs without a name are made here
+                        result = finetune(**about)
             except Error as failure:
                 error = str(failure)
         os.environ["WORLD_SIZE"] = size
-        told = json.dumps({"seen": seen, "calls": calls, "error": error})
-        (Path(about["out"]).parent / f"{name}-{rank}.json").write_text(told)
+        told = json.dumps({"seen": seen, "calls": calls, "error": error, "result": result})
+        (beside / f"{name}-{rank}.json").write_text(told)
     dist.barrier()
 
 
@@ -147,11 +173,12 @@ def ended(started, seconds=120):
 
 
 def processes(folder, jobs, ranks=2, seconds=120):
-    """Do jobs in several processes; all must end well."""
+    """Do jobs in several processes; all must end well. What they said."""
     file = Path(folder) / f"jobs-{time.monotonic_ns()}.json"
     file.write_text(json.dumps(jobs))
     codes, said = ended(start([sys.executable, "-m", "tests.training.ranks", str(file)], ranks), seconds)
     assert codes == [0] * ranks, "\n".join(said)
+    return said
 
 
 def told(folder, name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -58,6 +59,16 @@ def checkpoint(tmp_path_factory):
     formers.pretrain("roberta", [row["text"] for row in ROWS] * 2, out=out, model=sizes, data={"pieces": 300},
                      train={"steps": 30, "tokens": 512, "length": 16})  # fmt: skip
     return out / "model"
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory, checkpoint):
+    """One of four layers, with the same tokenizer; nobody has taught it anything."""
+    small, out = formers.load(checkpoint), tmp_path_factory.mktemp("deep") / "model"
+    former = formers.build("roberta", **{**dataclasses.asdict(small.config), "layers": 4})
+    former.tokenizer = small.tokenizer
+    save(former, out)
+    return out
 
 
 def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
@@ -187,6 +198,39 @@ def test_other_labels_get_a_new_head(tmp_path, checkpoint):
     assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
 
 
+THREE = [{**row, "label": label} for row in ROWS[:16] for label in ("a", "b", "c")]
+
+
+@pytest.mark.parametrize("view", ["mix", "cat4"])
+def test_a_head_on_features_is_followed_by_another(tmp_path, deep, view):
+    """With other labels, or with the same ones: what was learnt about other layers is of no use."""
+    first = tune(str(deep), out=tmp_path / "one", features=view)
+    name = "body.blocks.0.ff.up.weight"
+    for number, (rows, more) in enumerate([(THREE, {}), (ROWS, {}), (THREE, {"features": "last"})]):
+        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / f"two{number}", lr=0.0, **more)
+        assert run.former.labels == (("a", "b", "c") if rows is THREE else ("no", "yes"))
+        assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
+        assert "@" not in run.former.head or more
+
+
+def test_a_language_model_beside_the_head_may_learn_other_labels(tmp_path):
+    """GPT's recipe has it: the head is new, even for as many labels as before."""
+    text = [row["text"] for row in ROWS]
+    sizes = {"dim": 32, "layers": 2, "heads": 2, "context": 32}
+    formers.pretrain("gpt", text, out=tmp_path / "lm", model=sizes, data={"pieces": 300},
+                     train={"steps": 2, "tokens": 256, "length": 16})  # fmt: skip
+    first = tune(str(tmp_path / "lm" / "model"), out=tmp_path / "one")
+    assert first.former.head == "classify"
+    assert "lm" in first.history[0]["losses"]
+    two = [{**row, "label": "a" if row["label"] == "yes" else "b"} for row in ROWS]
+    for name, rows, labels in (("three", THREE, ("a", "b", "c")), ("two", two, ("a", "b")), ("same", ROWS, None)):
+        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / name, lr=0.0)
+        assert run.former.labels == (labels or first.former.labels)
+        assert torch.equal(run.former.model.body.embed.token.weight, first.former.model.body.embed.token.weight)
+        new, old = (one.former.model.parts["classify"].out.weight for one in (run, first))
+        assert torch.equal(new, old) == (labels is None)
+
+
 def test_the_tables_of_a_report():
     rows = [{"text": t, "label": label} for t, label in (("p", "a"), ("q", "b"), ("r", "a"))]
     seen = Verdict(["a", "b", "a"], ["b", "b", "b"], [0.3, 0.9, 0.1])
@@ -197,14 +241,15 @@ def test_the_tables_of_a_report():
 
 
 @pytest.mark.parametrize("view", ["last", "second", "sum4", "cat4", "mix"])
-def test_features_of_a_frozen_model(tmp_path, checkpoint, view):
-    run = tune(str(checkpoint), features=view, epochs=8, lr=1e-2, out=tmp_path)
-    before, after = formers.load(checkpoint).model.body, formers.load(tmp_path / "model").model.body
+def test_features_of_a_frozen_model(tmp_path, deep, view):
+    run = tune(str(deep), features=view, epochs=8, lr=1e-2, out=tmp_path)
+    before, after = formers.load(deep).model.body, formers.load(tmp_path / "model").model.body
     for (name, a), (_, b) in zip(before.named_parameters(), after.named_parameters(), strict=True):
         assert torch.equal(a, b), name
     ids = torch.tensor([run.former.tokenizer.encode("a lovely film")])
-    states = formers.load(checkpoint, head="none").hidden(ids, layer=None)[:, 0]
-    want = {"last": states[-1], "second": states[-2], "sum4": states[-4:].sum(0) if len(states) > 3 else states.sum(0)}
+    states = formers.load(deep, head="none").hidden(ids, layer=None)[:, 0]
+    want = {"last": states[-1], "second": states[-2], "sum4": states[-4:].sum(0),
+            "cat4": torch.cat(tuple(states[-4:]), -1)}  # fmt: skip
     if view in want:
         mixed = run.former.model.eval()(run.former.batch(ids)[0])
         assert torch.allclose(mixed, want[view], atol=1e-5)

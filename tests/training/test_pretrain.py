@@ -258,6 +258,21 @@ def test_continued_pretraining(tmp_path):
         formers.pretrain("bert", TEXT, out=tmp_path / "sixth", init=tmp_path / "first" / "model")
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_checkpoint_in_half_precision_goes_on_in_full(tmp_path, dtype):
+    """Steps of 1e-6 would be lost beside weights of about 1."""
+    pretrain(out=tmp_path / "first", train={"steps": 2})
+    half = formers.load(tmp_path / "first" / "model").to(dtype=dtype)
+    formers.save(half, tmp_path / "half")
+    run = pretrain(out=tmp_path / "next", init=tmp_path / "half", data={"tokenizer": str(tmp_path / "half")},
+                   train={"steps": 2, "lr": 1e-6, "warmup": 0})  # fmt: skip
+    assert {w.dtype for w in run.former.model.parameters()} == {torch.float32}
+    norms = [name for name, _ in half.model.named_parameters() if "norm" in name and name.endswith("weight")]
+    for name in norms:
+        before, after = half.model.get_parameter(name).float(), run.former.model.get_parameter(name)
+        assert 0 < (before - after).abs().max() < 1e-4, name
+
+
 def test_a_run_from_a_checkpoint_goes_on_and_is_repeated(tmp_path):
     """The checkpoint's sizes are not the recipe's: what is remembered of the run must not name those."""
     pretrain(out=tmp_path / "first", train={"steps": 2})

@@ -97,7 +97,8 @@ def finetune(
     short = {"epochs": epochs, "batch": batch, "lora": lora, "features": features}
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
+    first = os.environ.get("RANK", "0") == "0"
+    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
     say = lambda text: console.print(text, markup=False)  # noqa: E731
     told: dict[str, Any] = {"task": task, "columns": columns, "config": config, "device": device, "say": say}
     with progress(console, "finetune") as tell:
@@ -112,12 +113,13 @@ def finetune(
                 "tell": tell,
             }
             done = compare(model, train, valid, test=test, out=out, **more, **told)
-            print(done.words())
+            if first:
+                print(done.words())
             return
         from ..training.finetune import finetune as teach
 
         made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)
-    out_ = Console(highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
+    out_ = Console(highlight=False, soft_wrap=True, quiet=not first)
     for name, values in (("held-out", made.valid), ("test", made.test), ("baseline", made.baseline)):
         if values:
             out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}", markup=False)

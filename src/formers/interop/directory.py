@@ -155,7 +155,8 @@ def plan(former: Former, config: Any, own: str, weights: Weights, where: Path) -
     fresh = set()
     if former.head != own:
         hf = member(former.family).family.hf
-        if hf is not None:
+        apart = former.head.partition("@")[2] != own.partition("@")[2]  # heads of other layers have nothing in common
+        if hf is not None and not apart:
             old = empty(former.family, config, own, former.labels).model.named_parameters()
             before = {
                 move.theirs: move.ours
@@ -164,7 +165,7 @@ def plan(former: Former, config: Any, own: str, weights: Weights, where: Path) -
             }
             for move in hf.keys(former.config, former.head).moves(ours, ""):
                 source.setdefault(move.ours, before.get(move.theirs, move.ours))
-        fresh = {name for name in ours if name.startswith("heads.") and source.get(name, "") not in weights}
+        fresh = {name for name in ours if name.startswith("heads.") and (apart or source.get(name, "") not in weights)}
     else:
         fresh = {
             name

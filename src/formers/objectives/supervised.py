@@ -33,7 +33,8 @@ class Supervised:
     """A head's part learns the answers of examples; `kind` is the task's (tasks/task.py).
 
     `start` is what a decoder starts with; with `shifted` it reads the source once more, behind that token (or, with
-    `wraps`, behind its last token: mBART). `weights` are those of classes; `scale` is the deviation of numbers;
+    `wraps`, behind its last token: mBART). `weights` are those of classes (of several labels: of each label's yes, then
+    of each label's no); `scale` is the deviation of numbers;
     `auxiliary` is the share of a language model's loss on the same text (GPT, eq. 5).
     """
 
@@ -115,7 +116,7 @@ class Supervised:
     def judged(self, logits: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """The summed loss of what a head answers, and how many answers count."""
         logits, asked = wide(logits), there(self.kind, batch)
-        ways = {"many": many, "number": self.number, "span": span, "choice": choice}
+        ways = {"many": self.many, "number": self.number, "span": span, "choice": choice}
         if self.kind in ways:
             return ways[self.kind](logits, batch, asked), asked.sum()
         weight = torch.tensor(self.weights, device=logits.device, dtype=logits.dtype) if self.weights else None
@@ -126,6 +127,16 @@ class Supervised:
             logits, answers, weight, reduction="sum", ignore_index=IGNORED, label_smoothing=self.smoothing
         )
         return total, asked.sum()
+
+    def many(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
+        """Each label by itself: yes or no."""
+        labels = torch.where(asked[:, None], batch.answers, 0.0)
+        weight = None
+        if self.weights:
+            yes, no = torch.tensor(self.weights, device=logits.device, dtype=logits.dtype).chunk(2)
+            weight = torch.where(labels > 0, yes, no)
+        each = F.binary_cross_entropy_with_logits(logits, labels, weight, reduction="none").mean(1)
+        return torch.where(asked, each, 0.0).sum()
 
     def number(self, logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
         """Squared distances, in deviations of the training data."""
@@ -171,13 +182,6 @@ def owners(batch: Batch, documents: int) -> Tensor:
     return own
 
 
-def many(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
-    """Each label by itself: yes or no."""
-    labels = torch.where(asked[:, None], batch.answers, 0.0)
-    each = F.binary_cross_entropy_with_logits(logits, labels, reduction="none").mean(1)
-    return torch.where(asked, each, 0.0).sum()
-
-
 def span(logits: Tensor, batch: Batch, asked: Tensor) -> Tensor:
     """The first and the last token of an answer among all tokens of the document, in equal shares."""
     layout = batch.layout
@@ -200,3 +204,9 @@ def class_weights(answers: np.ndarray, count: int) -> tuple[float, ...]:
     """Weights that make rare classes count as much as frequent ones; their mean over the examples is 1."""
     seen = np.bincount(answers[answers >= 0], minlength=count).astype(float)
     return tuple((seen.sum() / np.maximum(1, count * seen)).tolist())
+
+
+def label_weights(answers: np.ndarray, count: int) -> tuple[float, ...]:
+    """The same for (E, C) labels of which each is yes or no: the weights of all their yes, then of all their no."""
+    each = [class_weights(answers[answers[:, i] >= 0, i].astype(np.int64), 2) for i in range(count)]
+    return (*(yes for _, yes in each), *(no for no, _ in each))

@@ -98,6 +98,9 @@ def answers(task: Task, labels: Sequence[str]) -> Answer:
                 return np.full(len(labels), IGNORED, np.float32)
             wanted = {known(one) for one in ([label] if isinstance(label, str) else label)}
             return np.array([i in wanted for i in range(len(labels))], np.float32)
+        if isinstance(label, list | tuple):
+            fix = "leave tune.many out, or set it true; else give one label and no list"
+            raise Error(f"a row has a list of labels, {shown(label)}, and one label is learnt", fix=fix)
         return np.int64(IGNORED if label is None else known(label))
 
     return one

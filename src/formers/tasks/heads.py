@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
+from ..config import schema
 from ..errors import Error
 from ..family import Family, Head, Norm
 from ..nn.feedforward import activation
@@ -38,7 +39,7 @@ VIEWS: dict[str, Callable[[], View]] = {
     "last": lambda: View(lambda layers: layers[-1]),
     "second": lambda: View(lambda layers: layers[-2]),
     "sum4": lambda: View(lambda layers: torch.stack(list(layers[-4:])).sum(0)),
-    "cat4": lambda: View(lambda layers: torch.cat([layers[max(-len(layers), i)] for i in range(-4, 0)], -1)),
+    "cat4": lambda: View(lambda layers: torch.cat(list(layers[-4:]), -1)),
 }
 
 
@@ -46,7 +47,13 @@ def mixer(head: Head, config: Any) -> nn.Module | None:
     """What makes one state of the states of all layers, if a head wants it."""
     if head.mix is None:
         return None
-    return VIEWS[head.mix]() if head.mix in VIEWS else Mix(config.layers + 1, cast(Norm, head.mix))
+    kind: Any = type(config)
+    if "layers" not in schema(kind):
+        raise Error("this model has no layers one above the other", fix="let its head read what it always does")
+    layers = config.depth if head.decoder and hasattr(config, "depth") else config.layers
+    if layers < (need := {"second": 2, "sum4": 4, "cat4": 4}.get(head.mix, 1)):
+        raise Error(f"{head.mix!r} reads {need} layers, and this model has {layers}", fix="take last or mix")
+    return VIEWS[head.mix]() if head.mix in VIEWS else Mix(layers + 1, cast(Norm, head.mix))
 
 
 class Part(nn.Module):

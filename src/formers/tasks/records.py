@@ -148,6 +148,13 @@ def of_parquet(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str,
     yield from enumerate(rows, 1)
 
 
+def divided(source: Any) -> tuple[Any, Any]:
+    """The training part and the validation part, if there is one, of a source that has several (a DatasetDict)."""
+    if not isinstance(source, Mapping) or "train" not in source:
+        return source, None
+    return source["train"], next((source[name] for name in ("validation", "valid", "dev") if name in source), None)
+
+
 def of_python(source: Any, header: Sequence[str] | None, changes: Changes) -> Table:
     """The records of a list, a DataFrame (pandas or polars) or a dataset."""
     classes: dict[str, list[str]] = {}

@@ -48,6 +48,8 @@ class Copies(World):
     def wrap(self, step: nn.Module) -> nn.Module:
         """Gradients are exchanged during the backward pass; a head's part that an objective leaves out has none."""
         where = [self.device.index] if self.device.type == "cuda" else None
+        # torch complains, past Python's filters, if all parameters are used: so one is there that never is.
+        step.register_parameter("unused", nn.Parameter(torch.zeros(1, device=self.device)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # the newest torch has another word for broadcast_buffers
             return nn.parallel.DistributedDataParallel(
@@ -87,7 +89,8 @@ class Copies(World):
                 said[0] = make()
             except BaseException as error:
                 failed, said[1] = error, words(error)
-        dist.broadcast_object_list(said, 0, group=self.patient)
+        with company(self):
+            dist.broadcast_object_list(said, 0, group=self.patient)
         if failed is not None:
             raise failed
         if said[1] is not None:

@@ -19,8 +19,9 @@ from ..errors import Error
 from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
+from ..tasks.records import divided
 from .continued import continued, is_text, measures, same_text
-from .distributed import arranged, company, together
+from .distributed import company, together
 from .freedom import settled
 from .judging import Verdict, signatures_of, tables, verdict
 from .learner import family_of
@@ -72,15 +73,17 @@ def finetune(
 ) -> Tuned:
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
 
-    `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets; without `valid`, some training
-    examples are held out. The task is found by the columns if none is named: classify, regress, tag, answer, choose,
-    translate, summarise; lm, which must be named, goes on with a checkpoint's pretraining on plain text, judged by
-    perplexity (the baseline is then that of token frequencies). Settings are those of training/tuning.py: single ones
-    by their names (epochs=3, batch=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config`
-    file. With `resume`, a run in `out` goes on where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
+    `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets (of a DatasetDict, `train` takes the
+    training part and the validation part); without `valid`, some training examples are held out. The task is found by
+    the columns if none is named: classify, regress, tag, answer, choose, translate, summarise; lm, which must be named,
+    goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
+    frequencies). Settings are those of training/tuning.py: single ones by their names (epochs=3, batch=32, lr=1e-3,
+    seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config` file. With `resume`, a run in `out` goes on
+    where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
     """
     began, tell = time.perf_counter(), tell or (lambda *_: None)
-    sources = {"train": train, "valid": valid, "test": test}
+    train, held = divided(train)
+    sources = {"train": train, "valid": held if valid is None else valid, "test": test}
     given = single(settings, overrides, sources, columns)
     if is_text(task, out, resume):
         say("plain text: the model goes on with its own objective, as formers pretrain --init does")
@@ -90,34 +93,30 @@ def finetune(
     world = together(None if device is None else torch.device(device))
     with ExitStack() as stack:
         stack.enter_context(company(world))
-        path = None if out is None else Path(out)
-        before = begun(path, resume, given)
-        wanted, parts = understood(model, task, sources, columns, config, given, before, path)
-        world = arranged(world, wanted.train.parallel)
+
+        def begin() -> tuple[Path, Any, Wanted, dict[str, Examples]]:
+            path = None if out is None else Path(out)
+            before = begun(path, resume, given)
+            wanted, parts = understood(model, task, sources, columns, config, given, before, path)
+            path = path or fresh(f"{wanted.family}-{wanted.task}")
+            stack.enter_context(Folder(path).held())
+            keep(path, sources, parts)
+            return path, before, wanted, parts
+
+        path, before, wanted, parts = world.agreed(begin)  # the others see what the first one read
         stack.enter_context(enough(wanted.train, None, world.device))
         stack.enter_context(deterministic(wanted.train.deterministic))
-        path = path or fresh(f"{wanted.family}-{wanted.task}")
         folder = Folder(path)
-        if world.first:
-            stack.enter_context(folder.held())
-            keep(path, sources, parts)
         for name, part in parts.items():
             say(f"{name}: {part.said}")
         run = Lesson(wanted, parts, path, world, tell, say)
-        if world.first:
-            remember(folder, run, before)
+        world.agreed(lambda: remember(folder, run, before))
         say(run.words())
         meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
         drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
-        former, found = run.former, {name: dict[str, float]() for name in ("valid", "test", "baseline")}
-        if world.first:
-            former, best = finish(folder, run, lambda made: settled(made, run.tune))
-            apply(former.model.body, former.adapters)
-            former.adapters = {}
-            found = conclude(folder, run, best, tell)
-            report(folder)
+        found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is
         world.close()
-    return Tuned(path, former, found["valid"], found["test"], found["baseline"], time.perf_counter() - began)
+    return Tuned(path, run.former, found["valid"], found["test"], found["baseline"], time.perf_counter() - began)
 
 
 def single(
@@ -226,8 +225,18 @@ def same(
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
-def conclude(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict[str, float]]:
-    """Judge the best checkpoint by all examples that were not learnt from; run.json and evaluation.json say it."""
+def conclude(folder: Folder, run: Lesson, tell: Tell) -> dict[str, dict[str, float]]:
+    """Save the best checkpoint, judge it by all examples that were not learnt from, and write the report."""
+    former, best = finish(folder, run, lambda made: settled(made, run.tune))
+    apply(former.model.body, former.adapters)
+    former.adapters = {}
+    found = judged(folder, run, best, tell)
+    report(folder)
+    return found
+
+
+def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict[str, float]]:
+    """The measures of the best checkpoint; run.json and evaluation.json say them too."""
     found: dict[str, dict[str, float]] = {"valid": {}, "test": {}, "baseline": {}}
     sections: list[dict[str, Any]] = []
     seen: dict[str, Verdict] = {}

@@ -8,6 +8,7 @@ import json
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..errors import Error
 from ..tasks.examples import Examples, read_examples
 from ..tasks.metrics import cost
 from .configure import read, worded
+from .distributed import together
 from .finetune import Tuned, finetune, same
 from .parts import chosen, grouped
 from .pretrain import fresh
@@ -88,7 +90,8 @@ def compare(
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
     if folds and task == "lm":
         raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
-    path = Path(out) if out is not None else fresh("comparison")
+    world = together(how.get("device"))  # one meeting for all runs
+    path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
     whole = read_examples(train, task, columns) if folds else None
     trials, first = [], first_seed(overrides or {}, how)
     for settings in combinations(sweep):
@@ -106,20 +109,32 @@ def compare(
                 "test": judged, "task": task if whole is None else whole.task,
                 "columns": columns if whole is None else None, "overrides": given, **how,
             }  # fmt: skip
-            begun = (where / "run.json").is_file()
+            before, begun = world.agreed(partial(found, where))
             if begun:
                 same(where, model, learnt, valid, **asked)
-            runs.append(done(where) or measures(
+            runs.append(before or measures(
                 finetune(model, learnt, valid, out=where, resume=begun, tell=tell, say=say, **asked)
             ))  # fmt: skip
         trials.append(Trial(settings, runs))
-    main = main_measure(path / name, trials[0].runs[0])
+    main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
     made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
-    rows = made.lines()
+    if world.first:
+        write(made)
+    world.close()
+    return made
+
+
+def write(made: Comparison) -> None:
+    """All trials, and their table, into the folder."""
+    rows, path = made.lines(), made.folder
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
     put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
-    return made
+
+
+def found(where: Path) -> tuple[dict[str, float], bool]:
+    """The measures of a run that has ended, and whether it was begun."""
+    return done(where), (where / "run.json").is_file()
 
 
 def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:

@@ -38,6 +38,9 @@ def frozen(former: Former, tune: Tune) -> None:
         body.eval()
         body.train = lambda mode=True: body
         return
+    if tune.freeze > layers(former):
+        what = f"this {former.family} has {layers(former)} layers: {tune.freeze} cannot be held still"
+        raise Error(what, fix="give a smaller tune.freeze, or -1 for all of them")
     if tune.freeze:
         for name, weight in former.model.named_parameters():
             if name.startswith("body.") and depth(name, former) <= tune.freeze:

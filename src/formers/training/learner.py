@@ -21,7 +21,7 @@ from ..interop import safe
 from ..interop.directory import load
 from ..interop.tokenizers import load_tokenizer, save_tokenizer
 from ..nn.init import initialise
-from ..objectives.supervised import Supervised, class_weights
+from ..objectives.supervised import Supervised, class_weights, label_weights
 from ..objectives.targets import Ends
 from ..registry import member
 from ..tasks.encoded import Encoded
@@ -33,7 +33,9 @@ from ..text.templates import FAMILY, style
 from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
 from .adopt import resized
+from .refusals import readable, refuse
 from .tuning import Tune, Wanted
+from .world import World
 
 Rows = Sequence[dict[str, Any]]
 
@@ -76,15 +78,18 @@ def able(family: Family, config: Any, task: Task, name: str) -> None:
     if task.name in can and not task.words:
         return
     fix = f"it can learn: {', '.join(can)}" if can else "it has no head for any task; its vectors can go into another"
+    if task.name == "classify" and not task.words and pair and "lm" in heads:
+        fix += "; with --tune.text true it writes a label as a word"
     way = " by writing labels" if task.words else ""
     raise Error(f"{name} cannot learn to {task.name}{way}", fix=fix)
 
 
 def learner(
-    wanted: Wanted, task: Task, labels: tuple[str, ...], rows: Rows, folder: Path, tell: Tell,
+    wanted: Wanted, task: Task, labels: tuple[str, ...], rows: Rows, folder: Path, world: World, tell: Tell,
     say: Callable[[str], None],
 ) -> tuple[Former, Task]:  # fmt: skip
     """The model that is to learn, and the task with the length that it takes."""
+    refuse(wanted, task)
     tune, declared = wanted.tune, member(wanted.family).family
     head = task.head
     if head == "choose" and "choose" not in declared.heads(declared.config()):
@@ -96,10 +101,11 @@ def learner(
     if wanted.source is None:
         config = declared.config(**wanted.model)
         able(declared, config, task, wanted.family)
-        former = scratch(wanted, head, labels, rows, folder, tell)
+        tokenizer = world.agreed(lambda: tokenizer_for(wanted, rows, folder, tell))
+        former = scratch(wanted, head, labels, tokenizer)
     else:
         former = opened(wanted, head, labels, task)
-        former.model.float()  # published in half precision: small steps would be lost in it
+    readable(former, tune.length)
     length = min(task.length, window(former.config, tune.length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
     if tune.vectors is not None:
@@ -127,10 +133,13 @@ def fitted(wanted: Wanted, head: str, labels: tuple[str, ...], own: str | None) 
         former = load(wanted.source, head="lm")
         if former.tokenizer is not None and former.tokenizer.id("cls") is None:
             return refitted(marked(former), head, labels, wanted.train.seed)
-    if own != head:
-        return load(wanted.source, head=head, labels=list(labels) or None)
-    former = load(wanted.source)
-    return former if not labels or former.labels == labels else refitted(former, head, labels, wanted.train.seed)
+    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
+        former = load(wanted.source)
+        if labels and former.labels != labels:
+            return refitted(former, head, labels, wanted.train.seed)
+        if own == head:
+            return former
+    return load(wanted.source, head=head, labels=list(labels) or None)
 
 
 def refitted(former: Former, head: str, labels: tuple[str, ...], seed: int) -> Former:
@@ -185,11 +194,8 @@ def family_of(source: str) -> str:
     return load(source).family
 
 
-def scratch(
-    wanted: Wanted, head: str, labels: tuple[str, ...], rows: Rows, folder: Path, tell: Tell
-) -> Former:  # fmt: skip
-    """A new model that fits a tokenizer: one that was given, or one that learns from the training examples."""
-    tokenizer = tokenizer_for(wanted, rows, folder, tell)
+def scratch(wanted: Wanted, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
+    """A new model that fits a tokenizer."""
     declared = member(wanted.family).family
     known = schema(declared.config)
     found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
@@ -239,8 +245,8 @@ def goal_of(
     if former.pair and not (wraps and task.kind != "text"):
         start = start_token(former.config)
     weights: tuple[float, ...] = ()
-    if tune.balance and task.kind in ("class", "tags"):
-        weights = class_weights(np.asarray(labels), len(former.labels))
+    if tune.balance:
+        weights = (label_weights if task.kind == "many" else class_weights)(np.asarray(labels), len(former.labels))
     scale = 1.0
     if task.kind == "number":
         scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0])))

@@ -27,6 +27,7 @@ from .freedom import after_step, centred, frozen, shares
 from .judging import measures_of, verdict
 from .learner import goal_of, labels_of, learner, task_for
 from .loop import Trainer
+from .pretrain import check_shares
 from .runs import Folder
 from .tuning import Wanted, scheduled
 from .world import World
@@ -42,8 +43,9 @@ class Lesson:
         self.parts, self.world, self.path, self.tell = parts, world, path, tell
         training = parts["train"]
         self.former, self.task = learner(
-            wanted, task_for(wanted, training), labels_of(wanted, training), training.rows, path / "data", tell, say
-        )
+            wanted, task_for(wanted, training), labels_of(wanted, training), training.rows, path / "data", world, tell,
+            say,
+        )  # fmt: skip
         self.reader, self.tune = Reader.of(self.former, self.task), wanted.tune
         self.main, self.seen = main_measure(self.task, wanted.tune.metric, parts["valid"]), math.nan
         data = encode(self.task, training.rows, self.reader, self.former.labels)
@@ -56,7 +58,9 @@ class Lesson:
         self.former.model.to(world.device)
         self.store = numbers(data)
         sizes = self.goal.sizes(self.goal.plan(self.store, 0, 0))
-        self.asked = replace(wanted, train=scheduled(wanted, sizes, getattr(self.former.config, "dim", 768)))
+        dim = getattr(self.former.config, "dim", 768)
+        self.asked = replace(wanted, train=scheduled(wanted, sizes, dim, world.size))
+        check_shares(self.asked.train, world)
         self.trainer = Trainer(
             self.former.model, [self.goal], self.asked.train, world, shares(self.former, wanted.tune.layer_decay),
             after_step(self.former),
@@ -121,9 +125,13 @@ class Lesson:
         """End the run if no look of the last few was better than those before."""
         if not self.tune.patience:
             return
-        rows = [row["held"]["cost"] for row in Folder(self.path).history() if "held" in row]
-        costs = [math.inf if c is None else c for c in (*rows, cost)]
-        self.trainer.enough = len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
+
+        def no_better() -> bool:
+            rows = [row["held"]["cost"] for row in Folder(self.path).history() if "held" in row]
+            costs = [math.inf if c is None else c for c in (*rows, cost)]
+            return len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
+
+        self.trainer.enough = self.world.agreed(no_better)  # the first one writes the history
 
     def words(self) -> str:
         """The run in one line."""

@@ -78,6 +78,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         s = self.settings
+        self.model.float()  # a checkpoint may be published in half precision: small steps would be lost in it
         self.device = self.world.device
         self.type = working_type(s.precision, self.device)
         self.step, self.position, self.tokens, self.seconds, self.skipped = 0, 0, 0, 0.0, 0

@@ -32,7 +32,7 @@ from .rehearsal import slowdown
 from .report import report
 from .runs import Folder, drive, number
 from .samples import Samples
-from .settings import FREE
+from .settings import FREE, Train
 from .state import put
 from .world import World
 
@@ -94,7 +94,7 @@ def pretrain(
             lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
         )
         world = arranged(world, asked.train.parallel)
-        check_shares(asked, world)
+        check_shares(asked.train, world)
         folder, numbers = Folder(path), parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
         stack.enter_context(deterministic(asked.train.deterministic))
@@ -224,18 +224,18 @@ def newest(family: str | None) -> Path | None:
     return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
 
 
-def check_shares(asked: Asked, world: World) -> None:
+def check_shares(train: Train, world: World) -> None:
     """All processes must have as many batches of a step."""
-    if asked.train.accumulate % world.size:
-        half = asked.train.tokens * asked.train.accumulate // world.size
+    if train.accumulate % world.size:
+        half = train.tokens * train.accumulate // world.size
         raise Error(
-            f"{asked.train.accumulate} batches of a step cannot be shared by {world.size} processes",
+            f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
             fix=f"--train.accumulate {world.size} --train.tokens {half} keeps the size of a step",
         )
-    if asked.train.optimizer == "adafactor" and isinstance(world, Shards):
+    if train.optimizer == "adafactor" and isinstance(world, Shards):
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel copies")
-    if asked.train.precision == "fp16" and world.size > 1 and asked.train.parallel == "experts":
+    if train.precision == "fp16" and world.size > 1 and train.parallel == "experts":
         raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
 
 

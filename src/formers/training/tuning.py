@@ -195,6 +195,7 @@ def configure(
     for layer in ({key: told.get(key) or {} for key in TABLES}, single):
         for key, values in layer.items():
             merged[key] |= values
+    settle(merged, {key: {*(told.get(key) or {}), *single.get(key, {})} for key in TABLES})
     known = schema(found.family.config)
     for key, value in merged["model"].items():
         if key not in known:
@@ -205,6 +206,9 @@ def configure(
     values = {"samples": 0, "last": 1, **merged["train"]}
     values |= {} if "length" in given else {"length": 1}  # the examples say
     train = build(Train, values, where="train")
+    if train.parallel != "copies":
+        what = f"fine-tuning does not share a model out as {train.parallel}: each process has a copy"
+        raise Error(what, fix="leave train.parallel out; --lora 8 or --train.checkpointing true need less memory")
     options = {**(told.get("model") or {}), **single.get("model", {})}
     return Wanted(
         family=found.name, source=source, preset=named, task=task, data=data, model=merged["model"], tune=tune,
@@ -212,15 +216,27 @@ def configure(
     )  # fmt: skip
 
 
-def scheduled(wanted: Wanted, sizes: Any, dim: int) -> Train:
-    """The `train:` table with steps, tokens, rate and looks for examples of these (E, 3) sizes."""
+def settle(merged: dict[str, dict[str, Any]], given: Mapping[str, set[str]]) -> None:
+    """What the recipe says gives way where it does not go with what was given."""
+    tune, model = merged["tune"], merged["model"]
+    if tune.get("features", "no") != "no" and "auxiliary" not in given["tune"]:
+        tune["auxiliary"] = 0.0  # of a model that does not learn
+    if "context" in given["model"] and "length" not in given["tune"] and isinstance(model["context"], int):
+        tune |= {"length": min(tune["length"], model["context"])} if tune.get("length") else {}
+
+
+def scheduled(wanted: Wanted, sizes: Any, dim: int, processes: int = 1) -> Train:
+    """The `train:` table with steps, tokens, rate and looks for examples of these (E, 3) sizes; the batch is that of
+    all processes together."""
     t, tune = wanted.train, wanted.tune
+    shared = processes > 1 and not {"tokens", "accumulate"} & set(wanted.chosen)
+    pieces = processes if shared else t.accumulate
     larger = sizes[:, [0, 2]].sum(0).max()
     longest = int(sizes[:, [0, 2]].max())
-    values: dict[str, Any] = {"length": longest}
-    each = t.tokens if "tokens" in wanted.chosen else max(longest, round(tune.batch * larger / len(sizes)))
+    values: dict[str, Any] = {"length": longest, "accumulate": pieces}
+    each = t.tokens if "tokens" in wanted.chosen else round(tune.batch * larger / len(sizes) / pieces)
     values["tokens"] = max(each, longest)
-    epoch = max(1.0, larger / (values["tokens"] * t.accumulate))
+    epoch = max(1.0, larger / (values["tokens"] * pieces))
     steps = max(1, round(tune.epochs * epoch))
     values |= {"steps": steps, "check": max(1, round(epoch / tune.checks))}
     values["save"] = values["check"]
