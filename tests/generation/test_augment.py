@@ -122,6 +122,18 @@ def test_after_learning_the_labels(gpt, tmp_path):
     assert not any(row["text"].startswith("animals") for row in made.rows if row["from"] == 0)
 
 
+def test_equal_beginnings_are_continued_in_many_ways(gpt, monkeypatch):
+    rows = [*ROWS[:4], ROWS[0]]  # behind "a: " and "b: ", and one example twice
+    how = {"conditional": True, "rate": 1.0, "times": 3, "keep": None, "tokens": 12, "top": 50}
+    made = augment(gpt, rows, **how)
+    assert len(made.rows) > 12, made.said  # of 15; two prompts with three samples each give 6
+    assert {row["from"] for row in made.rows} == set(range(5))
+    monkeypatch.setattr(module, "CHUNK", 2)
+    assert augment(gpt, rows, **how).rows == made.rows
+    turned = augment(gpt, rows[1:4][::-1], **how).rows  # an example's texts are its own, wherever it stands
+    assert {r["text"] for r in turned} <= {r["text"] for r in made.rows}
+
+
 def test_the_command(bert, tmp_path, capsys):
     formers.save(bert, tmp_path / "model")
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from ..config import Tell
+from ..data.draws import bits
 from ..data.resumed import Resumed
 from ..errors import Error
 from ..former import Former
 from ..tasks.examples import Examples, read_examples
 from ..text.normalise import normalise
-from .refill import refill
-from .text import generate
+from .options import Options
+from .refill import Key, refill
+from .text import write
 
 CHUNK = 32  # examples at once
 PUNCTUATION = re.compile(r"[\W_]+")
@@ -96,7 +98,7 @@ def augment(
     }
     with nullcontext() if out is None else Resumed(Path(out), about) as file:
         made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
-        for some in candidates(former, found.rows[len(made) :], plan):
+        for some in candidates(former, found.rows, plan, len(made)):
             made += some
             if file is not None:
                 file.write(*({"made": texts} for texts in some))
@@ -119,19 +121,30 @@ def plan_of(former: Former, how: dict[str, Any]) -> How:
     return How(**{"way": "fill" if masks else "continue", **how})
 
 
-def candidates(former: Former, rows: Sequence[Row], how: How) -> Iterator[list[list[str]]]:
-    """For some examples at a time, `times` new texts each."""
-    for low in range(0, len(rows), CHUNK):
-        some = rows[low : low + CHUNK]
+def candidates(former: Former, rows: Sequence[Row], how: How, done: int = 0) -> Iterator[list[list[str]]]:
+    """For some examples at a time behind those that are `done`, `times` new texts each."""
+    every = keys(rows, how)
+    for low in range(done, len(rows), CHUNK):
+        some, own = rows[low : low + CHUNK], every[low : low + CHUNK]
         fronts = [front(row, how) for row in some]
         if how.way == "fill":
             texts = [row["text"] for row in some for _ in range(how.times)]
-            keys = [(how.seed, key(row["text"]), turn) for row in some for turn in range(how.times)]
             given = [f for f in fronts for _ in range(how.times)]
-            new = refill(former, texts, given, keys, how.rate, how.top, how.temperature)
+            new = refill(former, texts, given, [k for one in own for k in one], how.rate, how.top, how.temperature)
         else:
-            new = continued(former, some, fronts, how)
+            new = continued(former, some, fronts, own, how)
         yield [new[i : i + how.times] for i in range(0, len(new), how.times)]
+
+
+def keys(rows: Sequence[Row], how: How) -> list[list[Key]]:
+    """What the draws of each example come from: its text, wherever it stands, and how often it was there before."""
+    before: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        first = before[row["text"]] * how.times
+        found.append([(how.seed, key(row["text"]), first + turn) for turn in range(how.times)])
+        before[row["text"]] += 1
+    return found
 
 
 def front(row: Row, how: How) -> str:
@@ -139,14 +152,16 @@ def front(row: Row, how: How) -> str:
     return f"{how.names.get(row['label'], row['label'])}: " if how.conditional else ""
 
 
-def continued(former: Former, rows: Sequence[Row], fronts: Sequence[str], how: How) -> list[str]:
+def continued(
+    former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[Key]], how: How
+) -> list[str]:
     """The beginnings of texts, gone on with; of a conditional model, whole texts behind the label."""
     begun = [begin(row["text"], how.rate) for row in rows]
     prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
-    found = generate(
-        former, prompts, how.tokens, samples=how.times, top_k=how.top, temperature=how.temperature, seed=how.seed,
-        stop=("\n",),
-    )  # fmt: skip
+    options = Options(
+        tokens=how.tokens, samples=how.times, top_k=how.top, temperature=how.temperature, seed=how.seed, stop=("\n",)
+    )  # many prompts are equal, and their texts should not be
+    found = write(former, prompts, options, streams=[[int(bits(*k)) for k in one] for one in keys])
     several = [texts if isinstance(texts, list) else [texts] for texts in found]
     return [joined(b, text) for b, texts in zip(begun, several, strict=True) for text in texts]
 
