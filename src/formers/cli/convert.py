@@ -141,7 +141,7 @@ def noted() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for note in notes:
-        Console(stderr=True, highlight=False).print(f"formers: note: {note.message}", markup=False)
+        Console(stderr=True, highlight=False, soft_wrap=True).print(f"formers: note: {note.message}", markup=False)
 
 
 def report(former: Any, out: Path) -> None:

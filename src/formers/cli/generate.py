@@ -15,7 +15,8 @@ from rich.console import Console
 from ..errors import Error
 from .convert import noted, opened
 from .progress import progress
-from .reading import Reading
+from .reading import Reading, piped
+from .reading import lines as of_file
 
 Kind = Literal["fp32", "bf16", "int8"]
 AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
@@ -237,26 +238,9 @@ def texts(text: str | None, file: Path | None, reading: Reading | None, unit: st
     if text is not None:
         return [text]
     if file is not None:
-        from ..data.readers import TEXT, find, form, read, rows
-
-        how = (reading or Reading()).options()
-        if unit == "line" and len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
-            found = rows(paths[0], how["encoding"])
-        else:
-            found = list(read(file, unit=unit, **how))  # type: ignore[arg-type]
-        if not any(found):
-            raise Error("holds no text", where=file, fix="give a file with some words")
-        return found
-    if sys.stdin is None or sys.stdin.isatty():
-        raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
-    try:
-        data = getattr(sys.stdin, "buffer", None)
-        said = sys.stdin.read() if data is None else data.read().decode((reading or Reading()).encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
-    if not said.strip():
-        raise Error("the standard input is empty", fix="give some text")
-    return ["" if line.isspace() else line for line in said.splitlines()] if lines else [said.rstrip("\n")]
+        return of_file(file, reading or Reading(), unit)
+    how = reading or Reading()
+    return of_file(Path("-"), how) if lines else [piped(how.encoding).rstrip("\n")]
 
 
 def harmless(text: str) -> str:
