@@ -1,5 +1,5 @@
-"""The verbs of fine-tuned models read files as all verbs do: columns of tables, words of conll files, lines of text; and
-print words on a terminal, JSON by a pipe."""
+"""The verbs of fine-tuned models read files as all verbs do: columns of tables, words of conll files, lines of text.
+They print words on a terminal, and JSON by a pipe."""
 
 from __future__ import annotations
 
@@ -95,9 +95,8 @@ def test_a_pipe_is_read(models, capsys, monkeypatch):
 
 
 def test_words_of_conll_files_and_lists(models, files, capsys):
-    assert [[w["word"] for w in row] for row in said(capsys, "tag", models / "tag", "--file", files / "gold.conll")] == [
-        ["the", "cat"], ["여러분"],
-    ]  # fmt: skip
+    rows = said(capsys, "tag", models / "tag", "--file", files / "gold.conll")
+    assert [[w["word"] for w in row] for row in rows] == [["the", "cat"], ["여러분"]]
     (files / "words.jsonl").write_text(json.dumps({"words": ["don't", "go"]}) + "\n")
     (row,) = said(capsys, "tag", models / "tag", "--file", files / "words.jsonl")
     assert [w["word"] for w in row] == ["don't", "go"]
@@ -116,7 +115,7 @@ def test_words_on_a_terminal_and_json_by_a_pipe(models, capsys, monkeypatch):
     assert first.split()[0].endswith("%")
     assert "\x1b" not in second
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    assert [row["label"] for row in said(capsys, *command, "--as-json")][0] == label
+    assert said(capsys, *command, "--as-json")[0]["label"] == label
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert "the  " in run(capsys, "tag", models / "tag", "the cat")[1]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

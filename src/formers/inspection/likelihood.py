@@ -21,7 +21,7 @@ from ..generation.runner import packed, streams
 from ..nn.memory import Memory
 from ..tasks.inputs import start_token
 from ..text.normalise import normalise
-from .states import Pieces, Span, cut, windows
+from .states import Pieces, Span, cut, nearest, windows
 
 HEADS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}
 ROOM = 1024  # places whose logits are held at once
@@ -281,9 +281,9 @@ def masked(former: Former, places: list[Place], batch: int, together: bool, tell
     for number, place in enumerate(places):
         pieces = place.pieces
         spans, wanted = windows(former, pieces, None), list(range(place.first, len(pieces.ids)))
-        for some in [wanted] if together and wanted else [[t] for t in wanted]:
-            middle = (some[0] + some[-1]) / 2
-            low, high = min(spans, key=lambda s: abs((s[0] + s[1] - 1) / 2 - middle))
+        groups = [wanted] if together and wanted else [[t] for t in wanted]
+        for some, at in zip(groups, nearest(spans, [(some[0] + some[-1]) / 2 for some in groups]), strict=True):
+            low, high = spans[at]
             if not low <= some[0] <= some[-1] < high:
                 raise Error(f"text {number + 1} is too long to hide so much at once", fix="shorten it")
             row = torch.cat((pieces.before, pieces.ids[low:high], pieces.after)).clone()
