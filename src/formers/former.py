@@ -24,6 +24,7 @@ from .nn.probe import Probe
 from .nn.projected import State
 from .nn.prune import attentions, named, prune, taken_apart
 from .nn.quantised import freeze
+from .nn.tiles import guard
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
@@ -74,6 +75,7 @@ class Former:
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
         try:
+            guard(dtype or self.dtype, torch.device(self.device if device is None else device))
             self.model.to(device=device, dtype=dtype)
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
             reason = " ".join(str(error).split())[:150]
