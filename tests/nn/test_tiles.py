@@ -1,4 +1,4 @@
-"""bf16 on a processor that announces AMX and has none: oneDNN is kept from it in time, or it is an error in one line."""
+"""bf16 on a processor that announces AMX and has none: oneDNN is kept from it in time, or one line says so."""
 
 from __future__ import annotations
 

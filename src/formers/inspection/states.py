@@ -143,8 +143,8 @@ def together(
     found, at = [], 0
     for piece, spans in zip(group, places, strict=True):
         before, vectors, after = zip(*read[at : at + len(spans)], strict=True)
-        ends = (torch.stack(marks).mean(0) for marks in (before, after))
-        found.append(States(piece, whole := torch.cat(vectors), *ends, torch.ones(len(whole), dtype=torch.bool)))
+        whole, first, last = torch.cat(vectors), torch.stack(before).mean(0), torch.stack(after).mean(0)
+        found.append(States(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
         at += len(spans)
     return found
 
