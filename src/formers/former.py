@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -66,6 +67,16 @@ class Former:
     def dtype(self) -> torch.dtype:
         """The type of the weights."""
         return next(self.model.parameters()).dtype
+
+    @property
+    def fingerprint(self) -> str:
+        """What tells two models apart: a hash of the weights, of what they mean, and of the tokenizer."""
+        words = None if self.tokenizer is None else self.tokenizer.fingerprint
+        found = hashlib.sha256(repr((self.family, self.head, self.config, self.labels, words)).encode())
+        for name, weight in self.model.state_dict().items():
+            found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            found.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return found.hexdigest()
 
     @property
     def pair(self) -> bool:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,8 +20,10 @@ from ..data.draws import bits
 from ..data.resumed import Resumed
 from ..errors import Error
 from ..former import Former
+from ..tasks.columns import flat
 from ..tasks.examples import Examples, read_examples
 from ..text.normalise import normalise
+from .judge import Judge, judge_of
 from .options import Options
 from .refill import Key, refill
 from .text import write
@@ -90,13 +92,8 @@ def augment(
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
     plan = plan_of(former, how)
     same = judge_of(keep, found.rows, plan.sure)
-    about = {
-        "rows": digest(found.rows),
-        "how": vars(plan),
-        "model": former.family,
-        "keep": str(type(keep)) + str(keep)[:9],
-    }
-    with nullcontext() if out is None else Resumed(Path(out), about) as file:
+    about = {} if out is None else {"rows": digest(found.rows), "how": vars(plan), "model": former.fingerprint}
+    with nullcontext() if out is None else Resumed(Path(out), about) as file:  # whatever judges them, they are made
         made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
         for some in candidates(former, found.rows, plan, len(made)):
             made += some
@@ -148,8 +145,9 @@ def keys(rows: Sequence[Row], how: How) -> list[list[Key]]:
 
 
 def front(row: Row, how: How) -> str:
-    """What the model reads before a text."""
-    return f"{how.names.get(row['label'], row['label'])}: " if how.conditional else ""
+    """What the model reads before a text: its label, or several."""
+    names = [how.names.get(label, label) for label in flat([row["label"]])]
+    return f"{', '.join(names) or '-'}: " if how.conditional else ""
 
 
 def continued(
@@ -177,7 +175,7 @@ def begin(text: str, rate: float) -> str:
     return " ".join(words[: math.floor(len(words) * (1 - rate))])
 
 
-def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Callable[[list[Row]], list[bool]]) -> Any:
+def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Judge) -> Any:
     """New rows that are new, and whose label stays; and a count of the others."""
     left: Counter[str] = Counter(dict.fromkeys(LEFT, 0))
     seen = {plain(row["text"]) for row in rows}
@@ -202,40 +200,13 @@ def plain(text: str) -> str:
     return PUNCTUATION.sub(" ", normalise(text).lower()).strip() or "".join(normalise(text).split())
 
 
-def judge_of(keep: Any, rows: Sequence[Row], sure: float) -> Callable[[list[Row]], list[bool]]:
-    """Says of rows whether a classifier gives them the label that they have."""
-    if keep is None:
-        return lambda new: [True] * len(new)
-    if keep == "linear":
-        from ..tasks.baseline import Linear
-
-        model = Linear(rows)
-        index = {label: i for i, label in enumerate(model.labels)}
-
-        def same(new: list[Row]) -> list[bool]:
-            if model.several:
-                return [set(a) == set(row["label"]) for a, row in zip(model.guess(new), new, strict=True)]
-            shares = model.sure(new)
-            own = [share[index[row["label"]]] for share, row in zip(shares, new, strict=True)]
-            return [bool(p >= max(sure, share.max())) for p, share in zip(own, shares, strict=True)]
-
-        return same
-    if not isinstance(keep, Former):
-        raise Error(f"{keep!r} does not judge labels", fix="take 'linear', a fine-tuned model, or None")
-
-    def by_model(new: list[Row]) -> list[bool]:
-        said = keep.classify([(row["text"], row["other"]) if row.get("other") else row["text"] for row in new])
-        return [s.label == row["label"] and s.probability >= sure for s, row in zip(said, new, strict=True)]
-
-    return by_model
-
-
 def teach(
     former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0, names: Any = None,
     tell: Tell | None = None, **settings: Any,
 ) -> Former:  # fmt: skip
-    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True."""
-    from ..interop.directory import save
+    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True. A
+    folder where this was begun with the same model and examples is gone on with."""
+    from ..interop.directory import load, save
     from ..training.finetune import finetune
 
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
@@ -246,6 +217,8 @@ def teach(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "start").exists():
         save(former, folder / "start")
+    elif load(folder / "start").fingerprint != former.fingerprint:
+        raise Error("what is here was taught to another model", where=folder, fix="remove it, or give another name")
     given = {f"train.{name}": value for name, value in settings.items()}
     run = finetune(folder / "start", texts, task="lm", out=folder / "run", resume=True, epochs=epochs, overrides=given,
                    tell=tell)  # fmt: skip

@@ -19,7 +19,7 @@ from ..errors import Error
 from ..former import Former
 from ..generation.runner import packed, streams
 from ..nn.memory import Memory
-from ..tasks.inputs import start_token
+from ..tasks.inputs import rows_of, start_token
 from ..text.normalise import normalise
 from .states import Pieces, Span, cut, nearest, windows
 
@@ -82,7 +82,7 @@ def likelihood(
         fix = "load it with head='lm' or head='mlm'"
         raise Error(f"{former.family} with head {former.head!r} is no language model", fix=fix)
     alone = isinstance(texts, str) or (former.pair and isinstance(texts, tuple))
-    rows = [texts] if alone else list(texts)
+    rows = [texts] if alone else rows_of(texts)
     if begins is not None and len(begins) != len(rows):
         raise Error(f"there are {len(begins)} begins for {len(rows)} texts", fix="give one for each")
     if batch < 1 or (stride is not None and stride < 1):
