@@ -175,11 +175,9 @@ def test_several_labels(bert, monkeypatch):
     judge = formers.build("bert", head="classify", labels=["a", "b"], **vars(bert.config))
     judge.tokenizer, judge.task = bert.tokenizer, Task(kind="many").table()
     said = {row["text"]: judge.classify(row["text"]) for row in made.rows}
-    half = min(max(one.probabilities.values()) for one in said.values())
     kept = augment(bert, SEVERAL, conditional=True, keep=judge, rate=0.5, top=300)
     want = [row for row in made.rows if set(said[row["text"]].labels) == set(row["label"])]
     assert kept.rows == want
-    assert half > 0
 
 
 def test_a_judge_of_other_labels_is_refused(bert):

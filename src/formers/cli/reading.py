@@ -88,15 +88,14 @@ def of_words(table: Any, reading: Reading) -> tuple[list[Any], str]:
 def of_texts(table: Any, reading: Reading, pairs: bool) -> tuple[list[Any], str]:
     """The texts or pairs of the rows of a table."""
     from ..data.tables import names_in, pick
-    from ..tasks.columns import LABELS, SCORES, Look, texts_of
+    from ..tasks.columns import Look, unlabelled
     from ..tasks.examples import Reader
 
-    look = Look(table, table.names)
     if reading.column is not None:
         pick([dict.fromkeys(table.names)], reading.column, table.changes, table.where)  # it is there
         roles = dict(zip(("text", "other"), names_in(reading.column, table.names), strict=False))
     else:
-        roles = texts_of(look, [look.lower[n] for n in (*LABELS, *SCORES) if n in look.lower])
+        roles = unlabelled(Look(table, table.names))
     if not roles or (len(roles) > 1 and not pairs):
         what = "which column is the text? There are " + ", ".join(map(repr, table.names))
         fix = "say --column NAME" + (", or --column ONE,TWO for pairs" if pairs else "")
