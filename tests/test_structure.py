@@ -20,7 +20,7 @@ FLOORS = [
     {"registry", "data", "tasks"},
     {"objectives", "former"},
     {"training", "generation", "inspection", "interop"},
-    {"cli"},
+    {"cli", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 VERBS = {

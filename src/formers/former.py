@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from .nn.probe import Probe
 from .nn.projected import State
 from .nn.prune import attentions, named, prune, taken_apart
 from .nn.quantised import freeze
+from .nn.tiles import guard
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
@@ -67,6 +69,16 @@ class Former:
         return next(self.model.parameters()).dtype
 
     @property
+    def fingerprint(self) -> str:
+        """What tells two models apart: a hash of the weights, of what they mean, and of the tokenizer."""
+        words = None if self.tokenizer is None else self.tokenizer.fingerprint
+        found = hashlib.sha256(repr((self.family, self.head, self.config, self.labels, words)).encode())
+        for name, weight in self.model.state_dict().items():
+            found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            found.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return found.hexdigest()
+
+    @property
     def pair(self) -> bool:
         """There is an encoder and a decoder."""
         return all(getattr(self.model.body, side, None) is not None for side in ("encoder", "decoder"))
@@ -74,6 +86,7 @@ class Former:
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
         try:
+            guard(dtype or self.dtype, torch.device(self.device if device is None else device))
             self.model.to(device=device, dtype=dtype)
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
             reason = " ".join(str(error).split())[:150]

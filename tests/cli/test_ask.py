@@ -1,14 +1,19 @@
-"""formers score with a language model, and progress that is told while it reads."""
+"""formers score with a language model, texts that are empty, notes, and progress that is told while it reads."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
+import sys
+import warnings
 
 import pytest
 
 import formers
+from formers.cli.convert import noted
 from formers.cli.main import main
+from formers.tasks.task import Task
 from formers.text import trainers
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
@@ -17,7 +22,9 @@ LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 �
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     folder, tokenizer = tmp_path_factory.mktemp("models") / "gpt2", trainers.train("gpt2", LINES, 280)
-    f = formers.build("gpt2", vocab=len(tokenizer), dim=16, layers=1, heads=2, eos=tokenizer.id("eos"))
+    f = formers.build(
+        "gpt2", vocab=len(tokenizer), dim=16, layers=1, heads=2, bos=tokenizer.id("eos"), eos=tokenizer.id("eos")
+    )
     f.tokenizer = tokenizer
     formers.save(f, folder)
     return folder
@@ -38,3 +45,51 @@ def test_progress_has_one_form(model):
     f.embed(LINES, tell=lambda *what: told.append(what))
     assert {what for what, *_ in told} == {"likelihoods", "reading"}
     assert all(0 < done <= of == 8 and detail == "texts" for _, done, of, detail in told)
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as end:
+        main([*map(str, words)])
+    out, err = capsys.readouterr()
+    return end.value.code or 0, out, err
+
+
+def test_an_empty_text(capsys, model):
+    code, out, err = run(capsys, "score", model, "")
+    assert (code, out) == (2, "")  # NaN is no JSON
+    assert "text 1 has no token to foretell" in err
+    how = ("--temperature", "0", "--tokens", "5", "--min-tokens", "5")
+    said = formers.load(model).generate("", 5, temperature=0, min_tokens=5)
+    assert said.strip()
+    assert run(capsys, "generate", model, "", *how)[1] == said + "\n"  # as in Python
+    assert json.loads(run(capsys, "generate", model, "", *how, "--as-json")[1]) == {"prompt": "", "texts": [said]}
+
+
+def test_one_note_in_one_line_stands_for_all_of_its_kind(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    with noted():
+        for size in (1_077, 82, 82):
+            warnings.warn(f"a prompt of {size:,} tokens is too long, and this note is no short one", stacklevel=1)
+        warnings.warn("something else", stacklevel=1)
+    assert capsys.readouterr().err.splitlines() == [
+        "formers: note: a prompt of 1,077 tokens is too long, and this note is no short one (2 more like this)",
+        "formers: note: something else",
+    ]
+
+
+def test_a_table_with_labels_has_texts(model, tmp_path):
+    (tmp_path / "trec.tsv").write_text("text\tlabel\n" + "".join(f"{line}\t0\n" for line in LINES), encoding="utf-8")
+    f = formers.load(model)
+    assert f.evaluate(tmp_path / "trec.tsv").measures == f.evaluate([{"text": line} for line in LINES]).measures
+
+
+def test_a_model_for_something_else(model):
+    f = formers.load(model)
+    f.task = Task(name="translate", kind="text").table()
+    with pytest.warns(UserWarning, match="trained to translate, not to summarise"):
+        f.summarise(LINES[0], tokens=2)
+
+
+def test_as_a_module(tmp_path):
+    found = subprocess.run([sys.executable, "-m", "formers", "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("formers ")

@@ -67,6 +67,7 @@ def test_tests_have_a_column_of_their_own(folder, capsys):
     words = (*words, "--skip", "--tests", folder / "two.csv")
     code, _, err = run(capsys, *words)
     assert (code, "--tests-column" in err) == (2, True)
+    assert "--tests-column" not in run(capsys, *commands(folder, folder / "two.csv")["prepare"])[2]
     code, out, err = run(capsys, *words, "--tests-column", "said")
     assert code == 0, err
     assert "40 of 40 examples share text" in out

@@ -13,6 +13,7 @@ from formers.data.resumed import Resumed
 from formers.generation import augment as module
 from formers.generation.augment import augment, plain, teach
 from formers.generation.refill import refill
+from formers.tasks.task import Task
 from tests.cli.test_embed import run
 from tests.inspection.test_likelihood import speaker
 
@@ -122,6 +123,77 @@ def test_after_learning_the_labels(gpt, tmp_path):
     assert not any(row["text"].startswith("animals") for row in made.rows if row["from"] == 0)
 
 
+def test_equal_beginnings_are_continued_in_many_ways(gpt, monkeypatch):
+    rows = [*ROWS[:4], ROWS[0]]  # behind "a: " and "b: ", and one example twice
+    how = {"conditional": True, "rate": 1.0, "times": 3, "keep": None, "tokens": 12, "top": 50}
+    made = augment(gpt, rows, **how)
+    assert len(made.rows) > 12, made.said  # of 15; two prompts with three samples each give 6
+    assert {row["from"] for row in made.rows} == set(range(5))
+    monkeypatch.setattr(module, "CHUNK", 2)
+    assert augment(gpt, rows, **how).rows == made.rows
+    turned = augment(gpt, rows[1:4][::-1], **how).rows  # an example's texts are its own, wherever it stands
+    assert {r["text"] for r in turned} <= {r["text"] for r in made.rows}
+
+
+def test_another_model_begins_anew(bert, tmp_path, monkeypatch):
+    other = formers.build("bert", seed=5, **vars(bert.config))
+    other.tokenizer = bert.tokenizer
+    assert other.family == bert.family
+    assert other.fingerprint != bert.fingerprint
+    whole = augment(bert, ROWS, keep=None, times=2)
+    judged = augment(bert, ROWS, times=2)
+    finish = Resumed.finish
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    for model, keep, want in ((other, None, whole), (bert, None, judged)):
+        monkeypatch.setattr(Resumed, "finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            augment(model, ROWS, tmp_path / "new.jsonl", keep=keep, times=2)
+        monkeypatch.setattr(Resumed, "finish", finish)
+        again = augment(bert, ROWS, tmp_path / "new.jsonl", keep=None if want is whole else "linear", times=2)
+        assert again.rows == want.rows  # nothing of the other model, and the last judge counts
+        (tmp_path / "new.jsonl").unlink()
+
+
+def test_a_teacher_is_of_its_model(gpt, tmp_path):
+    first = teach(gpt, ROWS[:4], tmp_path, epochs=1)
+    assert teach(gpt, ROWS[:4], tmp_path, epochs=1).fingerprint == first.fingerprint
+    with pytest.raises(Error, match="taught to another model"):
+        teach(first, ROWS[:4], tmp_path, epochs=1)
+
+
+SEVERAL = [{**row, "label": label} for row, label in zip(ROWS[:5], (["a", "b"], ["b"], ["a"], [], ["b"]), strict=True)]
+
+
+def test_several_labels(bert, monkeypatch):
+    fronts = [module.front(row, module.How(conditional=True, names={"a": "animals"})) for row in SEVERAL]
+    assert fronts == ["animals, b: ", "b: ", "animals: ", "-: ", "b: "]
+    made = augment(bert, SEVERAL, conditional=True, keep=None, rate=0.5, top=300)
+    assert made.rows
+    judge = formers.build("bert", head="classify", labels=["a", "b"], **vars(bert.config))
+    judge.tokenizer, judge.task = bert.tokenizer, Task(kind="many").table()
+    said = {row["text"]: judge.classify(row["text"]) for row in made.rows}
+    kept = augment(bert, SEVERAL, conditional=True, keep=judge, rate=0.5, top=300)
+    want = [row for row in made.rows if set(said[row["text"]].labels) == set(row["label"])]
+    assert kept.rows == want
+
+
+def test_a_judge_of_other_labels_is_refused(bert):
+    for labels, task, word in (
+        (["a", "b", "c"], {}, "knows the labels a, b, c, and the examples have a, b"),
+        (["a", "c"], {}, "knows the labels"),
+        (["a", "b"], Task(kind="many").table(), "the judge gives several labels"),
+    ):
+        judge = formers.build("bert", head="classify", labels=labels, **vars(bert.config))
+        judge.tokenizer, judge.task = bert.tokenizer, task
+        with pytest.raises(Error, match=word):
+            augment(bert, ROWS, keep=judge)
+    with pytest.raises(Error, match="does not classify"):
+        augment(bert, ROWS, keep=bert)
+
+
 def test_the_command(bert, tmp_path, capsys):
     formers.save(bert, tmp_path / "model")
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
@@ -135,6 +207,7 @@ def test_the_command(bert, tmp_path, capsys):
     assert set(rows[0]) == {"text", "label", "from"}
     assert run(capsys, *command, "--out", tmp_path / "more.jsonl")[0] == 2  # it is there already
     assert run(capsys, *command, "--out", tmp_path / "more.csv")[0] == 2
+    assert run(capsys, *command, "--out", tmp_path / "none.jsonl", "--rate", "0")[0] == 2  # not the usual rate
 
 
 def test_refusals(bert, gpt):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import unicodedata
 
+import numpy as np
 import pytest
 import torch
 
 import formers
 from formers import Error
 from formers.inspection.embed import Parts
+from formers.inspection.states import nearest
 from formers.registry import MEMBERS
 from formers.text.trainers import train
 from tests.models.test_family import make
@@ -127,6 +129,7 @@ def test_long_texts_are_read_in_windows(gpt, bert):
 def test_refusals(bert, gpt):
     for call, word in (
         (lambda: bert.embed("x", level="letter"), "no level"),
+        (lambda: bert.embed(None), "None is no text"),
         (lambda: bert.embed("x", pool="best"), "no pool"),
         (lambda: bert.embed("x", layers="sum0"), "no layers"),
         (lambda: bert.embed("x", layers=[]), "no layers"),
@@ -198,3 +201,15 @@ def test_korean_words_with_particles(bert):
     assert {near.span for near in found} == {(0, 1), (4, 5)}
     again = bert.neighbours(unicodedata.normalize("NFD", "배를 먹었다"), texts=texts, word="배", same=True)
     assert [n[1:] for n in again] == [n[1:] for n in found]
+
+
+def test_a_token_belongs_to_the_window_with_the_nearest_middle():
+    for total, room in ((7, 3), (100, 10), (101, 10), (23, 22), (50, 1)):
+        step, last = max(1, room // 2), total - room
+        spans = [(low, low + room) for low in [*range(0, last, step), last]]
+        middles = [(low + high - 1) / 2 for low, high in spans]
+        for t in [x / 2 for x in range(2 * total)]:
+            want = min(range(len(spans)), key=lambda w: abs(middles[w] - t))
+            assert nearest(spans, [t]).tolist() == [want]
+    wide = [(low, low + 22) for low in range(0, 400_000, 11)]  # tokens × windows would be 108 GiB
+    assert nearest(wide, np.arange(400_000)).shape == (400_000,)

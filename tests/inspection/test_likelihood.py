@@ -160,3 +160,10 @@ def test_refusals():
         with pytest.raises(Error, match=word):
             call()
     assert likelihood(gpt, "").total == 0
+
+
+def test_what_is_no_text_is_refused():
+    bert = speaker("bert")
+    for call in (lambda: bert.score(None), lambda: bert.fill(7), lambda: bert.score(b"cat"), lambda: bert.embed({})):
+        with pytest.raises(Error, match="is no text"):
+            call()

@@ -1,10 +1,11 @@
-"""formers classify, score, tag, answer, choose: what fine-tuned models say of texts; JSON lines, one for each."""
+"""formers classify, score, tag, answer, choose: what fine-tuned models say of texts; to read on a terminal, JSON lines
+by a pipe."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +14,14 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..errors import Error
+from .convert import noted
+from .generate import harmless
 from .progress import progress
+from .reading import Reading, items, lines
 
 Texts = Annotated[str, Parameter(allow_leading_hyphen=True)]
+File = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pipe
+Json = Annotated[bool, Parameter(help="JSON lines on a terminal too.")]
 
 
 def run(model: str, verb: str, *given: Any, device: str | None = None, **how: Any) -> Any:
@@ -23,40 +29,53 @@ def run(model: str, verb: str, *given: Any, device: str | None = None, **how: An
     from ..interop.directory import load
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    former = load(model)
-    if device is not None:
-        former.to(device)
-    with progress(console, verb, quiet=2.0) as tell:
+    with progress(console, verb, quiet=2.0) as tell, noted():
+        former = load(model)
+        if device is not None:
+            former.to(device)
         return getattr(former, verb)(*given, tell=tell, **how)
 
 
-def lines(texts: Iterable[str], file: Path | None, pair: bool = False) -> list[Any]:
-    """The texts of the command line, or the lines of a file ("-": what comes in); a pair has a tab between."""
-    found: list[Any] = list(texts)
+def asked(
+    texts: Iterable[str], file: Path | None, reading: Reading | None, other: str | None = None, words: bool = False
+) -> list[Any]:
+    """What the command line and a file ask about; a pair is given with --other, or has a tab between."""
+    found: list[Any] = [t if words or "\t" not in t else tuple(t.split("\t", 1)) for t in texts]
     if file is not None:
-        try:
-            whole = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Error(f"cannot be read ({error})", where=file, fix="give a text file in UTF-8") from None
-        found += [line for line in whole.split("\n") if line.strip()]
+        more, note = items(file, reading or Reading(), words)
+        found += more
+        if note:
+            Console(stderr=True, highlight=False, soft_wrap=True).print(f"{file}: {note}", markup=False)
     if not found:
         raise Error("there is no text", fix="give texts behind the model, or --file FILE")
-    return [tuple(text.split("\t", 1)) if "\t" in text else text for text in found] if pair else found
+    if other is not None and any(isinstance(one, tuple) for one in found):
+        raise Error("a pair has its second text already", fix="leave --other out, or name one column: --column NAME")
+    return [(one, other) for one in found] if other is not None else found
 
 
-def put(rows: Iterable[Any]) -> None:
-    """One line of JSON for each."""
-    for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
+def put(rows: Sequence[Any], plain: Callable[[int, Any], str], as_json: bool) -> None:
+    """One line of JSON for each; on a terminal, unless it is asked for, words for people."""
+    for number, row in enumerate(rows):
+        if as_json or not sys.stdout.isatty():
+            print(json.dumps(row, ensure_ascii=False))
+        else:
+            print(harmless(plain(number, row)))
+
+
+def line(text: Any) -> str:
+    """A text or a pair in one line."""
+    return " | ".join(" ".join(str(part).split()) for part in (text if isinstance(text, tuple) else (text,)))
 
 
 def classify(
-    model: str, *texts: Texts, other: str | None = None, file: Path | None = None, device: str | None = None
-) -> None:
-    """Print the label of each text, with all probabilities.
+    model: str, *texts: Texts, other: str | None = None, file: File = None, device: str | None = None,
+    as_json: Json = False, reading: Reading | None = None,
+) -> None:  # fmt: skip
+    """Print the label of each text and its probability; as JSON, with all probabilities.
 
     formers classify runs/textcnn-classify-1/model "A fine film." "Dull."
     formers classify runs/bert-classify-1/model --file reviews.txt
+    formers classify runs/bert-classify-1/model --file pairs.tsv --column premise,hypothesis > said.jsonl
 
     Parameters
     ----------
@@ -67,17 +86,25 @@ def classify(
     other
         The second text of a pair, for all texts.
     file
-        A file with a text in each line; - reads what is piped in.
+        A text in each line, or a table with a text (or two) in each row; - reads what is piped in.
     device
         cuda, cpu.
     """
-    rows = [(t, other) if other is not None else t for t in lines(texts, file, pair=True)]
-    put(asdict(one) for one in run(model, "classify", rows, device=device))
+    given = asked(texts, file, reading, other)
+    rows = [asdict(one) for one in run(model, "classify", given, device=device)]
+    wide = max(map(len, rows[0]["probabilities"]))
+
+    def plain(number: int, row: dict[str, Any]) -> str:
+        name = ", ".join(row["labels"]) or row["label"]
+        return f"{row['probability']:6.1%}  {name:<{wide}}  {line(given[number])}"
+
+    put(rows, plain, as_json)
 
 
 def score(
-    model: str, *texts: Texts, other: str | None = None, file: Path | None = None, device: str | None = None
-) -> None:
+    model: str, *texts: Texts, other: str | None = None, file: File = None, device: str | None = None,
+    as_json: Json = False, reading: Reading | None = None,
+) -> None:  # fmt: skip
     """Print the number that a model gives each text, or pair of texts: a rating, a similarity; of a language model, how
     likely a text is, in nats, and its perplexity.
 
@@ -93,20 +120,32 @@ def score(
     other
         The second text of a pair, for all texts.
     file
-        A file with a text or a pair in each line; - reads what is piped in.
+        A text or a pair in each line, or a table with a text (or two) in each row; - reads what is piped in.
     device
         cuda, cpu.
     """
-    rows = [(t, other) if other is not None else t for t in lines(texts, file, pair=True)]
-    said = run(model, "score", rows, device=device)
-    put({"total": s.total, "tokens": len(s.tokens), "perplexity": s.perplexity} if hasattr(s, "perplexity") else s
-        for s in said)  # fmt: skip
+    given = asked(texts, file, reading, other)
+    rows = [
+        {"total": s.total, "tokens": len(s.tokens), "perplexity": s.perplexity} if hasattr(s, "perplexity") else s
+        for s in run(model, "score", given, device=device)
+    ]
+
+    def plain(number: int, row: Any) -> str:
+        whole = isinstance(row, dict)
+        said = f"{row['total']:9.2f} nats  perplexity {row['perplexity']:<9.4g}" if whole else f"{row:9.4f}"
+        return f"{said}  {line(given[number])}"
+
+    put(rows, plain, as_json)
 
 
-def tag(model: str, *texts: Texts, file: Path | None = None, device: str | None = None) -> None:
+def tag(
+    model: str, *texts: Texts, file: File = None, device: str | None = None, as_json: Json = False,
+    reading: Reading | None = None,
+) -> None:  # fmt: skip
     """Print the words of each text with their tags and where they stand.
 
     formers tag runs/bert-tag-1/model "Anna lives in Seoul."
+    formers tag runs/bert-tag-1/model --file test.conll
 
     Parameters
     ----------
@@ -115,16 +154,24 @@ def tag(model: str, *texts: Texts, file: Path | None = None, device: str | None 
     texts
         Texts.
     file
-        A file with a text in each line; - reads what is piped in.
+        A text in each line, a table with a text in each row, or a conll file, of which the words are read; - reads
+        what is piped in.
     device
         cuda, cpu.
     """
-    put([asdict(word) for word in row] for row in run(model, "tag", lines(texts, file), device=device))
+    rows = run(model, "tag", asked(texts, file, reading, words=True), device=device)
+
+    def plain(number: int, row: list[dict[str, Any]]) -> str:
+        wide = max(len(word["word"]) for word in row)
+        found = [f"{word['probability']:6.1%}  {word['word']:<{wide}}  {word['tag']}" for word in row]
+        return "\n".join(["", *found] if number else found)
+
+    put([[asdict(word) for word in row] for row in rows], plain, as_json)
 
 
 def answer(
-    model: str, question: str, context: str | None = None, *, file: Path | None = None, best: int = 1,
-    abstain: bool | None = None, device: str | None = None,
+    model: str, question: str, context: str | None = None, *, file: File = None, best: int = 1,
+    abstain: bool | None = None, device: str | None = None, as_json: Json = False, reading: Reading | None = None,
 ) -> None:  # fmt: skip
     """Print where in a context the answer to a question stands.
 
@@ -149,14 +196,20 @@ def answer(
         cuda, cpu.
     """
     if file is not None:
-        context = "\n".join(lines([], file))
+        context = "\n".join(lines(file, reading or Reading()))
     if context is None:
         raise Error("there is no context", fix="give it behind the question, or --file FILE")
     found = run(model, "answer", question, context, best=best, abstain=abstain, device=device)
-    put(asdict(one) for one in (found if isinstance(found, list) else [found]))
+    rows = [asdict(one) for one in (found if isinstance(found, list) else [found])]
+
+    def plain(number: int, row: dict[str, Any]) -> str:
+        where = f"  ({row['start']}-{row['end']})" if row["start"] >= 0 else "no answer"
+        return f"{row['probability']:6.1%}  {line(row['text'])}{where}"
+
+    put(rows, plain, as_json)
 
 
-def choose(model: str, question: str, *choices: Texts, device: str | None = None) -> None:
+def choose(model: str, question: str, *choices: Texts, device: str | None = None, as_json: Json = False) -> None:
     """Print which choice a model takes, with all probabilities.
 
     formers choose runs/bert-choose-1/model "She opened the umbrella because" "it rained." "it was dry."
@@ -172,4 +225,6 @@ def choose(model: str, question: str, *choices: Texts, device: str | None = None
     device
         cuda, cpu.
     """
-    put([asdict(run(model, "choose", question, list(choices), device=device))])
+    row = asdict(run(model, "choose", question, list(choices), device=device))
+    order = sorted(zip(row["probabilities"], choices, strict=True), reverse=True)
+    put([row], lambda _, __: "\n".join(f"{share:6.1%}  {line(text)}" for share, text in order), as_json)

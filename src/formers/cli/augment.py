@@ -92,7 +92,10 @@ def augment(
         if teach > 0:
             former = taught(former, found, Path(f"{out}.taught"), epochs=teach, names=words, tell=tell)
         masks = former.head in ("mlm", "pretraining")
-        how |= {"way": way or ("fill" if masks else "continue"), "rate": rate or (0.15 if masks else 0.5)}
+        how |= {
+            "way": way or ("fill" if masks else "continue"),
+            "rate": (0.15 if masks else 0.5) if rate is None else rate,
+        }
         judge: Any = {"linear": "linear", "none": None}[keep] if keep in ("linear", "none") else ready(keep, tell)
         made = make(former, found, out, keep=judge, tell=tell, **how)
     Console(highlight=False, soft_wrap=True).print(f"{out}: {made.said}", markup=False)

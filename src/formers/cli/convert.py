@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,8 +141,12 @@ def noted() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         yield
-    for note in notes:
-        Console(stderr=True, highlight=False).print(f"formers: note: {note.message}", markup=False)
+    said: dict[str, list[str]] = {}
+    for note in notes:  # of those that differ in their numbers alone, the first stands for all
+        said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
+    for first, *more in said.values():
+        words = f"formers: note: {first}" + (f" ({len(more)} more like this)" if set(more) - {first} else "")
+        Console(stderr=True, highlight=False, soft_wrap=True).print(words, markup=False)
 
 
 def report(former: Any, out: Path) -> None:

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -64,11 +63,10 @@ def machine() -> list[tuple[str, str]]:
 
 
 def bf16() -> str:
-    """Half precision on the CPU, tried in a process of its own: some virtual machines announce AMX and crash on it."""
-    code = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
-    if subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0:
-        return "works"
-    return "crashes here: set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, or stay with fp32"
+    """Half precision on the CPU: some virtual machines announce AMX and crash on it."""
+    from ..nn.tiles import LIMIT, NAME, crashes
+
+    return f"works without the AMX that is announced: set {NAME}={LIMIT}" if crashes() else "works"
 
 
 def gpu() -> str:

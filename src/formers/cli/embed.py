@@ -81,8 +81,8 @@ def embed(
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, "embed", quiet=2) as tell, noted():
         former = ready(model, tell)
-        width = 4 * former.embed(texts[:1], **how).shape[1] if array else None
-        about = {"model": model, "texts": digest(texts), **{k: v for k, v in how.items() if k != "batch"}}
+        width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
+        about = {"model": former.fingerprint, "texts": digest(texts), **{k: v for k, v in how.items() if k != "batch"}}
         with Resumed(out, about, width) as made:
             for low in range(made.done, len(texts), CHUNK):
                 some = texts[low : low + CHUNK]

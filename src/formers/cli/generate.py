@@ -15,7 +15,8 @@ from rich.console import Console
 from ..errors import Error
 from .convert import noted, opened
 from .progress import progress
-from .reading import Reading
+from .reading import Reading, piped
+from .reading import lines as of_file
 
 Kind = Literal["fp32", "bf16", "int8"]
 AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
@@ -96,14 +97,14 @@ def generate(
     former = ready(model, dtype)
     if draft is not None:
         how["draft"] = ready(draft, dtype)
-    elif len(given) == 1 and given[0] and not as_json and not {"samples", "beams"} & set(how):
+    elif len(given) == 1 and (given[0] or prompt is not None) and not as_json and not {"samples", "beams"} & set(how):
         with noted():
             for piece in former.generate(given[0], tokens, stream=True, **how):
                 sys.stdout.write(harmless(piece))
                 sys.stdout.flush()
         sys.stdout.write("\n")
         return
-    answered("generate", given, lambda some: former.generate(some, tokens, **how), as_json)
+    answered("generate", given, lambda some: former.generate(some, tokens, **how), as_json, prompt is None)
 
 
 def translate(
@@ -144,7 +145,7 @@ def translate(
     given = texts(text, file, reading, "line", lines=True)
     how = (writing or Writing()).options() | {"tokens": tokens}
     former = ready(model)
-    answered("translate", given, lambda some: former.translate(some, to, source, **how), as_json)
+    answered("translate", given, lambda some: former.translate(some, to, source, **how), as_json, text is None)
 
 
 def summarise(
@@ -179,7 +180,7 @@ def summarise(
     given = texts(text, file, reading, "auto")
     how = (writing or Writing()).options() | {"tokens": tokens}
     former = ready(model)
-    answered("summarise", given, lambda some: former.summarise(some, **how), as_json)
+    answered("summarise", given, lambda some: former.summarise(some, **how), as_json, text is None)
 
 
 def fill(
@@ -213,9 +214,9 @@ def fill(
     given = texts(text, file, reading, "line", lines=True)
     former, out = ready(model), Console(highlight=False, soft_wrap=True)
     with noted():
-        found = iter(former.fill([one for one in given if one], top))
+        found = iter(former.fill([one for one in given if one or text is not None], top))
     for one in given:
-        guesses = next(found) if one else []
+        guesses = next(found) if one or text is not None else []
         blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
         if as_json:
             said = {"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]}
@@ -237,26 +238,9 @@ def texts(text: str | None, file: Path | None, reading: Reading | None, unit: st
     if text is not None:
         return [text]
     if file is not None:
-        from ..data.readers import TEXT, find, form, read, rows
-
-        how = (reading or Reading()).options()
-        if unit == "line" and len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
-            found = rows(paths[0], how["encoding"])
-        else:
-            found = list(read(file, unit=unit, **how))  # type: ignore[arg-type]
-        if not any(found):
-            raise Error("holds no text", where=file, fix="give a file with some words")
-        return found
-    if sys.stdin is None or sys.stdin.isatty():
-        raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
-    try:
-        data = getattr(sys.stdin, "buffer", None)
-        said = sys.stdin.read() if data is None else data.read().decode((reading or Reading()).encoding)
-    except (UnicodeDecodeError, LookupError) as error:
-        raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
-    if not said.strip():
-        raise Error("the standard input is empty", fix="give some text")
-    return ["" if line.isspace() else line for line in said.splitlines()] if lines else [said.rstrip("\n")]
+        return of_file(file, reading or Reading(), unit)
+    how = reading or Reading()
+    return of_file(Path("-"), how) if lines else [piped(how.encoding).rstrip("\n")]
 
 
 def harmless(text: str) -> str:
@@ -273,16 +257,16 @@ def ready(model: str, dtype: Kind | None = None) -> Any:
     return former if dtype is None else former.freeze(dtype)
 
 
-def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool) -> None:
-    """Run a verb over texts, some at a time, and print what comes as it comes."""
+def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool, blanks: bool) -> None:
+    """Run a verb over texts, some at a time, and print what comes as it comes; a blank line gives one with `blanks`."""
     several = len(given) > 1
     with noted(), progress(Console(stderr=True), verb, quiet=2) as tell:
         for at in range(0, len(given), AT_ONCE):
             some = given[at : at + AT_ONCE]
-            asked = [prompt for prompt in some if prompt]
+            asked = [prompt for prompt in some if prompt or not blanks]
             answers = iter(run(asked) if asked else [])
             for prompt in some:
-                made = next(answers) if prompt else []  # a blank line gives a blank line
+                made = next(answers) if prompt or not blanks else []
                 found = made if isinstance(made, list) else [made]
                 if as_json:
                     print(json.dumps({"prompt": prompt, "texts": found}, ensure_ascii=False), flush=True)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+
+from ..errors import Error
 
 
 @Parameter(name="*")
@@ -24,3 +28,83 @@ class Reading:
     def options(self) -> dict[str, Any]:
         """As formers.data.readers.read and formers.prepare want them."""
         return asdict(self)
+
+
+def piped(encoding: str) -> str:
+    """What comes in by a pipe."""
+    if sys.stdin is None or sys.stdin.isatty():
+        raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
+    try:
+        data = getattr(sys.stdin, "buffer", None)
+        said = sys.stdin.read() if data is None else data.read().decode(encoding)
+    except (UnicodeDecodeError, LookupError) as error:
+        raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
+    if not said.strip():
+        raise Error("the standard input is empty", fix="give some text")
+    return said
+
+
+def lines(file: Path, reading: Reading, unit: str = "line") -> list[str]:
+    """The texts of a file: the column of a table, or lines of a text file ("-": a pipe), where a blank one is an empty
+    text."""
+    from ..data.readers import TEXT, find, form, read, rows
+
+    if str(file) == "-":
+        return ["" if line.isspace() else line for line in piped(reading.encoding).splitlines()]
+    if unit == "line" and len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
+        found = rows(paths[0], reading.encoding)
+    else:
+        found = list(read(file, unit=unit, **reading.options()))  # type: ignore[arg-type]
+    if not any(found):
+        raise Error("holds no text", where=file, fix="give a file with some words")
+    return found
+
+
+def items(file: Path, reading: Reading, words: bool = False) -> tuple[list[Any], str]:
+    """What a file ("-": a pipe) asks about, and a note on how it was read: texts and pairs, or for `words` texts and
+    lists of words. A pair has two columns of a table, or a tab between in a line of text."""
+    from ..data.readers import TEXT, find, form
+    from ..tasks.records import conll, read_table
+
+    if str(file) == "-" or (not conll(file) and form(find(file)[0]) in TEXT):
+        texts = [text for text in lines(file, reading) if text.strip()]
+        return [t if words or "\t" not in t else tuple(t.split("\t", 1)) for t in texts], ""
+    table = read_table(file, None, reading.skip, reading.encoding)
+    return of_words(table, reading) if words else of_texts(table, reading, pairs=True)
+
+
+def of_words(table: Any, reading: Reading) -> tuple[list[Any], str]:
+    """The words of each row of a table, whatever their tags are; where there are none, its texts."""
+    from ..tasks.columns import WORDS, Look
+
+    look = Look(table, table.names)
+    column = reading.column or look.first(WORDS)
+    if column not in table.names or not look.lists(column):
+        return of_texts(table, reading, pairs=False)
+    found = [[str(word) for word in row[column] if str(word).strip()] for _, row in table.rows]
+    return [row for row in found if row], ""
+
+
+def of_texts(table: Any, reading: Reading, pairs: bool) -> tuple[list[Any], str]:
+    """The texts or pairs of the rows of a table."""
+    from ..data.tables import names_in, pick
+    from ..tasks.columns import Look, unlabelled
+    from ..tasks.examples import Reader
+
+    if reading.column is not None:
+        pick([dict.fromkeys(table.names)], reading.column, table.changes, table.where)  # it is there
+        roles = dict(zip(("text", "other"), names_in(reading.column, table.names), strict=False))
+    else:
+        roles = unlabelled(Look(table, table.names))
+    if not roles or (len(roles) > 1 and not pairs):
+        what = "which column is the text? There are " + ", ".join(map(repr, table.names))
+        fix = "say --column NAME" + (", or --column ONE,TWO for pairs" if pairs else "")
+        raise Error(what, where=table.where, fix=fix)
+    reader = Reader(table, "classify", roles, False, None)
+    rows = reader.read(None)
+    if not rows:
+        raise Error(f"no row can be used: {reader.lost()}", where=table.where, fix="say --column NAME")
+    note = f"the text is the column {' + '.join(map(repr, roles.values()))}"
+    broken = f"; {table.changes.skipped:,} broken rows skipped" if table.changes.skipped else ""
+    note += (f"; left out: {reader.lost()}" if reader.left else "") + broken
+    return [(r["text"], r["other"]) if r["other"] is not None else r["text"] for r in rows], note

@@ -37,6 +37,7 @@ from .readers import find, read
 from .shards import Writer, put, seal, unseal
 from .sources import Source, Sums, digest, opened, prove
 from .store import FORMAT, Store
+from .tables import WHICH
 
 CHUNK = 1 << 19  # characters that are encoded at a time
 WORKERS = 1024
@@ -101,7 +102,7 @@ def prepare(
         if not begin(where, tokenizer, options, entry, tests):
             prove([path for group in range(len(entry.groups)) for path in entry.files(group)], made_of(where), tell)
             return Store.open(where, tokenizer=tokenizer)
-        watch = None if tests is None else Watch(named(tests, column=tests_column, encoding=encoding, skip=skip))
+        watch = None if tests is None else watch_over(tests, column=tests_column, encoding=encoding, skip=skip)
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
                 raise Error(
@@ -250,6 +251,15 @@ def watched(documents: Iterable[str], watch: Watch, counts: dict[str, int], drop
             counts["seen_in_tests"] += touched
             if not (touched and drop):
                 yield text
+
+
+def watch_over(tests: Any, **how: Any) -> Watch:
+    """The tests to hold documents against; the column of their files has an option of its own."""
+    try:
+        return Watch(named(tests, **how))
+    except Error as e:
+        fix = "say --tests-column NAME, or tests_column='NAME'" if e.fix == WHICH else e.fix
+        raise Error(e.what, where=e.where, fix=fix) from None
 
 
 def named(tests: Any, **how: Any) -> dict[str, Iterable[str]]:

@@ -23,7 +23,7 @@ PARQUET = (".parquet", ".pq")
 FORMS = (*JSON, *SEPARATED, *PARQUET)
 RECORD = 1 << 25  # characters of a row; the text inside may be as long
 SAMPLE = 20  # rows that are looked at to find the column
-WHICH = "say --column NAME, or column='NAME' (of prepare's test files --tests-column, or tests_column)"
+WHICH = "say --column NAME, or column='NAME'"
 NUMBER = frozenset("0123456789+-.,eE%/: ")
 
 

@@ -9,20 +9,24 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..config import Tell
+from ..data.draws import bits
 from ..data.resumed import Resumed
 from ..errors import Error
 from ..former import Former
+from ..tasks.columns import flat
 from ..tasks.examples import Examples, read_examples
 from ..text.normalise import normalise
-from .refill import refill
-from .text import generate
+from .judge import Judge, judge_of
+from .options import Options
+from .refill import Key, refill
+from .text import write
 
 CHUNK = 32  # examples at once
 PUNCTUATION = re.compile(r"[\W_]+")
@@ -88,15 +92,10 @@ def augment(
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
     plan = plan_of(former, how)
     same = judge_of(keep, found.rows, plan.sure)
-    about = {
-        "rows": digest(found.rows),
-        "how": vars(plan),
-        "model": former.family,
-        "keep": str(type(keep)) + str(keep)[:9],
-    }
-    with nullcontext() if out is None else Resumed(Path(out), about) as file:
+    about = {} if out is None else {"rows": digest(found.rows), "how": vars(plan), "model": former.fingerprint}
+    with nullcontext() if out is None else Resumed(Path(out), about) as file:  # whatever judges them, they are made
         made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
-        for some in candidates(former, found.rows[len(made) :], plan):
+        for some in candidates(former, found.rows, plan, len(made)):
             made += some
             if file is not None:
                 file.write(*({"made": texts} for texts in some))
@@ -119,34 +118,48 @@ def plan_of(former: Former, how: dict[str, Any]) -> How:
     return How(**{"way": "fill" if masks else "continue", **how})
 
 
-def candidates(former: Former, rows: Sequence[Row], how: How) -> Iterator[list[list[str]]]:
-    """For some examples at a time, `times` new texts each."""
-    for low in range(0, len(rows), CHUNK):
-        some = rows[low : low + CHUNK]
+def candidates(former: Former, rows: Sequence[Row], how: How, done: int = 0) -> Iterator[list[list[str]]]:
+    """For some examples at a time behind those that are `done`, `times` new texts each."""
+    every = keys(rows, how)
+    for low in range(done, len(rows), CHUNK):
+        some, own = rows[low : low + CHUNK], every[low : low + CHUNK]
         fronts = [front(row, how) for row in some]
         if how.way == "fill":
             texts = [row["text"] for row in some for _ in range(how.times)]
-            keys = [(how.seed, key(row["text"]), turn) for row in some for turn in range(how.times)]
             given = [f for f in fronts for _ in range(how.times)]
-            new = refill(former, texts, given, keys, how.rate, how.top, how.temperature)
+            new = refill(former, texts, given, [k for one in own for k in one], how.rate, how.top, how.temperature)
         else:
-            new = continued(former, some, fronts, how)
+            new = continued(former, some, fronts, own, how)
         yield [new[i : i + how.times] for i in range(0, len(new), how.times)]
 
 
+def keys(rows: Sequence[Row], how: How) -> list[list[Key]]:
+    """What the draws of each example come from: its text, wherever it stands, and how often it was there before."""
+    before: Counter[str] = Counter()
+    found = []
+    for row in rows:
+        first = before[row["text"]] * how.times
+        found.append([(how.seed, key(row["text"]), first + turn) for turn in range(how.times)])
+        before[row["text"]] += 1
+    return found
+
+
 def front(row: Row, how: How) -> str:
-    """What the model reads before a text."""
-    return f"{how.names.get(row['label'], row['label'])}: " if how.conditional else ""
+    """What the model reads before a text: its label, or several."""
+    names = [how.names.get(label, label) for label in flat([row["label"]])]
+    return f"{', '.join(names) or '-'}: " if how.conditional else ""
 
 
-def continued(former: Former, rows: Sequence[Row], fronts: Sequence[str], how: How) -> list[str]:
+def continued(
+    former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[Key]], how: How
+) -> list[str]:
     """The beginnings of texts, gone on with; of a conditional model, whole texts behind the label."""
     begun = [begin(row["text"], how.rate) for row in rows]
     prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
-    found = generate(
-        former, prompts, how.tokens, samples=how.times, top_k=how.top, temperature=how.temperature, seed=how.seed,
-        stop=("\n",),
-    )  # fmt: skip
+    options = Options(
+        tokens=how.tokens, samples=how.times, top_k=how.top, temperature=how.temperature, seed=how.seed, stop=("\n",)
+    )  # many prompts are equal, and their texts should not be
+    found = write(former, prompts, options, streams=[[int(bits(*k)) for k in one] for one in keys])
     several = [texts if isinstance(texts, list) else [texts] for texts in found]
     return [joined(b, text) for b, texts in zip(begun, several, strict=True) for text in texts]
 
@@ -162,7 +175,7 @@ def begin(text: str, rate: float) -> str:
     return " ".join(words[: math.floor(len(words) * (1 - rate))])
 
 
-def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Callable[[list[Row]], list[bool]]) -> Any:
+def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Judge) -> Any:
     """New rows that are new, and whose label stays; and a count of the others."""
     left: Counter[str] = Counter(dict.fromkeys(LEFT, 0))
     seen = {plain(row["text"]) for row in rows}
@@ -187,40 +200,13 @@ def plain(text: str) -> str:
     return PUNCTUATION.sub(" ", normalise(text).lower()).strip() or "".join(normalise(text).split())
 
 
-def judge_of(keep: Any, rows: Sequence[Row], sure: float) -> Callable[[list[Row]], list[bool]]:
-    """Says of rows whether a classifier gives them the label that they have."""
-    if keep is None:
-        return lambda new: [True] * len(new)
-    if keep == "linear":
-        from ..tasks.baseline import Linear
-
-        model = Linear(rows)
-        index = {label: i for i, label in enumerate(model.labels)}
-
-        def same(new: list[Row]) -> list[bool]:
-            if model.several:
-                return [set(a) == set(row["label"]) for a, row in zip(model.guess(new), new, strict=True)]
-            shares = model.sure(new)
-            own = [share[index[row["label"]]] for share, row in zip(shares, new, strict=True)]
-            return [bool(p >= max(sure, share.max())) for p, share in zip(own, shares, strict=True)]
-
-        return same
-    if not isinstance(keep, Former):
-        raise Error(f"{keep!r} does not judge labels", fix="take 'linear', a fine-tuned model, or None")
-
-    def by_model(new: list[Row]) -> list[bool]:
-        said = keep.classify([(row["text"], row["other"]) if row.get("other") else row["text"] for row in new])
-        return [s.label == row["label"] and s.probability >= sure for s, row in zip(said, new, strict=True)]
-
-    return by_model
-
-
 def teach(
     former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0, names: Any = None,
     tell: Tell | None = None, **settings: Any,
 ) -> Former:  # fmt: skip
-    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True."""
-    from ..interop.directory import save
+    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True. A
+    folder where this was begun with the same model and examples is gone on with."""
+    from ..interop.directory import load, save
     from ..training.finetune import finetune
 
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
@@ -231,6 +217,8 @@ def teach(
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "start").exists():
         save(former, folder / "start")
+    elif load(folder / "start").fingerprint != former.fingerprint:
+        raise Error("what is here was taught to another model", where=folder, fix="remove it, or give another name")
     given = {f"train.{name}": value for name, value in settings.items()}
     run = finetune(folder / "start", texts, task="lm", out=folder / "run", resume=True, epochs=epochs, overrides=given,
                    tell=tell)  # fmt: skip

@@ -48,6 +48,7 @@ class Desk:
         most = max(self.begun) + tokens
         forgets = issubclass(former.state, Memory)
         self.size = former.config.memory or most if forgets else min(self.context or most, most)
+        self.streams = np.tile(np.arange(each), len(prompts))  # which draws are a row's: those of its sample's number
         self.windows = [0] * len(self.texts)  # where what a row has read begins
         if self.context is not None and (longest := max(self.begun)) > self.context:
             what = f"a prompt of {longest:,} tokens is longer than the context: its last {self.context:,} are read"
@@ -161,10 +162,9 @@ def draws(desk: Desk, rules: Rules, ahead: int = 1) -> Iterator[list[int | None]
 def chain(desk: Desk, rules: Rules, step: int, count: int) -> list[list[int]]:
     """`count` tokens for each row, one after the other, which leave the device together."""
     options, found = rules.options, list[Tensor]()
-    samples = np.tile(np.arange(desk.each), len(desk.texts) // desk.each)
     numbers = None
     if options.temperature != 0:
-        numbers = options.numbers(step + np.arange(count)[:, None], samples, desk.former.device)
+        numbers = options.numbers(step + np.arange(count)[:, None], desk.streams, desk.former.device)
     live = [int(row not in desk.ended) for row in range(len(desk.texts))]
     for i in range(count):
         scores = desk.read() if i == 0 else desk.runner.step(found[-1], live).float()

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..config import shown
 from ..errors import Error
 from ..former import Former
-from ..tasks.inputs import check_length
+from ..tasks.inputs import check_length, rows_of
 from ..text.tokenizer import Tokenizer
 from .runner import packed
 
@@ -38,7 +38,7 @@ def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
     """
     if type(top) is not int or top < 1:
         raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
-    given = [texts] if isinstance(texts, str) else list(texts)
+    given = [texts] if isinstance(texts, str) else rows_of(texts)
     rows = [masked(former, text) for text in given]
     for row in rows:
         check_length(len(row), former.config)

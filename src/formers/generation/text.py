@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..config import shown
 from ..errors import Error
 from ..former import Former
@@ -58,9 +60,11 @@ def write(
     first: int | None = None,
     start: int | None = None,
     swap: Mapping[int, int] | None = None,
+    streams: Sequence[Sequence[int]] | None = None,
 ) -> Any:
     """Texts for prompts, with the options as they are. Of mBART's languages, `first` and `start` are the target's
-    token, and `swap` puts the source's into the place of another."""
+    token, and `swap` puts the source's into the place of another. Equal prompts give equal texts, unless `streams` has
+    numbers of their own for the draws of each, one for each sample."""
     begun = [begin(former, text) for text in listed(prompts)]
     rows = check(former, [[(swap or {}).get(i, i) for i in row] for row in begun], how.tokens) if begun else []
     speaks, law = speaker(former), rules(former, how, first)
@@ -70,6 +74,8 @@ def write(
     for at in range(0, len(order), step):
         chosen = order[at : at + step]
         desk = Desk(former, [rows[i] for i in chosen], how.tokens, how.each, start)
+        if streams is not None:
+            desk.streams = np.array([number for i in chosen for number in streams[i]], np.uint64)
         for i, found in zip(chosen, spoken(desk, law, speaks), strict=True):
             made[i] = found
     plain = [found[0] if how.samples == 1 else found for found in made]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def translate(
     languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers one line. Other
     options are those of generate.
     """
+    another(former, "translate")
     if not former.pair:
         if to is None:
             raise Error("a decoder must be told the language", fix="for example to='French'")
@@ -57,11 +59,18 @@ def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
     `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
     """
+    another(former, "summarise")
     if not former.pair:
         prompts = [summary(text, "TL;DR:" if prefix is None else prefix) for text in listed(texts)]
         return answers(former, texts, prompts, given, stop="\n\n")
     prefix = prefix if prefix is not None or former.family not in PREFIXED else "summarize: "
     return write(former, front(texts, prefix), search(former, given, prefix))
+
+
+def another(former: Former, name: str) -> None:
+    """A note where the model was trained to write something else."""
+    if former.task.get("name", name) not in (name, "lm"):
+        warnings.warn(f"this model was trained to {former.task['name']}, not to {name}", stacklevel=3)
 
 
 def search(former: Former, given: dict[str, Any], prefix: str | None = None) -> Options:

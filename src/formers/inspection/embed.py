@@ -14,6 +14,7 @@ from torch import Tensor
 from ..config import Tell
 from ..errors import Error
 from ..former import Former
+from ..tasks.inputs import rows_of
 from .states import Span, States, states, worded
 
 LEVELS = ("sentence", "word", "token")
@@ -57,7 +58,7 @@ def embed(
     check(level, pool, mix)
     layer, join = mixer(layers, mix)
     alone = isinstance(texts, str)
-    rows: list[str] = [texts] if isinstance(texts, str) else list(texts)
+    rows: list[str] = [texts] if isinstance(texts, str) else rows_of(texts)
     if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
         raise Error(f"text {odd[0]} is no string", fix="give strings")
     found: list[Any] = [None] * len(rows)

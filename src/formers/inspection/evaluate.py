@@ -34,7 +34,13 @@ class Worth:
 def score(former: Former, texts: Any, **how: Any) -> Any:
     """What a model gives a text or each of many: of a language model its `Likelihood` (total, perplexity and tokens),
     of one fine-tuned to numbers, the number."""
-    return likelihood(former, texts, **how) if speaks(former) else number(former, texts, **how)
+    if not speaks(former):
+        return number(former, texts, **how)
+    found = likelihood(former, texts, **how)
+    for place, one in enumerate([found] if isinstance(found, Likelihood) else found, 1):
+        if not len(one.logs):
+            raise Error(f"text {place} has no token to foretell", fix="leave it out, or give a longer one")
+    return found
 
 
 def speaks(former: Former) -> bool:

@@ -19,9 +19,9 @@ from ..errors import Error
 from ..former import Former
 from ..generation.runner import packed, streams
 from ..nn.memory import Memory
-from ..tasks.inputs import start_token
+from ..tasks.inputs import rows_of, start_token
 from ..text.normalise import normalise
-from .states import Pieces, Span, cut, windows
+from .states import Pieces, Span, cut, nearest, windows
 
 HEADS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}
 ROOM = 1024  # places whose logits are held at once
@@ -82,7 +82,7 @@ def likelihood(
         fix = "load it with head='lm' or head='mlm'"
         raise Error(f"{former.family} with head {former.head!r} is no language model", fix=fix)
     alone = isinstance(texts, str) or (former.pair and isinstance(texts, tuple))
-    rows = [texts] if alone else list(texts)
+    rows = [texts] if alone else rows_of(texts)
     if begins is not None and len(begins) != len(rows):
         raise Error(f"there are {len(begins)} begins for {len(rows)} texts", fix="give one for each")
     if batch < 1 or (stride is not None and stride < 1):
@@ -281,9 +281,9 @@ def masked(former: Former, places: list[Place], batch: int, together: bool, tell
     for number, place in enumerate(places):
         pieces = place.pieces
         spans, wanted = windows(former, pieces, None), list(range(place.first, len(pieces.ids)))
-        for some in [wanted] if together and wanted else [[t] for t in wanted]:
-            middle = (some[0] + some[-1]) / 2
-            low, high = min(spans, key=lambda s: abs((s[0] + s[1] - 1) / 2 - middle))
+        groups = [wanted] if together and wanted else [[t] for t in wanted]
+        for some, at in zip(groups, nearest(spans, [(some[0] + some[-1]) / 2 for some in groups]), strict=True):
+            low, high = spans[at]
             if not low <= some[0] <= some[-1] < high:
                 raise Error(f"text {number + 1} is too long to hide so much at once", fix="shorten it")
             row = torch.cat((pieces.before, pieces.ids[low:high], pieces.after)).clone()

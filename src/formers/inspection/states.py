@@ -132,17 +132,39 @@ def together(
         for p, spans in zip(group, places, strict=True)
         for low, high in spans
     ]
-    read: list[Tensor] = []
+    parts = [part for piece, spans in zip(group, places, strict=True) for part in kept(piece, spans)]
+    read: list[tuple[Tensor, ...]] = []
     for low in range(0, len(rows), batch):
         some = rows[low : low + batch]
         keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
-        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer))  # (B, T, dim)
-        read += [x[: len(row)].float().cpu() for x, row in zip(hidden, some, strict=True)]
+        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer)).float()  # (B, T, dim)
+        own = parts[low : low + batch]  # copies, so that the rest is free
+        read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]
     found, at = [], 0
     for piece, spans in zip(group, places, strict=True):
-        found.append(joined(piece, spans, read[at : at + len(spans)]))
+        before, vectors, after = zip(*read[at : at + len(spans)], strict=True)
+        whole, first, last = torch.cat(vectors), torch.stack(before).mean(0), torch.stack(after).mean(0)
+        found.append(States(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
         at += len(spans)
     return found
+
+
+def kept(piece: Pieces, spans: list[Span]) -> list[tuple[Span, Span, Span]]:
+    """Where in what is read of each window the marks before, the tokens that are nearest to its middle, and the marks
+    after are."""
+    first, end = len(piece.before), len(piece.after)
+    own = np.searchsorted(nearest(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
+    found = []
+    for (low, high), a, b in zip(spans, own, own[1:], strict=False):
+        last = first + high - low
+        found.append(((0, first), (first + a - low, first + b - low), (last, last + end)))
+    return found
+
+
+def nearest(spans: list[Span], places: Any) -> np.ndarray:
+    """The number of the window whose middle is nearest to each place; of two that are as near, the first."""
+    middles = np.array([(low + high - 1) / 2 for low, high in spans])
+    return np.searchsorted((middles[1:] + middles[:-1]) / 2, places)
 
 
 def windows(former: Former, piece: Pieces, window: int | None) -> list[Span]:
@@ -162,17 +184,3 @@ def windows(former: Former, piece: Pieces, window: int | None) -> list[Span]:
     step = max(1, room // 2)
     last = total - room
     return [(low, low + room) for low in [*range(0, last, step), last]]
-
-
-def joined(piece: Pieces, spans: list[Span], read: list[Tensor]) -> States:
-    """The windows of one text put together."""
-    first, end = len(piece.before), len(piece.after)
-    before = torch.stack([x[:first] for x in read]).mean(0)
-    after = torch.stack([x[len(x) - end :] for x in read]).mean(0)
-    if len(spans) == 1:
-        vectors = read[0][first : len(read[0]) - end]
-    else:
-        middles = np.array([(low + high - 1) / 2 for low, high in spans])
-        nearest = np.abs(np.arange(len(piece.ids))[:, None] - middles).argmin(1)  # (T,) of equal ones the first
-        vectors = torch.stack([read[w][first + t - spans[w][0]] for t, w in enumerate(nearest.tolist())])
-    return States(piece, vectors, before, after, torch.ones(len(vectors), dtype=torch.bool))

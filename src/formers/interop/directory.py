@@ -25,6 +25,7 @@ from ..former import Former, empty, label_names
 from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
 from ..nn.lora import apply
+from ..nn.tiles import guard
 from ..registry import member
 from ..tasks.task import Task
 from . import bilm, hdf5, huggingface, safe
@@ -78,6 +79,7 @@ def load(
             fill(former, weights, reading, device, dtype, folder, tell)
     else:
         raise Error("neither formers.json nor config.json is here", where=folder, fix="give the directory of a model")
+    guard(former.dtype, former.device, strict=not torch.cuda.is_available())
     return former
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..errors import Error
 from .attention import Attention
 from .feedforward import ACTIVATIONS, FeedForward
 from .output import Output
+from .tiles import announced
 
 SMALL = 256  # rows up to which a packed weight is the faster one
 ROOT = math.sqrt(2 / math.pi)
@@ -123,11 +123,9 @@ def exact() -> bool:
 
 
 def onednn() -> bool:
-    """There is oneDNN's kernel. Some virtual machines announce AMX and crash on it: there, a user has to say which
-    instructions oneDNN may take."""
+    """There is oneDNN's kernel; not taken where tiles are announced, of which nobody knows whether they work."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    tiles = getattr(torch.cpu, "_is_amx_tile_supported", bool)() and "ONEDNN_MAX_CPU_ISA" not in os.environ
-    return exact() and there and not tiles
+    return exact() and there and not announced()
 
 
 def fbgemm() -> bool:

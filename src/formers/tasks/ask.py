@@ -12,6 +12,7 @@ from ..errors import Error
 from ..text.words import WORD
 from . import predict
 from .encode import encode
+from .inputs import rows_of
 from .reading import Reader
 from .task import Task, task_of
 
@@ -98,7 +99,7 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
     counts in the words joined by spaces). A list of texts, or of lists of words, gives a list."""
     task = asked(former, "tag", None)
     one = isinstance(texts, str)
-    given = [texts] if one else list(texts)
+    given = [texts] if one else rows_of(texts)
     found = [list(cut(text, number)) for number, text in enumerate(given)]
     rows = [{"words": [word for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
@@ -142,7 +143,7 @@ def answer(
     if best < 1:
         raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
     one = isinstance(question, str)
-    pairs = [(question, context)] if one else list(question)
+    pairs = [(question, context)] if one else rows_of(question)
     rows = []
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str):
@@ -169,7 +170,7 @@ def choose(
     too long the beginning is left out, and a warning says so; long="error" refuses it."""
     task = asked(former, "choose", long)
     one = isinstance(question, str)
-    pairs = [(question, choices)] if one else list(question)
+    pairs = [(question, choices)] if one else rows_of(question)
     rows = []
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or isinstance(pair[1], str):
@@ -199,7 +200,7 @@ def text_rows(texts: Any) -> tuple[list[dict[str, Any]], bool]:
     """Texts and pairs as rows, and whether it was one alone."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
-    for number, text in enumerate([texts] if one else list(texts)):
+    for number, text in enumerate([texts] if one else rows_of(texts)):
         if isinstance(text, Mapping):
             text = (text.get("text"), text.get("other")) if text.get("other") is not None else text.get("text")
         pair = text if isinstance(text, tuple | list) else (text, None)

@@ -61,6 +61,8 @@ def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[
         roles = {**FINDERS[name](look), **alone, **given}
         if all(part in roles for part in NEEDS[name][0]):
             return name, roles
+    if task == "lm" and set(found := unlabelled(look)) == {"text"}:  # where it is said, labels do not matter
+        return task, found
     what = f"which columns are {' and '.join(NEEDS[task][0])}" if task else "what are these columns for"
     known = " ".join(f"{part}=COLUMN" for part in NEEDS[task or "classify"][0])
     fix = f"name them, for example --columns {known!r}, or columns={{...}}"
@@ -134,6 +136,11 @@ def texts_of(look: Look, but: Iterable[str]) -> dict[str, Any]:
         return {"text": text}
     wordy = [n for n in look.names if n not in taken and not IDS.fullmatch(n) and look.wordy(n)]
     return {"text": wordy[0]} if len(wordy) == 1 else {}
+
+
+def unlabelled(look: Look) -> dict[str, Any]:
+    """The text or the pair beside whatever looks like a label."""
+    return texts_of(look, [look.lower[name] for name in (*LABELS, *SCORES) if name in look.lower])
 
 
 def classify(look: Look) -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import suggest
+from ..config import shown, suggest
 from ..errors import Error
 
 
@@ -101,6 +101,13 @@ def target_batch(config: Any, target: Tensor, keep: Tensor | None, source: Batch
         what = f"target {tuple(target.shape)} has other rows than ids {rows}"
         raise Error(what, fix="give one target row per source row")
     return pack(config, target, keep, name="target").replace(source=source)
+
+
+def rows_of(texts: Any) -> list[Any]:
+    """Several texts as a list; what cannot be several is refused."""
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise Error(f"{shown(texts)} is no text, and there are none in it", fix="give a string, or a list of them")
+    return list(texts)
 
 
 def start_token(config: Any) -> int:

@@ -24,6 +24,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..errors import Error
 from ..nn.block import Stack
+from ..nn.tiles import guard
 from ..tasks.heads import Model
 from .checkpoint import CUT
 from .memories import Memories
@@ -325,4 +326,6 @@ def working_type(precision: str, device: torch.device) -> torch.dtype:
     if precision == "auto":
         good = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
         return torch.bfloat16 if good else torch.float32
-    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    found = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    guard(found, device)
+    return found

@@ -1,0 +1,69 @@
+"""What judges new examples: a classifier that must still see the label of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import Error
+from ..former import Former
+from ..tasks.columns import flat
+from ..tasks.task import task_of
+
+Row = dict[str, Any]
+Judge = Callable[[list[Row]], list[bool]]
+
+
+def judge_of(keep: Any, rows: Sequence[Row], sure: float) -> Judge:
+    """Says of rows whether a classifier gives them the label that they have, or all of them and no other, each with
+    the probability `sure` at least: "linear" learns from the rows, a Former has learnt from such rows before."""
+    if keep is None:
+        return lambda new: [True] * len(new)
+    if isinstance(keep, Former):
+        shares = by_model(keep, rows)
+    elif isinstance(keep, str) and keep == "linear":
+        shares = by_linear(rows)
+    else:
+        raise Error(f"{keep!r} does not judge labels", fix="take 'linear', a fine-tuned model, or None")
+    several = any(isinstance(row["label"], list) for row in rows)
+
+    def same(new: list[Row]) -> list[bool]:
+        return [agrees(found, row["label"], several, sure) for found, row in zip(shares(new), new, strict=True)]
+
+    return same
+
+
+def agrees(shares: Mapping[str, float], label: Any, several: bool, sure: float) -> bool:
+    """The probabilities of all labels say what a row says."""
+    own = flat([label])
+    if not several:
+        return shares[own[0]] >= max(sure, *shares.values())
+    seen = {name for name, share in shares.items() if share > 0.5}
+    return seen == set(own) and all(shares[name] >= sure for name in own)
+
+
+def by_linear(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
+    """The probabilities of a linear model that learns from the rows."""
+    from ..tasks.baseline import Linear
+
+    model = Linear(rows)
+    return lambda new: [dict(zip(model.labels, row.tolist(), strict=True)) for row in model.sure(new)]
+
+
+def by_model(keep: Former, rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
+    """The probabilities of a fine-tuned model, which must know the labels of the rows and no others."""
+    task = task_of(keep, "classify")
+    known, own = set(task.labels or keep.labels), set(flat(row["label"] for row in rows))
+    if known != own:
+        said = [", ".join(sorted(names)[:8]) for names in (known, own)]
+        what = f"this judge knows the labels {said[0]}, and the examples have {said[1]}"
+        raise Error(what, fix="take a model that was trained on such examples, or 'linear'")
+    if (task.kind == "many") != (several := any(isinstance(row["label"], list) for row in rows)):
+        what = "the examples have several labels each" if several else "the judge gives several labels"
+        raise Error(f"{what}, and {'the judge gives one' if several else 'the examples have one'}", fix="take 'linear'")
+
+    def shares(new: list[Row]) -> list[dict[str, float]]:
+        texts = [(row["text"], row["other"]) if row.get("other") else row["text"] for row in new]
+        return [one.probabilities for one in keep.classify(texts)]
+
+    return shares

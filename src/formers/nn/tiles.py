@@ -1,0 +1,68 @@
+"""Half precision on a CPU: some virtual machines announce AMX, the tiles that multiply bf16, and end a process that
+uses them without a word. There, oneDNN is told to leave them alone."""
+
+from __future__ import annotations
+
+import faulthandler
+import functools
+import os
+import signal
+import time
+import warnings
+
+import torch
+
+from ..errors import Error
+
+NAME, LIMIT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+SECONDS = 10.0  # a trial takes milliseconds
+
+
+def announced() -> bool:
+    """The processor says that it has tiles, and nobody has said which instructions oneDNN may take."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()) and NAME not in os.environ
+
+
+def dies() -> bool:
+    """Whether a product in bf16 would end this process: a child of it, which is in the same state, tries it."""
+    if not hasattr(os, "fork"):
+        return False
+    with warnings.catch_warnings():  # of threads, of which the child needs none
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            faulthandler.disable()
+            torch.set_num_threads(1)
+            x = torch.ones(64, 64, dtype=torch.bfloat16)
+            torch.mm(x, x)
+        finally:
+            os._exit(0)
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        if (found := os.waitpid(child, os.WNOHANG))[0]:
+            return os.WIFSIGNALED(found[1])
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known
+    os.waitpid(child, 0)
+    return False
+
+
+@functools.cache
+def crashes() -> bool:
+    """The tiles that are announced do not work."""
+    return announced() and dies()
+
+
+def guard(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
+    """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work, which helps as long as it has computed
+    nothing yet; else it is an error, if `strict`."""
+    if dtype != torch.bfloat16 or device.type != "cpu" or not announced() or not crashes():
+        return
+    os.environ[NAME] = LIMIT
+    if not dies():
+        return
+    del os.environ[NAME]
+    if strict:
+        what = "this processor announces AMX and has none: bf16 would end this process"
+        raise Error(what, fix=f"set {NAME}={LIMIT} in the environment before Python starts, or stay with fp32")

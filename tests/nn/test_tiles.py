@@ -1,0 +1,78 @@
+"""bf16 on a processor that announces AMX and has none: oneDNN is kept from it in time, or one line says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.nn import tiles
+from formers.training.loop import working_type
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with AMX announced, and the answers of its trials."""
+    answers: list[bool] = []
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
+    monkeypatch.delenv(tiles.NAME, raising=False)
+    monkeypatch.setattr(tiles, "dies", lambda: answers.pop(0))
+    tiles.crashes.cache_clear()
+    yield answers
+    tiles.crashes.cache_clear()
+
+
+def test_tiles_that_work_are_used(machine):
+    machine += [False]
+    tiles.guard(torch.bfloat16, CPU)
+    tiles.guard(torch.bfloat16, CPU)  # it is tried once
+    assert tiles.NAME not in os.environ
+    assert not machine
+
+
+def test_others_are_left_alone(machine):
+    for dtype, device in (
+        (torch.float32, CPU),
+        (torch.float16, CPU),
+        (None, CPU),
+        (torch.bfloat16, torch.device("meta")),
+    ):
+        tiles.guard(dtype, device)  # a trial would be one too many
+    machine += [True, False]
+    tiles.guard(torch.bfloat16, CPU)
+    assert os.environ[tiles.NAME] == tiles.LIMIT
+    assert not machine
+    tiles.guard(torch.bfloat16, CPU)
+
+
+@pytest.mark.parametrize("ask", [
+    lambda f, path: f.to(None, torch.bfloat16),
+    lambda f, path: f.freeze("bf16"),
+    lambda f, path: formers.load(path, dtype=torch.bfloat16, device="cpu"),
+    lambda f, path: working_type("bf16", CPU),
+])  # fmt: skip
+def test_too_late_is_an_error(ask, machine, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    f = formers.build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8)
+    formers.save(f, tmp_path / "model")
+    machine += [True, True]
+    with pytest.raises(Error, match="announces AMX") as error:
+        ask(f, tmp_path / "model")
+    assert f"{tiles.NAME}={tiles.LIMIT}" in str(error.value)
+    assert tiles.NAME not in os.environ
+    assert f.dtype == torch.float32
+
+
+def test_a_trial_dies_alone(monkeypatch):
+    assert not tiles.dies()  # conftest.py keeps it from tiles
+    monkeypatch.setattr(torch, "mm", lambda *_: os.kill(os.getpid(), signal.SIGILL))
+    assert tiles.dies()
+    monkeypatch.setattr(torch, "mm", lambda *_: signal.pause())  # a child that hangs says nothing
+    monkeypatch.setattr(tiles, "SECONDS", 0.05)
+    assert not tiles.dies()
