@@ -27,6 +27,7 @@ from formers.training.lesson import Lesson
 from formers.training.parts import drawn, held_out
 from formers.training.runs import Folder, Stopped, summary
 from formers.training.tuning import Tune
+from formers.training.world import World
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
 ROWS = [
@@ -143,6 +144,7 @@ def test_the_best_checkpoint_is_the_best_by_the_measure_that_was_asked_for(tmp_p
 def test_patience_knows_which_measures_are_to_be_low(tmp_path):
     lesson = Lesson.__new__(Lesson)
     lesson.path, lesson.tune, lesson.trainer = tmp_path, Tune(patience=2), SimpleNamespace(enough=False)
+    lesson.world = World()
     errors = [3.0, 2.0, 1.0]
     lines = [json.dumps({"step": i, "held": {"cost": cost("mse", e)}}) for i, e in enumerate(errors)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
