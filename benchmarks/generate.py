@@ -4,7 +4,6 @@
     python -m benchmarks.generate cpu --processor  # the same by the processor's time, for a machine that others use
     python -m benchmarks.generate gpu          # GPT-2 bf16, 128 + 256 tokens; BART-base, 4 beams, 16 x (512 + 128)
     python -m benchmarks.generate gpu --peer   # transformers as well; --profile shows what the kernels take
-    python -m benchmarks.generate perplexity   # what 8 bits cost a small GPT-2 trained on wikitext-2 (SECONDS_TO_TRAIN)
 
 Greedy, random weights, no end mark; the figure is new tokens per second, with the reading of the prompt in the time.
 Where a virtual machine announces AMX and crashes on it, bf16 needs ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16, for all alike.
@@ -13,7 +12,6 @@ Where a virtual machine announces AMX and crashes on it, bf16 needs ONEDNN_MAX_C
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -229,58 +227,7 @@ def pair_peer(device: str, tiny: bool) -> None:
     timed(f"BART-base, 4 beams, {texts} x ({length} + {tokens})", "transformers", texts * tokens, run, 1)
 
 
-def perplexity() -> None:
-    """A small GPT-2 on wikitext-2, its weights as they are, in bf16 and of 8 bits."""
-    import lzma
-    from pathlib import Path
-
-    from formers.text import bpe
-
-    folder, parts = Path(os.environ["FORMERS_DATA"]) / "lm", []
-    for part in ("train", "test"):
-        text = lzma.decompress((folder / f"wikitext2.{part}.txt.xz").read_bytes()).decode("utf-8")
-        parts.append([line for line in text.split("\n") if line.strip()])
-    tokenizer = bpe.train(parts[0][:4000], 4096)
-    train, held = (torch.tensor([i for line in part for i in tokenizer.encode(line)]) for part in parts)
-    sizes = {"vocab": len(tokenizer), "context": 128, "dim": 256, "layers": 4, "heads": 4, "eos": None, "bos": None}
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    f = formers.build("gpt2", dropout=0.2 if device == "cuda" else 0.1, **sizes).to(device)
-    batch = 64 if device == "cuda" else 8
-    optimizer, g = torch.optim.AdamW(f.model.parameters(), lr=1e-3), torch.Generator().manual_seed(0)
-    f.model.train()
-    began, step, limit = time.time(), 0, float(os.environ.get("SECONDS_TO_TRAIN", "120"))
-    while (passed := (time.time() - began) / limit) < 1:
-        optimizer.param_groups[0]["lr"] = 1e-3 * min(1, (step + 1) / 50) * (1 - passed)
-        at = torch.randint(0, len(train) - 129, (batch,), generator=g)
-        rows = torch.stack([train[i : i + 129] for i in at.tolist()]).to(device)
-        loss = torch.nn.functional.cross_entropy(f.logits(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        step += 1
-    f.model.cpu().eval()
-    count = min(400, (len(held) - 1) // 128)
-    x, y = held[: count * 128].view(count, 128), held[1 : count * 128 + 1].view(count, 128)
-    plain = None
-    for kind in ("fp32", "bf16", "int8"):
-        one = formers.build("gpt2", **sizes)
-        one.model.load_state_dict(f.model.state_dict())
-        value = math.exp(surprise(one.freeze(kind), x, y))
-        plain = plain or value
-        line = {"kind": kind, "perplexity": round(value, 3), "to_fp32": round(value / plain - 1, 5), "steps": step}
-        print(json.dumps({"work": "wikitext-2 perplexity"} | line), flush=True)
-
-
-@torch.inference_mode()
-def surprise(former: Any, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Nats per token."""
-    loss = torch.nn.functional.cross_entropy
-    both = zip(x.split(8), y.split(8), strict=True)
-    total = sum(loss(former.logits(a).float().flatten(0, 1), b.flatten(), reduction="sum") for a, b in both)
-    return float(total) / y.numel()
-
-
-WORKS = {"cpu": cpu, "gpu": gpu, "perplexity": perplexity}
+WORKS = {"cpu": cpu, "gpu": gpu}
 
 
 def main() -> None:
