@@ -62,6 +62,7 @@ def text(megabytes: float) -> list[str]:
             size += len(out[-1].encode())
             if size >= megabytes * 1e6:
                 return out
+    raise AssertionError("numbers do not end")
 
 
 def spent() -> float:
@@ -189,7 +190,7 @@ def bench_loader(options: argparse.Namespace) -> None:
         for workers in options.workers if goal is not None else ():
             assert made is not None
             assert goal is not None
-            run = batches(made, goal, options.total, workers=workers)
+            run: Any = batches(made, goal, options.total, workers=workers)
             for _ in range(2 * workers + 1):
                 next(run)
             tokens, began = 0, time.perf_counter()

@@ -197,6 +197,7 @@ def bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
         "bert", known, held=aside, out=out, resume=True, model=model, data={"pieces": 8192, "looks": 60}, train={
             "tokens": 256 * 128, "length": 128, "lr": 1e-3, "schedule": "linear", "warmup": 1000, "decay": 0.01,
             "check": 500, "save": 2000, "workers": 10, "steps": 10000}, **more)  # fmt: skip
+    assert run.score is not None
     score = run.score.all
     return {"articles": len(articles), "NSP": score["nsp/right"], "masked": score["mlm/right"], "nats": score["mlm"],
             "NSP curve": [(r["step"], round(r["held"]["nsp/right"], 4)) for r in run.history if "held" in r],

@@ -146,7 +146,7 @@ def planning(tokenizer: Any, store: Store) -> None:
 
 def main() -> None:
     """Everything in turn."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
     torch.set_num_threads(1)

@@ -14,7 +14,10 @@ import lzma
 import time
 from pathlib import Path
 
+import torch
+
 import formers
+from formers.nn.tiles import guard
 
 from .run import DATA
 
@@ -36,6 +39,7 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["fp32", "bf16", "int8"])
     parser.add_argument("--limit", type=int, help="no more sections than this")
     given = parser.parse_args()
+    guard(torch.bfloat16, torch.device("cpu"))  # before anything is computed
     if not (given.run / "model").is_dir():
         begun = (given.run / "run.json").is_file()
         formers.pretrain(

@@ -16,7 +16,7 @@ import formers
 from formers.tasks.examples import read_examples
 from formers.tasks.metrics import judge
 from formers.training.folds import parted
-from formers.training.parts import bare
+from formers.training.parts import drawn
 
 DATA = Path(os.environ.get("FORMERS_DATA", "data"))
 SHORT = {"train.compile": False}  # of a run that ends before a compiled step pays
@@ -50,10 +50,10 @@ class Run:
         files: list[Any] = [self.train, self.valid, self.test]
         if not self.fold and not self.limit:
             return files[0], files[1], files[2]
-        found = [file and [bare(row) for row in read_examples(file, self.task, self.columns).rows] for file in files]
+        found = [file and read_examples(file, self.task, self.columns) for file in files]
         if self.fold:
-            found[0], found[2] = parted(read_examples(self.train, self.task, self.columns), *self.fold)
-        train, valid, test = (rows and spaced(rows, self.limit) for rows in found)
+            found[0], found[2] = parted(found[0], *self.fold)
+        train, valid, test = (drawn(one, self.limit) if one and self.limit else one for one in found)
         return train, valid, test
 
 

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 DATA = Path(os.environ.get("FORMERS_DATA", ""))
 FILES = ("lm/wikitext2.train.txt.xz", "lm/movie_reviews_ko.txt.xz", "lm/tinyshakespeare.txt.xz")
@@ -90,7 +91,7 @@ def train(kinds: list[str], size: int, megabytes: int, workers: int) -> None:
             marks: dict[str, float] = {}
             began = time.perf_counter()
 
-            def tell(what, done, of, detail, marks=marks, began=began):
+            def tell(what: str, done: int, of: int, detail: str, marks: Any = marks, began: float = began) -> None:
                 marks[what] = time.perf_counter() - began
                 if done % 2000 == 0 or (what == "counting" and done % 20 == 0):
                     print(f"  {marks[what]:6.0f} s  {what} {done:,} {detail}", flush=True)
