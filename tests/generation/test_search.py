@@ -15,6 +15,7 @@ import formers.nn.probe
 from formers.generation.engine import Desk, written
 from formers.generation.options import Options
 from formers.generation.rules import rules
+from formers.generation.sample import continue_ids
 from tests.parity import test_xlnet as xlnet
 from tests.parity.cases import CASES, VOCAB, Case, reference
 
@@ -229,3 +230,17 @@ def test_any_batch_gives_the_same(family, how):
     assert together == [[one.ids for one in written_by(f, [p], tokens=9, **how)[0]] for p in prompts]
     assert together[0] == together[3]
     assert len({len(text) for row in together for text in row}) > 1, "all texts end at the same time"
+
+
+@pytest.mark.parametrize("how", [{"no_repeat": 1}, {"banned": tuple(range(1, 12))}])
+def test_every_prompt_has_a_text_even_if_all_is_forbidden(how):
+    f = formers.build("gpt2", vocab=12, context=40, dim=16, layers=1, heads=2, eos=None, bos=None, seed=1)
+    found = continue_ids(f, [[1, 2], [3]], 20, Options(beams=2, **how))
+    assert [len(text) for text in found] == [20, 20]
+
+
+def test_every_prompt_has_a_text_even_if_nothing_is_a_number():
+    f = formers.build("gpt2", vocab=12, context=40, dim=16, layers=1, heads=2, eos=None, bos=None)
+    with torch.no_grad():
+        f.model.body.table.fill_(float("nan"))
+    assert [len(text) for text in continue_ids(f, [[1, 2], [3]], 5, Options(beams=2))] == [5, 5]

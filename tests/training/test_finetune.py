@@ -459,6 +459,13 @@ def test_labels_of_the_test_are_looked_at_before_anything_is_learnt(tmp_path):
     with pytest.raises(Error, match="the test examples: the label 'new' was not seen in training"):
         tune("t5", test=odd, text=True, sizes={"dim": 32, "layers": 1, "heads": 2, "ff": 64}, out=tmp_path / "b")
     assert not list(tmp_path.glob("*/run.json")), "the run can begin again with other examples"
+    few = [{"text": "so so", "label": label} for label in ("yes", "no")] * 4
+    with pytest.raises(Error, match="not seen in training"):
+        tune("bert", rows=few, valid=few, test=odd, sizes=TINY, out=tmp_path / "c")
+    first = tune("bert", sizes=TINY, out=tmp_path / "c")
+    other = tune("bert", sizes=TINY, out=tmp_path / "d").former
+    assert first.former.tokenizer.fingerprint == other.tokenizer.fingerprint
+    assert formers.finetune(out=tmp_path / "c", resume=True).valid == first.valid, "nothing of the refused try is read"
 
 
 SMALL = {"tune.epochs": 1, "model.embed": 16, "model.filters": 8}
@@ -471,6 +478,7 @@ def test_folds_know_the_labels_of_all(tmp_path):
     for run in tmp_path.glob("seed0-fold*"):
         assert formers.load(run / "model").labels == ("no", "rare", "yes")
         assert formers.finetune(out=run, resume=True).former.labels == ("no", "rare", "yes")
+    assert compare("textcnn", rows, folds=3, out=tmp_path, overrides=SMALL) == made, "a run that went on is the same"
 
 
 def test_seeds_begin_with_the_one_that_is_given(tmp_path):
@@ -484,8 +492,9 @@ def test_seeds_begin_with_the_one_that_is_given(tmp_path):
     assert seeds("b") == [3, 5]
     compare("textcnn", ROWS, out=tmp_path / "c", overrides=SMALL, config={"train": {"seed": 4}})
     assert seeds("c") == [4]
-    with pytest.raises(Error, match=r"train\.seed"):
-        compare("textcnn", ROWS, sweep="seed=a", out=tmp_path / "d", overrides=SMALL)
+    for how in ({"sweep": "seed=a", "overrides": SMALL}, {"overrides": {**SMALL, "train.seed": "a"}}):
+        with pytest.raises(Error, match=r"train\.seed"):
+            compare("textcnn", ROWS, out=tmp_path / "d", **how)
     with pytest.raises(Error, match="a sweep over seeds has its seeds already"):
         compare("textcnn", ROWS, seeds=2, sweep="seed=3,5", out=tmp_path / "d", overrides=SMALL)
 

@@ -24,6 +24,7 @@ def done(tmp_path_factory):
         {**base, "name": "both", "out": str(folder / "both")},
         {**base, "name": "somewhere", "tune": {"epochs": 4, "checks": 2, "patience": 1}, "train": {"lr": 0.0}},
         {**base, "name": "seeds", "out": str(folder / "seeds"), "several": {"seeds": 2}},
+        {**base, "name": "again", "out": str(folder / "seeds"), "several": {"seeds": 2}},
         {**base, "name": "folds", "several": {"folds": 2}},
         {**base, "name": "odd", "out": str(folder / "odd"), "train": {"accumulate": 3}},
         {**base, "name": "shards", "out": str(folder / "shards"), "train": {"parallel": "shards"}},
@@ -71,7 +72,7 @@ def test_a_run_without_a_name_has_one_folder_and_ends_for_all(done):
     assert len(looks) == 2
 
 
-@pytest.mark.parametrize(("name", "folder"), [("seeds", "seeds"), ("folds", "runs/comparison-1")])
+@pytest.mark.parametrize(("name", "folder"), [("seeds", "seeds"), ("again", "seeds"), ("folds", "runs/comparison-1")])
 def test_several_runs_of_several_processes(done, name, folder):
     first, second = (one["result"] for one in ranks.told(done[0], name))
     assert first == second

@@ -10,6 +10,7 @@ import formers
 from formers.errors import Error
 from formers.interop.directory import save
 from formers.text.trainers import train
+from formers.training.folds import compare
 
 from .test_finetune import ROWS, TINY, tune
 
@@ -107,5 +108,10 @@ def test_a_dataset_of_several_parts(tmp_path, small):
         assert said[1].startswith("valid: ")
         assert f"{count} examples" in said[1]
         assert not any(line.startswith("test") for line in said)
+    small_steps = {"tune.epochs": 0.2, "tune.batch": 16}
+    first, again = (compare(str(small), whole, out=tmp_path / "two", overrides=small_steps) for _ in range(2))
+    assert first == again
+    folds = compare(str(small), whole, folds=2, out=tmp_path / "folds", overrides=small_steps)
+    assert len(folds.trials[0].runs) == 2
     with pytest.raises(Error, match="this holds several parts: 'a', 'b'"):
         tune(str(small), {"a": ROWS, "b": ROWS}, None, out=tmp_path / "odd")

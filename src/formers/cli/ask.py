@@ -17,7 +17,7 @@ from ..errors import Error
 from .convert import noted
 from .generate import harmless
 from .progress import progress
-from .reading import Reading, items, lines
+from .reading import Reading, items, whole
 
 Texts = Annotated[str, Parameter(allow_leading_hyphen=True)]
 File = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pipe
@@ -196,7 +196,7 @@ def answer(
         cuda, cpu.
     """
     if file is not None:
-        context = "\n".join(lines(file, reading or Reading()))
+        context = whole(file, reading or Reading())
     if context is None:
         raise Error("there is no context", fix="give it behind the question, or --file FILE")
     found = run(model, "answer", question, context, best=best, abstain=abstain, device=device)

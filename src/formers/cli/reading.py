@@ -44,6 +44,17 @@ def piped(encoding: str) -> str:
     return said
 
 
+def whole(file: Path, reading: Reading) -> str:
+    """A text file or a pipe as it is, so that places count in it; of a table, the texts of its column."""
+    from ..data.readers import TEXT, find, form, text
+
+    if str(file) == "-":
+        return piped(reading.encoding)
+    if len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
+        return text(paths[0], reading.encoding)
+    return "\n".join(lines(file, reading))
+
+
 def lines(file: Path, reading: Reading, unit: str = "line") -> list[str]:
     """The texts of a file: the column of a table, or lines of a text file ("-": a pipe), where a blank one is an empty
     text."""

@@ -129,9 +129,13 @@ def of_file(path: Path, unit: str, longest: int, wants: tables.Wants) -> Iterato
 
 def rows(path: Path, encoding: str = "utf-8") -> list[str]:
     """The lines of a text file, as many as it has: a blank one is an empty string."""
-    text = "".join(decoded(chunks(path), changes := Changes(), encoding, path))
-    found = text.removesuffix("\n").split("\n")
-    return ["" if line.isspace() else compose(line, changes) for line in found]
+    found = text(path, encoding).removesuffix("\n").split("\n")
+    return ["" if line.isspace() else compose(line, Changes()) for line in found]
+
+
+def text(path: Path, encoding: str = "utf-8") -> str:
+    """A text file as it is."""
+    return "".join(decoded(chunks(path), Changes(), encoding, path))
 
 
 def of_text(pieces: Iterator[str], unit: str, longest: int, changes: Changes) -> Iterator[str]:

@@ -92,8 +92,9 @@ def augment(
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
     plan = plan_of(former, how)
     same = judge_of(keep, found.rows, plan.sure)
-    about = {} if out is None else {"rows": digest(found.rows), "how": vars(plan), "model": former.fingerprint}
-    with nullcontext() if out is None else Resumed(Path(out), about) as file:  # whatever judges them, they are made
+    plans = {name: value for name, value in vars(plan).items() if name != "sure"}  # whatever judges them, they are made
+    about = {} if out is None else {"rows": digest(found.rows), "how": plans, "model": former.fingerprint}
+    with nullcontext() if out is None else Resumed(Path(out), about) as file:
         made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
         for some in candidates(former, found.rows, plan, len(made)):
             made += some

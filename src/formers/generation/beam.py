@@ -105,6 +105,7 @@ class Beams:
         total = (scores.unflatten(0, (self.prompts, k)) + self.running[..., None]).flatten(1)
         wide = max(2, 1 + len(self.rules.ends)) * k  # enough that K go on even if all the likeliest end
         values, places = total.topk(min(wide, k * vocab), -1)
+        values = values.nan_to_num(OUT, neginf=2 * OUT)  # what is forbidden or no number is still a text, the last one
         rows, tokens = self.first + places // vocab, places % vocab
         if self.ending is None:
             self.ending = torch.zeros(vocab, dtype=torch.bool, device=scores.device)

@@ -36,6 +36,10 @@ def score(former: Former, texts: Any, **how: Any) -> Any:
     of one fine-tuned to numbers, the number."""
     if not speaks(former):
         return number(former, texts, **how)
+    some = [texts] if isinstance(texts, str) else texts
+    if isinstance(some, list) and "" in some:  # before all are read
+        what = f"text {some.index('') + 1} has no token to foretell"
+        raise Error(what, fix="leave it out, or give a longer one")
     found = likelihood(former, texts, **how)
     for place, one in enumerate([found] if isinstance(found, Likelihood) else found, 1):
         if not len(one.logs):

@@ -3,6 +3,7 @@ uses them without a word. There, oneDNN is told to leave them alone."""
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import functools
 import os
@@ -33,18 +34,22 @@ def dies() -> bool:
     if child == 0:
         try:
             faulthandler.disable()
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a trial that ends badly leaves no file
             torch.set_num_threads(1)
             x = torch.ones(64, 64, dtype=torch.bfloat16)
             torch.mm(x, x)
         finally:
             os._exit(0)
-    end = time.monotonic() + SECONDS
-    while time.monotonic() < end:
-        if (found := os.waitpid(child, os.WNOHANG))[0]:
-            return os.WIFSIGNALED(found[1])
-        time.sleep(0.002)
-    os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known
-    os.waitpid(child, 0)
+    with contextlib.suppress(ChildProcessError):  # somebody else asks how children ended: nothing is known
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            if (found := os.waitpid(child, os.WNOHANG))[0]:
+                return os.WIFSIGNALED(found[1])
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known either
+        os.waitpid(child, 0)
     return False
 
 
@@ -56,13 +61,15 @@ def crashes() -> bool:
 
 def guard(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
     """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work, which helps as long as it has computed
-    nothing yet; else it is an error, if `strict`."""
+    nothing yet; else it is an error, or a warning where it is not `strict`."""
     if dtype != torch.bfloat16 or device.type != "cpu" or not announced() or not crashes():
         return
     os.environ[NAME] = LIMIT
     if not dies():
         return
     del os.environ[NAME]
+    what = "this processor announces AMX and has none: bf16 would end this process"
+    fix = f"set {NAME}={LIMIT} in the environment before Python starts, or stay with fp32"
     if strict:
-        what = "this processor announces AMX and has none: bf16 would end this process"
-        raise Error(what, fix=f"set {NAME}={LIMIT} in the environment before Python starts, or stay with fp32")
+        raise Error(what, fix=fix)
+    warnings.warn(f"{what}; {fix}, or move the model to a GPU", stacklevel=3)

@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..config import Tell
 from ..data.readers import by_path
 from ..errors import Error
@@ -90,7 +88,7 @@ def finetune(
         how = {"device": device, "tell": tell, "say": say, "hook": hook}
         made = continued(model, sources, given, out, resume, config, **how)
         return Tuned(made.folder, made.former, measures(made.score), {}, measures(made.baseline), made.seconds)
-    world = together(None if device is None else torch.device(device))
+    world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
 
@@ -100,7 +98,6 @@ def finetune(
             wanted, parts = understood(model, task, sources, columns, config, given, before, path)
             path = path or fresh(f"{wanted.family}-{wanted.task}")
             stack.enter_context(Folder(path).held())
-            keep(path, sources, parts)
             return path, before, wanted, parts
 
         path, before, wanted, parts = world.agreed(begin)  # the others see what the first one read
@@ -110,7 +107,7 @@ def finetune(
         for name, part in parts.items():
             say(f"{name}: {part.said}")
         run = Lesson(wanted, parts, path, world, tell, say)
-        world.agreed(lambda: remember(folder, run, before))
+        world.agreed(lambda: remember(folder, run, before, sources))
         say(run.words())
         meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
         drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
@@ -176,7 +173,7 @@ def understood(
     return configure(family, source, named, parts["train"].task, told, given), parts
 
 
-def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None) -> None:
+def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None, sources: Mapping[str, Any]) -> None:
     """Write run.json, or compare the examples with what it says."""
     marks = {name: identity(part) for name, part in run.parts.items()}
     if before is not None:
@@ -184,17 +181,19 @@ def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None) -> None
             if before["data"]["examples"].get(name) not in (None, mark):
                 raise Error(f"the {name} examples have changed since the run began", where=folder.path,
                             fix="begin a new run")  # fmt: skip
+    keep(folder.path, sources, run.parts)
     assert run.former.tokenizer is not None
     data = {
         "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
         "tokens": int(run.goal.data.starts[-1]), "documents": len(run.parts["train"].rows),
         "labels": list(run.parts["train"].labels),
     }  # fmt: skip
-    about = {"asked": run.asked.table(), "chosen": list(run.asked.chosen), "data": data, "machine": machine(run.world)}
+    chosen = (before or {}).get("chosen", list(run.asked.chosen))  # a run that goes on was given them all
+    about = {"asked": run.asked.table(), "chosen": chosen, "data": data, "machine": machine(run.world)}
     folder.describe({**(before or {}), **about})
 
 
-SCHEDULED = ("length", "tokens", "steps", "check", "save", "warmup", "lr")  # the examples say, if nobody else does
+SCHEDULED = ("length", "tokens", "accumulate", "steps", "check", "save", "warmup", "lr")  # else by the examples
 EITHER = ("workers", "compile", "checkpointing", "parallel")  # settings of which the results say nothing
 
 

@@ -17,6 +17,7 @@ from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
 from ..tasks.metrics import cost
+from ..tasks.records import divided
 from .configure import read, worded
 from .distributed import together
 from .finetune import Tuned, finetune, same
@@ -90,9 +91,11 @@ def compare(
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
     if folds and task == "lm":
         raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
+    train, held = divided(train)
+    valid = held if valid is None and not folds else valid
     world = together(how.get("device"))  # one meeting for all runs
     path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
-    whole = read_examples(train, task, columns) if folds else None
+    whole = world.agreed(lambda: read_examples(train, task, columns)) if folds else None
     trials, first = [], first_seed(overrides or {}, how)
     for settings in combinations(sweep):
         runs = []
@@ -111,7 +114,7 @@ def compare(
             }  # fmt: skip
             before, begun = world.agreed(partial(found, where))
             if begun:
-                same(where, model, learnt, valid, **asked)
+                world.agreed(partial(same, where, model, learnt, valid, **asked))
             runs.append(before or measures(
                 finetune(model, learnt, valid, out=where, resume=begun, tell=tell, say=say, **asked)
             ))  # fmt: skip
@@ -150,7 +153,7 @@ def first_seed(overrides: Mapping[str, Any], how: Mapping[str, Any]) -> int:
     told = file if isinstance(file, Mapping) else {} if file is None else read(Path(file))
     tables = [(table.get("train") or {}).get("seed") for table in (how, told)]
     found = [overrides.get("train.seed"), how.get("seed"), *tables]
-    return next((int(seed) for seed in found if seed is not None), 0)
+    return next((coerce(seed, int, "train.seed") for seed in found if seed is not None), 0)
 
 
 def main_measure(where: Path, seen: Mapping[str, float]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -210,11 +211,11 @@ def scratch(wanted: Wanted, head: str, labels: tuple[str, ...], tokenizer: Token
 
 
 def tokenizer_for(wanted: Wanted, rows: Rows, folder: Path, tell: Tell) -> Tokenizer:
-    """The tokenizer that was asked for, the one that an earlier try trained, or one trained now."""
+    """The tokenizer that was asked for, the run's own, or one trained now."""
     if wanted.data.tokenizer is not None:
         return load_tokenizer(wanted.data.tokenizer)
     kept = folder / "tokenizer"
-    if kept.is_dir():
+    if kept.is_dir() and (folder.parent / "run.json").is_file():
         return load_tokenizer(kept)
     kind, style = FAMILY[wanted.family]
     kind = wanted.data.kind or kind
@@ -225,6 +226,7 @@ def tokenizer_for(wanted: Wanted, rows: Rows, folder: Path, tell: Tell) -> Token
         pieces = max(pieces, 2 * len(set().union(*lines)))
     options = {"lower": True, "least": 2} if kind == "words" and wanted.family == "textcnn" else {}
     made = train_tokenizer(kind, lines, pieces, style=style, **options)
+    shutil.rmtree(kept, ignore_errors=True)  # of a try that was refused, perhaps with other examples
     save_tokenizer(made, kept)
     tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
     return made

@@ -60,7 +60,7 @@ class Lesson:
         sizes = self.goal.sizes(self.goal.plan(self.store, 0, 0))
         dim = getattr(self.former.config, "dim", 768)
         self.asked = replace(wanted, train=scheduled(wanted, sizes, dim, world.size))
-        check_shares(self.asked.train, world)
+        check_shares(self.asked.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.goal], self.asked.train, world, shares(self.former, wanted.tune.layer_decay),
             after_step(self.former),

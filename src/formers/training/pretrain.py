@@ -94,7 +94,7 @@ def pretrain(
             lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
         )
         world = arranged(world, asked.train.parallel)
-        check_shares(asked.train, world)
+        check_shares(asked.train, world, (path / "run.json").is_file())
         folder, numbers = Folder(path), parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
         stack.enter_context(deterministic(asked.train.deterministic))
@@ -224,13 +224,14 @@ def newest(family: str | None) -> Path | None:
     return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
 
 
-def check_shares(train: Train, world: World) -> None:
-    """All processes must have as many batches of a step."""
+def check_shares(train: Train, world: World, begun: bool = False) -> None:
+    """All processes must have as many batches of a step, which cannot change once a run has `begun`."""
     if train.accumulate % world.size:
         half = train.tokens * train.accumulate // world.size
+        fix = f"--train.accumulate {world.size} --train.tokens {half} keeps the size of a step"
         raise Error(
             f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
-            fix=f"--train.accumulate {world.size} --train.tokens {half} keeps the size of a step",
+            fix=f"go on with a number of processes that divides {train.accumulate}" if begun else fix,
         )
     if train.optimizer == "adafactor" and isinstance(world, Shards):
         what = "adafactor needs whole rows and columns, which shards do not have"
