@@ -25,6 +25,7 @@ from .parts import chosen, grouped
 from .pretrain import fresh
 from .report import put, rows_of
 from .runs import Folder
+from .world import World
 
 
 @dataclass(frozen=True)
@@ -107,17 +108,11 @@ def compare(
             say(f"run {name}")
             learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
             given = {**(overrides or {}), **settings, "train.seed": seed}
-            where = path / name
             asked: dict[str, Any] = {
                 "test": judged, "task": task if whole is None else whole.task,
                 "columns": columns if whole is None else None, "overrides": given, **how,
             }  # fmt: skip
-            before, begun = world.agreed(partial(found, where))
-            if begun:
-                world.agreed(partial(same, where, model, learnt, valid, **asked))
-            runs.append(before or measures(
-                finetune(model, learnt, valid, out=where, resume=begun, tell=tell, say=say, **asked)
-            ))  # fmt: skip
+            runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
         trials.append(Trial(settings, runs))
     main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
     made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
@@ -127,17 +122,23 @@ def compare(
     return made
 
 
+def one_run(
+    world: World, where: Path, model: Any, train: Any, valid: Any, *, tell: Tell | None, say: Callable[[str], None],
+    **asked: Any,
+) -> dict[str, float]:  # fmt: skip
+    """The measures of a run, which may be done, have begun, or begin now."""
+    before, begun = world.agreed(lambda: (done(where), (where / "run.json").is_file()))
+    if begun:
+        world.agreed(partial(same, where, model, train, valid, **asked))
+    return before or measures(finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **asked))
+
+
 def write(made: Comparison) -> None:
     """All trials, and their table, into the folder."""
     rows, path = made.lines(), made.folder
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
     put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
-
-
-def found(where: Path) -> tuple[dict[str, float], bool]:
-    """The measures of a run that has ended, and whether it was begun."""
-    return done(where), (where / "run.json").is_file()
 
 
 def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
