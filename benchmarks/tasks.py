@@ -75,7 +75,7 @@ def multi30k(family: str) -> Callable[[int, Path], list[Run]]:
 
 
 BERT = {"dim": 384, "layers": 6, "heads": 6, "ff": 1536, "context": 128, "dropout": 0.1, "attention_dropout": 0.0}
-STEPS = (500, 2000, 6000)  # of pretraining; the curve
+STEPS = (500, 2000, 6000, 18000)  # of pretraining; the curve
 
 
 def reviews(seeds: int, out: Path) -> list[Run]:

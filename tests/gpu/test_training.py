@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from tests.training.test_training import GOAL, STORE, Odd, model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 CUDA = World(device=torch.device("cuda"))
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before the first product
 
 
 def on_gpu(name, **more):
