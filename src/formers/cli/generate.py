@@ -15,7 +15,7 @@ from rich.console import Console
 from ..errors import Error
 from .convert import noted, opened
 from .progress import progress
-from .reading import Reading, piped
+from .reading import Reading, Unit, piped
 from .reading import lines as of_file
 
 Kind = Literal["fp32", "bf16", "int8"]
@@ -231,7 +231,7 @@ def fill(
                 out.print(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}", markup=False)
 
 
-def texts(text: str | None, file: Path | None, reading: Reading | None, unit: str, lines: bool = False) -> list[str]:
+def texts(text: str | None, file: Path | None, reading: Reading | None, unit: Unit, lines: bool = False) -> list[str]:
     """Texts of the command line, of a file, or of the standard input, where they may be lines."""
     if text is not None and file is not None:
         raise Error("a text and --file are two sources", fix="give one of them")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from ..errors import Error
+
+Unit = Literal["auto", "line", "block", "file"]  # what is one text in a file
 
 
 @Parameter(name="*")
@@ -46,26 +49,36 @@ def piped(encoding: str) -> str:
 
 def whole(file: Path, reading: Reading) -> str:
     """A text file or a pipe as it is, so that places count in it; of a table, the texts of its column."""
-    from ..data.readers import TEXT, find, form, text
+    from ..data.readers import text
 
     if str(file) == "-":
         return piped(reading.encoding)
-    if len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
-        return text(paths[0], reading.encoding)
-    return "\n".join(lines(file, reading))
+    path = plain(file)
+    return text(path, reading.encoding) if path else "\n".join(lines(file, reading))
 
 
-def lines(file: Path, reading: Reading, unit: str = "line") -> list[str]:
+def paired(texts: Iterable[str], words: bool = False) -> list[Any]:
+    """Texts, of which one with a tab is a pair, unless `words` are asked for."""
+    return [t if words or "\t" not in t else tuple(t.split("\t", 1)) for t in texts]
+
+
+def plain(file: Path) -> Path | None:
+    """The only file here, if it is plain text."""
+    from ..data.readers import TEXT, find, form
+
+    paths = find(file)
+    return paths[0] if len(paths) == 1 and form(paths[0]) in TEXT else None
+
+
+def lines(file: Path, reading: Reading, unit: Unit = "line") -> list[str]:
     """The texts of a file: the column of a table, or lines of a text file ("-": a pipe), where a blank one is an empty
     text."""
-    from ..data.readers import TEXT, find, form, read, rows
+    from ..data.readers import read, rows
 
     if str(file) == "-":
         return ["" if line.isspace() else line for line in piped(reading.encoding).splitlines()]
-    if unit == "line" and len(paths := find(file)) == 1 and form(paths[0]) in TEXT:
-        found = rows(paths[0], reading.encoding)
-    else:
-        found = list(read(file, unit=unit, **reading.options()))  # type: ignore[arg-type]
+    path = plain(file) if unit == "line" else None
+    found = rows(path, reading.encoding) if path else list(read(file, unit=unit, **reading.options()))
     if not any(found):
         raise Error("holds no text", where=file, fix="give a file with some words")
     return found
@@ -78,8 +91,7 @@ def items(file: Path, reading: Reading, words: bool = False) -> tuple[list[Any],
     from ..tasks.records import conll, read_table
 
     if str(file) == "-" or (not conll(file) and form(find(file)[0]) in TEXT):
-        texts = [text for text in lines(file, reading) if text.strip()]
-        return [t if words or "\t" not in t else tuple(t.split("\t", 1)) for t in texts], ""
+        return paired((text for text in lines(file, reading) if text.strip()), words), ""
     table = read_table(file, None, reading.skip, reading.encoding)
     return of_words(table, reading) if words else of_texts(table, reading, pairs=True)
 

@@ -113,7 +113,7 @@ def forward(
 
 
 @forward.register_fake
-def _(q, *rest):  # type: ignore[no-untyped-def]
+def _(q: Tensor, *rest: Any) -> Tensor:
     return q.new_empty(q.shape)
 
 
@@ -130,5 +130,5 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: flo
 
 
 @add_norm.register_fake
-def _(x, *rest):  # type: ignore[no-untyped-def]
+def _(x: Tensor, *rest: Any) -> list[Tensor]:
     return [x.new_empty(x.shape) for _ in range(2)]

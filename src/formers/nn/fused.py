@@ -114,7 +114,7 @@ def forward(
 
 
 @forward.register_fake
-def _(q, *rest):  # type: ignore[no-untyped-def]
+def _(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
