@@ -123,6 +123,14 @@ def test_after_learning_the_labels(gpt, tmp_path):
     assert not any(row["text"].startswith("animals") for row in made.rows if row["from"] == 0)
 
 
+@pytest.mark.parametrize("family", ["bert", "albert"])
+def test_examples_are_no_neighbours(family, tmp_path, recwarn):
+    f = teach(speaker(family), ROWS[:4], tmp_path, epochs=1)  # one text held out: no pair can be made of it
+    assert set(f.model.parts) == {"mlm"}
+    assert not [one for one in recwarn if "untrained" in str(one.message)]
+    assert augment(f, ROWS[:4], conditional=True, times=2, keep=None).rows
+
+
 def test_equal_beginnings_are_continued_in_many_ways(gpt, monkeypatch):
     rows = [*ROWS[:4], ROWS[0]]  # behind "a: " and "b: ", and one example twice
     how = {"conditional": True, "rate": 1.0, "times": 3, "keep": None, "tokens": 12, "top": 50}

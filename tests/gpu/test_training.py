@@ -105,4 +105,4 @@ def test_deterministic_is_the_same_twice(tmp_path):
         )
         for (name, a), b in zip(one.former.model.named_parameters(), two.former.model.parameters(), strict=True):
             assert torch.equal(a, b), (family, name)
-    assert sum(" times the " in words for words in said) == 8
+    assert sum(" s without" in words for words in said) == 8  # what it costs is said

@@ -251,6 +251,20 @@ def test_without_a_compiler_it_goes_on(monkeypatch):
     assert sum("not compiled" in str(w.message) for w in said) == 1
 
 
+def test_every_run_of_a_process_is_compiled(monkeypatch):
+    """torch stops compiling a function after some models, in silence: seeds, folds and comparisons are many."""
+    import torch._dynamo as dynamo
+
+    graphs, original = [], Step.compile
+    backend = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
+    monkeypatch.setattr(Step, "compile", lambda step, **how: original(step, backend=backend, **how))
+    with dynamo.config.patch(recompile_limit=2):
+        for seed in range(4):
+            before = len(graphs)
+            run(trainer(seed, steps=1, compile=True))
+            assert len(graphs) > before, f"run {seed} was not compiled"
+
+
 def test_checkpointing_changes_nothing_but_memory():
     one, two = trainer(steps=3), trainer(steps=3, checkpointing=True)
     calls = []

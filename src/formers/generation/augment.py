@@ -20,6 +20,7 @@ from ..data.draws import bits
 from ..data.resumed import Resumed
 from ..errors import Error
 from ..former import Former
+from ..registry import member
 from ..tasks.columns import flat
 from ..tasks.examples import Examples, read_examples
 from ..text.normalise import normalise
@@ -205,9 +206,11 @@ def teach(
     former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0, names: Any = None,
     tell: Tell | None = None, **settings: Any,
 ) -> Former:  # fmt: skip
-    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True. A
-    folder where this was begun with the same model and examples is gone on with."""
+    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True. No
+    example follows another: objectives of pairs are left out. A folder where this was begun with the same model and
+    examples is gone on with."""
     from ..interop.directory import load, save
+    from ..objectives.choose import WITHOUT_PAIRS
     from ..training.finetune import finetune
 
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
@@ -221,6 +224,8 @@ def teach(
     elif load(folder / "start").fingerprint != former.fingerprint:
         raise Error("what is here was taught to another model", where=folder, fix="remove it, or give another name")
     given = {f"train.{name}": value for name, value in settings.items()}
+    if (own := member(former.family).family.objective) in WITHOUT_PAIRS:
+        given["objective.name"] = WITHOUT_PAIRS[own]
     run = finetune(folder / "start", texts, task="lm", out=folder / "run", resume=True, epochs=epochs, overrides=given,
                    tell=tell)  # fmt: skip
     return run.former

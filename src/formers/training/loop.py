@@ -103,6 +103,7 @@ class Trainer:
         self.memories = Memories(self.model, self.objectives[-1], s.carry)
         self.compiled = self.device.type == "cuda" if s.compile is None else s.compile
         if self.compiled:
+            torch.compiler.reset()  # torch compiles one function for so many models only, and then none, with no error
             self.inner.compile(dynamic=False)  # batches have one shape
         alone = self.device.type == "cuda" and self.world.size == 1 and not self.scaler.is_enabled()
         self.blind = alone and s.optimizer in ("adam", "adamw") and not s.spike
