@@ -27,6 +27,7 @@ from formers.training.lesson import Lesson
 from formers.training.runs import Folder, Stopped, summary
 from formers.training.tuning import Tune
 from formers.training.world import World
+from tests.inspection.test_likelihood import speaker
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
 ROWS = [
@@ -374,6 +375,20 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
         compare(checkpoint, file, task="lm", sweep="lr=3e-3,0.0 epochs=2", out=tmp_path / "sweep", length=16, batch=8)
     with pytest.raises(Error, match="tune.lora is nothing that"):
         formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
+
+
+@pytest.mark.parametrize("head", ["mlm", "pretraining"])
+def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
+    save(speaker("bert"), tmp_path / "whole")
+    save(formers.load(tmp_path / "whole", head=head), tmp_path / "start")
+    text = [f"The cat sat in {city}. Number {i} is closed." for i in range(40) for city in ("Seoul", "Rome")]
+    run = formers.finetune(tmp_path / "start", text, task="lm", epochs=1, length=16, out=tmp_path / "run")
+    assert run.former.head == head
+    if head == "mlm":
+        asked = {"epochs": 1, "length": 16, "overrides": {"objective.name": "nsp"}}
+        with pytest.warns(match="new, untrained: heads.nsp"):
+            pairs = formers.finetune(tmp_path / "start", text, task="lm", out=tmp_path / "two", **asked)
+        assert pairs.former.head == "pretraining", "what is asked for is done"
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):

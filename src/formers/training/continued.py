@@ -11,8 +11,11 @@ from typing import Any
 
 from ..data.readers import by_path
 from ..errors import Error
+from ..former import Former
 from ..interop.directory import load
 from ..interop.tokenizers import save_tokenizer
+from ..objectives.choose import WITHOUT_PAIRS
+from ..registry import member
 from ..tasks.task import window
 from .configure import configure
 from .evaluate import Score
@@ -71,7 +74,7 @@ def schedule(
     source: str, path: Path, text: Any, held: Any, plain: dict[str, Any], single: dict[str, Any], config: Any, tell: Any
 ) -> dict[str, Any]:
     """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way."""
-    former = load(source, head="none")
+    former = load(source)
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
     if "data.tokenizer" not in plain and not (path / "data" / "tokenizer").is_dir():
@@ -92,8 +95,15 @@ def schedule(
     return {
         "train.length": length, "train.tokens": tokens, "train.steps": steps,
         "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr,
-        "train.schedule": "linear",
+        "train.schedule": "linear", **({} if config is not None else own(former)),
     }  # fmt: skip
+
+
+def own(former: Former) -> dict[str, Any]:
+    """A checkpoint that learned to fill in words alone goes on with that, also where its family learns pairs."""
+    declared = member(former.family).family
+    alone = former.head != declared.pretraining and "mlm" in former.model.parts
+    return {"objective.name": WITHOUT_PAIRS.get(declared.objective, declared.objective)} if alone else {}
 
 
 def same_text(path: Path, given: Mapping[str, Any], asked: Mapping[str, Any], fix: str) -> None:
