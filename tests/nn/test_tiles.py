@@ -11,6 +11,7 @@ import torch
 import formers
 from formers import Error
 from formers.nn import tiles
+from formers.nn.quantised import onednn
 from formers.training.loop import working_type
 
 CPU = torch.device("cpu")
@@ -23,9 +24,11 @@ def machine(monkeypatch):
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
     monkeypatch.delenv(tiles.NAME, raising=False)
     monkeypatch.setattr(tiles, "dies", lambda: answers.pop(0))
-    tiles.crashes.cache_clear()
+    for known in (tiles.crashes, tiles.kept_away):
+        known.cache_clear()
     yield answers
-    tiles.crashes.cache_clear()
+    for known in (tiles.crashes, tiles.kept_away):
+        known.cache_clear()
 
 
 def test_tiles_that_work_are_used(machine):
@@ -67,6 +70,15 @@ def test_too_late_is_an_error(ask, machine, tmp_path, monkeypatch):
     assert f"{tiles.NAME}={tiles.LIMIT}" in str(error.value)
     assert tiles.NAME not in os.environ
     assert f.dtype == torch.float32
+
+
+@pytest.mark.skipif(not onednn(), reason="8 bits are not multiplied by oneDNN here")
+@pytest.mark.parametrize(("trials", "taken"), [([False], True), ([True, False], True), ([True, True], False)])
+def test_eight_bits_by_onednn_where_it_does_no_harm(trials, taken, machine):
+    machine += trials
+    for _ in range(2):  # the second asks nothing
+        assert onednn() == taken
+    assert not machine
 
 
 def test_a_trial_dies_alone(monkeypatch):

@@ -14,7 +14,7 @@ from ..errors import Error
 from .attention import Attention
 from .feedforward import ACTIVATIONS, FeedForward
 from .output import Output
-from .tiles import announced
+from .tiles import safe
 
 SMALL = 256  # rows up to which a packed weight is the faster one
 ROOT = math.sqrt(2 / math.pi)
@@ -123,9 +123,9 @@ def exact() -> bool:
 
 
 def onednn() -> bool:
-    """There is oneDNN's kernel; not taken where tiles are announced, of which nobody knows whether they work."""
+    """There is oneDNN's kernel, and it does no harm."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    return exact() and there and not announced()
+    return exact() and there and safe()
 
 
 def fbgemm() -> bool:

@@ -59,15 +59,26 @@ def crashes() -> bool:
     return announced() and dies()
 
 
-def guard(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
-    """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work, which helps as long as it has computed
-    nothing yet; else it is an error, or a warning where it is not `strict`."""
-    if dtype != torch.bfloat16 or device.type != "cpu" or not announced() or not crashes():
-        return
+@functools.cache
+def kept_away() -> bool:
+    """Keep oneDNN from the tiles, which helps as long as it has computed nothing."""
     os.environ[NAME] = LIMIT
-    if not dies():
+    if dies():
+        del os.environ[NAME]
+        return False
+    return True
+
+
+def safe() -> bool:
+    """oneDNN may multiply small numbers: the tiles work, or it keeps away from them."""
+    return not announced() or not crashes() or kept_away()
+
+
+def guard(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
+    """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work; where that is too late it is an error, or
+    a warning where it is not `strict`."""
+    if dtype != torch.bfloat16 or device.type != "cpu" or safe():
         return
-    del os.environ[NAME]
     what = "this processor announces AMX and has none: bf16 would end this process"
     fix = f"set {NAME}={LIMIT} in the environment before Python starts, or stay with fp32"
     if strict:
