@@ -57,7 +57,7 @@ def run(capsys, *words):
 def test_an_empty_text(capsys, model):
     code, out, err = run(capsys, "score", model, "")
     assert (code, out) == (2, "")  # NaN is no JSON
-    assert "text 1 has no token to foretell" in err
+    assert "text 1 is empty" in err
     how = ("--temperature", "0", "--tokens", "5", "--min-tokens", "5")
     said = formers.load(model).generate("", 5, temperature=0, min_tokens=5)
     assert said.strip()

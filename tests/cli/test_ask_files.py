@@ -11,6 +11,7 @@ import pytest
 
 import formers
 from formers.cli.main import main
+from formers.tasks.task import Task
 from formers.text import trainers
 from tests.cli.test_ask import LINES
 
@@ -78,9 +79,10 @@ def test_columns_are_named(models, files, capsys):
     f = formers.load(models / "classify")
     for column, want in (("said", [a for a, _, _ in ROWS]), ("said,answer", [(a, b) for a, b, _ in ROWS])):
         code, out, err = run(capsys, *command, "--column", column)
-        got = [json.loads(line)["probability"] for line in out.splitlines()]
-        assert got == pytest.approx([one.probability for one in f.classify(want)])
-        assert "left out: 1 without text" in err
+        *found, gap = [json.loads(line) for line in out.splitlines()]
+        assert [one["probability"] for one in found] == pytest.approx([one.probability for one in f.classify(want)])
+        assert gap is None
+        assert "1 without text, answered by null" in err
     assert "no column 'x'" in run(capsys, *command, "--column", "x")[2]
     assert run(capsys, *command, "--column", "said,answer", "--other", "x")[0] == 2
     assert said(capsys, "classify", models / "classify", "--file", files / "old.txt", "--encoding", "cp949")
@@ -90,8 +92,21 @@ def test_columns_are_named(models, files, capsys):
 def test_a_pipe_is_read(models, capsys, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO("the cat sat\n\nthe dog\tsat\n"))
     found = said(capsys, "classify", models / "classify", "--file", "-")
+    assert found.pop(1) is None, "answers stand beside their questions"
     want = formers.load(models / "classify").classify(["the cat sat", ("the dog", "sat")])
     assert [row["probability"] for row in found] == pytest.approx([one.probability for one in want])
+
+
+def test_a_tab_is_a_space_to_who_knows_no_pairs(models, capsys, tmp_path):
+    former = formers.load(models / "classify")
+    for pair, want in ((False, "the dog\tsat"), (True, ("the dog", "sat")), (None, ("the dog", "sat"))):
+        former.task = Task(pair=pair, length=32).table()
+        formers.save(former, tmp_path / str(pair))
+        (found,) = said(capsys, "classify", tmp_path / str(pair), "the dog\tsat")
+        assert found["probability"] == pytest.approx(former.classify(want).probability)
+    (tmp_path / "gaps.txt").write_text("the cat\n\nthe dog\n", encoding="utf-8")
+    assert [one is None for one in said(capsys, "tag", models / "tag", "--file", tmp_path / "gaps.txt")] == [0, 1, 0]
+    assert run(capsys, "tag", models / "tag", " ")[0] == 2
 
 
 def test_words_of_conll_files_and_lists(models, files, capsys):

@@ -38,6 +38,11 @@ def test_arrays_and_lines(home, capsys, tmp_path):
     f = formers.load(home / "model")
     assert run(capsys, "embed", home / "model", "--file", home / "lines.txt", "--out", tmp_path / "v.npy")[0] == 0
     assert np.abs(np.load(tmp_path / "v.npy") - f.embed(LINES).numpy()).max() <= 1e-6
+    (tmp_path / "gaps.csv").write_text("text,label\na b,1\n,0\nc d,1\n", encoding="utf-8")
+    assert run(capsys, "embed", home / "model", "--file", tmp_path / "gaps.csv", "--out", tmp_path / "g.npy")[0] == 0
+    assert np.abs(np.load(tmp_path / "g.npy") - f.embed(["a b", "", "c d"]).numpy()).max() <= 1e-6
+    for name in ("gaps.csv", "g.npy"):
+        (tmp_path / name).unlink()
     out = tmp_path / "w.jsonl"
     words = ("--level", "word", "--layers", "sum2", "--text", LINES[1], "--out", out)
     assert run(capsys, "embed", home / "model", *words)[0] == 0

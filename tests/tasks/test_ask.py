@@ -7,6 +7,7 @@ import torch
 
 import formers
 from formers.errors import Error
+from formers.tasks.task import Task
 from formers.text.trainers import train
 
 TEXT = ["Anna lives in Seoul, and Bob lives in Paris.", "서울에 사는 안나는 파리에 간다.", "one two three"] * 4
@@ -65,6 +66,34 @@ BROKEN = [
     ([3], "text 1 is no text but 3"),
     ([("a", "b", "c")], "neither a text nor a pair"),
 ]
+
+
+@pytest.mark.parametrize("verb", ["classify", "tag", "embed", "fill", "score", "generate", "answer", "choose"])
+def test_a_table_is_no_list_of_texts(verb):
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"text": ["a b", "b c"], "label": ["x", "y"]})
+    heads = {"embed": "none", "fill": "mlm", "score": "mlm", "generate": "lm"}
+    former = model(heads.get(verb, verb), "gpt2" if verb == "generate" else "bert")
+    with pytest.raises(Error, match="a table with the columns 'text', 'label'"):
+        getattr(former, verb)(table)
+    if verb in ("tag", "embed", "fill", "score", "generate"):
+        texts = [f"{text} ___" if verb == "fill" else text for text in table["text"]]
+        assert len(getattr(former, verb)(pandas.Series(texts))) == 2
+
+
+def test_pairs_or_single_texts_as_learned():
+    former = model("classify")
+    former.task = Task(pair=False, length=32).table()
+    assert former.classify("Anna\tBob").label in ("no", "yes")
+    with pytest.raises(Error, match="text 2 is a pair, and this model has learned from single texts"):
+        former.classify(["Anna", ("Anna", "Bob")])
+    former.task = Task(pair=True, length=32).table()
+    assert former.classify(("Anna", "Bob")).label in ("no", "yes")
+    with pytest.raises(Error, match="text 1 stands alone, and this model has learned from pairs"):
+        former.classify("Anna")
+    assert model("tag").tag([]) == []
+    with pytest.raises(Error, match="question 1 has no context"):
+        model("answer").answer("Who?")
 
 
 @pytest.mark.parametrize(("texts", "match"), BROKEN)

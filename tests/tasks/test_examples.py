@@ -7,6 +7,7 @@ import gzip
 import json
 import unicodedata
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,11 +122,31 @@ def test_every_form_gives_the_same(tmp_path):
     assert read_examples(frame).rows == read_examples(tmp_path / "a.parquet").rows == want
     assert read_examples([(r["text"], r["label"]) for r in rows]).rows == want
 
+    words = pandas.DataFrame([{"words": ["a", "b"], "tags": ["O", "B-X"]}] * 2)
+    words["words"] = [np.array(row, dtype=object) for row in words["words"]]  # as read_parquet gives them
+    assert read_examples(words).rows[0] == {"words": ["a", "b"], "tags": ["O", "B-X"]}
+    lists = pandas.DataFrame({"text": ["a b", "c d"], "label": [np.array(["x", "y"]), np.array([], dtype=object)]})
+    assert [row["label"] for row in read_examples(lists).rows] == [["x", "y"], []]
+
     class Polars:
         def to_dicts(self):
             return rows
 
     assert read_examples(Polars()).rows == want
+
+
+def test_values_that_do_not_fit_are_named():
+    rows = [{"text": "a b", "label": "4.5"}, {"text": "c d", "label": "4,5"}]
+    with pytest.raises(Error, match="the label '4,5' in 'label' is no number"):
+        read_examples(rows, "regress")
+    with pytest.raises(Error, match="the labels in 'label' are numbers with fractions. Take the task regress"):
+        read_examples(rows[:1] * 2, "classify")
+    asked = {"question": "Who?", "context": "Anna ran.", "answers": "Anna", "is_impossible": "False"}
+    assert read_examples([asked, {**asked, "is_impossible": "True"}]).rows[0]["possible"]
+    with pytest.raises(Error, match="choice 2 is missing"):
+        read_examples([{"text": "a", "choices": ["b", None], "label": 0}])
+    letters = {"text": "a", "choices": ["B", "A"], "label": "A"}
+    assert read_examples([letters]).rows[0]["label"] == 1, "a choice itself is meant before a letter's place"
 
 
 def test_names_of_a_dataset():

@@ -103,7 +103,10 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
         tune(out=tmp_path / "cut", epochs=4)
     with pytest.raises(Error, match="tune.batch cannot change in a run that goes on"):
         formers.finetune(out=tmp_path / "cut", resume=True, batch=5)
-    again = formers.finetune(out=tmp_path / "cut", resume=True)
+    with pytest.raises(Error, match="tune.batch cannot change in a run that goes on"):
+        formers.finetune(out=tmp_path / "cut", resume=True, config={"tune": {"batch": 5}})
+    same = {"tune.batch": "16", "tune.lora": "0"}  # as words say it
+    again = formers.finetune(out=tmp_path / "cut", resume=True, overrides=same, config={"tune": {"epochs": 4}})
     assert again.valid == whole.valid
     for (name, a), (_, b) in zip(
         whole.former.model.named_parameters(), again.former.model.named_parameters(), strict=True
@@ -111,6 +114,16 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):
         assert torch.equal(a, b), name
     with pytest.raises(Error, match="the train examples have changed"):
         formers.finetune(None, ROWS[:-1], out=tmp_path / "cut", resume=True)
+
+
+def test_several_labels_in_one_field(tmp_path):
+    labels = ["yes;loud", "no", "yes", "no;loud"]
+    rows = [{"text": row["text"], "label": labels[i % 4]} for i, row in enumerate(ROWS)]
+    run = tune("textcnn", rows, rows[:16], out=tmp_path / "run", overrides={"data.between": ";"})
+    assert run.former.labels == ("loud", "no", "yes")
+    assert set(run.baseline) == set(run.valid) >= {"f1_micro"}
+    alone = tune("textcnn", out=tmp_path / "alone", overrides={"tune.many": True})
+    assert set(alone.baseline) == set(alone.valid) >= {"f1_micro"}
 
 
 def test_a_run_can_be_repeated(tmp_path):

@@ -25,7 +25,7 @@ Json = Annotated[bool, Parameter(help="JSON lines on a terminal too.")]
 
 
 def run(model: str, verb: str, *given: Any, device: str | None = None, **how: Any) -> Any:
-    """Load a model and ask it."""
+    """Load a model and ask it; of a list, one answer for each text, None for a blank one."""
     from ..interop.directory import load
 
     console = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -33,24 +33,40 @@ def run(model: str, verb: str, *given: Any, device: str | None = None, **how: An
         former = load(model)
         if device is not None:
             former.to(device)
-        return getattr(former, verb)(*given, tell=tell, **how)
+        if not isinstance(given[0], list):
+            return getattr(former, verb)(*given, tell=tell, **how)
+        texts = paired(given[0]) if knows_pairs(former) else given[0]
+        found = iter(getattr(former, verb)([text for text in texts if text], tell=tell, **how))
+        return [next(found) if text else None for text in texts]
+
+
+def knows_pairs(former: Any) -> bool:
+    """A tab may stand between two texts: the model has not learned from single ones alone."""
+    if former.task:
+        return former.task["name"] in ("classify", "regress") and former.task.get("pair") is not False
+    return former.head == "classify" or (former.pair and former.head == "lm")
 
 
 def asked(
     texts: Iterable[str], file: Path | None, reading: Reading | None, other: str | None = None, words: bool = False
 ) -> list[Any]:
-    """What the command line and a file ask about; a pair is given with --other, or has a tab between."""
-    found = paired(texts, words)
+    """What the command line and a file ask about; a pair is given with --other, or has a tab between. Of a blank row of
+    a file nothing is said, but it keeps its place."""
+    found: list[Any] = list(texts)
+    if blank := next((n for n, text in enumerate(found, 1) if not text.strip()), None):
+        raise Error(f"text {blank} is empty", fix="leave empty texts out")
     if file is not None:
         more, note = items(file, reading or Reading(), words)
-        found += more
+        if gaps := sum(not one for one in more):
+            note = "; ".join(filter(None, (note, f"{gaps:,} without text, answered by null")))
         if note:
             Console(stderr=True, highlight=False, soft_wrap=True).print(f"{file}: {note}", markup=False)
-    if not found:
+        found += more
+    if not any(found):
         raise Error("there is no text", fix="give texts behind the model, or --file FILE")
-    if other is not None and any(isinstance(one, tuple) for one in found):
+    if other is not None and any(isinstance(one, tuple) or "\t" in one for one in found):
         raise Error("a pair has its second text already", fix="leave --other out, or name one column: --column NAME")
-    return [(one, other) for one in found] if other is not None else found
+    return [(one, other) if one else one for one in found] if other is not None else found
 
 
 def put(rows: Sequence[Any], plain: Callable[[int, Any], str], as_json: bool) -> None:
@@ -59,7 +75,7 @@ def put(rows: Sequence[Any], plain: Callable[[int, Any], str], as_json: bool) ->
         if as_json or not sys.stdout.isatty():
             print(json.dumps(row, ensure_ascii=False))
         else:
-            print(harmless(plain(number, row)))
+            print("" if row is None else harmless(plain(number, row)))
 
 
 def line(text: Any) -> str:
@@ -91,8 +107,8 @@ def classify(
         cuda, cpu.
     """
     given = asked(texts, file, reading, other)
-    rows = [asdict(one) for one in run(model, "classify", given, device=device)]
-    wide = max(map(len, rows[0]["probabilities"]))
+    rows = [one and asdict(one) for one in run(model, "classify", given, device=device)]
+    wide = max(map(len, next(filter(None, rows))["probabilities"]))
 
     def plain(number: int, row: dict[str, Any]) -> str:
         name = ", ".join(row["labels"]) or row["label"]
@@ -166,7 +182,7 @@ def tag(
         found = [f"{word['probability']:6.1%}  {word['word']:<{wide}}  {word['tag']}" for word in row]
         return "\n".join(["", *found] if number else found)
 
-    put([[asdict(word) for word in row] for row in rows], plain, as_json)
+    put([row and [asdict(word) for word in row] for row in rows], plain, as_json)
 
 
 def answer(

@@ -10,7 +10,7 @@ from rich.console import Console
 from ..errors import Error
 from .convert import noted, opened
 from .progress import progress
-from .reading import Reading
+from .reading import Reading, lines
 
 CHUNK = 512  # texts between two writes
 
@@ -130,7 +130,7 @@ def neighbours(
     layers
         A number (-1 is the last), several as 1,2,3, or sum4, mean4, concat4 for the last four.
     """
-    texts = read(file, text, reading or Reading()) if file is not None or text else None
+    texts = [t for t in read(file, text, reading or Reading()) if t.strip()] if file is not None or text else None
     with progress(Console(stderr=True), "neighbours", quiet=2) as tell, noted():
         former = ready(model, tell)
         how: dict[str, Any] = {} if texts is None else {"word": word, "same": same, "layers": layer(layers)}
@@ -150,11 +150,9 @@ def ready(model: str, tell: Any) -> Any:
 
 def read(file: Path | None, text: tuple[str, ...], reading: Reading) -> list[str]:
     """The texts of the command line or of a file."""
-    from ..data.readers import read as files
-
     if (file is None) == (not text):
         raise Error("say where the texts are", fix="give --file or --text, one of them")
-    found = list(text) if file is None else list(files(file, unit="line", **reading.options()))
+    found = list(text) if file is None else lines(file, reading)
     if not found:
         raise Error("there are no texts", where=file, fix="give at least one")
     return found

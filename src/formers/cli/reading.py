@@ -57,9 +57,9 @@ def whole(file: Path, reading: Reading) -> str:
     return text(path, reading.encoding) if path else "\n".join(lines(file, reading))
 
 
-def paired(texts: Iterable[str], words: bool = False) -> list[Any]:
-    """Texts, of which one with a tab is a pair, unless `words` are asked for."""
-    return [t if words or "\t" not in t else tuple(t.split("\t", 1)) for t in texts]
+def paired(texts: Iterable[Any]) -> list[Any]:
+    """Texts, of which one with a tab is a pair."""
+    return [tuple(t.split("\t", 1)) if isinstance(t, str) and "\t" in t else t for t in texts]
 
 
 def plain(file: Path) -> Path | None:
@@ -71,14 +71,15 @@ def plain(file: Path) -> Path | None:
 
 
 def lines(file: Path, reading: Reading, unit: Unit = "line") -> list[str]:
-    """The texts of a file: the column of a table, or lines of a text file ("-": a pipe), where a blank one is an empty
-    text."""
+    """The texts of a file: the column of a table, or lines of a text file ("-": a pipe), where a blank row or line is
+    an empty text, so that answers stand beside their questions."""
     from ..data.readers import read, rows
 
     if str(file) == "-":
         return ["" if line.isspace() else line for line in piped(reading.encoding).splitlines()]
     path = plain(file) if unit == "line" else None
-    found = rows(path, reading.encoding) if path else list(read(file, unit=unit, **reading.options()))
+    how: dict[str, Any] = {"unit": unit, "blank": unit == "line", **reading.options()}
+    found = rows(path, reading.encoding) if path else list(read(file, **how))
     if not any(found):
         raise Error("holds no text", where=file, fix="give a file with some words")
     return found
@@ -86,26 +87,26 @@ def lines(file: Path, reading: Reading, unit: Unit = "line") -> list[str]:
 
 def items(file: Path, reading: Reading, words: bool = False) -> tuple[list[Any], str]:
     """What a file ("-": a pipe) asks about, and a note on how it was read: texts and pairs, or for `words` texts and
-    lists of words. A pair has two columns of a table, or a tab between in a line of text."""
+    lists of words; a blank line or row is an empty one. A pair has two columns of a table, or a tab in a line."""
     from ..data.readers import TEXT, find, form
     from ..tasks.records import conll, read_table
 
     if str(file) == "-" or (not conll(file) and form(find(file)[0]) in TEXT):
-        return paired((text for text in lines(file, reading) if text.strip()), words), ""
+        return list(lines(file, reading)), ""
     table = read_table(file, None, reading.skip, reading.encoding)
     return of_words(table, reading) if words else of_texts(table, reading, pairs=True)
 
 
 def of_words(table: Any, reading: Reading) -> tuple[list[Any], str]:
     """The words of each row of a table, whatever their tags are; where there are none, its texts."""
-    from ..tasks.columns import WORDS, Look
+    from ..tasks.columns import WORDS, Look, is_list
 
     look = Look(table, table.names)
     column = reading.column or look.first(WORDS)
     if column not in table.names or not look.lists(column):
         return of_texts(table, reading, pairs=False)
-    found = [[str(word) for word in row[column] if str(word).strip()] for _, row in table.rows]
-    return [row for row in found if row], ""
+    lists = (row[column] if is_list(row.get(column)) else () for _, row in table.rows)
+    return [[str(word) for word in words if str(word).strip()] for words in lists], ""
 
 
 def of_texts(table: Any, reading: Reading, pairs: bool) -> tuple[list[Any], str]:
@@ -124,10 +125,10 @@ def of_texts(table: Any, reading: Reading, pairs: bool) -> tuple[list[Any], str]
         fix = "say --column NAME" + (", or --column ONE,TWO for pairs" if pairs else "")
         raise Error(what, where=table.where, fix=fix)
     reader = Reader(table, "classify", roles, False, None)
-    rows = reader.read(None)
-    if not rows:
+    rows = [reader.labelled_text(place, record) for place, record in table.rows]
+    if not any(rows):
         raise Error(f"no row can be used: {reader.lost()}", where=table.where, fix="say --column NAME")
     note = f"the text is the column {' + '.join(map(repr, roles.values()))}"
     broken = f"; {table.changes.skipped:,} broken rows skipped" if table.changes.skipped else ""
-    note += (f"; left out: {reader.lost()}" if reader.left else "") + broken
-    return [(r["text"], r["other"]) if r["other"] is not None else r["text"] for r in rows], note
+    found = ["" if r is None else r["text"] if r["other"] is None else (r["text"], r["other"]) for r in rows]
+    return found, note + broken

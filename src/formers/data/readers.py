@@ -92,12 +92,14 @@ def read(
     longest: int = LONGEST,
     skip: bool = False,
     encoding: str = "utf-8",
+    blank: bool = False,
 ) -> Iterator[str]:
     """The documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
 
     In text files a document is a line, a block between blank lines, or the file; "auto" takes blocks where blank lines
     stand between them. In tables it is a row's `column`. Longer ones than `longest` characters are cut. `changes`
-    counts; a broken row is an error, or, with `skip`, counted and left out.
+    counts; a broken row is an error, or, with `skip`, counted and left out. A row of a table without text is left out,
+    or, with `blank`, an empty text.
     """
     if unit not in UNITS:
         raise Error(f"there is no unit {unit!r}", fix="choose " + ", ".join(UNITS))
@@ -107,8 +109,8 @@ def read(
     if by_path(source):
         wants = tables.Wants(column, changes, skip, encoding)
         files = find(source)
-        return itertools.chain.from_iterable(of_file(path, unit, longest, wants) for path in files)
-    return finished(tables.of_python(source, column, changes, skip), longest, changes)
+        return itertools.chain.from_iterable(of_file(path, unit, longest, wants, blank) for path in files)
+    return finished(tables.of_python(source, column, changes, skip), longest, changes, blank)
 
 
 def by_path(source: Any) -> bool:
@@ -117,11 +119,11 @@ def by_path(source: Any) -> bool:
     return many or isinstance(source, str | os.PathLike)
 
 
-def of_file(path: Path, unit: str, longest: int, wants: tables.Wants) -> Iterator[str]:
+def of_file(path: Path, unit: str, longest: int, wants: tables.Wants, blank: bool) -> Iterator[str]:
     """The documents of one file."""
     changes = wants.changes
     if form(path) not in TEXT:
-        yield from finished(tables.of_file(path, str(form(path)), wants), longest, changes)
+        yield from finished(tables.of_file(path, str(form(path)), wants), longest, changes, blank)
         return
     pieces = decoded(chunks(path), changes, wants.encoding, path)
     yield from of_text(pieces, unit, longest, changes)
@@ -182,8 +184,8 @@ def blocks(found: Iterable[tuple[str, bool]], longest: int, changes: Changes, bl
         yield "\n".join(block)
 
 
-def finished(values: Iterable[Any], longest: int, changes: Changes) -> Iterator[str]:
-    """Documents out of a table's values: clean, composed, none of them empty or too long."""
+def finished(values: Iterable[Any], longest: int, changes: Changes, blank: bool = False) -> Iterator[str]:
+    """Documents out of a table's values: clean, composed, none of them too long, nor empty unless `blank` is asked."""
     for value in values:
         text = value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
         changes.carriage += value.count("\r")
@@ -195,6 +197,8 @@ def finished(values: Iterable[Any], longest: int, changes: Changes) -> Iterator[
                 yield compose(part, changes)
             else:
                 changes.empty += 1
+                if blank:
+                    yield ""
 
 
 def bundled(language: Literal["en", "ko"] = "en") -> tuple[list[str], Changes]:

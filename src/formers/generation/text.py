@@ -11,6 +11,7 @@ from ..config import shown
 from ..errors import Error
 from ..former import Former
 from ..registry import member
+from ..tasks.inputs import rows_of
 from ..text.tokenizer import Tokenizer
 from .engine import AHEAD, Desk, draws, written
 from .options import Options, options
@@ -141,10 +142,10 @@ def said(former: Former, law: Rules, prompt: Sequence[int], ids: list[int]) -> s
 
 def listed(prompts: Any) -> list[str]:
     """One text or several as a list."""
-    texts = [prompts] if isinstance(prompts, str) else prompts
-    if not isinstance(texts, Sequence) or not all(isinstance(one, str) for one in texts):
+    texts = [prompts] if isinstance(prompts, str) else rows_of(prompts)
+    if not all(isinstance(one, str) for one in texts):
         raise Error(f"a prompt must be text, got {shown(prompts)}", fix="give a string, or a list of them")
-    return list(texts)
+    return texts
 
 
 def begin(former: Former, text: str) -> list[int]:

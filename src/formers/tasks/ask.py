@@ -64,7 +64,7 @@ def classify(former: Any, texts: Any, *, long: str | None = None, tell: Tell | N
     """The label of a text, or of each of many; a pair of texts is a tuple. Long texts are read in windows, whose
     probabilities are averaged; long="error" refuses them."""
     task = asked(former, "classify", long)
-    rows, one = text_rows(texts)
+    rows, one = text_rows(texts, task)
     shares = read(former, task, rows, tell)
     made = [labelled(task.labels or former.labels, row, task) for row in shares.tolist()]
     return made[0] if one else made
@@ -80,7 +80,7 @@ def labelled(labels: Sequence[str], shares: Sequence[float], task: Task) -> Labe
 def score(former: Any, texts: Any, *, long: str | None = None, tell: Tell | None = None) -> Any:
     """The number that a model gives a text or a pair (a tuple): its similarity, its rating; a list for many."""
     task = asked(former, "regress", long)
-    rows, one = text_rows(texts)
+    rows, one = text_rows(texts, task)
     found = read(former, task, rows, tell)[:, 0].tolist()
     return found[0] if one else found
 
@@ -100,6 +100,8 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
     task = asked(former, "tag", None)
     one = isinstance(texts, str)
     given = [texts] if one else rows_of(texts)
+    if not given:
+        return []
     found = [list(cut(text, number)) for number, text in enumerate(given)]
     rows = [{"words": [word for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
@@ -146,7 +148,7 @@ def answer(
     pairs = [(question, context)] if one else rows_of(question)
     rows = []
     for number, pair in enumerate(pairs):
-        if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str):
+        if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or pair[1] is None:
             raise Error(f"question {number + 1} has no context", fix="give answer(question, context), or pairs of them")
         for text in pair:
             check(text, number)
@@ -196,7 +198,7 @@ def asked(former: Any, name: str, long: str | None) -> Task:
     return dataclasses.replace(task, long=cast(Any, long))
 
 
-def text_rows(texts: Any) -> tuple[list[dict[str, Any]], bool]:
+def text_rows(texts: Any, task: Task) -> tuple[list[dict[str, Any]], bool]:
     """Texts and pairs as rows, and whether it was one alone."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
@@ -209,6 +211,9 @@ def text_rows(texts: Any) -> tuple[list[dict[str, Any]], bool]:
         check(pair[0], number)
         if pair[1] is not None:
             check(pair[1], number)
+        if task.pair is not None and task.pair != (pair[1] is not None):
+            what, fix = ("stands alone", "pairs") if task.pair else ("is a pair", "single texts")
+            raise Error(f"text {number + 1} {what}, and this model has learned from {fix}", fix=f"give {fix}")
         rows.append({"text": pair[0], "other": pair[1]})
     if not rows:
         raise Error("there are no texts", fix="give at least one")

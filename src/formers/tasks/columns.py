@@ -63,10 +63,21 @@ def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[
             return name, roles
     if task == "lm" and set(found := unlabelled(look)) == {"text"}:  # where it is said, labels do not matter
         return task, found
+    if task in ("classify", "regress") and (label := look.first((*SCORES, *LABELS))):
+        check_values(look.values(label), label, task, table.where)
     what = f"which columns are {' and '.join(NEEDS[task][0])}" if task else "what are these columns for"
     known = " ".join(f"{part}=COLUMN" for part in NEEDS[task or "classify"][0])
     fix = f"name them, for example --columns {known!r}, or columns={{...}}"
     raise Error(f"{what}? There are {listed(table.names)}", where=table.where, fix=fix)
+
+
+def check_values(values: Iterable[Any], label: str, task: str, where: object) -> None:
+    """Refuse a column of labels whose name fits a task and whose values do not."""
+    if task == "classify" and fractions(values):
+        raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
+    odd = next((v for v in values if not missing(v) and number(v) is None), None)
+    if task == "regress" and odd is not None:
+        raise Error(f"the label {str(odd)[:40]!r} in {label!r} is no number", where=where, fix="repair it")
 
 
 def check_given(table: Any, task: str | None, given: Mapping[str, Any]) -> None:

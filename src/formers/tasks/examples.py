@@ -161,9 +161,9 @@ class Reader:
             return None
         if isinstance(column, list | tuple):
             return [name for name in column if truth(record.get(name))]
-        value = record.get(column)
+        value: Any = record.get(column)
         if is_list(value):
-            return [self.name(v, column) for v in list(value or ()) if not missing(v)]
+            return [self.name(v, column) for v in value if not missing(v)]
         if missing(value) or str(value).strip() in MISSING:
             return None
         if isinstance(value, Mapping | bytes):
@@ -199,10 +199,10 @@ class Reader:
 
     def tagged_words(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
         """A row of tag; words without a character are left out with their tags."""
-        words, tags = (record.get(self.roles[part]) for part in ("words", "tags"))
-        if not is_list(words) or not is_list(tags):
+        given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]
+        if not all(map(is_list, given)):
             raise self.wrong("words and tags are lists", place)
-        words, tags = list(words or ()), list(tags or ())
+        words, tags = map(list, given)
         if len(words) != len(tags):
             raise self.wrong(f"there are {len(words)} words and {len(tags)} tags", place)
         names = [self.name(tag, self.roles["tags"]) for tag in tags]
@@ -226,7 +226,7 @@ class Reader:
             return self.lose("whose answer is not in the text")
         if not listed and self.labelled and "answers" not in self.roles:
             raise self.wrong("there is no answer", place)
-        possible = not record.get(self.roles.get("possible", "")) and bool(answers or not self.labelled)
+        possible = not truth(record.get(self.roles.get("possible", ""))) and bool(answers or not self.labelled)
         name = str(record.get(self.roles.get("id", ""), place))
         return {"id": name, "question": question, "context": context, "answers": answers, "possible": possible}
 
@@ -252,6 +252,8 @@ class Reader:
             value = value.get("text")
         if not is_list(value) or len(list(value)) < 2:
             raise self.wrong("there are no two choices", place)
+        if gap := next((i for i, v in enumerate(value, 1) if missing(v)), None):
+            raise self.wrong(f"choice {gap} is missing", place)
         choices = [self.clean(str(v)) for v in value]
         label = record.get(self.roles["label"]) if "label" in self.roles else None
         if missing(label) or str(label).strip() in (*MISSING, "-1"):
@@ -324,9 +326,10 @@ def chosen(label: Any, choices: list[str], marks: list[str]) -> int | None:
         return marks.index(word)
     if (value := number(label)) is not None and value == round(value) and 0 <= value < len(choices):
         return int(value)
-    if len(word) == 1 and word.upper().isalpha() and word.isascii() and ord(word.upper()) - 65 < len(choices):
-        return ord(word.upper()) - 65
-    return choices.index(word) if word in choices else None
+    if word in choices:
+        return choices.index(word)
+    letter = len(word) == 1 and word.isascii() and word.isalpha() and ord(word.upper()) - 65 < len(choices)
+    return ord(word.upper()) - 65 if letter else None
 
 
 def label_order(rows: Iterable[dict[str, Any]], task: str, names: list[str] | None) -> tuple[str, ...]:

@@ -45,9 +45,7 @@ def check_length(length: int, config: Any) -> None:
     """Refuse more tokens than the model has positions for."""
     limit = getattr(config, "context", None)
     if limit is not None and length > limit:
-        raise Error(
-            f"{length} tokens are more than the context of {limit}", fix=f"cut the text, or use windows of {limit}"
-        )
+        raise Error(f"{length} tokens are more than the context of {limit}", fix=f"give at most {limit} at once")
 
 
 def check_ids(ids: Tensor, config: Any, name: str, keep: Tensor | None = None) -> None:
@@ -107,6 +105,9 @@ def rows_of(texts: Any) -> list[Any]:
     """Several texts as a list; what cannot be several is refused."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise Error(f"{shown(texts)} is no text, and there are none in it", fix="give a string, or a list of them")
+    if (names := getattr(texts, "columns", getattr(texts, "column_names", None))) is not None:
+        some = ", ".join(repr(str(name)) for name in list(names)[:5])
+        raise Error(f"this is a table with the columns {some}, not a list of texts", fix="give one column of it")
     return list(texts)
 
 

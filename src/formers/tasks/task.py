@@ -35,6 +35,7 @@ class Task:
     length: int = 512  # tokens of a document; longer ones are read in windows
     long: Long = "windows"
     stride: int = 128  # tokens that two windows share at most
+    pair: bool | None = None  # texts come in pairs, or alone; None: both, or nobody knows
     both: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
     prefix: str = ""  # in front of every text (T5)
     words: bool = False  # the label is written as a word by the decoder (T5),

@@ -6,9 +6,11 @@ import base64
 import bisect
 import functools
 import hashlib
+import itertools
 import json
 import operator
 import re
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +128,8 @@ class Tokenizer:
         self, texts: Sequence[str], *, special: bool = True, parse: bool = True
     ) -> list[tuple[list[int], Offsets]]:
         """Ids of many texts, and where in its text each stands."""
-        return [(made.ids, offsets(made, origins)) for made, origins in self.encode_traced(texts, special, parse)]
+        traced = self.encode_traced(texts, special, parse)
+        return [(made.ids, offsets(made, origins, text)) for text, (made, origins) in zip(texts, traced, strict=True)]
 
     def encode_with_places(
         self, texts: Sequence[str], places: Callable[[str], Sequence[int]]
@@ -139,7 +142,7 @@ class Tokenizer:
             if origins is None and len(made) * len(wanted) < SCAN:  # the library looks through all tokens for each
                 found = [made.char_to_token(at) for at in wanted]
             if found is None or None in found:
-                reach = offsets(made, origins)
+                reach = offsets(made, origins, text)
                 found = [bisect.bisect_right(reach, at, 0, max(0, len(reach) - 1), key=END) for at in wanted]
             rows.append((made.ids, found))
         return rows
@@ -345,11 +348,29 @@ class Tokenizer:
             self.target.save(Path(path).with_suffix(".target.json"))
 
 
-def offsets(made: Any, origins: list[int] | None) -> Offsets:
+def offsets(made: Any, origins: list[int] | None, text: str) -> Offsets:
     """Where the tokens of an encoding stand in the text as it came."""
-    if origins is None:
-        return made.offsets
-    return [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in made.offsets]
+    found: Offsets = made.offsets
+    if origins is not None:
+        found = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in found]
+    if unicodedata.is_normalized("NFC", text):
+        return found
+    whole: Offsets = []
+    for place, (begin, end) in enumerate(found):
+        after = (a for a, _ in itertools.islice(found, place + 1, None) if a >= end)  # others share its characters
+        whole.append((begin, reach(text, end, next(after, len(text)))) if end > begin else (begin, end))
+    return whole
+
+
+def reach(text: str, end: int, most: int) -> int:
+    """The end of a token, behind what is one character with its last one: marks, and the rest of a decomposed syllable,
+    which the library leaves out; `most` is where the next token begins."""
+    last, size = end - 1, len(unicodedata.normalize("NFC", text[end - 1 : end]))
+    while end < most and len(unicodedata.normalize("NFC", text[last : end + 1])) == size:
+        end += 1
+    while end < most and unicodedata.combining(text[end]):
+        end += 1
+    return end
 
 
 def guarded(call: Any, where: object = None) -> Any:
@@ -360,6 +381,9 @@ def guarded(call: Any, where: object = None) -> Any:
         raise
     except BaseException as error:  # a Rust panic is not an Exception
         what = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, TypeError) and what.startswith("Text"):  # what it says of a string that is not Unicode
+            half = "a text is no string, or holds half a character (a lone surrogate)"
+            raise Error(half, fix='text.encode("utf-8", "replace").decode() mends it') from None
         raise Error(
             f"the tokenizer failed: {what}", where=where, fix="is this a tokenizer.json of the tokenizers library?"
         ) from None

@@ -25,12 +25,12 @@ from .judging import Verdict, signatures_of, tables, verdict
 from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
-from .parts import PARTS, identity, keep, read_parts
+from .parts import PARTS, identity, in_lists, keep, read_parts
 from .pretrain import finish, fresh
 from .report import report
 from .runs import Folder, drive, number
 from .settings import FREE
-from .tuning import TABLES, Data, Tune, Wanted, configure, find
+from .tuning import TABLES, Data, Tune, Wanted, configure, find, read
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,9 @@ def finetune(
 
         def begin() -> tuple[Path, Any, Wanted, dict[str, Examples]]:
             path = None if out is None else Path(out)
-            before = begun(path, resume, given)
-            wanted, parts = understood(model, task, sources, columns, config, given, before, path)
+            before = begun(path, resume, {**filed(config), **given})
+            told = given if before is None else {**filed(config), **given}
+            wanted, parts = understood(model, task, sources, columns, config, told, before, path)
             path = path or fresh(f"{wanted.family}-{wanted.task}")
             stack.enter_context(Folder(path).held())
             return path, before, wanted, parts
@@ -137,6 +138,12 @@ def single(
     return given | dict(overrides or {})
 
 
+def filed(config: Any) -> dict[str, Any]:
+    """The settings of a file under dotted names."""
+    told = config if isinstance(config, Mapping) else {} if config is None else read(Path(config))
+    return {f"{table}.{name}": value for table in TABLES for name, value in (told.get(table) or {}).items()}
+
+
 def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """What run.json says of a run that goes on."""
     if path is None or not (path / "run.json").is_file():
@@ -144,10 +151,12 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     about = Folder(path).about()
+    asked = about["asked"]
+    now = configure(asked["family"], asked["source"], asked["preset"], asked["task"], asked, given).table()
     may = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in FREE), "tune.patience"}
     for key in sorted(set(given) - may):
         table, _, name = key.partition(".")
-        if about["asked"].get(table, {}).get(name) != given[key]:
+        if asked.get(table, {}).get(name) != json.loads(json.dumps(now.get(table, {}).get(name))):
             raise Error(f"{key} cannot change in a run that goes on", where=path, fix="leave it out")
     return about
 
@@ -170,7 +179,8 @@ def understood(
     labels = () if before is None else before["data"].get("labels", ())
     if set(parts["train"].labels) <= set(labels):  # folds know the labels of all, datasets have an order of their own
         parts["train"] = dataclasses.replace(parts["train"], labels=tuple(labels))
-    return configure(family, source, named, parts["train"].task, told, given), parts
+    wanted = configure(family, source, named, parts["train"].task, told, given)
+    return wanted, {name: in_lists(part) for name, part in parts.items()} if wanted.tune.many else parts
 
 
 def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None, sources: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from ..data.draws import shuffled
 from ..data.readers import by_path
 from ..errors import Error
+from ..tasks.columns import flat
 from ..tasks.examples import Examples, label_order, read_examples
 from .tuning import Data
 
@@ -33,7 +34,8 @@ def read_parts(
             source = read_kept(begun, name, task or "classify")
         if source is None:
             continue
-        parts[name] = source if isinstance(source, Examples) else read_examples(source, task, columns or data.columns)
+        how: dict[str, Any] = {"task": task, "columns": columns or data.columns, "between": data.between}
+        parts[name] = source if isinstance(source, Examples) else read_examples(source, **how)
         task = parts[name].task
     if "train" not in parts:
         raise Error("there are no examples to learn from", fix="give --train FILE")
@@ -42,6 +44,12 @@ def read_parts(
     if "valid" not in parts:
         parts = {**held_out(parts["train"], data.held_out), **{k: v for k, v in parts.items() if k == "test"}}
     return parts
+
+
+def in_lists(examples: Examples) -> Examples:
+    """Examples of which each has a list of labels, also where it is one."""
+    rows = [{**row, "label": flat([row["label"]])} for row in examples.rows]
+    return replace(examples, rows=rows, several=True)
 
 
 def drawn(examples: Examples, limit: int) -> Examples:

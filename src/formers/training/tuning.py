@@ -28,6 +28,7 @@ class Data:
     valid: str | None = None
     test: str | None = None
     columns: str | None = None  # which column is what: text=document,label=class
+    between: str | None = None  # what stands between several labels in one field: ";"
     held_out: float = 0.1  # the share of the training examples to be judged by, if there are no others
     tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
     kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
