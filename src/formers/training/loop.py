@@ -244,7 +244,7 @@ class Trainer:
             last = f"the last at step {report.step}, examples {low} to {high}"
             raise Diverged(
                 f"{self.skipped} steps in a row gave no number, {last}",
-                fix="go on with --resume and a lower train.lr; the checkpoint before is whole",
+                fix="go on with --resume and a lower train.lr; it goes back to a checkpoint before them",
             )
 
     @torch.no_grad()
