@@ -52,8 +52,10 @@ class Course:
         body = member(asked.family).family.body
         known = settings(OBJECTIVES[name].kind)
         if s.carry and body_carries(body) and "streams" in known and "streams" not in options:
-            if s.ramp:
-                raise Error("train.ramp does not go with a memory that is carried over", fix="--train.carry false")
+            for odd in ("ramp", "short"):
+                if getattr(s, odd):
+                    what = f"train.{odd} does not go with a memory that is carried over"
+                    raise Error(what, fix="--train.carry false")
             rows = max(1, s.tokens // length)
             parts = 1 if held else s.accumulate
             rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
@@ -100,8 +102,9 @@ class Course:
         """The run in one line."""
         s = self.asked.train
         each, text = s.tokens * s.accumulate, len(self.found.store.tokens)
+        seen = s.tokens * s.taken(0, s.steps, self.world.size) / max(1, text)
         size = f"{self.asked.family}: {count(self.former.model):,} parameters, {text:,} tokens of text"
-        return f"{size}, {s.steps:,} steps of {each:,} ({s.steps * each / max(1, text):.1f} times the text)"
+        return f"{size}, {s.steps:,} steps of {each:,} ({seen:.1f} times the text)"
 
 
 def body_carries(body: Any) -> bool:

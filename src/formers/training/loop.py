@@ -83,7 +83,7 @@ class Trainer:
         self.device = self.world.device
         self.type = working_type(s.precision, self.device)
         self.step, self.tokens, self.seconds, self.skipped = 0, 0, 0.0, 0
-        self.positions = [0, 0]  # of the phases: each has its own plan, and a run that is prolonged goes back to the first
+        self.positions = [0, 0]  # in the data, of each phase; a run that is prolonged goes back to the first
         self.norms: deque[float] = deque(maxlen=USUAL)
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
         for stack in stacks:
@@ -281,8 +281,8 @@ class Trainer:
         }
         plain = {name: getattr(self, name) for name in PLAIN}
         return {name: group for name, group in groups.items() if group}, {
-            **plain, "positions": list(self.positions), "norms": list(self.norms), "optimizer": rest, "scaler": self.scaler.state_dict(),
-            "begun": self.generators is not None, "memories": about,
+            **plain, "positions": list(self.positions), "norms": list(self.norms), "optimizer": rest,
+            "scaler": self.scaler.state_dict(), "begun": self.generators is not None, "memories": about,
         }  # fmt: skip
 
     def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any], parts: Path | None = None) -> None:
