@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,12 +19,15 @@ from formers import Error
 from formers.inspection.attention import attention
 from formers.registry import MEMBERS
 from formers.training.configure import configure
+from formers.training.course import Course
 from formers.training.loop import Trainer
 from formers.training.machine import deterministic
+from formers.training.material import material
 from formers.training.recipes import PAPER, recipe
 from formers.training.rehearsal import excerpt, rehearse
 from formers.training.report import report, write
 from formers.training.runs import Folder, Stopped, summary
+from formers.training.world import World
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 RNG = np.random.default_rng(0)
@@ -402,6 +406,38 @@ def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch
     monkeypatch.setattr("formers.training.rehearsal.ENOUGH", 1000)
     some, share = excerpt(asked)
     assert share * sum(map(len, some)) == pytest.approx(3.0 * (tmp_path / "a.txt.gz").stat().st_size)
+
+
+class Frequencies:
+    """A model that knows nothing but how frequent each token is."""
+
+    parts, training = {"lm": SimpleNamespace(out=None)}, False
+
+    def __init__(self, store, ways):
+        counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)
+        self.shape = (*ways, store.vocab)
+        self.shares = (counts / counts.sum()).log().float()
+
+    def __call__(self, batch, **_):
+        return torch.zeros(len(batch.ids), 1)
+
+    def logits(self, hidden, **_):
+        return self.shares.expand(len(hidden), *self.shape)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "elmo"])
+def test_the_unigram_is_judged_by_the_same_places(tmp_path, family):
+    """Those of all processes, in whichever it is judged; the objective's own loss says the same of its frequencies."""
+    asked = configure(family, None, {"train.tokens": 96, "train.length": 24, "train.carry": False, **{
+        f"data.{key}": value for key, value in {**OWN, "looks": 5}.items()}})  # fmt: skip
+    found = material(family, asked.data, tmp_path / "data", TEXT)
+    alone, first = Course(asked, found, World()), Course(asked, found, World(0, 2))
+    assert len(first.looks()) < len(alone.looks()) == 5
+    assert first.unigram() == alone.unigram()
+    model = Frequencies(found.store, (2,) if family == "elmo" else ())
+    pairs = [alone.held_goal.loss(model, batch.to(torch.device("cpu")))["lm"] for batch in alone.looks()]
+    total, count = (float(sum(values)) for values in zip(*pairs, strict=True))
+    assert alone.unigram().loss == pytest.approx(total / count, rel=1e-5)
 
 
 def test_several_runs_on_one_page(tmp_path):

@@ -337,15 +337,15 @@ def test_of_a_large_text_parts_are_counted(monkeypatch):
     from formers.training import evaluate as module
 
     tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
-    whole = unigram(STORE, tests)
+    whole = unigram(STORE, GOAL, tests)
     monkeypatch.setattr(module, "BLOCK", 90)
     monkeypatch.setattr(module, "BLOCKS", 5)
-    assert unigram(STORE, tests).loss == pytest.approx(whole.loss, abs=0.1)
+    assert unigram(STORE, GOAL, tests).loss == pytest.approx(whole.loss, abs=0.1)
 
 
 def test_unigram_and_evaluate():
     tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
-    base = unigram(STORE, tests)
+    base = unigram(STORE, GOAL, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)
     t = trainer()
