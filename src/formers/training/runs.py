@@ -240,6 +240,8 @@ def drive(
                 raise Stopped(stop, report.step, folder.path)
             if trainer.enough and saves:
                 break
+    if trainer.skipped:
+        say(f"note: the run ended with steps that gave no number ({trainer.skipped}); the model may be ruined")
     world.wait()
     return begun
 
