@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 
@@ -14,6 +15,8 @@ import formers
 from formers.cli.main import main
 from formers.data.readers import bundled
 from formers.training.checkpoint import Checkpoints
+from formers.training.evaluate import Score
+from formers.training.pretrain import Run
 
 SMALL = """
     --model.dim 16 --model.layers 1 --model.heads 2 --model.ff 32 --model.context 24 --data.pieces 300 --data.looks 2
@@ -94,6 +97,14 @@ def test_from_text_to_a_model_and_a_report(trained, text):
     for name, tensor in model.model.named_parameters():
         assert torch.equal(tensor, best[name])
     assert (folder / "report.md").is_file()
+
+
+@pytest.mark.parametrize("right", [0.25, math.nan])
+def test_a_share_that_is_no_number_is_not_told(capsys, tmp_path, monkeypatch, right):
+    score, base = Score(2.5, right), Score(3.0, 0.125)
+    monkeypatch.setattr("formers.training.pretrain.pretrain", lambda *_, **__: Run(tmp_path, None, score, base, 1.0))
+    said = run(capsys, "pretrain", "elmo", "--out", tmp_path)[1].splitlines()[0]
+    assert said == f"held-out text: 2.50 nats{'' if math.isnan(right) else ', 25.0% right'} (unigram 3.00 nats, 12.5%)"
 
 
 def test_dry_run_writes_nothing(capsys, text, tmp_path, monkeypatch):

@@ -58,6 +58,19 @@ def test_retention(tmp_path):
     assert not list(tmp_path.glob(f"{TEMPORARY}*"))
 
 
+def test_at_least_two_are_kept_and_none_retires_within_a_streak(tmp_path):
+    kept = Checkpoints(tmp_path, last=1, best=1)
+    for step, score in ((1, 3.0), (2, 2.0), (3, 1.0), (4, None)):
+        kept.save(step, *content(step), score=score)
+    assert kept.steps() == [3, 4]
+    for step in (5, 6):
+        groups, state = content(step)
+        kept.save(step, groups, {**state, "skipped": step - 4})
+    assert kept.steps() == [3, 4, 5, 6], "these may hold ruined weights"
+    kept.save(7, *content(7), score=0.5)
+    assert kept.steps() == [6, 7]
+
+
 class Broken(Disk):
     """Fails at the n-th call, in the middle of a file if it is a write; after that the process is dead."""
 
@@ -101,16 +114,16 @@ class Broken(Disk):
 def calls(tmp_path):
     disk = Broken(0)
     kept = Checkpoints(tmp_path / "count", last=1, best=0, disk=disk)
-    for step in (1, 2):
+    for step in (1, 2, 3):  # the third retires the first
         kept.save(step, *content(step))
     return disk.count
 
 
 def attempt(kept, kind):
-    """Save two steps as far as it goes: how many did, and what was said."""
+    """Save three steps as far as it goes: how many did, and what was said."""
     done = 0
     try:
-        for step in (1, 2):
+        for step in (1, 2, 3):
             kept.save(step, *content(step))
             done = step
     except kind as error:
@@ -125,7 +138,7 @@ def test_killed_at_every_call(tmp_path):
         folder = tmp_path / f"kill{at}"
         kept = Checkpoints(folder, last=1, best=0, disk=Broken(at))
         done = attempt(kept, KeyboardInterrupt)[0]
-        assert done < 2
+        assert done < 3
         again = Checkpoints(folder, last=1, best=0)
         assert not list(folder.glob(f"{TEMPORARY}*"))
         found = again.newest()
@@ -142,7 +155,7 @@ def test_disk_full_at_every_write(tmp_path):
         folder = tmp_path / f"full{at}"
         kept = Checkpoints(folder, last=1, best=0, disk=Broken(at, OSError(errno.ENOSPC, "No space left on device")))
         done, error = attempt(kept, Error)
-        assert done == 2 or all(word in error for word in ("bytes", str(folder), "--resume"))
+        assert done == 3 or all(word in error for word in ("bytes", str(folder), "--resume"))
         seen += bool(error)
         found = Checkpoints(folder).newest()
         if found is not None:

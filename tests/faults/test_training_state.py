@@ -7,10 +7,12 @@ import errno
 import itertools
 import json
 import math
+import os
 import random
 import re
 import resource
 import shutil
+import signal
 import sys
 import threading
 from pathlib import Path
@@ -26,6 +28,7 @@ from formers.text import bpe
 from formers.training.checkpoint import Disk
 from formers.training.configure import Data, configure
 from formers.training.course import Course
+from formers.training.loop import Trainer
 from formers.training.material import material
 from formers.training.runs import Folder, Log, summary
 from formers.training.world import World
@@ -159,6 +162,54 @@ def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
     monkeypatch.undo()
     go_on(out, steps=8)
     assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, 9))
+
+
+@pytest.mark.parametrize("how", [{"save": 2}, {"save": 1, "last": 1, "best": 0}], ids=["between", "right before"])
+def test_a_run_that_diverged_goes_back_to_what_was_good(tmp_path, how):
+    """A step of finite loss ruins the weights; a checkpoint of them must not be the one to go on from."""
+    out = tmp_path / "run"
+    pretrain(out, train={"steps": 6, "last": 2, **how})
+    for _ in range(2):  # a rate that is still too high loses nothing either
+        with pytest.raises(Error, match=r"3 steps in a row gave no number, the last at step 10.* goes back") as error:
+            go_on(out, steps=40, lr=1e30, skips=3)
+        assert error.value.code == 3
+        left = [path.name for path in (out / "steps").glob("step-*")]
+        assert max(left) == "step-00000006", "what was written after it is not in the way"
+    assert "no number (2)" in go_on(Path(shutil.copytree(out, tmp_path / "short")), steps=9, lr=1e30)[-1]
+    assert "no number" not in " ".join(go_on(out, steps=8, lr=1e-4))
+    seen = [row for row in rows(out / "metrics.jsonl") if "losses" in row]
+    assert [row["step"] for row in seen] == list(range(1, 9))
+    assert not any(row.get("skipped") for row in seen)
+
+
+def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch):
+    """Steps 4 to 6 are left out: no regular checkpoint among them, and one that a signal asks for retires no other."""
+    real, loss, bad = Trainer.move, CausalLM.loss, []
+
+    def move(self, batches, goal):
+        bad[:] = [self.step in (3, 4, 5)]
+        return real(self, batches, goal)
+
+    monkeypatch.setattr(Trainer, "move", move)
+    monkeypatch.setattr(
+        CausalLM, "loss", lambda *a: {n: (t * math.nan if bad[0] else t, c) for n, (t, c) in loss(*a).items()}
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    pretrain(whole)
+    assert [path.name[-1] for path in sorted((whole / "steps").glob("step-*"))] == ["2", "7", "8"]
+    stops = [4, 6]
+
+    def hook(line):
+        if line["step"] in stops:
+            stops.remove(line["step"])
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    for step in (4, 6):
+        with pytest.raises(Error, match=f"stopped by SIGTERM after step {step}; saved"):
+            pretrain(parts, train={"last": 1, "best": 0}, resume=True, hook=hook)
+    assert [path.name[-1] for path in sorted((parts / "steps").glob("step-*"))] == ["2", "4", "6"]
+    go_on(parts, last=9, best=1)
+    assert state(parts) == state(whole)
 
 
 @pytest.mark.parametrize(

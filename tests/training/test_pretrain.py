@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,11 +19,15 @@ from formers import Error
 from formers.inspection.attention import attention
 from formers.registry import MEMBERS
 from formers.training.configure import configure
+from formers.training.course import Course
+from formers.training.loop import Trainer
 from formers.training.machine import deterministic
+from formers.training.material import material
 from formers.training.recipes import PAPER, recipe
 from formers.training.rehearsal import excerpt, rehearse
 from formers.training.report import report, write
 from formers.training.runs import Folder, Stopped, summary
+from formers.training.world import World
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 RNG = np.random.default_rng(0)
@@ -209,6 +214,10 @@ def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
     with pytest.raises(Error, match="no such directory"):
         pretrain(out=tmp_path / "other", init=tmp_path / "nothing")
     assert not (tmp_path / "other").exists(), "known before the text is read"
+    for odd in ("ramp", "short"):
+        with pytest.raises(Error, match=f"train.{odd} does not go with a memory that is carried over"):
+            formers.pretrain("transformer_xl", TEXT, out=tmp_path / odd, train={**TRAIN, odd: 4}, data=OWN)
+        assert not (tmp_path / odd / "run.json").exists()
 
 
 @pytest.mark.parametrize(("device", "words"), [("gpu", "there is no device 'gpu'"), ("cuda:77", "no GPU cuda:77 here")])
@@ -352,13 +361,41 @@ def test_an_operation_that_never_gives_the_same_bits_is_one_line():
 
 
 def test_a_dry_run_without_memory_is_one_line(tmp_path, monkeypatch):
-    def none(run):
+    def none(*_):
         raise MemoryError
 
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
     monkeypatch.setattr("formers.training.rehearsal.timed", none)
     with pytest.raises(Error, match="out of memory on cpu"):
         rehearse("gpt2", None, {"data.source": str(tmp_path / "a.txt")})
+
+
+def test_a_dry_run_counts_what_the_run_will_take(tmp_path, monkeypatch):
+    """A growing number of batches, two lengths (a batch takes 1 s, then 10 s), and the bytes of a checkpoint."""
+    train = {**TRAIN, "steps": 20, "accumulate": 3, "ramp": 6, "short": 8, "ema": 0.9, "optimizer": "sgd", "save": 20}
+    run, reports = pretrain(out=tmp_path / "run", train=train), []
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    given = {f"train.{k}": v for k, v in train.items()} | {f"model.{k}": v for k, v in SMALL.items()}
+    given |= {"data.source": str(tmp_path / "a.txt"), "data.pieces": 300}
+    real, clock = Trainer.move, [0.0]
+
+    def move(self, batches, goal):
+        clock[0] += sum(1.0 if goal.length == 8 else 10.0 for _ in batches)
+        reports.append((self.step, goal.length))
+        return real(self, batches, goal)
+
+    monkeypatch.setattr(Trainer, "move", move)
+    monkeypatch.setattr("formers.training.rehearsal.time.perf_counter", lambda: clock[0])
+    rows = dict(rehearse("gpt2", None, given))
+    batches = [1, 1, 1, 2, 2, 2] + [3] * 14
+    tokens, seconds = train["tokens"] * sum(batches), sum(batches[:18]) + 10 * sum(batches[18:])
+    assert [step for step, length in reports if length == 8] == list(range(6))
+    assert [step for step, length in reports if length != 8] == [18, 19]
+    assert rows["steps"] == f"20 of up to {3 * train['tokens']:,} tokens: {tokens:,} in all"
+    assert rows["speed"].startswith(f"{tokens / seconds:,.0f} tokens/s, {3 * seconds / sum(batches):.3f} s a step")
+    saved = sum(f.stat().st_size for f in (run.folder / "steps" / "step-00000020").glob("*.safetensors"))
+    assert float(rows["checkpoint"].split()[0]) == pytest.approx(saved / 1e6, abs=0.06)
+    assert sum(row.get("tokens", 0) for row in run.history if row["step"] == 20) == pytest.approx(tokens, rel=0.05)
 
 
 def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch):
@@ -369,6 +406,38 @@ def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch
     monkeypatch.setattr("formers.training.rehearsal.ENOUGH", 1000)
     some, share = excerpt(asked)
     assert share * sum(map(len, some)) == pytest.approx(3.0 * (tmp_path / "a.txt.gz").stat().st_size)
+
+
+class Frequencies:
+    """A model that knows nothing but how frequent each token is."""
+
+    parts, training = {"lm": SimpleNamespace(out=None)}, False
+
+    def __init__(self, store, ways):
+        counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)
+        self.shape = (*ways, store.vocab)
+        self.shares = (counts / counts.sum()).log().float()
+
+    def __call__(self, batch, **_):
+        return torch.zeros(len(batch.ids), 1)
+
+    def logits(self, hidden, **_):
+        return self.shares.expand(len(hidden), *self.shape)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "elmo"])
+def test_the_unigram_is_judged_by_the_same_places(tmp_path, family):
+    """Those of all processes, in whichever it is judged; the objective's own loss says the same of its frequencies."""
+    asked = configure(family, None, {"train.tokens": 96, "train.length": 24, "train.carry": False, **{
+        f"data.{key}": value for key, value in {**OWN, "looks": 5}.items()}})  # fmt: skip
+    found = material(family, asked.data, tmp_path / "data", TEXT)
+    alone, first = Course(asked, found, World()), Course(asked, found, World(0, 2))
+    assert len(first.looks()) < len(alone.looks()) == 5
+    assert first.unigram() == alone.unigram()
+    model = Frequencies(found.store, (2,) if family == "elmo" else ())
+    pairs = [alone.held_goal.loss(model, batch.to(torch.device("cpu")))["lm"] for batch in alone.looks()]
+    total, count = (float(sum(values)) for values in zip(*pairs, strict=True))
+    assert alone.unigram().loss == pytest.approx(total / count, rel=1e-5)
 
 
 def test_several_runs_on_one_page(tmp_path):

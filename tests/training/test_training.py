@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import warnings
@@ -115,7 +116,7 @@ def test_a_step_of_many_batches_is_one_large_batch():
         moved = before[name] - dict(t.model.named_parameters())[name]
         decay = 0.01 * before[name] if p.dim() > 1 else 0.0
         assert torch.allclose(moved, 1e-2 * (p.grad + decay), atol=1e-7), name
-    assert t.position == taken[-1][1]
+    assert t.positions == [0, taken[-1][1]]
 
 
 def test_batches_of_a_step_grow():
@@ -145,7 +146,33 @@ def test_short_examples_first():
     again.restore(*half.state())
     list(again.train(told))
     assert same(t, again)
-    assert t.position == again.position
+    assert t.positions == again.positions
+
+
+def test_a_longer_run_sees_no_short_examples_twice():
+    """Steps 10 → 20: short, one step of long ones, short again, long ones. Each length goes on where it was."""
+    s, goals = Train(steps=10, length=16, short=8, tokens=128), [CausalLM(8), GOAL]
+    t = Trainer(model(), goals, s)
+    told = run(t)
+    more = Trainer(model(), goals, dataclasses.replace(s, steps=20))
+    more.restore(*t.state())
+    told += run(more)
+    size, seen = {0: 128 // 8, 1: 128 // 16}, {0: [], 1: []}
+    for report in told:
+        seen[0 if report.step < 10 or 10 < report.step <= 18 else 1].append(report.examples)
+    for phase, examples in seen.items():
+        assert examples == [(i * size[phase], (i + 1) * size[phase]) for i in range(len(examples))], phase
+    assert more.positions == [17 * size[0], 3 * size[1]]
+
+
+def test_a_checkpoint_that_knows_one_position():
+    s, goals = Train(steps=10, length=16, short=8, tokens=128), [CausalLM(8), GOAL]
+    for until, positions in ((4, [64, 0]), (10, [0, 8])):
+        t, again = Trainer(model(), goals, s), Trainer(model(), goals, s)
+        run(t, until)
+        groups, state = t.state()
+        again.restore(groups, {**{k: v for k, v in state.items() if k != "positions"}, "position": max(positions)})
+        assert again.positions == positions
 
 
 class Odd:
@@ -310,15 +337,15 @@ def test_of_a_large_text_parts_are_counted(monkeypatch):
     from formers.training import evaluate as module
 
     tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
-    whole = unigram(STORE, tests)
+    whole = unigram(STORE, GOAL, tests)
     monkeypatch.setattr(module, "BLOCK", 90)
     monkeypatch.setattr(module, "BLOCKS", 5)
-    assert unigram(STORE, tests).loss == pytest.approx(whole.loss, abs=0.1)
+    assert unigram(STORE, GOAL, tests).loss == pytest.approx(whole.loss, abs=0.1)
 
 
 def test_unigram_and_evaluate():
     tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
-    base = unigram(STORE, tests)
+    base = unigram(STORE, GOAL, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)
     t = trainer()

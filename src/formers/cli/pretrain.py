@@ -141,10 +141,11 @@ def run(
         )  # fmt: skip
     console = Console(highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
     if done.score is not None:
+        right = f", {done.score.accuracy:.1%} right" if done.score.accuracy == done.score.accuracy else ""  # ELMo: none
         base = (
             "" if done.baseline is None else f" (unigram {done.baseline.loss:.2f} nats, {done.baseline.accuracy:.1%})"
         )
-        console.print(f"held-out text: {done.score.loss:.2f} nats, {done.score.accuracy:.1%} right{base}", markup=False)
+        console.print(f"held-out text: {done.score.loss:.2f} nats{right}{base}", markup=False)
     console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
 
 

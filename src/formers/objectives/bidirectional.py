@@ -77,6 +77,13 @@ class BidirectionalLM(Counted):
         """In either direction one word of each example is not foretold."""
         return {self.part: asked(batch.labels) - int((batch.sample >= 0).sum())}
 
+    def foretold(self, batch: Batch) -> np.ndarray:
+        """Each word but an example's first, and each but its last."""
+        some = np.flatnonzero(np.diff(batch.starts))
+        ways = [np.delete(batch.labels, edge[some]) for edge in (batch.starts[:-1], batch.starts[1:] - 1)]
+        labels = np.concatenate(ways)
+        return labels[labels != IGNORED]
+
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The mean of the two directions' summed cross-entropies, and how many words one of them is over."""
         layout, words = batch.layout, batch.labels

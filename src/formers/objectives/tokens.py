@@ -35,6 +35,10 @@ class Counted:
             found["balance"] = int((batch.sample >= 0).any())
         return found
 
+    def foretold(self, batch: Batch) -> Any:
+        """The labels that its own part is asked for, of a batch that is still in numpy."""
+        return batch.labels[batch.labels != IGNORED]
+
 
 def asked(labels: Any) -> int:
     """How many labels count."""

@@ -99,8 +99,8 @@ def packed(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
 
 @dataclass
 class Checkpoints:
-    """The step folders of a run. Kept are the `last` newest, the `best` by score (lower is better), and every
-    `every`-th step."""
+    """The step folders of a run. Kept are the `last` newest, the `best` by score (lower is better), every `every`-th
+    step, and never less than two: whether the newest is any good, only the next step can tell."""
 
     folder: Path
     last: int = 2
@@ -163,7 +163,8 @@ class Checkpoints:
             shutil.rmtree(temporary, ignore_errors=True)
             fix = "make room and go on with --resume; earlier checkpoints are whole"
             raise Error(f"step {step} could not be written ({what})", where=target, fix=fix) from None
-        self.retire()
+        if not state.get("skipped"):  # else the weights may be ruined, and the good ones are needed
+            self.retire()
         return target
 
     def put(self, path: Path, chunks: Iterator[bytes | memoryview]) -> dict[str, Any]:
@@ -209,6 +210,7 @@ class Checkpoints:
         scores = self.scores()
         ranked = sorted((score, step) for step, score in scores.items() if score is not None)
         kept = {*list(scores)[-self.last :], *(step for _, step in ranked[: self.best])}
+        kept |= {*list(scores)[-2:]} if len(kept) < 2 else set()
         for step in scores:
             if step not in kept and not (self.every and step % self.every == 0):
                 with suppress(OSError):  # it is no longer needed: that it stays must not stop a run
@@ -259,7 +261,7 @@ class Checkpoints:
         return None
 
     def part_with(self, after: int) -> None:
-        """Put aside what was found broken behind a step, so that it can be written anew."""
+        """Put aside what is behind a step, broken or of no use, so that it can be written anew."""
         for step in self.steps():
             if step > after:
                 aside = self.folder / f"broken-{step:08d}"

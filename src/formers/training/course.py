@@ -52,8 +52,10 @@ class Course:
         body = member(asked.family).family.body
         known = settings(OBJECTIVES[name].kind)
         if s.carry and body_carries(body) and "streams" in known and "streams" not in options:
-            if s.ramp:
-                raise Error("train.ramp does not go with a memory that is carried over", fix="--train.carry false")
+            for odd in ("ramp", "short"):
+                if getattr(s, odd):
+                    what = f"train.{odd} does not go with a memory that is carried over"
+                    raise Error(what, fix="--train.carry false")
             rows = max(1, s.tokens // length)
             parts = 1 if held else s.accumulate
             rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
@@ -73,14 +75,17 @@ class Course:
         held = self.found.held
         assert held is not None
         if self.seen is None:
-            s, most = self.asked.train, self.asked.data.looks
-            self.held_goal = self.goal(s.length, held, held=True)
+            self.held_goal = self.goal(self.asked.train.length, held, held=True)
             self.alone = bool(getattr(self.held_goal, "streams", 0))
-            rank, ranks = (0, 1) if self.alone else (self.world.rank, self.world.size)
-            some = batches(held, self.held_goal, s.tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
-            mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
-            self.seen = [batch if i * ranks + rank < most else idle(batch) for i, batch in enumerate(mine)]
+            self.seen = self.share(held) if self.alone else self.share(held, self.world.rank, self.world.size)
         return self.seen
+
+    def share(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
+        """A process's share of the batches that are looked at."""
+        s, most = self.asked.train, self.asked.data.looks
+        some = batches(held, self.held_goal, s.tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
+        mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
+        return [batch if i * ranks + rank < most else idle(batch) for i, batch in enumerate(mine)]
 
     def check(self) -> dict[str, float]:
         """Losses and shares of right guesses on held-out text."""
@@ -91,17 +96,18 @@ class Course:
         return {"loss": sum(losses) if losses else math.nan, **self.judged.all}
 
     def unigram(self) -> Score | None:
-        """What token frequencies alone would give, on the same places."""
-        if self.found.held is None or self.looks()[0].labels is None or self.looks()[0].ids.ndim > 1:
+        """What token frequencies alone would give, on the same places, those of all processes."""
+        if self.found.held is None or self.looks()[0].labels is None:
             return None
-        return unigram(self.found.store, self.looks())
+        return unigram(self.found.store, self.held_goal, self.share(self.found.held))
 
     def words(self) -> str:
         """The run in one line."""
         s = self.asked.train
         each, text = s.tokens * s.accumulate, len(self.found.store.tokens)
+        seen = s.tokens * s.taken(0, s.steps, self.world.size) / max(1, text)
         size = f"{self.asked.family}: {count(self.former.model):,} parameters, {text:,} tokens of text"
-        return f"{size}, {s.steps:,} steps of {each:,} ({s.steps * each / max(1, text):.1f} times the text)"
+        return f"{size}, {s.steps:,} steps of {each:,} ({seen:.1f} times the text)"
 
 
 def body_carries(body: Any) -> bool:

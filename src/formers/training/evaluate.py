@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.store import Store
-from ..objectives.tokens import IGNORED
 from .memories import Memories
 from .step import Step
 
@@ -61,11 +60,11 @@ def evaluate(
     return Score.of({name: flat[2 * i] / max(1.0, flat[2 * i + 1]) for i, name in enumerate(names)}, objective)
 
 
-def unigram(store: Store, batches: Iterable[Batch]) -> Score:
+def unigram(store: Store, objective: Any, batches: Iterable[Batch]) -> Score:
     """What knowing only how frequent each token is would give: counts of the training text (of a large one, of parts
     of it from its beginning to its end), plus one."""
     counts, places = np.ones(store.vocab), range(0, len(store.tokens), BLOCK)
     for low in places[:: -(-len(places) // BLOCKS)] if places else ():
         counts += np.bincount(np.asarray(store.tokens[low : low + BLOCK]), minlength=store.vocab)
-    labels = np.concatenate([batch.labels[batch.labels != IGNORED] for batch in batches])
+    labels = np.concatenate([objective.foretold(batch) for batch in batches])
     return Score(float(-np.log(counts / counts.sum())[labels].mean()), float((labels == counts.argmax()).mean()))

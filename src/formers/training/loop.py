@@ -2,7 +2,7 @@
 
 A step takes `accumulate` batches, sums their gradients as if they were one batch, and moves the weights only if the
 gradient is a number. What is needed to go on is written by training/checkpoint.py; the position in the data is one
-number.
+number for each length of examples.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .world import World
 
 Source = Callable[[int, int], Iterator[tuple[Batch, int]]]  # (phase, position) → batches, each with the position behind
 USUAL = 50  # gradients by which a spike is judged
-PLAIN = ("step", "position", "tokens", "seconds", "skipped")
+PLAIN = ("step", "tokens", "seconds", "skipped")
 
 
 class Diverged(Error):
@@ -82,7 +82,8 @@ class Trainer:
         self.model.float()  # a checkpoint may be published in half precision: small steps would be lost in it
         self.device = self.world.device
         self.type = working_type(s.precision, self.device)
-        self.step, self.position, self.tokens, self.seconds, self.skipped = 0, 0, 0, 0.0, 0
+        self.step, self.tokens, self.seconds, self.skipped = 0, 0, 0.0, 0
+        self.positions = [0, 0]  # in the data, of each phase; a run that is prolonged goes back to the first
         self.norms: deque[float] = deque(maxlen=USUAL)
         stacks = [part for part in self.model.modules() if isinstance(part, Stack)]
         for stack in stacks:
@@ -128,22 +129,21 @@ class Trainer:
     def train(self, source: Source, until: int | None = None) -> Iterator[Report]:
         """Steps, one after the other, from where the run stands; between two of them everything may be saved."""
         s, phase = self.settings, self.settings.phase(self.step)
-        batches = source(phase, self.position)
+        batches = source(phase, self.positions[phase])
         try:
             while self.step < (s.steps if until is None else until):
                 began = time.perf_counter()
                 if phase != (phase := s.phase(self.step)):
                     close(batches)
-                    batches = source(phase, self.position)
-                taken, position = [], self.position
+                    batches = source(phase, self.positions[phase])
+                taken, position = [], self.positions[phase]
                 for _ in range(s.batches(self.step, self.world.size) // self.world.size):
                     batch, position = next(batches)
                     taken.append(batch)
                 with self.own_generators():
                     report = self.move(taken, self.objectives[-1 if phase else 0])
-                report.examples = self.position, position
+                report.examples, self.positions[phase] = (self.positions[phase], position), position
                 self.step += 1
-                self.position = position if s.phase(self.step) == phase else 0  # longer examples have their own plan
                 self.seconds += time.perf_counter() - began
                 report.step, report.seconds = self.step, self.seconds
                 yield report
@@ -244,7 +244,7 @@ class Trainer:
             last = f"the last at step {report.step}, examples {low} to {high}"
             raise Diverged(
                 f"{self.skipped} steps in a row gave no number, {last}",
-                fix="go on with --resume and a lower train.lr; the checkpoint before is whole",
+                fix="go on with --resume and a lower train.lr; it goes back to a checkpoint before them",
             )
 
     @torch.no_grad()
@@ -281,8 +281,8 @@ class Trainer:
         }
         plain = {name: getattr(self, name) for name in PLAIN}
         return {name: group for name, group in groups.items() if group}, {
-            **plain, "norms": list(self.norms), "optimizer": rest, "scaler": self.scaler.state_dict(),
-            "begun": self.generators is not None, "memories": about,
+            **plain, "positions": list(self.positions), "norms": list(self.norms), "optimizer": rest,
+            "scaler": self.scaler.state_dict(), "begun": self.generators is not None, "memories": about,
         }  # fmt: skip
 
     def restore(self, groups: Mapping[str, Tensors], state: Mapping[str, Any], parts: Path | None = None) -> None:
@@ -307,6 +307,11 @@ class Trainer:
         self.generators = own if state["begun"] and own else None
         for name in PLAIN:
             setattr(self, name, state[name])
+        self.positions = [0, 0]
+        if "positions" in state:
+            self.positions[:] = state["positions"]
+        else:  # an older checkpoint knows one
+            self.positions[self.settings.phase(self.step)] = state["position"]
         self.norms = deque(state["norms"], maxlen=USUAL)
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(state["scaler"])

@@ -252,7 +252,7 @@ def roomy(path: Path, asked: Asked, numbers: int | None) -> None:
     """Refuse to begin where the disk cannot take the checkpoints."""
     if numbers is None:
         return
-    kept = asked.train.last + asked.train.best + 1
+    kept = max(2, asked.train.last + asked.train.best) + 1
     need, free = (16 if asked.train.ema else 12) * numbers * kept, shutil.disk_usage(path).free
     if need > free:
         raise Error(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import tempfile
 import time
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ from ..former import count
 from .configure import Asked, configure
 from .course import Course
 from .distributed import arranged, together
-from .loop import close
 from .machine import deterministic, enough, left, memory, settle
 from .material import Material, material, some
 from .world import World
@@ -30,7 +28,7 @@ STEPS = 5
 def rehearse(
     family: str, config: Any, overrides: Mapping[str, Any], *, device: str | None = None, **top: Any
 ) -> list[tuple[str, str]]:
-    """Rows of what and how much."""
+    """Rows of what and how much; the first process of several has them."""
     asked = configure(family, config, overrides, **top)
     world, s = arranged(together(device), asked.train.parallel), asked.train
     with (
@@ -39,47 +37,64 @@ def rehearse(
         text, share = excerpt(asked)
         found = material(asked.family, asked.data, Path(folder) / "data", text)
         run = Course(asked, found, world)
-        first, each = timed(run)
-        numbers, tokens = count(run.former.model), s.steps * s.tokens * s.accumulate
+        first, seconds = lasting(run)
+        size, tokens = (s.tokens * n for n in (s.batches(s.ramp, world.size), s.taken(0, s.steps, world.size)))
         whole = len(found.store.tokens) * share
+        saved = sum(t.nbytes for group in run.trainer.state()[0].values() for t in group.values())
         rows = [
-            ("model", f"{numbers:,} parameters ({asked.family})"),
+            ("model", f"{count(run.former.model):,} parameters ({asked.family})"),
             ("text", f"about {whole:,.0f} tokens, seen {tokens / max(1.0, whole):.1f} times"),
-            ("steps", f"{s.steps:,} of {s.tokens * s.accumulate:,} tokens: {tokens:,} in all"),
-            ("checkpoint", f"{12 * numbers / 1e6:,.0f} MB each, {s.last + s.best} kept"),
+            ("steps", f"{s.steps:,} of {'up to ' if s.ramp else ''}{size:,} tokens: {tokens:,} in all"),
+            ("checkpoint", f"{saved / 1e6:,.1f} MB each, {max(2, s.last + s.best)} kept"),
             ("memory", f"{memory(world.device) / 2**30:.1f} GiB at most so far, on {world.device}"),
             ("first step", f"{first:.1f} s"),
-            ("speed", f"{s.tokens * s.accumulate / each:,.0f} tokens/s, {each:.3f} s a step"),
-            ("time", left(s.steps * each).replace(" left", "")),
+            ("speed", f"{tokens / seconds:,.0f} tokens/s, {seconds * size / tokens:.3f} s a step"),
+            ("time", left(seconds).replace(" left", "")),
         ]
-        return [*rows, ("same bits", slowdown(asked, found, world))] if s.deterministic else rows
+        if s.deterministic:
+            rows.append(("same bits", slowdown(asked, found, world)))
+    world.close()
+    return rows if world.first else []
 
 
 def slowdown(asked: Asked, found: Material, world: World) -> str:
     """What the same bits in every run cost here: a few steps of the run with and without, which are then forgotten."""
-    seconds = []
+    seconds, s = [], asked.train
     for bound in (False, True):
         torch.use_deterministic_algorithms(bound)
         try:
-            seconds.append(timed(Course(asked, found, world))[1])
+            each = timed(Course(asked, found, world), 0, s.border or s.steps)[1]
+            seconds.append(each * s.batches(s.ramp, world.size))
         finally:
             torch.use_deterministic_algorithms(True)
             gc.collect()  # its memory is needed
     return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
 
 
-def timed(run: Course) -> tuple[float, float]:
-    """Seconds of the first step, and of one of those behind it."""
-    began = time.perf_counter()
-    steps = run.trainer.train(run.source)
+def lasting(run: Course) -> tuple[float, float]:
+    """Seconds of the first step, and of the whole run: of both lengths, where short examples come first."""
+    s = run.asked.train
+    phases = [(low, high) for low, high in ((0, s.border), (s.border, s.steps)) if low < high]
+    measured = [timed(run, *phase) for phase in phases]
+    taken = [s.taken(*phase, run.world.size) for phase in phases]
+    return measured[0][0], sum(each * some for (_, each), some in zip(measured, taken, strict=True))
+
+
+def timed(run: Course, low: int, high: int) -> tuple[float, float]:
+    """Seconds of the first of some steps, and of a batch of those behind it."""
+    s, last = run.asked.train, min(low + 1 + STEPS, high)
+    began, run.trainer.step = time.perf_counter(), low
+    steps = run.trainer.train(run.source, last)
     next(steps)
     settle(run.world.device)
     first = time.perf_counter() - began
     began = time.perf_counter()
-    taken = sum(1 for _ in itertools.islice(steps, min(STEPS, run.asked.train.steps - 1)))
+    for _ in steps:
+        pass
     settle(run.world.device)
-    close(steps)
-    return first, (time.perf_counter() - began) / taken if taken else first
+    if last == low + 1:
+        return first, first / s.batches(low, run.world.size)
+    return first, (time.perf_counter() - began) / s.taken(low + 1, last, run.world.size)
 
 
 def excerpt(asked: Asked) -> tuple[Any, float]:

@@ -29,7 +29,7 @@ from typing import Any
 from ..data.lock import busy, locked
 from ..errors import Error
 from .checkpoint import PARTS, Checkpoints, Writer
-from .loop import Report, Source, Trainer
+from .loop import Diverged, Report, Source, Trainer
 from .state import Tensors
 
 FORMAT = 1
@@ -182,8 +182,8 @@ def drive(
     """Train to the end from the newest checkpoint that is whole; the step with which it began.
 
     The first process holds the folder, writes and speaks. `check` gives losses on held-out text, the one named "loss"
-    (or "cost", if there is one) decides which checkpoint is the best; `trainer.enough` ends the run early. Raises
-    Stopped, after saving, when a signal asks for it.
+    (or "cost", if there is one) decides which checkpoint is the best; `trainer.enough` ends the run early. While steps
+    give no number, a checkpoint waits for the first that does. Raises Stopped, after saving, when a signal asks for it.
     """
     s, world = trainer.settings, trainer.world
     steps = folder.path / "steps"
@@ -197,11 +197,13 @@ def drive(
         writer = Writer(kept or Checkpoints(steps, clean=False), Parts(world.first))
     elif kept is not None:
         writer = Writer(kept)
+    waiting = trainer.skipped  # steps since one gave a number
     asked = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
     with ExitStack() as stack:
         signals = stack.enter_context(Signals())
         if log is not None:
             stack.callback(log.close)
+        stack.enter_context(wary(trainer, kept))
         if writer is not None:
             stack.callback(writer.wait)
         for report in trainer.train(source):
@@ -216,7 +218,8 @@ def drive(
             done = report.step == s.steps
             caught = [float(signals.caught == number) for number in CODES]
             stop = next((number for number, n in zip(CODES, world.add(caught), strict=True) if n), None)
-            regular = done or report.step % s.save == 0
+            due = report.step // s.save > (report.step - waiting - 1) // s.save
+            regular, waiting = done or (due and not trainer.skipped), trainer.skipped
             saves = regular or stop is not None  # who asks to stop may not wait long: no look for his sake
             looks = check is not None and (regular or report.step % s.check == 0)
             seen = check() if looks and check is not None else None
@@ -237,8 +240,23 @@ def drive(
                 raise Stopped(stop, report.step, folder.path)
             if trainer.enough and saves:
                 break
+    if trainer.skipped:
+        say(f"note: the run ended with steps that gave no number ({trainer.skipped}); the model may be ruined")
     world.wait()
     return begun
+
+
+@contextmanager
+def wary(trainer: Trainer, kept: Checkpoints | None) -> Iterator[None]:
+    """After a divergence, put the checkpoints aside that lead into it again: those of its steps, and the one right
+    before them, for no learning rate changes what the next step finds."""
+    try:
+        yield
+    except Diverged:
+        if kept is not None:
+            kept.part_with(trainer.step - trainer.skipped - 1)
+        trainer.world.wait()
+        raise
 
 
 def resume(trainer: Trainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:

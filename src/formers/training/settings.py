@@ -78,9 +78,20 @@ class Train:
         wanted = self.accumulate if step >= self.ramp else 1 + (self.accumulate - 1) * step // self.ramp
         return -(-wanted // ranks) * ranks
 
+    def taken(self, low: int, high: int, ranks: int = 1) -> int:
+        """How many batches some steps have together."""
+        grown = max(low, min(self.ramp, high))
+        growing = sum(self.batches(step, ranks) for step in range(low, grown))
+        return growing + (high - grown) * self.batches(self.ramp, ranks)
+
+    @property
+    def border(self) -> int:
+        """The first step with long examples."""
+        return 0 if self.short is None else round(SHORT * self.steps)
+
     def phase(self, step: int) -> int:
         """0 while examples are short, 1 from then on."""
-        return int(self.short is None or step >= round(SHORT * self.steps))
+        return int(step >= self.border)
 
     def phase_length(self, phase: int) -> int:
         """The length of examples in a phase."""
