@@ -15,7 +15,7 @@ from ..config import Tell
 from ..data.readers import by_path, find, read
 from ..data.sources import Changed, stamp
 from ..data.store import Store
-from ..data.tables import of_python
+from ..data.tables import WHICH, of_python
 from ..errors import Error
 from ..interop.prepare import prepare
 from ..interop.tokenizers import load_tokenizer, save_tokenizer
@@ -81,7 +81,7 @@ def material(
         return Material(store.tokenizer, store, aside or part(first))
     source = text if text is not None else find(list(data.source))
     for given in (source, aside_of(data, held)):  # what is wrong with text is said before the work
-        paired(data, given)
+        look(data, given)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or chosen(family, data, folder, source, tell, run)
     aside = apart(data, folder / "held", held, tokenizer, tell, run)
@@ -95,13 +95,19 @@ def aside_of(data: Data, held: Any) -> Any:
     return find(list(data.held)) if held is None and data.held else held
 
 
-def paired(data: Data, source: Any) -> None:
-    """Refuse text without a pair among its first documents, where pairs are wanted."""
-    if data.splitter != "tabs" or source is None or isinstance(source, Iterator | Store):
+def look(data: Data, source: Any) -> None:
+    """Read the first documents: a column that is not named, and text without pairs where they are wanted."""
+    if source is None or isinstance(source, Iterator | Store):
         return
-    first = itertools.islice(read(source, **data.reading), FIRST)
-    if not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
-        fix = "write source TAB target in each line, or name two columns of a table: --data.column de,en"
+    pairs = data.splitter == "tabs"
+    column = "DE,EN" if pairs else "NAME"
+    try:
+        first = list(itertools.islice(read(source, **data.reading), FIRST if pairs else 1))
+    except Error as e:
+        fix = f"say --data.column {column}, or data={{'column': '{column}'}}" if e.fix == WHICH else e.fix
+        raise Error(e.what, where=e.where, fix=fix) from None
+    if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
+        fix = f"write source TAB target in each line, or name two columns of a table: --data.column {column}"
         raise Error("no document is a pair of two sentences", where=source[0] if by_path(source) else None, fix=fix)
 
 
