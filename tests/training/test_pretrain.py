@@ -112,6 +112,20 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
         formers.pretrain("bert", out=tmp_path / "cut", resume=True)
 
 
+def test_a_model_says_the_same_of_its_tokens_after_a_stop(tmp_path):
+    """A tokenizer that is read again may know its special tokens in another order."""
+    small = {"model": {"dim": 16, "layers": 1, "heads": 2, "ff": 32}, "train": {**TRAIN, "steps": 2, "save": 1}}
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    begin = {"data": OWN, "hook": stop_at(1), **small}
+    formers.pretrain("transformer_xl", tmp_path / "a.txt", out=tmp_path / "whole", **{**begin, "hook": None})
+    with pytest.raises(Stopped):
+        formers.pretrain("transformer_xl", tmp_path / "a.txt", out=tmp_path / "cut", **begin)
+    formers.pretrain(out=tmp_path / "cut", resume=True)
+    for name in ("formers.json", "tokenizer.json"):
+        one, two = (tmp_path / run / "model" / name for run in ("whole", "cut"))
+        assert one.read_bytes() == two.read_bytes()
+
+
 def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     file = tmp_path / "c.yaml"
     tables = {"model": SMALL, "train": {**TRAIN, "steps": 2, "short": None}, "data": {**OWN, "column": "3"}}
