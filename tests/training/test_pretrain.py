@@ -270,6 +270,10 @@ def test_what_a_failed_try_made_of_something_else_is_made_anew(tmp_path):
     after = pretrain(text=other, out=tmp_path / "a", train={"steps": 1}, tell=lambda what, *_: said.append(what))
     assert told(after) == told(pretrain(text=other, out=tmp_path / "b", train={"steps": 1}))
     assert "tokenizer" in said
+    known = {"tokenizer": after.former.tokenizer, "train": {"steps": 1}}
+    with pytest.raises(Error, match="this tokenizer has no"):
+        pretrain("bert", iter(other[:9]), out=tmp_path / "c", **known)
+    assert told(pretrain(text=iter(other), out=tmp_path / "c", **known)) == told(after), "a stream is never known"
 
 
 def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):

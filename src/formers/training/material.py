@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,10 +118,10 @@ def changed(what: str, run: Path | None) -> Error:
 
 
 def mark(source: Any, data: Data) -> Any:
-    """What tells text from other text: a hash if it is in memory, of files what is seen at once; None: nothing can."""
+    """What tells text from other text: of files what is seen at once, of text in memory a hash; of a stream nothing."""
     if by_path(source):
         return [{**stamp(path), "time": path.stat().st_mtime_ns} for path in find(source)]
-    if isinstance(source, Iterator):
+    if not isinstance(source, Sized):
         return None
     whole = hashlib.sha256()
     for document in of_python(source, data.column, Changes(), data.skip):
@@ -206,10 +206,9 @@ def chosen(family: str, data: Data, folder: Path, source: Any, tell: Tell, run: 
     kind, style = FAMILY[member(family).name]
     if run is not None and (kept.is_dir() or (store / "store.json").is_file()):
         return load_tokenizer(kept) if kept.is_dir() else Store.open(store).tokenizer
-    asked = json.dumps(
-        {"kind": kind, "style": style, "pieces": data.pieces, **data.reading, "text": mark(source, data)}
-    )
-    if kept.is_dir() and noted(kept) == asked:
+    text = mark(source, data)
+    asked = json.dumps({"kind": kind, "style": style, "pieces": data.pieces, **data.reading, "text": text})
+    if kept.is_dir() and noted(kept) == asked and text is not None:
         return load_tokenizer(kept)
     forget(kept)
     if kept.exists():
