@@ -276,6 +276,14 @@ def test_what_a_failed_try_made_of_something_else_is_made_anew(tmp_path):
     assert told(pretrain(text=iter(other), out=tmp_path / "c", **known)) == told(after), "a stream is never known"
 
 
+def test_a_tokenizer_that_was_in_memory_is_the_runs(tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    tokenizer = pretrain(text=TEXT[:9], out=tmp_path / "first", train={"steps": 1}).former.tokenizer
+    begun = pretrain(text=tmp_path / "a.txt", tokenizer=tokenizer, out=tmp_path / "run", train={"steps": 1})
+    again = formers.pretrain(out=tmp_path / "run", resume=True, train={"steps": 2})
+    assert told(again) == told(begun)
+
+
 def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
     for name in ("store", "held", "tokenizer"):
         (tmp_path / "data" / name).mkdir(parents=True)
