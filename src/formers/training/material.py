@@ -104,7 +104,9 @@ def look(data: Data, source: Any) -> None:
     try:
         first = list(itertools.islice(read(source, **data.reading), FIRST if pairs else 1))
     except Error as e:
-        fix = f"say --data.column {column}, or data={{'column': '{column}'}}" if e.fix == WHICH else e.fix
+        if e.fix != WHICH:
+            raise
+        fix = f"say --data.column {column}, or data={{'column': '{column}'}}"
         raise Error(e.what, where=e.where, fix=fix) from None
     if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
         fix = f"write source TAB target in each line, or name two columns of a table: --data.column {column}"
