@@ -13,7 +13,9 @@ import yaml
 
 import formers
 from formers.cli.main import main
+from formers.cli.pretrain import PAIRS
 from formers.data.readers import bundled
+from formers.registry import MEMBERS
 from formers.training.checkpoint import Checkpoints
 from formers.training.evaluate import Score
 from formers.training.pretrain import Run
@@ -66,6 +68,12 @@ def test_help_answers_without_torch(capsys):
     one = run(capsys, "pretrain", "bert", "--help")[1]
     assert "formers pretrain bert --data my.txt" in one
     assert "143" in one
+    pairs = [name for name, member in MEMBERS.items() if member.family.objective == "seq2seq"]
+    assert sorted(pairs) == sorted(PAIRS)
+    for family in pairs:
+        one = run(capsys, "pretrain", family, "--help")[1]
+        assert "my.txt" not in one
+        assert f"formers pretrain {family} --data pairs.csv --data.column de,en" in one
     for option in ("--data", "--config", "--recipe", "--resume", "--print-config", "--dry-run"):
         assert option in one
 

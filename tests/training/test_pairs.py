@@ -61,6 +61,29 @@ def test_from_a_table_to_a_model(family, tmp_path):
     assert one == two, "tokenizer and stores are those of the table"
 
 
-def test_text_that_is_no_pairs(tmp_path):
+def test_text_that_is_no_pairs_is_seen_before_the_work(tmp_path):
+    (tmp_path / "plain.txt").write_text("only one side\n" * 20, encoding="utf-8")
+    (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in pairs()), encoding="utf-8")
+    (tmp_path / "pairs.csv").write_text("".join(f"{a},{b}\n" for a, b in [("de", "en"), *pairs()]), encoding="utf-8")
+    say, column = "Write source TAB target in each line, or name two columns", r"Say --data\.column DE,EN, or data="
+    for text, held, words in (
+        (["only one side"] * 20, None, say),
+        (tmp_path / "plain.txt", None, say),
+        (tmp_path / "pairs.csv", None, column),
+        (tmp_path / "pairs.txt", ["only one side"] * 20, say),
+    ):
+        with pytest.raises(Error, match=words):
+            formers.pretrain("seq2seq", text, held=held, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "data").exists()
+
+
+def test_a_store_of_no_pairs_does_not_stand_in_the_way(tmp_path):
+    lines = ["one side, another side"] * 20
     with pytest.raises(Error, match="no document is a pair"):
-        formers.pretrain("seq2seq", ["only one side"] * 20, out=tmp_path / "run")
+        formers.pretrain("gnmt", lines, out=tmp_path / "run", data={"splitter": "rules", "pieces": 300})
+    assert (tmp_path / "run" / "data" / "store" / "store.json").is_file()
+    made = formers.pretrain(
+        "gnmt", ["\t".join(pair) for pair in pairs()], out=tmp_path / "run", data={"pieces": 300},
+        model={"dim": 16, "layers": 2}, train={"steps": 1, "tokens": 256, "length": 32, "samples": 0},
+    )  # fmt: skip
+    assert "e" in made.former.tokenizer.decode(made.former.tokenizer.encode("eins"))

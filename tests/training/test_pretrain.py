@@ -117,6 +117,49 @@ def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
         formers.pretrain("bert", out=tmp_path / "cut", resume=True)
 
 
+def test_a_model_says_the_same_of_its_tokens_after_a_stop(tmp_path):
+    """A tokenizer that is read again may know its special tokens in another order."""
+    small = {"model": {"dim": 16, "layers": 1, "heads": 2, "ff": 32}, "train": {**TRAIN, "steps": 2, "save": 1}}
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    begin = {"data": OWN, "hook": stop_at(1), **small}
+    formers.pretrain("transformer_xl", tmp_path / "a.txt", out=tmp_path / "whole", **{**begin, "hook": None})
+    with pytest.raises(Stopped):
+        formers.pretrain("transformer_xl", tmp_path / "a.txt", out=tmp_path / "cut", **begin)
+    formers.pretrain(out=tmp_path / "cut", resume=True)
+    for name in ("formers.json", "tokenizer.json"):
+        one, two = (tmp_path / run / "model" / name for run in ("whole", "cut"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
+    file = tmp_path / "c.yaml"
+    tables = {"model": SMALL, "train": {**TRAIN, "steps": 2, "short": None}, "data": {**OWN, "column": "3"}}
+    file.write_text(yaml.safe_dump({"recipe": "quick", **tables}))
+
+    def go_on(changes, **more):
+        file.write_text(yaml.safe_dump({**tables, **changes}))
+        return formers.pretrain("gpt2", TEXT, out=tmp_path / "run", resume=True, config=file, **more)
+
+    begin = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", config=file, recipe="quick")
+    assert go_on({}).history == begin.history, "the same command"
+    assert go_on({"train": {"steps": 3}}, recipe="quick").history[-1]["step"] == 3
+    assert go_on({"train": {"lr": 1e-3}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
+    assert go_on({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"
+    named = r"model.layers cannot change in a run that goes on\. Leave it out, or begin a new run; free"
+    with pytest.raises(Error, match=named):
+        go_on({"train": {"steps": 9}, "model": {**SMALL, "layers": 2}})
+    for more, words in (
+        ({"recipe": "paper"}, "is a run with recipe quick, not paper"),
+        ({"preset": "gpt2-small"}, "is a run with no preset, not gpt2-small"),
+        ({"init": tmp_path / "x"}, "is a run with no init, not"),
+    ):
+        for changes, single in (({}, more), ({key: str(value) for key, value in more.items()}, {})):
+            with pytest.raises(Error, match=words):
+                go_on(changes, **single)
+    with pytest.raises(Error, match="is a run of gpt2, not of bert"):
+        formers.pretrain(out=tmp_path / "run", resume=True, config={"family": "bert"})
+
+
 def test_resume_begins_where_there_is_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = pretrain(resume=True)
@@ -137,7 +180,9 @@ def test_files_stores_and_held_out_files(tmp_path):
     about = json.loads((tmp_path / "three" / "run.json").read_text())
     with (tmp_path / "a.txt").open("a") as file:
         file.write("more\n")
-    with pytest.raises(Error, match="begun with other settings"):
+    with pytest.raises(
+        Error, match=r"the text has changed since the run began\. Give it as it was, or begin a new run"
+    ):
         formers.pretrain(out=tmp_path / "one", resume=True, train={"steps": 13})
     formers.prepare(TEXT[:9], about_tokenizer(tmp_path / "one"), tmp_path / "other")
     (tmp_path / "three" / "run.json").write_text(json.dumps({**about, "asked": {**about["asked"], "data": {
@@ -209,8 +254,9 @@ def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
     with pytest.raises(Error, match="needs text of other documents"):
         pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"held_out": 0.0})
     assert not (tmp_path / "run" / "run.json").exists()
-    with pytest.raises(Error, match="was to have 300 pieces, not 280"):
-        pretrain("bert", TEXT[:1], out=tmp_path / "run", data={"held_out": 0.0, "pieces": 280})
+    with pytest.raises(Error, match=r"typo\.txt: there is no such file"):
+        pretrain("bert", out=tmp_path / "new", data={"held": [str(tmp_path / "typo.txt")]})
+    assert not (tmp_path / "new" / "data").exists(), "known before a tokenizer is trained"
     with pytest.raises(Error, match="no such directory"):
         pretrain(out=tmp_path / "other", init=tmp_path / "nothing")
     assert not (tmp_path / "other").exists(), "known before the text is read"
@@ -218,6 +264,57 @@ def test_what_cannot_begin_leaves_no_run_behind(tmp_path):
         with pytest.raises(Error, match=f"train.{odd} does not go with a memory that is carried over"):
             formers.pretrain("transformer_xl", TEXT, out=tmp_path / odd, train={**TRAIN, odd: 4}, data=OWN)
         assert not (tmp_path / odd / "run.json").exists()
+
+
+def told(run):
+    """The fingerprints of a run's data."""
+    return json.loads((run.folder / "run.json").read_text())["data"]
+
+
+def test_what_a_failed_try_made_of_something_else_is_made_anew(tmp_path):
+    other = [" ".join(reversed(line)) for line in TEXT[:40]]
+    with pytest.raises(Error, match="needs text of other documents"):
+        pretrain("bert", TEXT[:1], out=tmp_path / "a", held=TEXT[:1])
+    said = []
+    after = pretrain(text=other, out=tmp_path / "a", train={"steps": 1}, tell=lambda what, *_: said.append(what))
+    assert told(after) == told(pretrain(text=other, out=tmp_path / "b", train={"steps": 1}))
+    assert "tokenizer" in said
+    known = {"tokenizer": after.former.tokenizer, "train": {"steps": 1}}
+    with pytest.raises(Error, match="this tokenizer has no"):
+        pretrain("bert", iter(other[:9]), out=tmp_path / "c", **known)
+    assert told(pretrain(text=iter(other), out=tmp_path / "c", **known)) == told(after), "a stream is never known"
+
+
+def test_a_tokenizer_that_was_in_memory_is_the_runs(tmp_path):
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    tokenizer = pretrain(text=TEXT[:9], out=tmp_path / "first", train={"steps": 1}).former.tokenizer
+    begun = pretrain(text=tmp_path / "a.txt", tokenizer=tokenizer, out=tmp_path / "run", train={"steps": 1})
+    again = formers.pretrain(out=tmp_path / "run", resume=True, train={"steps": 2})
+    assert told(again) == told(begun)
+
+
+def test_a_failed_try_takes_nothing_that_is_not_its_own(tmp_path):
+    for name in ("store", "held", "tokenizer"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / "mine.txt").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(Error, match="something else is there"):
+            pretrain(out=tmp_path)
+    with pytest.raises(Error, match=r"is not empty \(mine.txt\)"):
+        pretrain(out=tmp_path, tokenizer=str(pretrain(out=tmp_path / "run", train={"steps": 1}).folder / "model"))
+    assert len(list(tmp_path.glob("data/*/mine.txt"))) == 3
+
+
+def test_text_in_memory_cannot_change(tmp_path):
+    begun = pretrain(out=tmp_path / "run", train={"steps": 2}, held=TEXT[:9])
+    more = {"out": tmp_path / "run", "resume": True}
+    with pytest.raises(Error, match=r"run: the text has changed since the run began\. Give it as it was, or begin"):
+        pretrain(text=TEXT[:50], held=TEXT[:9], train={"steps": 3}, **more)
+    with pytest.raises(Error, match="the held-out text has changed since the run began"):
+        pretrain(held=TEXT[:8], train={"steps": 3}, **more)
+    for step, given in enumerate(({"held": TEXT[:9]}, {}, {"text": None}), 3):
+        again = pretrain(train={"steps": step}, **given, **more)
+        assert (told(again), again.history[-1]["step"]) == (told(begun), step)
 
 
 @pytest.mark.parametrize(("device", "words"), [("gpu", "there is no device 'gpu'"), ("cuda:77", "no GPU cuda:77 here")])

@@ -13,6 +13,7 @@ from ..errors import Error
 from ..registry import MEMBERS, Member
 from .progress import progress
 
+PAIRS = ("seq2seq", "gnmt", "transformer")  # these learn from a source and its target
 UNTRAINED = ("textcnn", "vectors")  # these are not pretrained: a task's, or a method of its own
 HELP = """{help}.
 
@@ -20,7 +21,7 @@ Trains a tokenizer, prepares the text, trains with the family's own objective an
 same command with --resume goes on. Any setting can be given by its name: --model.layers 4, --train.steps 2000,
 --objective.name causal, --data.unit line; --print-config shows all of them. Under torchrun, processes share the work.
 
-formers pretrain {name} --data my.txt
+{first}
 formers pretrain {name} --data corpus-store --recipe paper --train.steps 100000 --out runs/first
 formers pretrain {name} --resume --out runs/first
 
@@ -99,10 +100,19 @@ def verb(member: Member) -> Callable[..., None]:
             return
         run(member.name, given, out, config, resume, device, tensorboard, top)
 
-    pretrain.__doc__ = HELP.format(
-        help=member.help[0].upper() + member.help[1:], name=member.name, presets="see formers tree"
-    )
+    words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
+    pretrain.__doc__ = HELP.format(help=words, name=member.name, first=example(member.name), presets=presets)
     return pretrain
+
+
+def example(name: str) -> str:
+    """How text is given to a family."""
+    if name not in PAIRS:
+        return f"formers pretrain {name} --data my.txt"
+    return f"""It learns from pairs: source TAB target in each line, or two columns.
+
+formers pretrain {name} --data pairs.txt
+formers pretrain {name} --data pairs.csv --data.column de,en"""
 
 
 def overrides(words: Sequence[str]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from .phrases import learn
 from .phrases import read as read_phrases
 from .readers import find, read
 from .shards import Writer, put, seal, unseal
-from .sources import Source, Sums, digest, opened, prove
+from .sources import Changed, Source, Sums, digest, opened, prove
 from .store import FORMAT, Store
 from .tables import WHICH
 
@@ -154,7 +154,7 @@ def begin(where: Path, tokenizer: Tokenizer, options: Options, entry: Source, te
         for key, value in asked.items():
             if there.get(key) != value:
                 what = {"fingerprint": "tokenizer", "sources": "input"}.get(key, key)
-                raise Error(
+                raise (Changed if key == "sources" else Error)(
                     f"holds a store that was begun with other settings ({what})", where=where,
                     fix="choose another directory, or remove this one",
                 )  # fmt: skip

@@ -19,6 +19,10 @@ PIECE = 1 << 20  # bytes that are summed up at a time
 HEAP = 64 << 20  # bytes of small files that go into one group
 
 
+class Changed(Error):
+    """Text is not what a store was made of."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Groups of documents, each read on its own."""
@@ -122,4 +126,4 @@ def prove(files: Sequence[Path], known: Sequence[Mapping[str, Any]], tell: Tell)
             tell("comparing", number, len(files), path.name)
             if digest(path) != was["sha256"]:
                 fix = "choose another directory for the new text, or remove this one"
-                raise Error("has changed since a store was made of it", where=path, fix=fix)
+                raise Changed("has changed since a store was made of it", where=path, fix=fix)

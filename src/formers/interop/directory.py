@@ -29,7 +29,7 @@ from ..nn.tiles import guard
 from ..registry import member
 from ..tasks.task import Task
 from . import bilm, hdf5, huggingface, safe
-from .tokenizers import own
+from .tokenizers import own, roles
 from .unpickle import opened
 from .weights import Weights, real, write_weights
 
@@ -302,7 +302,7 @@ def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None
     state = dict(former.model.named_parameters())
     about = {
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),
-        "labels": list(former.labels), "special": {} if former.tokenizer is None else dict(former.tokenizer.special),
+        "labels": list(former.labels), "special": {} if former.tokenizer is None else roles(former.tokenizer),
         "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint, "task": former.task,
         **({"adapters": True} if former.adapters else {}),
     }  # fmt: skip

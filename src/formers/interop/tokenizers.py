@@ -47,10 +47,10 @@ def load_tokenizer(where: Any) -> Tokenizer:
 
 def own(where: Path, special: dict[str, Any], limit: int = safe.FILE_LIMIT) -> Tokenizer:
     """The tokenizer of a formers directory, with that of the other language where there are two."""
-    roles = {k: v for k, v in special.items() if isinstance(v, str)}
+    named = {k: v for k, v in special.items() if isinstance(v, str)}
 
     def one(name: str) -> Tokenizer:
-        return Tokenizer(decoded(safe.read_bytes(where, name, limit), where / name), roles, where=where / name)
+        return Tokenizer(decoded(safe.read_bytes(where, name, limit), where / name), named, where=where / name)
 
     made = one("tokenizer.json")
     made.target = one(TARGET) if safe.exists(where, TARGET) else None
@@ -68,8 +68,13 @@ def save_tokenizer(tokenizer: Tokenizer, where: Any) -> Path:
 def options_of(tokenizer: Tokenizer) -> dict[str, str]:
     """What tokenizer_config.json says."""
     side = {"padding_side": "left"} if tokenizer.left else {}
-    roles = {f"{role}_token": token for role, token in tokenizer.special.items()}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **side, **roles}
+    named = {f"{role}_token": token for role, token in roles(tokenizer).items()}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", **side, **named}
+
+
+def roles(tokenizer: Tokenizer) -> dict[str, str]:
+    """The special tokens by role, in one order, wherever the tokenizer came from."""
+    return {role: tokenizer.special[role] for role in SPECIAL if role in tokenizer.special}
 
 
 def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:

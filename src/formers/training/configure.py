@@ -87,11 +87,7 @@ def plain(value: Any) -> Any:
 def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any] | None = None, **top: Any) -> Asked:
     """Merge and check. `file` is a path or a table; `overrides` are dotted ({"model.layers": 4}); `top` is recipe,
     preset or init."""
-    told = dict(file) if isinstance(file, Mapping) else read(Path(file)) if file is not None else {}
-    where = None if file is None or isinstance(file, Mapping) else file
-    for key in told:
-        if key not in (*TABLES, *TOP):
-            raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, (*TABLES, *TOP)))
+    told, where = tables_of(file), None if file is None or isinstance(file, Mapping) else file
     top = {**{k: v for k, v in told.items() if k in TOP}, **{k: v for k, v in top.items() if v is not None}}
     family = family or top.get("family")
     if family is None:
@@ -101,27 +97,38 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
     found, sizes = preset(family, top.get("preset"))
     name = top.get("recipe") or "quick"
     single = dotted(overrides or {})
-    given = {**(told.get("model") or {}), **single.get("model", {})}
+    given = {**told["model"], **single.get("model", {})}
     base = recipe(found.name, name, {**sizes, **given} if top.get("preset") or name == "paper" else None)
     model = base.model if top.get("init") is None else {}  # a checkpoint has its own sizes
     layers: list[dict[str, Any]] = [
         {"data": {"pieces": base.pieces}, "model": model, "objective": base.objective, "train": base.train},
-        {key: told.get(key) or {} for key in TABLES},
+        {key: told[key] for key in TABLES},
         single,
     ]
     merged: dict[str, dict[str, Any]] = {key: {} for key in TABLES}
     for layer in layers:
         for key, values in layer.items():
-            if not isinstance(values, Mapping):
-                raise Error(
-                    f"{key} is a table of settings, not {values!r}", where=where, fix=f"write {key}: and below it"
-                )
             merged[key] |= values
     context = merged["model"].get("context")
     if context and "length" not in {**layers[1]["train"], **single.get("train", {})}:
         merged["train"]["length"] = min(merged["train"]["length"], context)
     more = {"recipe": name, "preset": top.get("preset"), "init": top.get("init")}
     return checked(found.name, merged, given, more)
+
+
+def tables_of(file: Any) -> dict[str, Any]:
+    """What a file says, or a table of the same: all of TABLES, and those of TOP that it names."""
+    told = dict(file) if isinstance(file, Mapping) else read(Path(file)) if file is not None else {}
+    where = None if file is None or isinstance(file, Mapping) else file
+    for key in told:
+        if key not in (*TABLES, *TOP):
+            raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, (*TABLES, *TOP)))
+    for key in TABLES:
+        told[key] = told.get(key) or {}
+        if not isinstance(told[key], Mapping):
+            what = f"{key} is a table of settings, not {told[key]!r}"
+            raise Error(what, where=where, fix=f"write {key}: and below it")
+    return told
 
 
 def checked(family: str, merged: dict[str, dict[str, Any]], given: dict[str, Any], top: dict[str, Any]) -> Asked:

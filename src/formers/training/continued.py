@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from ..data.readers import by_path
+from ..data.store import Store
 from ..errors import Error
 from ..former import Former
 from ..interop.directory import load
-from ..interop.tokenizers import save_tokenizer
 from ..objectives.choose import WITHOUT_PAIRS
 from ..registry import member
 from ..tasks.task import window
+from ..text.tokenizer import Tokenizer
 from .configure import configure
 from .evaluate import Score
 from .learner import family_of
@@ -64,39 +65,42 @@ def continued(
         what = f"{named or family} has nothing to go on with"
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
     path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
-    plain = {**schedule(source, path, text, held, plain, single, config, how["tell"]), **plain}
+    settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"])
     return pretrain(
-        family_of(source), text, out=path, config=config, init=source, held=held, overrides=plain, **how
+        family_of(source), text, out=path, config=config, init=source, held=held, overrides={**settings, **plain},
+        tokenizer=tokenizer, **how,
     )  # fmt: skip
 
 
 def schedule(
     source: str, path: Path, text: Any, held: Any, plain: dict[str, Any], single: dict[str, Any], config: Any, tell: Any
-) -> dict[str, Any]:
-    """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way."""
+) -> tuple[dict[str, Any], Tokenizer | None]:
+    """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way; and its
+    tokenizer, if none was asked for and the text is not a store yet."""
     former = load(source)
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
-    if "data.tokenizer" not in plain and not (path / "data" / "tokenizer").is_dir():
-        save_tokenizer(former.tokenizer, path / "data" / "tokenizer")
     told = {name: single.get(f"tune.{name}", getattr(Tune(), name)) for name in ("epochs", "batch", "warm", "checks")}
     length = single.get("tune.length") or window(former.config)
     (path / "data").mkdir(parents=True, exist_ok=True)
     (path / "data" / "tune.json").write_text(json.dumps({**told, "length": length}), encoding="utf-8")
     files = {"data.source": [str(text)]} if by_path(text) else {}
     asked = configure(former.family, config, {**files, **plain, "train.length": 1}, init=source)
-    found = material(asked.family, asked.data, path / "data", None if files else text, None, held, tell)
+    done = isinstance(text, Store) or (bool(files) and (Path(str(text)) / "store.json").is_file())
+    tokenizer = None if done or asked.data.tokenizer is not None else former.tokenizer
+    found = material(asked.family, asked.data, path / "data", None if files else text, tokenizer, held, tell)
     count = len(found.store.tokens)
     tokens = max(length, min(round(told["batch"] * length), count // STEPS))
     epoch = max(1.0, count / tokens)
     steps = max(1, round(told["epochs"] * epoch))
     check = max(1, round(epoch / told["checks"]))
     lr = RATE / getattr(former.config, "dim", 768)
-    return {
+    settings = {
         "train.length": length, "train.tokens": tokens, "train.steps": steps,
         "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr,
         "train.schedule": "linear", **({} if config is not None else own(former)),
     }  # fmt: skip
+    return settings, tokenizer
 
 
 def own(former: Former) -> dict[str, Any]:

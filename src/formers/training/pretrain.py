@@ -22,17 +22,18 @@ from ..registry import member
 from ..text.tokenizer import Tokenizer
 from .adopt import known
 from .checkpoint import Checkpoints
-from .configure import TABLES, Asked, configure, sized
+from .configure import TABLES, Asked, configure, sized, tables_of
 from .course import Course, ready
 from .distributed import Shards, arranged, company, together
 from .evaluate import Score
 from .machine import Meter, deterministic, enough, machine, memory
-from .material import Material, material
+from .material import Material, changed, material
 from .rehearsal import slowdown
 from .report import report
+from .resume import resumed
 from .runs import Folder, drive, number
 from .samples import Samples
-from .settings import FREE, Train
+from .settings import Train
 from .state import put
 from .world import World
 
@@ -193,24 +194,7 @@ def place(
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     assert path is not None
-    before = about["asked"]
-    may = ("data.source", *(f"train.{name}" for name in FREE))  # text may have moved: its fingerprint tells
-    free = {k: v for k, v in given.items() if k in may}
-    odd = sorted(set(given) - set(free))
-    asked = configure(before["family"], before, free)
-    done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
-    if done > asked.train.steps:
-        what = f"{done:,} steps are done, more than {asked.train.steps:,}"
-        raise Error(what, where=path, fix=f"--train.steps {done} or more")
-    now = configure(before["family"], before, given)
-    if odd and now.table() != asked.table():
-        raise Error(
-            f"{odd[0]} cannot change in a run that goes on", where=path,
-            fix="leave it out, or begin a new run; free to change: " + ", ".join(FREE),
-        )  # fmt: skip
-    if family is not None and member(family).name != asked.family:
-        raise Error(f"is a run of {asked.family}, not of {family}", where=path, fix="choose another --out")
-    return path, asked
+    return path, resumed(path, about["asked"], family, tables_of(config), given, top)
 
 
 def fresh(family: str) -> Path:
@@ -267,7 +251,7 @@ def unchanged(folder: Folder, found: Material, same: Mapping[str, Any] | None = 
     for key, value in found.fingerprints.items():
         if before.get(key) != value:
             what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
-            raise Error(f"{what} has changed since the run began", where=folder.path, fix="begin a new run")
+            raise changed(what, folder.path)
 
 
 def remember(folder: Folder, asked: Asked, found: Material, world: World) -> None:

@@ -1,0 +1,46 @@
+"""What a run that goes on is asked: what it was asked when it began, and what may be otherwise now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import Error
+from ..registry import member
+from .checkpoint import Checkpoints
+from .configure import TABLES, Asked, configure, tables_of
+from .settings import FREE
+
+
+def resumed(
+    path: Path, before: dict[str, Any], family: str | None, told: dict[str, Any], given: dict[str, Any],
+    top: dict[str, Any],
+) -> Asked:  # fmt: skip
+    """What was asked `before`, with what may change of what a file (`told`) and single settings say now."""
+    before, named = tables_of(before), family or told.get("family")
+    if named is not None and member(named).name != before["family"]:
+        raise Error(f"is a run of {before['family']}, not of {named}", where=path, fix="choose another --out")
+    fix = "leave it out, or begin a new run; free to change: " + ", ".join(FREE)
+    for key in ("recipe", "preset", "init"):
+        now = told.get(key) if top[key] is None else str(top[key])
+        if now is not None and now != before.get(key):
+            what = f"{key} {before[key]}" if before.get(key) else f"no {key}"
+            raise Error(f"is a run with {what}, not {now}", where=path, fix=fix)
+    may = ("data.source", *(f"train.{name}" for name in FREE))  # text may have moved: its fingerprint tells
+    free = {t: {k: v for k, v in told[t].items() if f"{t}.{k}" in may} for t in TABLES}
+    asked = configure(before["family"], over(before, free), {k: v for k, v in given.items() if k in may})
+    done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
+    if done > asked.train.steps:
+        what = f"{done:,} steps are done, more than {asked.train.steps:,}"
+        raise Error(what, where=path, fix=f"--train.steps {done} or more")
+    kept, now = asked.table(), configure(before["family"], over(before, told), given).table()
+    for name in TABLES:
+        for key in now[name]:
+            if key not in kept[name] or now[name][key] != kept[name][key]:
+                raise Error(f"{name}.{key} cannot change in a run that goes on", where=path, fix=fix)
+    return asked
+
+
+def over(before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a run under those of a file."""
+    return {**before, **{name: {**before[name], **told[name]} for name in TABLES}}
