@@ -20,10 +20,10 @@ ROWS = [("the cat sat on the mat", "the dog sat", "0"), ("안녕하세요 여러
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """A classifier, a tagger and a model of numbers, as they are before training."""
+    """A classifier, a tagger, a model of numbers and one of answers, as they are before training."""
     folder, tokenizer = tmp_path_factory.mktemp("models"), trainers.train("bert", LINES, 280)
     for name, head, labels in (("classify", "classify", ["bad", "good"]), ("tag", "tag", ["O", "B"]),
-                               ("regress", "classify", ["score"])):  # fmt: skip
+                               ("regress", "classify", ["score"]), ("answer", "answer", None)):  # fmt: skip
         f = formers.build("bert", head=head, labels=labels, vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32)
         f.tokenizer = tokenizer
         formers.save(f, folder / name)
@@ -118,6 +118,18 @@ def test_words_of_conll_files_and_lists(models, files, capsys):
     rows = said(capsys, "tag", models / "tag", "--file", files / "one.tsv")
     assert [" ".join(w["word"] for w in row) for row in rows] == [a for a, _, _ in ROWS]
     assert "which column" in run(capsys, "tag", models / "tag", "--file", files / "two.tsv")[2]
+
+
+def test_a_context_is_no_set_of_questions(models, files, capsys):
+    asked = {"id": "7", "question": "Who?", "answers": [{"text": "cat", "answer_start": 4}]}
+    squad = {"version": "x", "data": [{"title": "t", "paragraphs": [{"context": "the cat", "qas": [asked]}]}]}
+    (files / "squad.json").write_text(json.dumps(squad))
+    (files / "book.csv").write_text("text,year\nthe cat,1\nsat,2\n")
+    code, out, err = run(capsys, "answer", models / "answer", "Who?", "--file", files / "squad.json")
+    assert (code, out, "holds questions with contexts of their own" in err) == (2, "", True)
+    found = said(capsys, "answer", models / "answer", "Who?", "--file", files / "book.csv")
+    want = formers.load(models / "answer").answer("Who?", "the cat\nsat")
+    assert (found[0]["start"], found[0]["text"]) == (want.start, want.text)
 
 
 def test_words_on_a_terminal_and_json_by_a_pipe(models, capsys, monkeypatch):

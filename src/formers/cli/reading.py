@@ -50,11 +50,16 @@ def piped(encoding: str) -> str:
 def whole(file: Path, reading: Reading) -> str:
     """A text file or a pipe as it is, so that places count in it; of a table, the texts of its column."""
     from ..data.readers import text
+    from ..tasks.records import read_table
 
     if str(file) == "-":
         return piped(reading.encoding)
-    path = plain(file)
-    return text(path, reading.encoding) if path else "\n".join(lines(file, reading))
+    if path := plain(file):
+        return text(path, reading.encoding)
+    if reading.column is None and "context" in read_table(file, None, reading.skip, reading.encoding).names:
+        fix = "formers evaluate judges a model by them; of one context give the text, or --column context"
+        raise Error("holds questions with contexts of their own", where=file, fix=fix)
+    return "\n".join(lines(file, reading))
 
 
 def paired(texts: Iterable[Any]) -> list[Any]:
