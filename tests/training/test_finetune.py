@@ -378,6 +378,14 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
     assert again.head == "mlm"
     assert again.tokenizer.fingerprint == formers.load(checkpoint).tokenizer.fingerprint
     assert (tmp_path / "run" / "report.html").is_file()
+    config = {"train": {"lr": 1e-3, "steps": 3}, "objective": {"rate": 0.3}}  # what a file says is not computed
+    for resume in (False, True):
+        told = formers.finetune(
+            checkpoint, file, task="lm", length=16, config=config, out=tmp_path / "told", resume=resume
+        )
+        asked = json.loads((told.folder / "run.json").read_text(encoding="utf-8"))["asked"]
+        assert [asked["train"]["lr"], asked["train"]["steps"], asked["objective"]["rate"]] == [1e-3, 3, 0.3]
+        assert asked["train"]["length"] == 16
     done = formers.finetune(None, file, out=tmp_path / "run", resume=True)
     assert done.valid["perplexity"] == pytest.approx(run.valid["perplexity"])
     with pytest.raises(Error, match="has nothing to go on with"):

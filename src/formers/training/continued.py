@@ -18,7 +18,7 @@ from ..objectives.choose import WITHOUT_PAIRS
 from ..registry import member
 from ..tasks.task import window
 from ..text.tokenizer import Tokenizer
-from .configure import configure
+from .configure import configure, tables_of
 from .evaluate import Score
 from .learner import family_of
 from .material import material
@@ -54,7 +54,7 @@ def continued(
         held, plain["data.held"] = None, [str(held)]
     if resume and out is not None and (Path(out) / "run.json").is_file():
         same_text(Path(out), {k: v for k, v in single.items() if k in TUNED}, {}, "leave it out")
-        return pretrain(None, text, out=out, resume=True, held=held, overrides=plain, **how)
+        return pretrain(None, text, out=out, config=config, resume=True, held=held, overrides=plain, **how)
     if model is None or text is None:
         raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
     family, source, named = find(str(model))
@@ -66,6 +66,8 @@ def continued(
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
     path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
     settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"])
+    told = tables_of(config)
+    settings = {key: value for key, value in settings.items() if (where := key.split("."))[1] not in told[where[0]]}
     return pretrain(
         family_of(source), text, out=path, config=config, init=source, held=held, overrides={**settings, **plain},
         tokenizer=tokenizer, **how,
@@ -98,7 +100,7 @@ def schedule(
     settings = {
         "train.length": length, "train.tokens": tokens, "train.steps": steps,
         "train.warmup": round(told["warm"] * steps), "train.check": check, "train.save": check, "train.lr": lr,
-        "train.schedule": "linear", **({} if config is not None else own(former)),
+        "train.schedule": "linear", **own(former),
     }  # fmt: skip
     return settings, tokenizer
 
