@@ -56,10 +56,11 @@ def whole(file: Path, reading: Reading) -> str:
         return piped(reading.encoding)
     if path := plain(file):
         return text(path, reading.encoding)
-    if reading.column is None and "context" in read_table(file, None, reading.skip, reading.encoding).names:
+    table = read_table(file, None, reading.skip, reading.encoding)
+    if reading.column is None and "context" in table.names:
         fix = "formers evaluate judges a model by them; of one context give the text, or --column context"
         raise Error("holds questions with contexts of their own", where=file, fix=fix)
-    return "\n".join(lines(file, reading))
+    return "\n".join(of_texts(table, reading, pairs=False)[0])
 
 
 def paired(texts: Iterable[Any]) -> list[Any]:
@@ -97,7 +98,7 @@ def items(file: Path, reading: Reading, words: bool = False) -> tuple[list[Any],
     from ..tasks.records import conll, read_table
 
     if str(file) == "-" or (not conll(file) and form(find(file)[0]) in TEXT):
-        return list(lines(file, reading)), ""
+        return lines(file, reading), ""
     table = read_table(file, None, reading.skip, reading.encoding)
     return of_words(table, reading) if words else of_texts(table, reading, pairs=True)
 

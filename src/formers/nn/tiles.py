@@ -70,7 +70,7 @@ def kept_away() -> bool:
 
 
 def safe() -> bool:
-    """oneDNN may multiply small numbers: the tiles work, or it keeps away from them."""
+    """oneDNN may multiply bf16 and 8 bits: the tiles work, or it keeps away from them."""
     return not announced() or not crashes() or kept_away()
 
 

@@ -50,6 +50,7 @@ OBJECTIVES = {
     "unit_pairs": Choice(UnitPairs, "hidden units, and whether the second text follows the first (ERNIE)"),
     "dialogue": Choice(Dialogue, "hidden units, and whether a conversation is real (ERNIE)"),
 }
+# What is left of an objective of pairs where no text follows another.
 WITHOUT_PAIRS = {"nsp": "masked", "sop": "ngrams", "unit_pairs": "units", "dialogue": "units"}
 GIVEN = {"length", "vocab", "mask", "special", "words", "sentinels", "spelling", "sep", "cls", "end", "frame"}
 

@@ -10,7 +10,8 @@ import numpy as np
 
 from ..errors import Error
 from ..text import chars
-from ..text.tokenizer import Frame, Offsets, Tokenizer
+from ..text.offsets import Offsets
+from ..text.tokenizer import Frame, Tokenizer
 from ..text.words import WORD
 from .task import Task
 

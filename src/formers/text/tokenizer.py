@@ -6,11 +6,9 @@ import base64
 import bisect
 import functools
 import hashlib
-import itertools
 import json
 import operator
 import re
-import unicodedata
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,10 +25,10 @@ from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
 from .joints import JOINT, marked
 from .normalise import normalise
+from .offsets import Offsets, offsets
 from .variants import variant
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
-Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
 SCAN = 1 << 20  # steps of a search that costs less than all offsets as Python's tuples
 END = operator.itemgetter(1)
 VOWELS = "".join(map(chr, range(0x1161, 0x1176)))  # every syllable of decomposed Hangul has one of them
@@ -142,8 +140,8 @@ class Tokenizer:
             if origins is None and len(made) * len(wanted) < SCAN:  # the library looks through all tokens for each
                 found = [made.char_to_token(at) for at in wanted]
             if found is None or None in found:
-                reach = offsets(made, origins, text)
-                found = [bisect.bisect_right(reach, at, 0, max(0, len(reach) - 1), key=END) for at in wanted]
+                spans = offsets(made, origins, text)
+                found = [bisect.bisect_right(spans, at, 0, max(0, len(spans) - 1), key=END) for at in wanted]
             rows.append((made.ids, found))
         return rows
 
@@ -346,31 +344,6 @@ class Tokenizer:
         Path(path).write_text(self.text, encoding="utf-8")
         if self.target is not None:
             self.target.save(Path(path).with_suffix(".target.json"))
-
-
-def offsets(made: Any, origins: list[int] | None, text: str) -> Offsets:
-    """Where the tokens of an encoding stand in the text as it came."""
-    found: Offsets = made.offsets
-    if origins is not None:
-        found = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in found]
-    if unicodedata.is_normalized("NFC", text):
-        return found
-    whole: Offsets = []
-    for place, (begin, end) in enumerate(found):
-        after = (a for a, _ in itertools.islice(found, place + 1, None) if a >= end)  # others share its characters
-        whole.append((begin, reach(text, end, next(after, len(text)))) if end > begin else (begin, end))
-    return whole
-
-
-def reach(text: str, end: int, most: int) -> int:
-    """The end of a token, behind what is one character with its last one: marks, and the rest of a decomposed syllable,
-    which the library leaves out; `most` is where the next token begins."""
-    last, size = end - 1, len(unicodedata.normalize("NFC", text[end - 1 : end]))
-    while end < most and len(unicodedata.normalize("NFC", text[last : end + 1])) == size:
-        end += 1
-    while end < most and unicodedata.combining(text[end]):
-        end += 1
-    return end
 
 
 def guarded(call: Any, where: object = None) -> Any:

@@ -118,7 +118,7 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
 
 def tables_of(file: Any) -> dict[str, Any]:
     """What a file says, or a table of the same: all of TABLES, and those of TOP that it names."""
-    told = dict(file) if isinstance(file, Mapping) else read(Path(file)) if file is not None else {}
+    told = read(file)
     where = None if file is None or isinstance(file, Mapping) else file
     for key in told:
         if key not in (*TABLES, *TOP):
@@ -171,6 +171,12 @@ def sized(asked: Asked, **more: Any) -> Any:
     return config
 
 
+def by_dots(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """{"model": {"layers": 4}} → {"model.layers": 4}; what is no table is left out."""
+    some = ((table, values) for table, values in tables.items() if isinstance(values, Mapping))
+    return {f"{table}.{name}": value for table, values in some for name, value in values.items()}
+
+
 def dotted(values: Mapping[str, Any], known: tuple[str, ...] = TABLES) -> dict[str, dict[str, Any]]:
     """{"model.layers": 4} → {"model": {"layers": 4}}; text is read as YAML is."""
     tables: dict[str, dict[str, Any]] = {}
@@ -198,8 +204,11 @@ def worded(text: str) -> Any:
     return value
 
 
-def read(path: Path) -> dict[str, Any]:
-    """A run's file."""
+def read(file: Any) -> dict[str, Any]:
+    """A run's file; a table of the same is taken as it is, and None is an empty one."""
+    if file is None or isinstance(file, Mapping):
+        return dict(file or {})
+    path = Path(file)
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -18,7 +18,7 @@ from ..objectives.choose import WITHOUT_PAIRS
 from ..registry import member
 from ..tasks.task import window
 from ..text.tokenizer import Tokenizer
-from .configure import configure, tables_of
+from .configure import by_dots, configure, read
 from .evaluate import Score
 from .learner import family_of
 from .material import material
@@ -66,8 +66,7 @@ def continued(
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
     path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
     settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"])
-    told = tables_of(config)
-    settings = {key: value for key, value in settings.items() if (where := key.split("."))[1] not in told[where[0]]}
+    settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
     return pretrain(
         family_of(source), text, out=path, config=config, init=source, held=held, overrides={**settings, **plain},
         tokenizer=tokenizer, **how,

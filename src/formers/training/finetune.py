@@ -18,6 +18,7 @@ from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
 from ..tasks.records import divided
+from .configure import by_dots, read
 from .continued import continued, is_text, measures, same_text
 from .distributed import company, together
 from .freedom import settled
@@ -30,7 +31,7 @@ from .pretrain import finish, fresh
 from .report import report
 from .runs import Folder, drive, number
 from .settings import FREE
-from .tuning import TABLES, Data, Tune, Wanted, configure, find, read
+from .tuning import TABLES, Data, Tune, Wanted, configure, find
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,10 @@ def finetune(
 
         def begin() -> tuple[Path, Any, Wanted, dict[str, Examples]]:
             path = None if out is None else Path(out)
-            before = begun(path, resume, {**filed(config), **given})
-            told = given if before is None else {**filed(config), **given}
-            wanted, parts = understood(model, task, sources, columns, config, told, before, path)
+            told = {**by_dots(read(config)), **given}
+            before = begun(path, resume, told)
+            now = given if before is None else told
+            wanted, parts = understood(model, task, sources, columns, config, now, before, path)
             path = path or fresh(f"{wanted.family}-{wanted.task}")
             stack.enter_context(Folder(path).held())
             return path, before, wanted, parts
@@ -138,12 +140,6 @@ def single(
     return given | dict(overrides or {})
 
 
-def filed(config: Any) -> dict[str, Any]:
-    """The settings of a file under dotted names."""
-    told = config if isinstance(config, Mapping) else {} if config is None else read(Path(config))
-    return {f"{table}.{name}": value for table in TABLES for name, value in (told.get(table) or {}).items()}
-
-
 def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str, Any] | None:
     """What run.json says of a run that goes on."""
     if path is None or not (path / "run.json").is_file():
@@ -156,7 +152,7 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     may = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in FREE), "tune.patience"}
     for key in sorted(set(given) - may):
         table, _, name = key.partition(".")
-        if asked.get(table, {}).get(name) != json.loads(json.dumps(now.get(table, {}).get(name))):
+        if asked.get(table, {}).get(name) != now.get(table, {}).get(name):
             raise Error(f"{key} cannot change in a run that goes on", where=path, fix="leave it out")
     return about
 

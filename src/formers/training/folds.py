@@ -150,9 +150,7 @@ def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
 
 def first_seed(overrides: Mapping[str, Any], how: Mapping[str, Any]) -> int:
     """The seed that was given, wherever it was; 0 if none was."""
-    file = how.get("config")
-    told = file if isinstance(file, Mapping) else {} if file is None else read(Path(file))
-    tables = [(table.get("train") or {}).get("seed") for table in (how, told)]
+    tables = [(table.get("train") or {}).get("seed") for table in (how, read(how.get("config")))]
     found = [overrides.get("train.seed"), how.get("seed"), *tables]
     return next((coerce(seed, int, "train.seed") for seed in found if seed is not None), 0)
 

@@ -182,7 +182,7 @@ def configure(
     family: str, source: str | None, named: str | None, task: str, file: Any, overrides: Mapping[str, Any]
 ) -> Wanted:
     """Merge and check; `file` is a path or a table, `overrides` are dotted ({"tune.epochs": 5})."""
-    told = dict(file) if isinstance(file, Mapping) else read(Path(file)) if file is not None else {}
+    told = read(file)
     for key in told:
         if key not in (*TABLES, "family", "source", "preset", "task"):
             raise Error(f"unknown setting {key!r}", where=None if isinstance(file, Mapping) else file,
