@@ -66,6 +66,7 @@ class Family:
     init: Callable[[Any], Mapping[str, Any]]  # name pattern → standard deviation (nn/init.py)
     presets: Mapping[str, Mapping[str, Any]]
     segments: bool = False  # it reads segments beside the tokens
+    norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     tokenizer: str = ""  # the kind that its papers use: a name in text/trainers.py
     objective: str = ""  # its own pretraining objective: a name in objectives/choose.py
     hf: Format | None = None

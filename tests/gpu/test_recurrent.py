@@ -45,6 +45,7 @@ def test_as_on_a_cpu(name, dtype, monkeypatch):
         assert error < (1e-4 if dtype == torch.float32 else 0.2), error
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")  # torch's advice on speed; these tests want fp32
 @pytest.mark.parametrize("name", ["additive", "gnmt", "textcnn"])
 def test_compiled(name):
     torch._dynamo.reset()

@@ -46,7 +46,7 @@ class Recorded:
         self.given, self.kept = [one.clone() for one in given], kept
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
                 self.found = run(*self.given)
         except torch.OutOfMemoryError:
             raise

@@ -163,7 +163,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ALBERTConfig, ALBERT, heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    segments=True, tokenizer="unigram", objective="sop",
+    segments=True, tokenizer="unigram", objective="sop", norm_order="post",
     hf=Format("albert", {
         "AlbertModel": "none", "AlbertForPreTraining": "pretraining", "AlbertForMaskedLM": "mlm",
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",

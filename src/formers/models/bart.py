@@ -230,6 +230,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     BARTConfig, BART, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
-    tokenizer="bpe", objective="denoise",
+    tokenizer="bpe", objective="denoise", norm_order="post",
     hf=Format("bart", classes("Bart"), HF_CONFIG, keys, adjust, architecture("Bart")),
 )  # fmt: skip

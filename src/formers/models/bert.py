@@ -184,7 +184,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS, segments=True,
-    tokenizer="wordpiece", objective="nsp",
+    tokenizer="wordpiece", objective="nsp", norm_order="post",
     hf=Format("bert", {
         "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",
         "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",

@@ -66,7 +66,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ERNIEConfig, ERNIE, bert.heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    segments=True, tokenizer="wordpiece", objective="units",
+    segments=True, tokenizer="wordpiece", objective="units", norm_order="post",
     hf=Format("ernie", {
         "ErnieModel": "none", "ErnieForPreTraining": "pretraining", "ErnieForMaskedLM": "mlm", "ErnieForCausalLM": "lm",
         "ErnieForNextSentencePrediction": "nsp", "ErnieForSequenceClassification": "classify",

@@ -153,7 +153,7 @@ PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
 
 FAMILY = Family(
     GPTConfig, GPT, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
-    tokenizer="bpe", objective="causal",
+    tokenizer="bpe", objective="causal", norm_order="post",
     hf=Format("openai-gpt", {
         "OpenAIGPTModel": "none", "OpenAIGPTLMHeadModel": "lm", "OpenAIGPTDoubleHeadsModel": "double",
         "OpenAIGPTForSequenceClassification": "classify",

@@ -100,7 +100,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, heads, pretraining="mlm", counted="mlm", init=bert.init, presets=PRESETS, segments=True,
-    tokenizer="bpe", objective="masked",
+    tokenizer="bpe", objective="masked", norm_order="post",
     hf=Format("roberta", {
         "RobertaModel": "none", "RobertaForMaskedLM": "mlm", "RobertaForCausalLM": "lm",
         "RobertaForSequenceClassification": "classify", "RobertaForTokenClassification": "tag",

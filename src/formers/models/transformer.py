@@ -155,7 +155,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     TransformerConfig, Transformer, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="bpe", objective="seq2seq",
+    tokenizer="bpe", objective="seq2seq", norm_order="post",
     hf=Format("marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, keys,
               adjust, architecture),
 )  # fmt: skip

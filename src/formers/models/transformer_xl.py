@@ -235,7 +235,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="bpe", objective="causal",
+    tokenizer="bpe", objective="causal", norm_order="post",
     hf=Format("transfo-xl", {
         "TransfoXLModel": "none", "TransfoXLLMHeadModel": "lm", "TransfoXLForSequenceClassification": "classify",
     }, HF_CONFIG, keys),

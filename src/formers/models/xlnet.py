@@ -272,7 +272,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     XLNetConfig, XLNet, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS, segments=True,
-    tokenizer="unigram", objective="permutation",
+    tokenizer="unigram", objective="permutation", norm_order="post",
     hf=Format("xlnet", {
         "XLNetModel": "none", "XLNetLMHeadModel": "lm", "XLNetForSequenceClassification": "classify",
         "XLNetForTokenClassification": "tag", "XLNetForMultipleChoice": "choose",

@@ -124,6 +124,20 @@ class Stack(nn.ModuleList):
         return x
 
 
+@torch.no_grad()
+def scale_residual_branches(model: nn.Module, factor: float) -> None:
+    """Multiply the last matrix of every residual branch of the post-norm blocks by a factor, in place.
+
+    A deep post-norm stack whose branches begin as strong as its input forgets the input within a few layers, and then
+    learns nothing but token frequencies (Liu et al. 2020, arXiv:2004.08249; Wang et al. 2022, arXiv:2203.00555).
+    """
+    for block in model.modules():
+        if isinstance(block, Block) and block.order == "post":
+            for branch in (block.attn.o, block.cross and block.cross.o, getattr(block.ff, "down", None)):
+                if branch:
+                    branch.weight.mul_(factor)
+
+
 def stepwise(module: nn.Module, sight: Sight) -> bool:
     """Whether this is a step of one token in each row, for reading alone, on a GPU, where nobody looks on."""
     still = not module.training and not torch.is_grad_enabled() and sight.probe is None and sight.recall is None

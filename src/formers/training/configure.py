@@ -98,7 +98,7 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
     name = top.get("recipe") or "quick"
     single = dotted(overrides or {})
     given = {**told["model"], **single.get("model", {})}
-    base = recipe(found.name, name, {**sizes, **given} if top.get("preset") or name == "paper" else None)
+    base = recipe(found.name, name, sizes if top.get("preset") else None, given)
     model = base.model if top.get("init") is None else {}  # a checkpoint has its own sizes
     layers: list[dict[str, Any]] = [
         {"data": {"pieces": base.pieces}, "model": model, "objective": base.objective, "train": base.train},

@@ -17,6 +17,7 @@ from ..data.store import Store
 from ..errors import Error
 from ..former import Former, build, count
 from ..interop.directory import load
+from ..nn.block import scale_residual_branches
 from ..nn.memory import Memory
 from ..nn.projected import State
 from ..objectives.choose import OBJECTIVES, objective, settings
@@ -128,6 +129,7 @@ def former(asked: Asked, tokenizer: Tokenizer, goal: Any, say: Callable[[str], N
         return adopt(load(asked.init, head=head), tokenizer, asked, say)
     config = sized(asked, **ids(tokenizer, goal))
     made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
+    scale_residual_branches(made.model, asked.train.residual_init)
     made.tokenizer = tokenizer
     return made
 

@@ -28,7 +28,7 @@ class Recipe:
 
 # Sizes for two CPU cores and a few minutes; a model takes those that it has a setting for. Small models learn late, and
 # then all at once: the rate stays high for long.
-SMALL = {
+SMALL: dict[str, Any] = {
     "dim": 128, "layers": 3, "heads": 4, "ff": 512, "context": 64, "embed": 128, "init": 0.05, "head_dim": 32,
     "rotary": 16, "window": 32, "experts": 4, "sparse": 2, "cutoffs": (), "char_dim": 8, "cell": 256, "memory": 64,
     "dropout": 0.0, "attention_dropout": 0.0, "embed_dropout": 0.0,
@@ -110,20 +110,87 @@ PAPER: dict[str, dict[str, Any]] = {
 GOALS = {"transformer": {"smoothing": 0.1}}  # what a paper asks of the objective beside its defaults (§5.4)
 
 
-def recipe(family: str, name: str = "quick", sizes: Mapping[str, Any] | None = None) -> Recipe:
-    """A family's recipe by name; `sizes` are the model's settings, if they are not left to the recipe."""
-    found = member(family)
+def recipe(
+    family: str, name: str = "quick", sizes: Mapping[str, Any] | None = None, given: Mapping[str, Any] | None = None
+) -> Recipe:
+    """A family's recipe by name, for a model of any size.
+
+    `sizes` are those of a preset, if one was named; `given` are the model's settings that the caller chose. What they
+    leave open follows from them, and so do the learning rate, the warm-up and the initial weights.
+    """
+    found, given = member(family), given or {}
     if not found.family.objective:
         raise Error(f"{found.name} is not pretrained", fix="formers finetune trains it from scratch on a task")
     if name == "paper":
-        train, goal = scaled(PAPER[found.name], share(found.family.config, sizes or {})), GOALS.get(found.name, {})
-        return Recipe(32_000, train, dict(sizes or {}), dict(goal))
+        sizes = {**(sizes or {}), **given}
+        train, goal = scaled(PAPER[found.name], share(found.family.config, sizes)), GOALS.get(found.name, {})
+        return Recipe(32_000, train, dict(sizes), dict(goal))
     if name != "quick":
         raise Error(f"there is no recipe {name!r}", fix=suggest(name, ("quick", "paper")))
     model, train = OWN.get(found.name, ({}, {}))
     known = {f.name for f in dataclasses.fields(found.family.config)}
-    own = {key: value for key, value in {**SMALL, **model}.items() if key in known}
-    return Recipe(1024, {**QUICK, **train}, own if sizes is None else dict(sizes))
+    small = {key: value for key, value in {**SMALL, **model}.items() if key in known}
+    own = fit_sizes(small, given) if sizes is None else dict(sizes)
+    train = scale_training({**QUICK, **train}, {**own, **given}, found.family)
+    return Recipe(1024, train, own)
+
+
+def fit_sizes(small: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The small model's sizes, made to fit a width or a number of heads that the caller chose.
+
+    Widths grow with `dim`, heads are 64 wide from dim 256 on, and weights begin smaller as 1/√dim.
+    """
+    own, dim = dict(small), given.get("dim", small.get("dim"))
+    if not is_count(dim) or not is_count(given.get("heads", 1)):
+        return own  # the configuration says what is wrong with it
+    wider = dim / small["dim"]
+    for key in ("ff", "cell", "embed"):
+        if is_count(own.get(key)):  # a seq2seq's cell is a name
+            own[key] = max(1, round(own[key] * wider))
+    if "init" in own and own["init"] < 0.1:  # T5's is a factor on 1/√fan_in already
+        own["init"] = round(own["init"] * wider**-0.5, 4)
+    if "heads" in own:
+        most = max(own["heads"], dim // 64)
+        heads = given.get("heads") or next(n for n in range(most, 0, -1) if dim % n == 0)
+        own["heads"] = heads
+        if "head_dim" in own and dim % heads == 0:
+            own["head_dim"] = dim // heads
+        if "rotary" in own and dim % heads == 0:
+            own["rotary"] = max(2, dim // heads // 4 * 2)
+    return own
+
+
+def is_count(value: Any) -> bool:
+    """True for a positive whole number."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: Any) -> dict[str, Any]:
+    """The training settings of a small model for one that is deeper or wider; the small ones keep theirs.
+
+    Found by runs of all families at 2 to 24 layers and widths of 128 to 768 (benchmarks/RESULTS.md). A block with its
+    norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
+    GPT-2 (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies.
+    """
+    made, (layers, dim) = dict(train), (model.get("layers", 1), model.get("dim", 1))
+    if not is_count(layers) or not is_count(dim):
+        return made
+    deeper, wider = max(1.0, layers / SMALL["layers"]), max(1.0, dim / SMALL["dim"])
+    post = has_post_norm(family, model)
+    if train.get("optimizer") == "rms-adamw":  # its rate is relative to the weights
+        rate = deeper**-0.5
+    else:
+        rate = deeper**-0.5 / wider if post else deeper**-0.25 * wider**-0.5
+    made["lr"] = float(f"{train['lr'] * rate:.2g}") if rate < 1 else train["lr"]
+    made["warmup"] = max(train["warmup"], min(train["steps"] // 5, round(train["warmup"] * deeper)))
+    if post and deeper > 1:
+        made["residual_init"] = round((2 * layers) ** -0.5, 4)
+    return made
+
+
+def has_post_norm(family: Any, model: Mapping[str, Any]) -> bool:
+    """True for a family whose blocks have their norms after the sums; `model` may choose that itself."""
+    return bool((model.get("order") or family.norm_order) == "post")
 
 
 def share(config: type, sizes: Mapping[str, Any]) -> float:

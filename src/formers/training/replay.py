@@ -14,6 +14,7 @@ from ..batch import Batch
 from ..errors import Error
 
 NEVER = 2**62  # steps until one is recorded
+CAPTURE = "thread_local"  # the loader's thread goes on pinning memory meanwhile, which "global" forbids and fails on
 
 
 class Replay:
@@ -38,7 +39,7 @@ class Replay:
         else:
             self.batch = own(batch)
             self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, capture_error_mode=CAPTURE):
                 self.value = self.run(self.batch)
         self.graph.replay()
         return self.value

@@ -43,6 +43,7 @@ class Train:
     checkpointing: bool = False  # compute activations twice, to save memory
     deterministic: bool = False  # the same bits in every run, on a GPU too; slower
     parallel: Parallel = "copies"  # each process has a copy of the model (DDP), a part (FSDP2), or some experts
+    residual_init: float = 1.0  # a factor on what each residual branch of a post-norm block begins with
     ema: float = 0.0  # keep a moving average of the weights with this rate; 0: none
     seed: int = 0
     workers: int = 0  # processes that make batches
@@ -62,7 +63,7 @@ class Train:
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SHAPES)):
             if getattr(self, name) not in known:
                 raise Error(f"there is no {name} {getattr(self, name)!r}", fix=suggest(getattr(self, name), known))
-        for name in ("lr", "decay", "clip", "spike", "eps"):
+        for name in ("lr", "decay", "clip", "spike", "eps", "residual_init"):
             if not getattr(self, name) >= 0:
                 raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"set train.{name}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
