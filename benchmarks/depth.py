@@ -1,5 +1,5 @@
-"""Do the default recipes learn at any size? `formers pretrain FAMILY` with nothing but layers and width given: how far the
-validation loss falls below that of token frequencies alone (the unigram).
+"""Do the default recipes learn at any size? `formers pretrain FAMILY` with nothing but layers and width given: how far
+the validation loss falls below that of token frequencies alone (the unigram).
 
     python -m benchmarks.depth --layers 2 6 12 24 --dims 128 768 --steps 400
     python -m benchmarks.depth bert gpt2 --layers 2 --dims 128 --steps 20 --processes 1
@@ -34,14 +34,20 @@ def load_texts(family: str) -> list[str]:
     data = Path(os.environ["FORMERS_DATA"])
     if family in PAIRS:
         file = data / "translate" / "multi30k.train.en-de.tsv.xz"
-        return [row for row in lzma.open(file, "rt", encoding="utf-8").read().split("\n")[1:ROWS] if "\t" in row]
-    text = lzma.open(data / "lm" / "wikitext2.train.txt.xz", "rt", encoding="utf-8").read()[:CHARACTERS]
+        return [row for row in read_packed(file).split("\n")[1:ROWS] if "\t" in row]
+    text = read_packed(data / "lm" / "wikitext2.train.txt.xz")[:CHARACTERS]
     articles: list[list[str]] = [[]]
     for line in text.split("\n"):
         if line.startswith(" = ") and not line.startswith(" = ="):
             articles.append([])
         articles[-1].append(line)
     return ["\n".join(lines) for lines in articles if any(lines)]
+
+
+def read_packed(file: Path) -> str:
+    """The text of an xz file."""
+    with lzma.open(file, "rt", encoding="utf-8") as stream:
+        return stream.read()
 
 
 def train_one(job: Job) -> dict[str, Any]:
@@ -52,14 +58,20 @@ def train_one(job: Job) -> dict[str, Any]:
     import formers
 
     torch.set_num_threads(1)
-    torch.nn.Module.compile = lambda self, **how: None  # type: ignore[method-assign,assignment]  # graphs, no compiling
+    torch.nn.Module.compile = lambda self, **how: None  # graphs, no compiling
     began = time.perf_counter()
     memory = Path("/dev/shm")
     out = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
     train: dict[str, Any] = {"save": 10**6, "last": 1, "best": 0, "samples": 0, "check": 100, "workers": 1}
     train |= {"steps": steps, "warmup": steps // 4} if steps else {}
     row: dict[str, Any] = {"family": family, "layers": layers, "dim": dim, **more}
-    overrides = {"model.layers": layers, "model.dim": dim, "data.looks": 6, **{f"train.{k}": v for k, v in train.items()}, **more}
+    overrides = {
+        "model.layers": layers,
+        "model.dim": dim,
+        "data.looks": 6,
+        **{f"train.{k}": v for k, v in train.items()},
+        **more,
+    }
     try:
         run = formers.pretrain(family, load_texts(family), out=out / "run", overrides=overrides)
         about = json.loads((out / "run" / "run.json").read_text(encoding="utf-8"))["asked"]["train"]

@@ -1,6 +1,6 @@
-"""Does the training loop itself have a part in a run that learns nothing? One BERT, the same token store, the same batches
-and the same settings, trained three ways: by `formers.pretrain`, by a plain loop over our model, and by a plain loop over
-transformers' model with our initial weights.
+"""Does the training loop itself have a part in a run that learns nothing? One BERT, the same token store, the same
+batches and the same settings, trained three ways: by `formers.pretrain`, by a plain loop over our model, and by a plain
+loop over transformers' model with our initial weights.
 
     formers prepare articles.jsonl --tokenizer TOKENIZER --out wiki        # and wiki-valid from other articles
     python -m benchmarks.plain_loop wiki wiki-valid --lr 4e-4 --seeds 0 1 2
@@ -28,8 +28,8 @@ import torch.nn.functional as F
 import formers
 from formers.data.loader import batches
 from formers.data.store import Store
-from formers.objectives.choose import objective
 from formers.interop.tokenizers import load_tokenizer
+from formers.objectives.choose import objective
 from formers.training.evaluate import unigram
 
 MODEL = {"dim": 512, "layers": 12, "heads": 8, "ff": 2048, "context": 128, "init": 0.02, "dropout": 0.0,
@@ -47,8 +47,10 @@ def settings(lr: float, steps: int, warmup: int, seed: int) -> dict[str, Any]:
 def by_formers(folders: list[str], train: dict[str, Any], size: dict[str, Any]) -> list[tuple[int, float]]:
     """`formers.pretrain` with its own loop."""
     with tempfile.TemporaryDirectory() as out:
-        run = formers.pretrain("bert", Store.open(folders[0]), tokenizer=load_tokenizer(folders[0]), out=Path(out) / "run", model=size, train=train,
-                               held=Store.open(folders[1]), data={"looks": 8})  # fmt: skip
+        run = formers.pretrain(
+            "bert", Store.open(folders[0]), held=Store.open(folders[1]), tokenizer=load_tokenizer(folders[0]),
+            out=Path(out) / "run", model=size, train=train, data={"looks": 8},
+        )  # fmt: skip
         return [(row["step"], row["held"]["mlm"]) for row in run.history if "held" in row]
 
 
@@ -99,7 +101,7 @@ def measure(forward: Any, looks: list[Any], device: str) -> float:
     return total / count
 
 
-class own_forward:  # noqa: N801
+class own_forward:
     """Our model: packed tokens in, logits of the masked places and of the pairs out."""
 
     def __init__(self, former: Any, device: str):
@@ -117,7 +119,7 @@ class own_forward:  # noqa: N801
         return self.call(batch)
 
 
-class transformers_forward:  # noqa: N801
+class transformers_forward:
     """transformers' BERT with the same initial weights, on padded rows of the same tokens."""
 
     def __init__(self, former: Any, device: str):
@@ -143,8 +145,9 @@ def one_run(job: tuple[str, list[str], dict[str, Any], dict[str, Any]]) -> dict[
     way, folders, train, size = job
     began = time.perf_counter()
     curve = WAYS[way](folders, train, size)
-    return {"way": way, "lr": train["lr"], "init": size["init"], "seed": train["seed"], "seconds": round(time.perf_counter() - began, 1),
-            "curve": [(step, round(loss, 4)) for step, loss in curve]}  # fmt: skip
+    row = {"way": way, "lr": train["lr"], "init": size["init"], "seed": train["seed"]}
+    seconds = round(time.perf_counter() - began, 1)
+    return {**row, "seconds": seconds, "curve": [(step, round(loss, 4)) for step, loss in curve]}
 
 
 def main() -> None:

@@ -530,11 +530,11 @@ def test_the_unigram_is_judged_by_the_same_places(tmp_path, family):
     found = material(family, asked.data, tmp_path / "data", TEXT)
     alone, first = Course(asked, found, World()), Course(asked, found, World(0, 2))
     assert len(first.looks()) < len(alone.looks()) == 5
-    assert first.unigram() == alone.unigram()
+    assert first.unigram == alone.unigram
     model = Frequencies(found.store, (2,) if family == "elmo" else ())
     pairs = [alone.held_goal.loss(model, batch.to(torch.device("cpu")))["lm"] for batch in alone.looks()]
     total, count = (float(sum(values)) for values in zip(*pairs, strict=True))
-    assert alone.unigram().loss == pytest.approx(total / count, rel=1e-5)
+    assert alone.unigram.loss == pytest.approx(total / count, rel=1e-5)
 
 
 def test_several_runs_on_one_page(tmp_path):

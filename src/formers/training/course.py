@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,7 @@ class Course:
         losses = [v for k, v in self.judged.all.items() if not k.endswith("/right") and k != "balance"]
         return {"loss": sum(losses) if losses else math.nan, **self.judged.all}
 
+    @cached_property
     def unigram(self) -> Score | None:
         """What token frequencies alone would give, on the same places, those of all processes."""
         if self.found.held is None or self.looks()[0].labels is None:

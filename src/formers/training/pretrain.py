@@ -26,8 +26,10 @@ from .configure import TABLES, Asked, configure, sized, tables_of
 from .course import Course, ready
 from .distributed import Shards, arranged, company, together
 from .evaluate import Score
+from .loop import Report
 from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, changed, material
+from .plateau import PlateauMonitor
 from .rehearsal import slowdown
 from .report import report
 from .resume import resumed
@@ -122,21 +124,49 @@ def pretrain(
         small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
         samples = Samples(run.former, small, found, path) if world.first else None
         meter = Meter(run.trainer, tell)
+        monitor = follow_progress(run, folder) if world.first and found.held is not None else None
+
+        def on_step(step: Report) -> None:
+            if monitor is not None:
+                monitor.note_step(step.losses)
+            meter(step)
+
         begun = drive(
-            run.trainer, run.source, folder, check=run.check if found.held is not None else None,
+            run.trainer, run.source, folder,
+            check=None if found.held is None else lambda: check_progress(run, monitor, say),
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
-            tell=meter,
+            tell=on_step,
         )  # fmt: skip
         if begun == asked.train.steps and found.held is not None:  # it had ended before, and is judged as it was then
             run.check()
         former, score, baseline = run.former, run.judged, None
         if world.first:
             former, best = finish(folder, run)
-            score, baseline = judged(folder, best, run) or score, run.unigram()
-            result(folder, run, best, score, baseline, meter)
+            score, baseline = judged(folder, best, run) or score, run.unigram
+            result(folder, run, best, score, baseline, meter, monitor.verdict if monitor else None)
             report(folder)
         world.close()
     return Run(path, former, score, baseline, time.perf_counter() - began)
+
+
+def follow_progress(run: Course, folder: Folder) -> PlateauMonitor:
+    """What notices that a run is stuck; it has heard what a resumed run has measured so far."""
+    asked, unigram = run.asked, run.unigram
+    model = dataclasses.asdict(run.former.config)
+    part = getattr(run.goals[-1], "part", "")
+    monitor = PlateauMonitor(asked.family, model, asked.train, None if unigram is None else unigram.loss, part)
+    monitor.replay(folder.history())
+    return monitor
+
+
+def check_progress(run: Course, monitor: PlateauMonitor | None, say: Callable[[str], None]) -> dict[str, float]:
+    """Evaluate, and say so where the run is stuck."""
+    seen = run.check()
+    if monitor is not None and run.judged is not None:
+        line = monitor.observe(run.trainer.step, run.judged.loss)
+        if line is not None:
+            say(line)
+    return seen
 
 
 def judged(folder: Folder, step: int, run: Course) -> Score | None:
@@ -148,11 +178,21 @@ def judged(folder: Folder, step: int, run: Course) -> Score | None:
     return Score.of(means, run.goals[-1])
 
 
-def result(folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None, meter: Meter) -> None:
+def result(
+    folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None, meter: Meter,
+    stuck: str | None = None,
+) -> None:  # fmt: skip
     """What came out of it, into run.json."""
     t = run.trainer
     share = meter.share(t.tokens / max(1e-9, t.seconds))
-    more = {"best": best, "parameters": count(run.former.model), "memory": memory(t.device), "share": round(share, 4)}
+    more: dict[str, Any] = {
+        "best": best,
+        "parameters": count(run.former.model),
+        "memory": memory(t.device),
+        "share": round(share, 4),
+    }
+    if stuck is not None:
+        more["stuck"] = stuck
     folder.describe({**folder.about(), "result": {"score": plain(score), "baseline": plain(baseline), **more}})
 
 

@@ -128,10 +128,10 @@ def recipe(
     if name != "quick":
         raise Error(f"there is no recipe {name!r}", fix=suggest(name, ("quick", "paper")))
     model, train = OWN.get(found.name, ({}, {}))
-    known = {f.name for f in dataclasses.fields(found.family.config)}
-    small = {key: value for key, value in {**SMALL, **model}.items() if key in known}
+    published = {f.name: f.default for f in dataclasses.fields(found.family.config)}
+    small = {key: value for key, value in {**SMALL, **model}.items() if key in published}
     own = fit_sizes(small, given) if sizes is None else dict(sizes)
-    train = scale_training({**QUICK, **train}, {**own, **given}, found.family)
+    train = scale_training({**QUICK, **train}, {**published, **own, **given}, found.family)
     return Recipe(1024, train, own)
 
 

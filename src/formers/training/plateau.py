@@ -1,0 +1,119 @@
+"""Notices a pretraining run that learns nothing, or no longer learns, and says what usually helps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..registry import member
+from .recipes import has_post_norm, recipe
+from .settings import Train
+
+NEAR = 0.05  # of the unigram's loss: a model within that of it has learned little but token frequencies
+STILL = 0.01  # of the unigram's loss: a validation loss that fell by less has stopped falling
+WORSE = 0.01  # of the best validation loss: a loss that much above it counts as worse
+EVALUATIONS = 3  # over so many evaluations a loss has stopped falling
+PATIENCE = 0.2  # of the run's steps without a new best, and at least 5 evaluations
+
+
+@dataclass
+class PlateauMonitor:
+    """Follows the validation loss of a run; `observe` gives one line for the user when the run is stuck.
+
+    A run is stuck at the unigram when its warm-up is over and its validation loss, still near that of token
+    frequencies alone, has stopped falling. Later it is compared with its own best. Each is said once.
+    """
+
+    family: str
+    model: Mapping[str, Any]  # the model's settings
+    train: Train
+    unigram: float | None  # the loss of token frequencies alone; None where an objective has none
+    part: str  # the name of the loss that is compared
+    evaluations: list[tuple[int, float, float]] = field(default_factory=list)  # step, validation loss, training loss
+    training: float = float("nan")  # a running mean
+    said: dict[str, str] = field(default_factory=dict)  # what was found → the line
+
+    def replay(self, history: Iterable[Mapping[str, Any]]) -> None:
+        """Take over what metrics.jsonl holds of a run that is resumed, without saying it again."""
+        for row in history:
+            if "losses" in row:
+                self.note_step(row["losses"])
+            elif (loss := row.get("held", {}).get(self.part)) is not None:
+                self.observe(row["step"], loss)
+
+    def note_step(self, losses: Mapping[str, Any]) -> None:
+        """Follow the training loss; losses that are not finite are passed over."""
+        loss = losses.get(self.part)
+        if loss is not None and loss == loss:
+            self.training = loss if self.training != self.training else 0.95 * self.training + 0.05 * loss
+
+    def observe(self, step: int, loss: float) -> str | None:
+        """Note a validation loss; a line for the user where this evaluation shows something new."""
+        if loss != loss:
+            return None
+        self.evaluations.append((step, loss, self.training))
+        for name, line in (("unigram", self.find_unigram_plateau()), ("best", self.find_decline())):
+            if line is not None and name not in self.said:
+                self.said[name] = line
+                return line
+        return None
+
+    @property
+    def verdict(self) -> str | None:
+        """The line that still holds at the end of the run."""
+        lines = {"unigram": self.find_unigram_plateau(), "best": self.find_decline()}
+        return next((line for line in lines.values() if line is not None), None)
+
+    def find_unigram_plateau(self) -> str | None:
+        """A line if the run has learned nothing but token frequencies so far."""
+        since = [seen for seen in self.evaluations if seen[0] >= self.train.warmup]
+        if self.unigram is None or len(since) <= EVALUATIONS:
+            return None
+        step, loss, _ = since[-1]
+        falls = min(seen[1] for seen in since[:-EVALUATIONS]) - loss
+        if loss < self.unigram * (1 - NEAR) or falls > STILL * self.unigram:
+            return None
+        return (
+            f"note: the model has learned little: its validation loss of {loss:.2f} after step {step:,} is no better"
+            f" than token frequencies alone (unigram {self.unigram:.2f}) and has stopped falling. {self.advise()}"
+        )
+
+    def find_decline(self) -> str | None:
+        """A line if the validation loss has been worse than its best for long."""
+        if not self.evaluations:
+            return None
+        step, loss, training = self.evaluations[-1]
+        best_step, best, training_then = min(self.evaluations, key=lambda seen: seen[1])
+        behind = sum(seen[0] > best_step for seen in self.evaluations)
+        if loss <= best * (1 + WORSE) or behind < 5 or step - best_step < PATIENCE * self.train.steps:
+            return None
+        seen = f"{loss:.2f} after step {step:,}; its best was {best:.2f} at step {best_step:,}"
+        if training < training_then:
+            why = (
+                "The training loss still falls, so the model learns its text by heart: give more text, fewer steps"
+                " (--train.steps) or more dropout (--model.dropout). The best checkpoint is kept."
+            )
+        else:
+            lower = f"--train.lr {self.train.lr / 3:.2g}"
+            why = f"The training loss rises too: the learning rate is too high. Try {lower}."
+        return f"note: the validation loss is {seen}. {why}"
+
+    def advise(self) -> str:
+        """Why a run does not get off the ground, and which settings help, by the model's depth and norms."""
+        found, layers = member(self.family).family, self.model.get("layers", 1)
+        usual = recipe(self.family, "quick", dict(self.model)).train
+        lr, post = self.train.lr, has_post_norm(found, self.model)
+        if lr < usual["lr"] / 10:
+            return f"The learning rate is low for this size: try --train.lr {usual['lr']:.2g}, or train for more steps."
+        rate = usual["lr"] if lr > 1.5 * usual["lr"] else lr / 3
+        warmup = max(usual["warmup"], 2 * self.train.warmup)
+        settings = f"--train.lr {rate:.2g} --train.warmup {warmup}"
+        if not post:
+            return f"The usual cause is a learning rate that is too high or rises too fast: try {settings}."
+        if layers > 3 and self.train.residual_init == 1.0:
+            settings += f" --train.residual_init {(2 * layers) ** -0.5:.2g}"
+        return (
+            f"{layers} layers with the norms after the sums (post-norm) stall when the learning rate is too high or"
+            f" rises too fast: try {settings}, or fewer layers."
+        )

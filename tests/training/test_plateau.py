@@ -1,0 +1,103 @@
+"""A run that learns nothing says so, once, with a setting that helps; one that learns is not disturbed."""
+
+from __future__ import annotations
+
+import json
+
+import formers
+from formers.training.plateau import PlateauMonitor
+from formers.training.settings import Train
+from tests.training.test_pretrain import OWN, TEXT
+
+MODEL = {"dim": 512, "layers": 12, "heads": 8}
+
+
+def monitor(family="bert", lr=1e-3, **train):
+    return PlateauMonitor(family, MODEL, Train(steps=5000, lr=lr, warmup=100, **train), 7.0, "mlm")
+
+
+def lines(watch, losses, training=None):
+    found = []
+    for number, loss in enumerate(losses):
+        for _ in range(100):  # steps between two evaluations
+            watch.note_step({"mlm": loss if training is None else training[number]})
+        found.append(watch.observe(250 * (number + 1), loss))
+    return [line for line in found if line]
+
+
+def test_a_loss_that_stays_at_the_unigram_is_said_once_with_settings_that_help():
+    (line,) = lines(monitor(), [7.1, 6.9, 6.85, 6.84, 6.83, 6.83, 6.83])
+    assert "6.8" in line
+    assert "unigram 7.00" in line
+    assert "12 layers" in line
+    assert "post-norm" in line
+    assert "--train.lr 0.00019" in line
+    assert "--train.warmup" in line
+    assert "--train.residual_init 0.2" in line
+
+
+def test_a_loss_that_falls_is_left_alone():
+    assert not lines(monitor(), [7.1, 6.9, 6.7, 6.4, 6.1, 5.9, 5.8])
+    assert not lines(monitor(), [7.1, 7.0, 6.95, 6.9, 6.8, 6.7, 6.5, 6.2])  # it learns late
+    assert not lines(monitor(), [5.0] * 20)  # far below the unigram, and flat: it has learned
+
+
+def test_nothing_is_said_before_the_warm_up_is_over():
+    watch = PlateauMonitor("bert", MODEL, Train(steps=9000, warmup=5000), 7.0, "mlm")
+    assert not lines(watch, [7.0] * 19)
+    assert len(lines(watch, [7.0] * 25)) == 1
+
+
+def test_a_low_rate_is_to_be_raised_and_other_norms_get_other_advice():
+    (line,) = lines(monitor(lr=1e-6), [7.0] * 6)
+    assert "low for this size" in line
+    assert "--train.lr 0.00019" in line
+    (line,) = lines(monitor("gpt2", lr=0.1), [7.0] * 6)
+    assert "post-norm" not in line
+    assert "too high" in line
+
+
+def test_a_run_that_gets_worse_than_its_best_says_why():
+    worse = [6.0, 5.0, 4.0, *[4.0 + 0.1 * i for i in range(1, 9)]]
+    (line,) = lines(monitor(), worse, training=[6.0 - 0.3 * i for i in range(len(worse))])
+    assert "its best was 4.00 at step 750" in line
+    assert "by heart" in line
+    (line,) = lines(monitor(), worse)
+    assert "too high" in line
+    assert "--train.lr 0.00033" in line
+
+
+def test_what_was_said_before_a_run_was_stopped_is_not_said_again():
+    watch = monitor()
+    watch.replay([{"step": 250 * i, "held": {"mlm": 6.9}} for i in range(1, 8)])
+    assert watch.said
+    assert not lines(watch, [6.9] * 3)
+    assert watch.verdict is not None
+
+
+def test_no_number_and_no_unigram_are_no_reason_to_speak():
+    watch = monitor()
+    assert watch.observe(250, float("nan")) is None
+    assert not watch.evaluations
+    watch = PlateauMonitor("elmo", MODEL, Train(), None, "lm")
+    assert not [line for i in range(9) if (line := watch.observe(100 * (i + 1), 7.0))]
+
+
+def test_a_stuck_run_tells_the_user_and_its_file(tmp_path):
+    said: list[str] = []
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 16}
+    train = {"steps": 12, "tokens": 256, "length": 16, "lr": 1e-9, "warmup": 1, "check": 2, "samples": 0}
+    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", model=sizes, train=train, data=OWN, say=said.append)
+    notes = [line for line in said if "has learned little" in line]
+    assert len(notes) == 1
+    assert "--train.lr" in notes[0]
+    result = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["result"]
+    assert "has learned little" in result["stuck"]
+
+
+def test_a_run_that_learns_says_nothing(tmp_path):
+    said: list[str] = []
+    train = {"steps": 40, "check": 5, "samples": 0, "tokens": 512, "warmup": 5, "lr": 1e-2}
+    run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", train=train, data=OWN, say=said.append)
+    assert not [line for line in said if line.startswith("note:")]
+    assert "stuck" not in json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["result"]

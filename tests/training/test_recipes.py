@@ -1,0 +1,113 @@
+"""The default recipe fits a model of any size, and the training loop is what anybody would write by hand."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import formers
+from formers.config import build as build_config
+from formers.data.loader import batches
+from formers.former import empty
+from formers.nn.block import Block
+from formers.objectives.choose import objective
+from formers.registry import MEMBERS
+from formers.training.configure import configure
+from formers.training.course import ids
+from formers.training.recipes import recipe
+from tests.training.test_pretrain import OWN, TEXT
+
+LEARNED = [name for name, member in MEMBERS.items() if member.family.objective]
+
+
+@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize(("layers", "dim"), [(2, 128), (6, 192), (24, 768)])
+def test_every_family_has_a_recipe_for_any_depth_and_width(name, layers, dim):
+    asked = configure(name, None, {"model.layers": layers, "model.dim": dim})
+    family = MEMBERS[name].family
+    made = build_config(family.config, {**asked.model, "vocab": 50} if hasattr(family.config, "vocab") else asked.model)
+    model = empty(name, made, family.pretraining).model
+    blocks = [part for part in model.modules() if isinstance(part, Block)]
+    post = any(block.order == "post" for block in blocks)
+    assert post == (family.norm_order == "post" and bool(blocks)), "what the family's file declares"
+    assert asked.train.residual_init == (pytest.approx((2 * layers) ** -0.5, abs=1e-4) if post and layers > 3 else 1.0)
+    small = configure(name, None, {}).train
+    assert 0 < asked.train.lr <= small.lr
+    assert asked.train.lr < small.lr or (layers, dim) == (2, 128)
+    assert asked.train.warmup <= asked.train.steps // 5 or asked.train.warmup == small.warmup
+
+
+def test_widths_follow_the_one_that_is_given():
+    model = configure("bert", None, {"model.dim": 768}).model
+    assert (model["ff"], model["heads"]) == (3072, 12)
+    assert configure("bert", None, {"model.dim": 90}).model["heads"] == 3  # four do not divide it
+    assert configure("t5", None, {"model.dim": 256, "model.heads": 8}).model["head_dim"] == 32
+    assert configure("gptj", None, {"model.dim": 512}).model["rotary"] == 32
+    assert configure("bert", None, {"model.dim": 768, "model.ff": 100}).model["ff"] == 100
+
+
+def test_a_preset_keeps_its_sizes_and_gets_a_rate_of_its_size():
+    asked = configure("bert", None, {}, preset="bert-base")
+    assert not {"layers", "dim"} & set(asked.model)
+    assert asked.train.lr < recipe("bert").train["lr"] / 5
+    paper = configure("bert", None, {}, recipe="paper")
+    assert paper.train.lr == 1e-4
+    assert paper.train.residual_init == 1.0
+
+
+def test_wrong_sizes_are_named_by_the_configuration():
+    for key, value in (("dim", "wide"), ("layers", -2), ("heads", 0), ("dim", True), ("layers", 2.5)):
+        with pytest.raises(formers.Error, match=key):
+            configure("bert", None, {f"model.{key}": value})
+
+
+def test_weak_branches_touch_only_the_last_matrices_of_post_norm_blocks(tmp_path):
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 32, "context": 24}
+    train = {"steps": 1, "tokens": 240, "length": 24, "lr": 1e-12, "warmup": 0, "samples": 0, "decay": 0.0}
+    for family, post in (("bert", True), ("gpt2", False)):
+        runs = [
+            formers.pretrain(family, TEXT, out=tmp_path / f"{family}-{factor}", model=sizes, data=OWN,
+                             train={**train, "residual_init": factor}).former.model
+            for factor in (1.0, 0.5)
+        ]  # fmt: skip
+        scaled = {
+            name for (name, a), b in zip(runs[0].named_parameters(), runs[1].parameters(), strict=True)
+            if not torch.allclose(a, b, atol=1e-7)
+        }  # fmt: skip
+        assert scaled == ({"body.blocks.0.attn.o.weight", "body.blocks.0.ff.down.weight"} if post else set())
+
+
+def test_the_loop_is_a_plain_one(tmp_path):
+    """AdamW, a linear schedule, clipping and cross-entropy in twenty lines give the same weights."""
+    sizes = {"dim": 32, "layers": 2, "heads": 2, "ff": 64, "context": 24, "dropout": 0.0, "attention_dropout": 0.0}
+    train = {"steps": 20, "tokens": 240, "length": 24, "lr": 3e-3, "schedule": "linear", "warmup": 5, "decay": 0.1,
+             "clip": 0.5, "betas": (0.9, 0.98), "samples": 0, "check": 20}  # fmt: skip
+    run = formers.pretrain("bert", TEXT, out=tmp_path / "run", model=sizes, train=train, data=OWN)
+    tokenizer = run.former.tokenizer
+    store = formers.Store.open(tmp_path / "run" / "data" / "store")
+    goal = objective("nsp", tokenizer, 24)
+    sizes |= {**ids(tokenizer, goal), "init": run.former.config.init}
+    model = formers.build("bert", head="pretraining", **sizes).model.train()
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    rest = [p for p in model.parameters() if p.dim() <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], betas=(0.9, 0.98)
+    )
+    for step, (batch, _) in enumerate(itertools.islice(batches(store, goal, 240), 20)):
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * ((step + 1) / 5 if step < 5 else (20 - step) / 15)
+        batch = batch.to("cpu")
+        hidden = model(batch)
+        masked = model.logits(hidden[batch.chosen], part="mlm")
+        pairs = model.logits(hidden, batch, part="nsp")
+        (F.cross_entropy(masked, batch.labels) + F.cross_entropy(pairs, batch.answers)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        optimizer.zero_grad()
+    for (name, mine), theirs in zip(run.former.model.named_parameters(), model.parameters(), strict=True):
+        if name.endswith("qkv.bias"):  # a key's bias moves all scores of a query alike: its gradient is rounding alone
+            mine, theirs = (torch.cat((b.chunk(3)[0], b.chunk(3)[2])) for b in (mine, theirs))
+        assert torch.allclose(mine, theirs, atol=2e-5), name
