@@ -198,6 +198,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     ELMoConfig, ELMo, heads, pretraining="lm", counted="none", init=init, presets=PRESETS,
-    tokenizer="characters", objective="bidirectional",
+    tokenizer="characters", objective="bidirectional", narrow_rate=True,
     bilm=Format("bilm", {"bilm": "none"}, CONFIG, keys),
 )  # fmt: skip

@@ -52,12 +52,14 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train
     "ernie": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
     "elmo": ({"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},
              {"tokens": 512, "length": 16, "lr": 1e-3}),
+    # Without a norm or a factor on the embeddings, the first block reads small numbers that any bias soon drowns.
+    "gpt": ({}, {"lr": 1e-3}),
     "seq2seq": ({"layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True}, {}),
     "gnmt": ({"layers": 2}, {}),
     "t5": ({"layers": 2, "init": 1.0}, {"optimizer": "rms-adamw", "lr": 1e-2}),
     "mt5": ({"layers": 2, "init": 1.0}, {"optimizer": "rms-adamw", "lr": 1e-2}),
     "switch": ({"layers": 2, "init": 1.0}, {"optimizer": "rms-adamw", "lr": 1e-2}),
-    "xlnet": ({"layers": 2}, {}),
+    "xlnet": ({"layers": 2}, {"lr": 1.5e-3}),
     "transformer_xl": ({"layers": 2}, {}),
 }  # fmt: skip
 
@@ -179,8 +181,10 @@ def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: A
     post = has_post_norm(family, model)
     if train.get("optimizer") == "rms-adamw":  # its rate is relative to the weights
         rate = deeper**-0.5
+    elif post or family.narrow_rate:
+        rate = deeper**-0.5 / wider
     else:
-        rate = deeper**-0.5 / wider if post else deeper**-0.25 * wider**-0.5
+        rate = deeper**-0.25 * wider**-0.5
     made["lr"] = float(f"{train['lr'] * rate:.2g}") if rate < 1 else train["lr"]
     made["warmup"] = max(train["warmup"], min(train["steps"] // 5, round(train["warmup"] * deeper)))
     if post and deeper > 1:
