@@ -57,6 +57,13 @@ def test_doctor(capsys):
         assert word in out
 
 
+def test_doctor_says_where_bf16_is_slow(capsys, monkeypatch):
+    from formers.nn import quantised
+
+    monkeypatch.setattr(quantised, "can_prepack", lambda dtype: False)
+    assert "works, slower than fp32" in " ".join(run(capsys, "doctor")[1].split())
+
+
 def test_import_and_export(capsys, tmp_path):
     own, back = tmp_path / "own", tmp_path / "hf"
     code, out, _ = run(capsys, "import", str(GOLDEN / "GPT2LMHeadModel-0"), str(own))
