@@ -29,7 +29,11 @@ def rounding(model: nn.Module, scale: float = 1.0, dtype: torch.dtype = torch.fl
 
 
 def assert_near(got: Tensor, want: Tensor, model: nn.Module, scale: float = 1.0) -> None:
-    """Check that two results of a model differ by rounding alone; their scale is their largest number, or `scale`."""
+    """Check that two results of a model differ by rounding alone (whole numbers: not at all). Their scale is their
+    largest number, or `scale` if that is larger."""
+    if not want.is_floating_point():
+        assert torch.equal(got, want)
+        return
     largest = float(want.detach().abs().max()) if want.numel() else 0.0
     bound = rounding(model, max(scale, largest), want.dtype)
     torch.testing.assert_close(got, want, atol=bound, rtol=0)

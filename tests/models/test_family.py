@@ -150,7 +150,10 @@ def test_save_load_export_import(name, head, tmp_path):
         back = formers.load(tmp_path / "hf")
         assert back.family == name
         assert back.head == head
-        assert_same_model(back, f, given)
+        if family.hf is not None:
+            assert_same_model(back, f, given)
+        for a, b in zip(answers(back, given), answers(f, given), strict=True):  # bilm leaves a row out that is not read
+            assert_near(a, b, f.model)
 
 
 @every_member

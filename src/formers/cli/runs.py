@@ -94,7 +94,8 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
     given: dict[str, Any] = {name: read_kept(run, name, asked["task"], labels) or asked["data"][name] for name in PARTS}
     model = asked["source"] or asked["preset"] or asked["family"]
     with progress(Console(stderr=True, highlight=False, soft_wrap=True), "finetune") as tell:
-        done = finetune(
-            model, task=asked["task"], out=out, config=asked, device=device, tell=tell, resume=resume, **given
-        )
+        if resume and (out / "run.json").is_file():  # it has its settings and examples
+            done = finetune(out=out, device=device, tell=tell, resume=True)
+        else:
+            done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)
     print(done.folder)
