@@ -93,7 +93,9 @@ def play(console: Console, where: Path, language: Literal["en", "ko"], seed: int
         shutil.rmtree(work, ignore_errors=True)
         plan = Plan(language, seed)
         write_plan(work, plan)
-    tables = {name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in OBJECTIVES.items()}
+    tables: dict[str, Any] = {
+        name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in OBJECTIVES.items()
+    }
     if not plan.steps:
         plan = choose_steps(console, work, known, held, plan, tables, began)
         write_plan(work, plan)
