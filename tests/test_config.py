@@ -71,6 +71,17 @@ def test_build_refuses(values, message):
         build(Config, values, where="file.json")
 
 
+def test_a_word_that_yaml_takes_for_a_switch():
+    """`deduplicate: no` in a file, --data.deduplicate no on the command line."""
+    from formers.training.configure import configure
+
+    for value in ("no", False):
+        assert configure("gpt2", {"data": {"deduplicate": value}}).data.deduplicate == "no"
+        assert configure("gpt2", None, {"data.deduplicate": value}).data.deduplicate == "no"
+    with pytest.raises(Error, match="cannot be True"):
+        configure("gpt2", None, {"data.deduplicate": "yes"})
+
+
 def test_error_is_one_line():
     error = Error("it\n broke", where="here", fix="mend it")
     assert str(error) == "here: it broke. Mend it"

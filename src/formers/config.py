@@ -81,6 +81,8 @@ def coerce(value: Any, kind: Any, key: str, where: object = None) -> Any:
     elif origin is typing.Literal:
         if value in typing.get_args(kind):
             return value
+        if value is False and "no" in typing.get_args(kind):  # YAML reads the word as a switch
+            return "no"
         choices = ", ".join(map(str, typing.get_args(kind)))
         raise Error(f"setting {key!r} cannot be {shown(value)}", where=where, fix=f"choose one of: {choices}")
     elif kind is type(None):

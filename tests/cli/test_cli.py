@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -55,6 +56,13 @@ def test_doctor(capsys):
     assert code == 0
     for word in ("versions", "torch threads", "C++ compiler", "disk", "varlen", "dense", "hub"):
         assert word in out
+
+
+def test_doctor_says_where_bf16_is_slow(capsys, monkeypatch):
+    from formers.nn import quantised
+
+    monkeypatch.setattr(quantised, "can_prepack", lambda dtype: False)
+    assert "works, slower than fp32" in " ".join(run(capsys, "doctor")[1].split())
 
 
 def test_import_and_export(capsys, tmp_path):
@@ -142,22 +150,113 @@ def test_sizes_that_are_none(text):
         size(text)
 
 
-def test_demo_in_small(capsys, tmp_path, monkeypatch):
-    """The demo's own path with a tenth of the steps; make demo runs it whole."""
+@pytest.fixture
+def small_demo(monkeypatch):
+    """A demo of a tenth of the text and a few steps; make demo runs it whole."""
+    from formers.data import readers
     from formers.training import recipes
 
     for table in (recipes.QUICK, recipes.MASKED):
-        monkeypatch.setitem(table, "steps", 30)
-    for language in ("ko", "en"):
-        out = tmp_path / language
-        code, text, _ = run(capsys, "demo", "--language", language, "--out", str(out))
-        assert code == 0
-        assert "unigram" in text
-        assert "BERT fills" in text
-        assert "�" not in text
-        assert "�" not in (out / "report.html").read_text(encoding="utf-8")
-        assert formers.load(out / "gpt2").tokenizer is not None
-        assert formers.load(out / "bert").head == "mlm"
+        monkeypatch.setitem(table, "steps", 8)
+    whole = readers.bundled
+
+    def some(language):
+        documents, changes = whole(language)
+        return ([d[:7000] for d in documents] if language == "en" else documents[::10]), changes
+
+    monkeypatch.setattr(readers, "bundled", some)
+    monkeypatch.setattr(demo_module, "EVALUATIONS", 1)
+
+
+def test_demo_in_small(capsys, tmp_path, small_demo):
+    out = tmp_path / "en"
+    code, text, _ = run(capsys, "demo", "--out", str(out))
+    assert code == 0
+    assert "chosen for this machine: gpt2 8 steps" in text
+    assert "left in all" in text
+    assert "unigram" in text
+    assert "BERT fills" in text
+    assert "�" not in text
+    assert "�" not in (out / "report.html").read_text(encoding="utf-8")
+    assert formers.load(out / "gpt2").tokenizer is not None
+    assert formers.load(out / "bert").head == "mlm"
+    code, _, err = run(capsys, "demo", "--out", str(out), "--resume")
+    assert code == 2
+    assert "there is no unfinished demo here. Leave --resume out" in err
+
+
+def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, monkeypatch):
+    """While a tokenizer is trained, while either model is, and while the report is written."""
+    from formers.cli import progress
+    from formers.training import report
+
+    told, stops = [], [("gpt2", "tokenizer", 1), ("gpt2", "training", 5), ("bert", "training", 6)]
+
+    @contextlib.contextmanager
+    def listening(console, title, quiet=0.0):
+        def tell(what, done, of, detail):
+            told.append((title, what, done))
+            if stops and (title, what, done) == stops[0]:
+                del stops[0]
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.01)  # a signal is delivered between two instructions
+
+        yield tell
+
+    write = report.write
+    monkeypatch.setattr(progress, "progress", listening)
+    monkeypatch.setattr(report, "write", lambda *_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.1))
+    out = tmp_path / "demo"
+    words = ("demo", "--language", "ko", "--out", str(out))
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
+    try:
+        for said in ("interrupted", "after step 5; saved", "after step 6; saved", "interrupted"):
+            told.clear()
+            code, _, err = run(capsys, *words)
+            assert code == 130
+            assert said in err
+            assert f"Go on with formers demo --language ko --out {out}" in err
+            assert len(err.splitlines()) == 1
+        monkeypatch.setattr(report, "write", write)
+        told.clear()
+        code, text, _ = run(capsys, *words, "--resume")
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert code == 0
+    assert "going on where it was stopped: gpt2 8 of 8 steps, bert 8 of 8 steps" in text
+    assert not [one for one in told if one[1] in ("tokenizer", "training")], "nothing is done twice"
+    assert formers.load(out / "bert").tokenizer is not None
+    assert sorted(p.name for p in out.iterdir()) == [".formers-demo", "bert", "gpt2", "report.html"]
+
+
+def test_demo_fits_its_steps_to_the_machine(tmp_path, monkeypatch):
+    """Enough to beat a unigram on a slow one, those of the recipe on a fast one, and in between the time is used."""
+    from rich.console import Console
+
+    from formers.training import rehearsal
+
+    def chosen(seconds):
+        monkeypatch.setattr(rehearsal, "measure_step", lambda *_, **__: seconds)
+        tables = {name: {} for name in demo_module.OBJECTIVES}
+        plan = demo_module.Plan("en", 0)
+        return demo_module.choose_steps(Console(quiet=True), tmp_path, [], [], plan, tables, time.perf_counter())
+
+    assert chosen(60.0).steps == demo_module.FEWEST
+    assert chosen(0.001).steps == {"gpt2": 500, "bert": 1500}
+    between = chosen(0.1)
+    assert demo_module.FEWEST["bert"] < between.steps["bert"] < 1500
+    assert sum(between.seconds.values()) + demo_module.ENDING == pytest.approx(demo_module.SECONDS, rel=0.05)
+
+
+def test_demo_goes_on_only_with_its_own(tmp_path):
+    plan = demo_module.Plan("ko", 3, {"gpt2": 50, "bert": 200}, {"gpt2": 9.0, "bert": 9.0})
+    demo_module.write_plan(tmp_path, plan)
+    assert demo_module.read_plan(tmp_path, "ko", 3) == plan
+    assert demo_module.read_plan(tmp_path, "en", 3) is None
+    assert demo_module.read_plan(tmp_path, "ko", 4) is None
+    for text in ("", "[]", "{}", '{"language": "ko", "seed": 3, "steps": 5}', '{"language": "ko", "seed": 3, "x": 1}'):
+        (tmp_path / "plan.json").write_text(text)
+        assert demo_module.read_plan(tmp_path, "ko", 3) is None
 
 
 def test_demo_leaves_strangers_alone(tmp_path):
@@ -216,7 +315,7 @@ def test_ctrl_c(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert err == "formers: interrupted\n"
+    assert err == f"formers: interrupted. Go on with formers demo --out {tmp_path / 'd'}\n"
     assert not list((tmp_path / "d").glob("*/formers.json"))
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 
@@ -197,6 +200,25 @@ def test_rerun_gives_the_same_weights(capsys, trained, tmp_path):
     assert again.tokenizer.fingerprint == first.tokenizer.fingerprint
     for (name, a), (_, b) in zip(first.model.named_parameters(), again.model.named_parameters(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_rerun_goes_on_after_ctrl_c(capsys, trained, tmp_path, monkeypatch):
+    from formers.cli import pretrain
+
+    @contextlib.contextmanager
+    def listening(console, title, quiet=0.0):
+        yield lambda what, done, of, detail: (what, done) == ("training", 2) and os.kill(os.getpid(), signal.SIGINT)
+
+    words = ("rerun", trained[0], "--out", tmp_path / "again")
+    with monkeypatch.context() as patched:
+        patched.setattr(pretrain, "progress", listening)
+        code, _, err = run(capsys, *words)
+    assert code == 130
+    assert "saved. Go on with --resume" in err
+    code, _, err = run(capsys, *words, "--resume")
+    assert code == 0, err
+    first, again = formers.load(trained[0]), formers.load(tmp_path / "again")
+    assert all(map(torch.equal, first.model.parameters(), again.model.parameters()))
 
 
 def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):

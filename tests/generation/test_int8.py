@@ -8,7 +8,8 @@ import torch
 import formers
 from formers import Error
 from formers.generation.sample import Options, continue_ids
-from formers.nn.quantised import Few, Many, Packed, Plain, Quantised, fbgemm, gelu, onednn
+from formers.nn import quantised
+from formers.nn.quantised import Few, Halves, Many, Packed, Plain, Quantised, build_kernel, fbgemm, gelu, onednn
 
 SIZES = {"vocab": 200, "context": 64, "dim": 64, "layers": 3, "heads": 4, "init": 0.1, "eos": None}
 
@@ -37,19 +38,55 @@ def test_all_kernels_give_the_same(rows):
     x[0, :8] = 0.5 * x[0].abs().max()  # between two whole numbers
     scale = x.abs().amax(1, keepdim=True) * (1 / 127)
     small = torch.randint(-127, 128, (16, 32), dtype=torch.int8)
-    want = Plain(small, layer.scale)((x / scale).round())
-    for made in (Many, Few):
-        if onednn() if made is Many else fbgemm():
-            assert torch.equal(made(small, layer.scale)((x / scale).round()), want)
+    want = build_kernel(Plain, small, layer.scale)((x / scale).round())
+    for kernel in kernels()[1:]:
+        assert torch.equal(build_kernel(kernel, small, layer.scale)((x / scale).round()), want)
+
+
+def kernels():
+    return [Plain, *([Many] if onednn() else []), *([Few] if fbgemm() else [])]
+
+
+class PairsIn16Bits:
+    """What a processor without VNNI does: inputs from 0 to 255, and pairs of products added in 16 bits."""
+
+    def __init__(self, weight, scale):
+        self.weight, self.scale = weight, scale
+
+    def __call__(self, x):
+        products = (x[:, None].long() + 128) * self.weight.long()  # (rows, out, in)
+        pairs = products.unflatten(-1, (-1, 2)).sum(-1).clamp(-(2**15), 2**15 - 1).sum(-1)
+        return (pairs - 128 * self.weight.long().sum(1)) * self.scale
 
 
 def test_no_kernel_overflows():
     ends = torch.tensor([-127, 127], dtype=torch.int8)
     small, x = ends.repeat_interleave(3072).view(2, 3072), torch.full((4, 3072), 127.0)
     want = torch.tensor([-1.0, 1.0]).expand(4, 2) * 3072 * 127**2
-    kinds = [Plain, *([Many] if onednn() else []), *([Few] if fbgemm() else [])]
-    for made in kinds:
-        torch.testing.assert_close(made(small, torch.ones(2))(x.clone()), want, atol=0, rtol=1e-6)
+    for kernel in (*kernels(), PairsIn16Bits):
+        for sign in (1, -1):
+            found = build_kernel(kernel, small, torch.ones(2))(sign * x)
+            torch.testing.assert_close(found, sign * want, atol=0, rtol=1e-6)
+    assert type(build_kernel(PairsIn16Bits, small, torch.ones(2))) is Halves
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16"])
+def test_a_processor_without_prepacked_weights_takes_plain_ones(kind, monkeypatch):
+    ids = torch.arange(12)[None]
+    with torch.inference_mode():
+        want = decoder().to(dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[kind]).logits(ids)
+
+        def refuse(weight):
+            raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support")
+
+        monkeypatch.setattr(quantised, "prepack", refuse)
+        quantised.can_prepack.cache_clear()
+        try:
+            got = decoder(kind).logits(ids)
+        finally:
+            quantised.can_prepack.cache_clear()
+    assert got.dtype == want.dtype
+    torch.testing.assert_close(got.float(), want.float(), atol=1e-5 if kind == "fp32" else 0.05, rtol=0)
 
 
 def test_no_row_depends_on_its_neighbours():

@@ -18,6 +18,7 @@ from formers.generation.rules import rules
 from formers.generation.sample import continue_ids
 from tests.parity import test_xlnet as xlnet
 from tests.parity.cases import CASES, VOCAB, Case, reference
+from tests.tolerance import Margins
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -86,7 +87,9 @@ def test_token_for_token(case, tmp_path, full):
         for ends in endings if full else endings[turn % 3 : turn % 3 + 1]:
             f.kept["generation_config.json"] = f'{{"eos_token_id": {ends}}}'.encode()
             model.generation_config.forced_eos_token_id = None
-            want, scores = theirs(case, model, f, ids, ends, how)
+            with Margins() as margins:
+                want, scores = theirs(case, model, f, ids, ends, how)
+            assert margins.is_clear(), "another seed: rounding would decide here"
             got = written_by(f, [ids], **how)[0]
             assert [one.ids for one in got] == want, how
             assert [one.score for one in got] == pytest.approx(scores, abs=1e-4)

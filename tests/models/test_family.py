@@ -12,6 +12,7 @@ from formers.batch import Batch
 from formers.generation.sample import Options, continue_ids
 from formers.nn.prune import attentions
 from formers.registry import MEMBERS
+from tests.tolerance import assert_equal_weights, assert_near
 
 # A size of each kind of setting that all tests can share; what a config does not have is left out.
 SIZES = {
@@ -94,6 +95,13 @@ def energy(model, batch):
     return sum((model.logits(hidden, batch, part) ** 2).sum() for part in model.parts)
 
 
+def assert_same_model(got, want, given):
+    """Bit-equal weights, and answers that differ by rounding alone: memory that is mapped is aligned otherwise."""
+    assert_equal_weights(got, want)
+    for a, b in zip(answers(got, given), answers(want, given), strict=True):
+        assert_near(a, b, want.model)
+
+
 @every_head
 def test_packed_equals_padded_equals_one_by_one(name, head):
     f = make(name, head)
@@ -135,14 +143,17 @@ def test_save_load_export_import(name, head, tmp_path):
     formers.save(f, tmp_path / "own")
     again = formers.load(tmp_path / "own")
     given = rows(f)
-    assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(again, given), strict=True))
+    assert_same_model(again, f, given)
     family = MEMBERS[name].family
     if family.hf is not None or (family.bilm is not None and head in ("none", "lm")):
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")
         assert back.family == name
         assert back.head == head
-        assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(back, given), strict=True))
+        if family.hf is not None:
+            assert_same_model(back, f, given)
+        for a, b in zip(answers(back, given), answers(f, given), strict=True):  # bilm leaves a row out that is not read
+            assert_near(a, b, f.model)
 
 
 @every_member
@@ -179,9 +190,10 @@ def test_compiles_without_a_break(name, shape):
     f.model.zero_grad()
     got = compiled(f.model, batch)
     got.backward()
-    torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-5)
+    assert_near(got, expected, f.model)
+    largest = max(float(gradient.abs().max()) for gradient in gradients)  # those of keys' biases are a sum that is 0
     for p, gradient in zip(trained, gradients, strict=True):
-        torch.testing.assert_close(p.grad, gradient, atol=1e-4, rtol=1e-4)
+        assert_near(p.grad, gradient, f.model, largest)
 
 
 def decoders():
@@ -308,7 +320,7 @@ def test_pruned_as_masked(name, tmp_path):
     again = formers.load(tmp_path / "own")
     assert again.config == f.config
     assert len(again.config.pruned) == sum(len(set(h)) for layers in gone.values() for h in layers.values())
-    assert all(torch.equal(a, b) for a, b in zip(answers(f, given), answers(again, given), strict=True))
+    assert_same_model(again, f, given)
     if MEMBERS[name].family.hf is not None:
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")

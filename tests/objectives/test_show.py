@@ -126,7 +126,9 @@ def test_a_file(capsys, tmp_path):
     ("permutation", "grams=0"),
     ("dialogue", "turns=0"), ("masked", "most=-3"), ("masked", "masked=0.95"), ("masked", "rate=1.5"),
 ])  # fmt: skip
-def test_odd_options_are_refused(words, capsys):
+def test_odd_options_are_refused(words, capsys, monkeypatch):
+    monkeypatch.setattr("formers.cli.show.CORPUS", 5)
+    monkeypatch.setattr("formers.cli.show.PIECES", 300)
     with pytest.raises(SystemExit) as end:
         main(["show", words[0], "--option", words[1], "--text", "One sentence. And another one. A third of them."])
     assert end.value.code == 2

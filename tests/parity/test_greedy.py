@@ -9,6 +9,7 @@ import formers
 from formers.generation.sample import Options, continue_ids
 from tests.parity import cases
 from tests.parity.cases import CASES, VOCAB, Case, inputs, ours, reference
+from tests.tolerance import Margins
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -32,10 +33,13 @@ def test_token_for_token(case, tmp_path):
             start = f.config.pad if f.config.start is None else f.config.start
             more |= {"decoder_start_token_id": start}
         if case.family == "Roberta":
-            want = slowly(model, ids, 9)
+            with Margins() as margins:
+                want = slowly(model, ids, 9)
         else:
             how = {"do_sample": False, "num_beams": 1, "max_new_tokens": 9, "pad_token_id": 0}
-            want = model.generate(ids, **how, **more)[0].tolist()
+            with Margins() as margins:
+                want = model.generate(ids, **how, **more)[0].tolist()
+        assert margins.is_clear(), "another seed: rounding would decide here"
         want = want[1 if case.pair else length :]
         got = continue_ids(f, [ids[0].tolist()], 9, Options(temperature=0))[0]
         if f.config.eos in want:

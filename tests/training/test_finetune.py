@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -126,12 +127,23 @@ def test_several_labels_in_one_field(tmp_path):
     assert set(alone.baseline) == set(alone.valid) >= {"f1_micro"}
 
 
-def test_a_run_can_be_repeated(tmp_path):
+def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch):
+    from formers.cli import progress
     from formers.cli.main import main
 
+    @contextlib.contextmanager
+    def listening(console, title, quiet=0.0):
+        yield lambda what, done, of, detail: (what, done) == ("training", 3) and os.kill(os.getpid(), signal.SIGINT)
+
     first = tune(out=tmp_path / "one", epochs=2, seed=3)
+    words = ["rerun", str(tmp_path / "one"), "--out", str(tmp_path / "two")]
+    with monkeypatch.context() as patched:
+        patched.setattr(progress, "progress", listening)
+        with pytest.raises(SystemExit) as end:
+            main(words)
+    assert end.value.code == 130
     with pytest.raises(SystemExit) as end:
-        main(["rerun", str(tmp_path / "one"), "--out", str(tmp_path / "two")])
+        main([*words, "--resume"])
     assert not end.value.code
     again = formers.load(tmp_path / "two" / "model")
     for a, b in zip(first.former.model.parameters(), again.model.parameters(), strict=True):

@@ -12,6 +12,7 @@ from formers.training.runs import Folder
 from . import ranks
 
 HALVES = {"accumulate": 2}
+pytestmark = pytest.mark.xdist_group("processes")  # one worker starts the two processes, not each its own two
 
 
 @pytest.fixture(scope="module")

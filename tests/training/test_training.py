@@ -18,7 +18,8 @@ from formers.data.store import Store
 from formers.nn.memory import Memory
 from formers.objectives.causal import CausalLM
 from formers.training.evaluate import Score, evaluate, unigram
-from formers.training.loop import Diverged, Trainer
+from formers.training.loop import Diverged, Report, Trainer
+from formers.training.machine import Meter
 from formers.training.settings import Train
 from formers.training.step import Step
 
@@ -285,8 +286,8 @@ def test_every_run_of_a_process_is_compiled(monkeypatch):
     graphs, original = [], Step.compile
     backend = lambda graph, _: graphs.append(graph) or graph.forward  # noqa: E731
     monkeypatch.setattr(Step, "compile", lambda step, **how: original(step, backend=backend, **how))
-    with dynamo.config.patch(recompile_limit=2):
-        for seed in range(4):
+    with dynamo.config.patch(recompile_limit=1):
+        for seed in range(3):
             before = len(graphs)
             run(trainer(seed, steps=1, compile=True))
             assert len(graphs) > before, f"run {seed} was not compiled"
@@ -368,3 +369,13 @@ def test_unigram_and_evaluate():
 def test_settings_that_make_no_sense(settings, words):
     with pytest.raises(Error, match=words):
         trainer(**settings)
+
+
+def test_the_time_left_of_a_run_that_goes_on():
+    """Its first step is not taken for all the time that it has spent before."""
+    told = []
+    meter = Meter(trainer(steps=100), lambda *words: told.append(words[-1]))
+    meter(Report(41, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=41 * 128, seconds=41 * 0.5))
+    meter(Report(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
+    assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
+    assert all("256 tokens/s" in words for words in told)

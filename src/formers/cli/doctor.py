@@ -63,10 +63,17 @@ def machine() -> list[tuple[str, str]]:
 
 
 def bf16() -> str:
-    """Half precision on the CPU: some virtual machines announce AMX and crash on it."""
-    from ..nn.tiles import LIMIT, NAME, crashes
+    """Half precision on the CPU: some virtual machines announce AMX and crash on it, and some processors lack bf16."""
+    import torch
 
-    return f"works without the AMX that is announced: set {NAME}={LIMIT}" if crashes() else "works"
+    from ..nn.quantised import can_prepack
+    from ..nn.tiles import LIMIT, NAME, crashes, safe
+
+    if crashes():
+        return f"works without the AMX that is announced: set {NAME}={LIMIT}"
+    if safe() and not can_prepack(torch.bfloat16):
+        return "works, slower than fp32: this processor has no instructions for it"
+    return "works"
 
 
 def gpu() -> str:

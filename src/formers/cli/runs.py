@@ -52,10 +52,11 @@ def report(run: Path) -> None:
     print(write(Folder(run)))
 
 
-def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
+def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = False) -> None:
     """Repeat a run from its run.json: the same settings, the same data (another is refused), the same seed.
 
     formers rerun runs/bert-1 --out runs/again
+    formers rerun runs/bert-1 --out runs/again --resume
 
     Parameters
     ----------
@@ -65,6 +66,8 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
         Where the new run goes.
     device
         cuda, cpu; what there is by default.
+    resume
+        Go on with a repetition that was stopped.
     """
     from ..training.runs import Folder
     from .pretrain import run as train
@@ -72,16 +75,16 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
     about = Folder(run).about()
     asked, store = about["asked"], run / "data" / "store"
     if "task" in asked:
-        return rerun_task(run, about, out, device)
+        return rerun_task(run, about, out, device, resume)
     given = {} if asked["data"]["source"] or not store.is_dir() else {"data.source": [str(store)]}
     if not asked["data"]["source"] and not given:
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
-    train(asked["family"], given, out, asked, False, device, False, {"same": about["data"]})
+    train(asked["family"], given, out, asked, resume, device, False, {"same": about["data"]})
 
 
-def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None) -> None:
+def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, resume: bool) -> None:
     """Fine-tune once more; examples that came out of memory are in the run's folder."""
     from ..training.finetune import finetune
     from ..training.parts import PARTS, read_kept
@@ -91,5 +94,8 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None) 
     given: dict[str, Any] = {name: read_kept(run, name, asked["task"], labels) or asked["data"][name] for name in PARTS}
     model = asked["source"] or asked["preset"] or asked["family"]
     with progress(Console(stderr=True, highlight=False, soft_wrap=True), "finetune") as tell:
-        done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)
+        if resume and (out / "run.json").is_file():  # it has its settings and examples
+            done = finetune(out=out, device=device, tell=tell, resume=True)
+        else:
+            done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)
     print(done.folder)

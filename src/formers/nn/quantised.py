@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from typing import Any
@@ -25,7 +26,7 @@ class Quantised(nn.Module):
     """x·wᵀ + bias with whole numbers of 8 bits, symmetric: a weight has one scale for each output, an input one for
     each row, so that no row's answer depends on its neighbours (Dettmers et al. 2022, §2.1: vector-wise).
 
-    The kernel goes by the number of rows and the processor; all add up the same whole numbers, and exactly."""
+    The kernel goes by the number of rows and the processor; all add up the same whole numbers exactly (`Halves`)."""
 
     scale: Tensor
     bias: Tensor | None
@@ -37,8 +38,8 @@ class Quantised(nn.Module):
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
         few, many = fbgemm(), onednn()
-        self.few: Any = Few(small, self.scale) if few else Many(small, self.scale) if many else Plain(small, self.scale)
-        self.many: Any = Many(small, self.scale) if few and many else self.few
+        self.few = build_kernel(Few if few else Many if many else Plain, small, self.scale)
+        self.many = build_kernel(Many, small, self.scale) if few and many else self.few
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
@@ -98,43 +99,83 @@ class Few:
         return self.product(x, 1.0, 128, self.weight)
 
 
-class Packed(nn.Linear):
-    """A linear layer with a second copy of its weight, in blocks, which products with few rows read faster."""
+class Halves:
+    """A saturating kernel made exact, at twice its cost: x·w = x·a + x·b, where a and b have 7 bits, so that no two
+    products of them exceed 16 bits."""
 
-    packed: Tensor
+    def __init__(self, kernel: Any, weight: Tensor, scale: Tensor):
+        low, ones = weight.clamp(-64, 64), torch.ones_like(scale)
+        self.low, self.high, self.scale = kernel(low, ones), kernel(weight - low, ones), scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        return self.low(x).add_(self.high(x)).mul_(self.scale)
+
+
+@functools.cache
+def saturates(kernel: Any) -> bool:
+    """Whether a kernel loses the largest sums, tried once: without VNNI, oneDNN (which torch._int_mm calls as well) and
+    FBGEMM add pairs of products in 16 bits. What oneDNN may use also depends on its settings, not on the processor
+    alone."""
+    large = torch.full((2, 64), 127, dtype=torch.int8)
+    large[1] = -127
+    found = kernel(large, torch.ones(2))(torch.full((4, 64), 127.0))
+    return not bool((found[:, 0] == 64 * 127**2).all() and (found[:, 1] == -64 * 127**2).all())
+
+
+def build_kernel(kernel: Any, weight: Tensor, scale: Tensor) -> Any:
+    """Return the kernel for a weight of 8 bits (out, in) and its scales (out,), in halves where it would saturate."""
+    return Halves(kernel, weight, scale) if saturates(kernel) else kernel(weight, scale)
+
+
+class Packed(nn.Linear):
+    """A linear layer with a second copy of its weight, in blocks, which products with few rows read faster; a plain one
+    where oneDNN has no such blocks for this type on this processor."""
+
+    packed: Tensor | None
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         nn.Module.__init__(self)
         self.out_features, self.in_features = weight.shape
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
-        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), SMALL)
+        self.packed = prepack(weight.detach()) if can_prepack(weight.dtype) else None
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
-        if x.shape[:-1].numel() > SMALL:
+        if self.packed is None or x.shape[:-1].numel() > SMALL:
             return F.linear(x, self.weight, self.bias)
         return torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
 
 
-def exact() -> bool:
-    """No kernel saturates (a processor without VNNI adds pairs of products in 16 bits)."""
-    return bool(getattr(torch.cpu, "_is_vnni_supported", bool)())
+def prepack(weight: Tensor) -> Tensor:
+    """Return the weight in oneDNN's blocks."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, SMALL)
+
+
+@functools.cache
+def can_prepack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN multiplies by prepacked weights of this type, tried once: bf16 needs AVX-512 or AVX-NE-CONVERT,
+    and some builds of torch have no oneDNN at all."""
+    x = torch.ones(2, 16, dtype=dtype)
+    try:
+        torch.ops.mkldnn._linear_pointwise(x, prepack(x), None, "none", [], "")
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
 
 
 def onednn() -> bool:
-    """There is oneDNN's kernel, and it does no harm."""
+    """There is oneDNN's kernel, it does no harm, and it is exact: in halves it is slower than FBGEMM in halves."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
-    return exact() and there and safe()
+    return there and safe() and not saturates(Many)
 
 
 def fbgemm() -> bool:
     """There is torch's older kernel."""
     engine = "fbgemm" in torch.backends.quantized.supported_engines
     there = hasattr(torch, "_make_per_channel_quantized_tensor")
-    return (
-        exact() and engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
-    )
+    return engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
 
 
 def gelu(x: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..config import Tell
 from ..data.prepare import PACKED
 from ..data.readers import find, read
 from ..former import count
@@ -55,6 +56,20 @@ def rehearse(
             rows.append(("same bits", slowdown(asked, found, world)))
     world.close()
     return rows if world.first else []
+
+
+def measure_step(
+    family: str, text: Any, held: Any, folder: Path, *, tell: Tell = lambda *_: None, **tables: Mapping[str, Any]
+) -> float:
+    """Return the seconds that a training step of a run takes on this machine, from a few steps that are then forgotten.
+    What a run in `folder` needs of the text (tokenizer and stores) is made there, and kept for it."""
+    given = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()}
+    asked = configure(family, None, {**given, "train.compile": False})  # compiling would take longer than the steps
+    found, world = material(asked.family, asked.data, folder / "data", text, None, held, tell), together(None)
+    tell("timing", 0, 1, f"{1 + STEPS} steps")
+    each = timed(Course(asked, found, world), 0, asked.train.steps)[1] * asked.train.batches(asked.train.ramp)
+    tell("timing", 1, 1, f"{each:.3f} s a step")
+    return each
 
 
 def slowdown(asked: Asked, found: Material, world: World) -> str:
