@@ -23,7 +23,7 @@ from ..errors import Error
 from . import bounds
 from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
-from .joints import JOINT, marked
+from .joints import JOINT, mark_morphemes, marked, strip_joints
 from .normalise import normalise
 from .offsets import Offsets, offsets
 from .variants import variant
@@ -115,7 +115,10 @@ class Tokenizer:
         if self.composes and not normalise and self.charsmap is None and not self.morphemes:
             rust = self.machine(False, parse)
             return [e.ids for e in guarded(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))]
-        ready = [self.prepare(text, normalise) for text in texts]
+        if self.morphemes and self.charsmap is None:  # all new words go to the analyser together
+            ready = [(text, False) for text in mark_morphemes([strip_joints(text) for text in texts])]
+        else:
+            ready = [self.prepare(text, normalise) for text in texts]
         return [made.ids for made in self.encoded(ready, special, parse, fast=True)]
 
     def encode_with_offsets(self, text: str, *, special: bool = True, parse: bool = True) -> tuple[list[int], Offsets]:
@@ -147,6 +150,8 @@ class Tokenizer:
 
     def encode_traced(self, texts: Sequence[str], special: bool, parse: bool) -> list[tuple[Any, list[int] | None]]:
         """What the Rust library makes of texts, and where the characters that it was handed come from."""
+        if self.morphemes:
+            mark_morphemes([strip_joints(text) for text in texts])  # so that all new words go to the analyser together
         traced = [self.traced(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
         made = self.encoded(ready, special, parse)
@@ -174,8 +179,8 @@ class Tokenizer:
             return text, False
         if not self.composes:
             self.look(text)
-        if self.charsmap is None and not self.morphemes:
-            return text, False
+        if self.charsmap is None:
+            return (mark_morphemes([strip_joints(text)])[0] if self.morphemes else text), False
         ready, origins = self.traced(text)
         return ready, origins is not None and self.charsmap is not None
 
