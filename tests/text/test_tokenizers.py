@@ -272,7 +272,7 @@ def test_each_different_word_is_analysed_once(monkeypatch):
     assert len(asked) == 5
     monkeypatch.setattr("formers.text.joints.MOST", 2)
     monkeypatch.setattr("formers.text.joints.CUT", {})
-    assert [made.encode(line) for line in (*LINES, "이에", *LINES)] == [*wanted, made.encode("이에"), *wanted]
+    assert [made.encode(line) for line in (*LINES, "새것을", *LINES)] == [*wanted, made.encode("새것을"), *wanted]
     assert len(asked) > 10
 
 
