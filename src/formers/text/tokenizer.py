@@ -78,7 +78,8 @@ class Tokenizer:
         steps = normal.get("normalizers") or [normal]
         chars = steps[0].get("precompiled_charsmap")  # later, it would see what other steps have made of the text
         self.charsmap = None if chars is None else Charsmap(base64.b64decode(chars), where)
-        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None
+        self.jamo = self.bytes and "NFD" in names["normalizer"]  # what it takes apart, decoding composes again
+        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None or self.jamo
 
     def __len__(self) -> int:
         return self.rust.get_vocab_size(with_added_tokens=True)
@@ -247,7 +248,8 @@ class Tokenizer:
         if not self.bytes and not self.fallback:
             return guarded(lambda: self.rust.decode(ids, skip_special_tokens=not special))
         data = b"".join(self.spelled(ids, special))
-        return (data.removeprefix(b" ") if self.fallback else data).decode("utf-8", errors="ignore")
+        text = (data.removeprefix(b" ") if self.fallback else data).decode("utf-8", errors="ignore")
+        return normalise(text) if self.jamo else text
 
     def spelled(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
         """The bytes of each id, where pieces may be bytes."""
@@ -274,6 +276,7 @@ class Tokenizer:
             return ""
         if self.bytes and piece not in self.added and piece not in self.special.values():
             text = to_bytes(piece).decode("utf-8", errors="replace")
+            text = normalise(text) if self.jamo else text
             return text if "\ufffd" not in text else "<" + to_bytes(piece).hex() + ">"
         return piece.replace(JOINT, "")
 
