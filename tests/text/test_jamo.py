@@ -69,7 +69,7 @@ def test_pieces_are_jamo():
     words = train("jamo", ["간다 갔다 갈까 가면 가는"] * 9, 333)
     pieces = {tuple(words.token(i) for i in words.encode(text)) for text in ("갔", "갈", "가")}
     assert pieces == {("가", "\u11bb"), ("가", "\u11af"), ("가",)}
-    assert [MADE.token(i) for i in MADE.encode("뷁")] == ["\u1107", "\u116f", "\u11b0"]
+    assert [MADE.token(i) for i in MADE.encode("뷁")] == ["\u1107", "\u1170", "\u11b0"]
     assert MADE.decode(MADE.encode("뷁")) == "뷁"
 
 
