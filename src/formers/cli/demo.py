@@ -41,6 +41,7 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     from ..generation.fill import fill
     from ..generation.text import generate
     from ..inspection.attention import attention
+    from ..inspection.report_strings import translate
     from ..interop.directory import save
     from ..training.pretrain import pretrain
     from ..training.report import write
@@ -75,16 +76,18 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     for guess in guesses:
         console.print(f"  {guess.probability:6.1%}  {guess.token}", highlight=False)
     filled = "\n".join(f"{g.probability:.1%}  {g.text}" for g in guesses)
-    samples = {"gpt2": [(f"Continuing “{prompt}”:", text)], "bert": [(f"Filling “{blank}”:", filled)]}
+    samples = {
+        "gpt2": [(translate("Continuing “{text}”:", language, text=prompt), text)],
+        "bert": [(translate("Filling “{text}”:", language, text=blank), filled)],
+    }
     looked = {"gpt2": attention(runs["gpt2"].former, prompt), "bert": attention(runs["bert"].former, guesses[0].text)}
     clear(where)
     for family, run in runs.items():
         save(run.former, where / family)
-    title = "Two language models, trained while you waited" if language == "en" else "기다리는 동안 학습한 두 언어 모델"
     write(
         where / "report.html",
-        title,
-        f"Corpus: {len(documents):,} bundled documents ({language}).",
+        translate("Two language models, trained while you waited", language),
+        translate("Corpus: {documents:,} bundled documents.", language, documents=len(documents)),
         {family: run.folder for family, run in runs.items()},
         samples,
         looked,
