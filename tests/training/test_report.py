@@ -99,6 +99,7 @@ def test_the_unigram_is_in_every_chart_of_pretraining(tmp_path, losses):
     assert "unigram, validation" in page
     assert ("loss over steps (mlm)" in page) == (len(losses) == 2)
     assert "| validation text |" in words
+    assert "| 4 | 2.5000 |" in words
 
 
 def test_markdown_is_escaped(tmp_path):

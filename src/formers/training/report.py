@@ -223,8 +223,8 @@ def markdown(story: Story, title: str, settings: str) -> list[str]:
     lines += [f"- {escape_markdown(key)}: {value}" for key, value in story.others()]
     for part in story.sections():
         lines += ["", f"## {escape_markdown(part['title'])}", "", *table_of(part["head"], part["rows"])]
-    losses = [(f"{step:,}", f"{seen['loss']:.4f}") for step, seen in story.held]
-    head = [story.say("step"), story.say("loss")]
+    losses = [(f"{int(step):,}", f"{loss:.4f}") for step, loss in story.curves()[story.say("validation")]]
+    head = [story.say("step"), story.say("loss") + (f" ({story.part})" if story.part else "")]
     lines += ["", f"## {story.say('Validation loss')}", "", *table_of(head, losses)]
     for name, text in story.told():
         lines += ["", f"## {name}", "", *fenced(text)]
