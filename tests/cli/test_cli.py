@@ -155,7 +155,11 @@ def test_demo_in_small(capsys, tmp_path, monkeypatch):
         assert "unigram" in text
         assert "BERT fills" in text
         assert "�" not in text
-        assert "�" not in (out / "report.html").read_text(encoding="utf-8")
+        page = (out / "report.html").read_text(encoding="utf-8")
+        assert "�" not in page
+        assert f'<html lang="{language}">' in page
+        assert ("검증 텍스트" in page) == (language == "ko")
+        assert ("validation text" in page) == (language == "en")
         assert formers.load(out / "gpt2").tokenizer is not None
         assert formers.load(out / "bert").head == "mlm"
 

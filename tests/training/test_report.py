@@ -80,6 +80,16 @@ def test_axes_of_a_short_run_and_of_a_flat_curve():
     assert "2.0010" in labels or "2.001" in labels
 
 
+def test_labels_of_lines_cover_nothing():
+    """Not each other, and not the numbers below, however near the lines end."""
+    lines = {name: [(0, 3.0), (10, 1.0 + 0.001 * i)] for i, name in enumerate("abc")}
+    drawn = chart(lines, "x", ("level", 1.0))
+    places = [float(y) for y, name in re.findall(r'y="([\d.]+)"[^>]*>(a|b|c|level)<', drawn)]
+    assert len(places) == 4
+    assert all(abs(p - q) >= 13.5 for i, p in enumerate(places) for q in places[:i])
+    assert max(places) <= 232  # the numbers stand at 248
+
+
 def test_one_evaluation_is_a_visible_point(tmp_path):
     page, _ = written(folder_of(tmp_path))
     assert page.count("<circle") >= 1
@@ -154,7 +164,8 @@ def test_labels_of_a_table_are_not_translated(tmp_path):
     assert '<th class="num">test</th>' in page
     assert "<td>시험</td>" in page
     assert "혼동 행렬" in page
-    assert '<td class="num">text</td>' in page
+    assert "<td>영화</td><td>text</td><td>test</td>" in page
+    assert '<td class="num">0.5</td>' in page
 
 
 def test_every_translation_takes_the_same_values():

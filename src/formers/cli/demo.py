@@ -80,7 +80,8 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
         "gpt2": [(translate("Continuing “{text}”:", language, text=prompt), text)],
         "bert": [(translate("Filling “{text}”:", language, text=blank), filled)],
     }
-    looked = {"gpt2": attention(runs["gpt2"].former, prompt), "bert": attention(runs["bert"].former, guesses[0].text)}
+    begun = " ".join(text.split()[:8])  # a prompt may be a single token
+    looked = {"gpt2": attention(runs["gpt2"].former, begun), "bert": attention(runs["bert"].former, guesses[0].text)}
     clear(where)
     for family, run in runs.items():
         save(run.former, where / family)

@@ -83,15 +83,20 @@ def chart(lines: Mapping[str, Line], label: str, level: tuple[str, float] | None
             continue
         places = [at(*p) for p in smooth(line)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        y = places[-1][1]
-        while any(abs(y - other) < 14 for other in taken):
-            y += 1
+        y = free_place(places[-1][1], taken, 12, height - bottom)
         taken.append(y)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         shown = places if len(places) <= POINTS else ()
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in shown]
         parts.append(text(width - right + 8, y + 4, name, style=f"fill:{colour}"))
     return figure(width, height, "".join(parts), label)
+
+
+def free_place(wanted: float, taken: Sequence[float], low: float, high: float) -> float:
+    """The place of a label nearest to the wanted one that no other label covers, between two borders."""
+    shifts = sorted(range(-300, 301), key=abs)
+    free = (wanted + s for s in shifts if low <= wanted + s <= high and all(abs(wanted + s - t) >= 14 for t in taken))
+    return next(free, wanted)
 
 
 def figure(width: int, height: int, drawing: str, caption: str) -> str:

@@ -20,6 +20,7 @@ from ..text.language import Language, detect_language
 from .runs import Folder, lines
 
 Rows = list[tuple[str, str]]
+NUMBER = re.compile(r"[-–−]?[\d.,]*%?|inf|nan")
 ATTENTION = (
     "Attention of the {kind}: each row is a token, the darker squares are what it reads from. "
     "This shows where, not why."
@@ -167,8 +168,9 @@ def format_number(name: str, value: float, digits: int = 3) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose columns but the first hold numbers."""
-    style = ["", *[' class="num"'] * (len(head) - 1)]
+    """A table; columns that hold numbers are set right."""
+    numbers = [i > 0 and all(NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(head))]
+    style = [' class="num"' if number else "" for number in numbers]
     top = "".join(f"<th{s}>{html.escape(cell)}</th>" for s, cell in zip(style, head, strict=True))
     body = "".join(
         "<tr>" + "".join(f"<td{s}>{html.escape(c)}</td>" for s, c in zip(style, row, strict=True)) + "</tr>"
