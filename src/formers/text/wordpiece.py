@@ -23,6 +23,9 @@ from .templates import style as style_of
 from .tokenizer import Tokenizer
 
 JOIN = "##"  # marks a piece that does not begin a word
+# Characters of a word; longer ones are unknown, as their time grows with the square. BERT's 100 are too few for Korean
+# that is written without spaces: a whole review of 140 characters would be a single unknown word.
+LONGEST = 500
 
 
 def gain(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
@@ -67,7 +70,8 @@ def train(
     vocab = marks.vocab(words.names[1:], size)
     queue = Queue(words, ratio if score == "ratio" else gain, least, near=False)
     learn(queue, vocab, size - len(marks.last), JOIN, tell)
-    rust.model = models.WordPiece(vocab=(ids := numbered([*vocab, *marks.last])), unk_token=unknown)
+    ids = numbered([*vocab, *marks.last])
+    rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=LONGEST)
     rust.decoder = decoders.WordPiece(prefix=JOIN)
     if morphemes:
         rust.decoder = decoders.Sequence([decoders.WordPiece(prefix=JOIN), decoders.Replace(JOINT, "")])
