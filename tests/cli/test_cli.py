@@ -177,7 +177,10 @@ def test_demo_in_small(capsys, tmp_path, small_demo):
     assert "unigram" in text
     assert "BERT fills" in text
     assert "�" not in text
-    assert "�" not in (out / "report.html").read_text(encoding="utf-8")
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "�" not in page
+    assert '<html lang="en">' in page
+    assert "validation text" in page
     assert formers.load(out / "gpt2").tokenizer is not None
     assert formers.load(out / "bert").head == "mlm"
     code, _, err = run(capsys, "demo", "--out", str(out), "--resume")
@@ -227,6 +230,9 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
     assert not [one for one in told if one[1] in ("tokenizer", "training")], "nothing is done twice"
     assert formers.load(out / "bert").tokenizer is not None
     assert sorted(p.name for p in out.iterdir()) == [".formers-demo", "bert", "gpt2", "report.html"]
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert '<html lang="ko">' in page
+    assert "검증 텍스트" in page
 
 
 def test_demo_fits_its_steps_to_the_machine(tmp_path, monkeypatch):

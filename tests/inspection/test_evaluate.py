@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -97,9 +99,28 @@ def test_the_command(learned, tmp_path, capsys):
     code, out, _ = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--stride", "8")
     assert code == 0
     assert "perplexity" in out
+    assert re.search(r"^tokens +\d+$", out, re.MULTILINE), "a count is an integer"
     code, _, err = run(capsys, "evaluate", tmp_path / "model", "--data", tmp_path / "text.txt", "--kind", "pairs")
     assert code == 2
     assert "which column is good" in err
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_the_command_gives_what_the_page_defines(language, learned, tmp_path, monkeypatch, capsys):
+    """The reference implementation of the page on evaluation, run as it is printed."""
+    page = (Path(__file__).parents[2] / "docs" / language / "evaluation.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "while done" in block]
+    formers.save(learned, tmp_path / f"formers-demo-{language}" / "gpt2")
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(compile(code, "docs", "exec"), names)
+    (tmp_path / "text.txt").write_text(names["text"] + "\n", encoding="utf-8")
+    capsys.readouterr()
+    words = ("--stride", str(names["stride"]), "--as-json")
+    _, out, _ = run(capsys, "evaluate", f"formers-demo-{language}/gpt2", "--data", "text.txt", *words)
+    found = json.loads(out)
+    assert '"tokens": ' + str(names["done"]) + "," in out
+    assert found["perplexity"] == pytest.approx(math.exp(names["nats"] / names["done"]), rel=1e-6)
 
 
 def test_a_fine_tuned_model_by_its_task():

@@ -38,9 +38,15 @@ TEXTS = [
 def test_vocab_txt():
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "The"]
     text = "\n".join(pieces) + "\n"
-    made = published.from_vocab(text, {})
+    made = published.from_vocab(text, {"do_lower_case": True})
     assert made.encode("The cats") == [2, 5, 6, 7, 3]
-    assert published.from_vocab(text, {"do_lower_case": False}).encode("The cats") == [2, 8, 6, 7, 3]
+    assert made.notes == []
+    cased = published.from_vocab(text, {})  # there is a capital in it
+    assert cased.encode("The cats") == [2, 8, 6, 7, 3]
+    assert "there are capitals in the vocabulary" in cased.notes[0]
+    plain = published.from_vocab(text.replace("The", "[unused1]\n<S>"), {})
+    assert plain.encode("The cats") == [2, 5, 6, 7, 3]
+    assert "there are no capitals in the vocabulary" in plain.notes[0]
     assert made.encode("the", "cat") == [2, 5, 3, 6, 3]
     assert made.id("mask") == 4
     with pytest.raises(Error, match="is not in the vocabulary"):
@@ -179,6 +185,48 @@ def test_random_strings_in_full(data):
     total = sum(check_random(name, data, 12_000) for name in NAMES)
     print(f"published tokenizers: {total:,} random strings, 0 differences")
     assert total >= 100_000
+
+
+# What a bare vocab.txt was made with: whether text is lower-cased, and whether accents are stripped.
+FLAGS = {
+    "bert-base-uncased": (True, True), "bert-base-cased": (False, False), "koelectra": (False, False),
+    "ernie-3.0-base-zh": (True, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("lower", [None, False, True])
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_bare_vocabulary_says_how_text_was_read(name, lower, data):
+    """Capitals stay where the vocabulary has some, and Hangul is never taken apart where it has syllables; what a
+    tokenizer_config.json says about case comes first."""
+    transformers = pytest.importorskip("transformers")
+    cased, strip = FLAGS[name]
+    text = files(data)[f"{name}/vocab.txt"].decode()
+    rows = [line.split("\t")[0] for line in text.split("\n")]
+    vocab = {p: i for i, p in enumerate(rows if rows[-1] else rows[:-1])}
+    flags = {"do_lower_case": cased if lower is None else lower}
+    flags["strip_accents"] = strip if lower is None else lower and name != "koelectra"
+    theirs = transformers.BertTokenizer(vocab=vocab, **flags)
+    ours = published.from_vocab(text, {} if lower is None else {"do_lower_case": lower})
+    for line in [*TEXTS, "영화 정말 재미있어요. KBS 드라마", "Ñandú ÀÉ Straße"]:
+        assert ours.encode(line) == theirs(line)["input_ids"], (name, lower, line)
+    if name == "koelectra":
+        assert ours.id("unk") not in ours.encode("영화 정말 재미있어요.")
+
+
+def test_a_lower_case_vocabulary_of_syllables_keeps_them():
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "영화", "##는", "kbs", "cafe"]
+    made = published.from_vocab("\n".join(pieces), {})
+    assert made.encode("영화는 KBS", special=False) == [5, 6, 7]
+    assert published.from_vocab("\n".join(pieces), {"do_lower_case": True}).encode("영화는 KBS", special=False) == [
+        5,
+        6,
+        7,
+    ]
+    silent = published.from_vocab("\n".join(pieces), {"do_lower_case": True, "strip_accents": None})
+    assert silent.encode("영화는 KBS", special=False) == [5, 6, 7]
+    apart = published.from_vocab("\n".join(pieces), {"do_lower_case": True, "strip_accents": True})  # said is said
+    assert apart.encode("café", special=False) == [8]
 
 
 def test_both_forms_of_gpt2(data):
@@ -413,9 +461,10 @@ def test_what_a_vocab_txt_leaves_open_is_said(tmp_path, capsys):
     small = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]", "the", "cat"])
     (note,) = published.from_vocab(small, {}).notes
     assert "text is made lower case" in note
-    assert "do_lower_case" not in note
-    (note,) = published.from_vocab(small + "\n##A\nThe", {}).notes
     assert '{"do_lower_case": false}' in note
+    (note,) = published.from_vocab(small + "\n##A\nThe", {}).notes
+    assert "text keeps its case" in note
+    assert '{"do_lower_case": true}' in note
     assert published.from_vocab(small, {"do_lower_case": True}).notes == []
     (tmp_path / "vocab.txt").write_text(small, encoding="utf-8")
     (tmp_path / "t.txt").write_text("the cat\nthe cat the\n", encoding="utf-8")

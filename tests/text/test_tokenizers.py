@@ -179,12 +179,13 @@ def fake_korean(monkeypatch):
     """An analyser of two rules: 은, 을 and 는 are morphemes of their own at the end of a word."""
     module = types.ModuleType("formers.text.korean")
 
-    def morphemes(text):
-        for word in text.split():
-            yield from (word[:-1], word[-1]) if len(word) > 1 and word[-1] in "은을는" else (word,)
+    def split_words(words):
+        for word in words:
+            yield [word[:-1], word[-1]] if len(word) > 1 and word[-1] in "은을는" else [word]
 
-    module.morphemes = morphemes
+    module.split_words = split_words
     monkeypatch.setitem(sys.modules, "formers.text.korean", module)
+    monkeypatch.setattr("formers.text.joints.CUT", {})
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
@@ -216,6 +217,73 @@ def test_morphemes_of_the_analyser(tmp_path):
     text = "학교에서 친구를 만났다"
     assert made.decode(made.encode(text)) == text
     assert not any("교에" in made.token(i) for i in range(len(made)))
+
+
+ATTACHED = [
+    "영화. 영화, (영화) '영화'가 \"영화\"는 영화를!!! 영화는?ㅋㅋㅋ 좋다ㅠㅠ 좋다😀👍🏽",
+    "3명이 AI는 GPT-2로 2024년 大韓민국에서 ...영화 영화... ~영화~ 영〮화 don't 영화/연극",
+]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_morphemes_with_punctuation_attached(kind):
+    """A word that ends where punctuation begins is the same word; no character of the training text is unknown."""
+    pytest.importorskip("kiwipiepy")
+    made = train(kind, ATTACHED * 2, 500, morphemes=True)
+    for line in ATTACHED:
+        ids = made.encode(line, special=False)
+        assert made.bytes or made.id("unk") not in ids
+        back = made.decode(ids)
+        assert back == line if kind == "bpe" else back.replace(" ", "") == line.replace(" ", "")
+        assert made.encode_batch([line], special=False) == [ids]
+    pieces = [[made.token(i) for i in made.encode(text, special=False)] for text in ("영화", "영화.")]
+    assert pieces[1] == [*pieces[0], "."]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
+def test_morphemes_of_real_reviews(kind, data):
+    """With the real analyser nothing of the training text is unknown, and decoding gives it back: exactly (bpe), with
+    runs of spaces as one (unigram), or up to spaces around punctuation (wordpiece)."""
+    pytest.importorskip("kiwipiepy")
+    with lzma.open(data / "lm/movie_reviews_ko.txt.xz", "rt", encoding="utf-8") as file:
+        lines = [normalise(line.rstrip("\n")) for line in itertools.islice(file, 300)]
+    made = train(kind, lines, 4000, morphemes=True)
+    rows = made.encode_batch(lines, special=False, parse=False)
+    assert made.bytes or not any(made.id("unk") in row for row in rows)
+    back = [made.decode(row) for row in rows]
+    if kind == "bpe":
+        assert back == lines
+    elif kind == "unigram":
+        assert back == [" ".join(line.split()) for line in lines]
+    else:
+        assert ["".join(line.split()) for line in back] == ["".join(line.split()) for line in lines]
+
+
+def test_each_different_word_is_analysed_once(monkeypatch):
+    """However often a word occurs, and however few words are remembered, the result is the same."""
+    fake_korean(monkeypatch)
+    korean, asked, told = sys.modules["formers.text.korean"], [], []
+    analyse = korean.split_words
+    korean.split_words = lambda words: [asked.extend(words), *analyse(words)][1:]
+    made = train("bpe", LINES * 20, 330, morphemes=True, tell=lambda *words: told.append(words[0]))
+    assert sorted(asked) == sorted({"현행법은", "이에", "현행법을", "개정하려는", "것임"})
+    assert "morphemes" in told
+    wanted = made.encode_batch(LINES)
+    assert len(asked) == 5
+    monkeypatch.setattr("formers.text.joints.MOST", 2)
+    monkeypatch.setattr("formers.text.joints.CUT", {})
+    assert [made.encode(line) for line in (*LINES, "새것을", *LINES)] == [*wanted, made.encode("새것을"), *wanted]
+    assert len(asked) > 10
+
+
+def test_a_word_is_cut_alike_wherever_it_stands():
+    """The morphemes of a word do not depend on its neighbours, and words without Hangul are not cut at all."""
+    pytest.importorskip("kiwipiepy")
+    made = train("bpe", ["이건 정말 재미없음, 보기 싫다. GPT-2 don't"] * 3, 400, morphemes=True)
+    whole = [made.token(i) for i in made.encode("정말 재미없음 보기 GPT-2 don't", special=False)]
+    apart = [made.token(i) for part in ("정말", " 재미없음", " 보기", " GPT-2", " don't")
+             for i in made.encode(part, special=False)]  # fmt: skip
+    assert whole == apart
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "gpt2", "t5", "albert", "textcnn", "elmo", "transformer_xl"])

@@ -96,6 +96,18 @@ def test_compatibility_jamo_stay():
         assert made.decode(made.encode("ㅋㅋㅋ ㅠㅠ 좋다", special=False)) == "ㅋㅋㅋ ㅠㅠ 좋다", kind
 
 
+@pytest.mark.parametrize("morphemes", [False, True])
+def test_a_review_without_spaces_is_not_unknown(morphemes):
+    """BERT gives up words of more than 100 characters, which Korean reviews without spaces reach."""
+    if morphemes:
+        pytest.importorskip("kiwipiepy")
+    line = "재미없다" + "ㅠ" * 200 + "정말재미없다" * 20
+    made = wordpiece.train([line, *LINES], 120, alphabet=60, morphemes=morphemes)
+    ids = made.encode(line, special=False)
+    assert made.id("unk") not in ids
+    assert made.decode(ids) == line
+
+
 def test_sizes_and_options():
     with pytest.raises(Error, match="do not fit into 10 pieces"):
         wordpiece.train(LINES, 10, alphabet=40)

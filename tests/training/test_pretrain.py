@@ -550,7 +550,7 @@ def test_several_runs_on_one_page(tmp_path):
     assert "A &lt;title&gt;" in page
     assert "&lt;b&gt;one&lt;/b&gt; 한국어" in page
     assert page.count("<polyline") == 4
-    assert page.count("layer 1, head 2</h3>") == 2
+    assert page.count("레이어 1, 헤드 2</h3>") == 2
     assert 'lang="ko"' in page
     assert "http" not in page.replace("http://www.w3.org", ""), "self-contained: nothing is fetched"
 

@@ -216,6 +216,7 @@ def show(console: Console, where: Path, runs: dict[str, Any], documents: int, la
     from ..generation.fill import fill
     from ..generation.text import generate
     from ..inspection.attention import attention
+    from ..inspection.report_strings import translate
     from ..interop.directory import save
     from ..training.report import write
 
@@ -235,16 +236,19 @@ def show(console: Console, where: Path, runs: dict[str, Any], documents: int, la
     for guess in guesses:
         console.print(f"  {guess.probability:6.1%}  {guess.token}", highlight=False)
     filled = "\n".join(f"{g.probability:.1%}  {g.text}" for g in guesses)
-    samples = {"gpt2": [(f"Continuing “{prompt}”:", text)], "bert": [(f"Filling “{blank}”:", filled)]}
-    looked = {"gpt2": attention(runs["gpt2"].former, prompt), "bert": attention(runs["bert"].former, guesses[0].text)}
+    samples = {
+        "gpt2": [(translate("Continuing “{text}”:", language, text=prompt), text)],
+        "bert": [(translate("Filling “{text}”:", language, text=blank), filled)],
+    }
+    begun = " ".join(text.split()[:8])  # a prompt may be a single token
+    looked = {"gpt2": attention(runs["gpt2"].former, begun), "bert": attention(runs["bert"].former, guesses[0].text)}
     clear(where)
     for family, run in runs.items():
         save(run.former, where / family)
-    title = "Two language models, trained while you waited" if language == "en" else "기다리는 동안 학습한 두 언어 모델"
     write(
         where / "report.html",
-        title,
-        f"Corpus: {documents:,} bundled documents ({language}).",
+        translate("Two language models, trained while you waited", language),
+        translate("Corpus: {documents:,} bundled documents.", language, documents=documents),
         {family: run.folder for family, run in runs.items()},
         samples,
         looked,

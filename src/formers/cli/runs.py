@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -36,20 +36,23 @@ def runs(folder: Path = Path("runs")) -> None:
     console.print(table if found else f"no runs in {folder}")
 
 
-def report(run: Path) -> None:
+def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
     """Write report.html and report.md of a run again.
 
     formers report runs/bert-1
+    formers report runs/bert-1 --language ko
 
     Parameters
     ----------
     run
         The run's folder.
+    language
+        en or ko; that of the run's text by default.
     """
     from ..training.report import report as write
     from ..training.runs import Folder
 
-    print(write(Folder(run)))
+    print(write(Folder(run), language))
 
 
 def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = False) -> None:

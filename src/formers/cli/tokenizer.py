@@ -38,18 +38,19 @@ def train(
     workers: int | None = None,
     reading: Reading | None = None,
 ) -> None:
-    """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, words, characters, or a family such as bert or t5.
+    """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, jamo, words, characters, or a family (bert, t5).
 
     The same text gives the same tokenizer, byte for byte, on any number of processes.
 
     formers tokenizer train bert reviews.txt --size 16000 --out my-tokenizer
     formers tokenizer train unigram a.txt b.txt.xz --style t5 --size 32000
     formers tokenizer train bpe reviews.csv --column review --encoding cp949
+    formers tokenizer train jamo reviews.txt --size 16000 --style gpt2
 
     Parameters
     ----------
     kind
-        A kind of tokenizer, or the family that it is for.
+        A kind of tokenizer, or the family that it is for. jamo is bpe over the letters of Hangul syllables.
     files
         Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.
     size

@@ -21,6 +21,7 @@ class Watch:
         self.stream, self.stops, self.over, self.held = Stream(tokenizer), tuple(stops), False, ""
         for index in prompt[-NEAR:]:
             self.stream.push(index)
+        self.stream.forget()
 
     def push(self, index: int) -> str:
         """What one more id makes safe to show."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from importlib import resources
 
 from torch import Tensor
 
+from .report_strings import translate
+
 COLOURS = ("#2563eb", "#d97706", "#059669", "#7c3aed")
+POINTS = 12  # a line of no more points shows each of them
 Line = Sequence[tuple[float, float]]
 
 
@@ -34,8 +38,21 @@ def rule(left: float, right: float, y: float, kind: str) -> str:
     return f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
+def ticks(low: float, high: float, whole: bool = False) -> list[tuple[float, str]]:
+    """Return places on an axis and their labels: round numbers between two values, with as many digits as tell them
+    apart. `whole`: integers only."""
+    high = high if high > low else low + 1
+    size = 10.0 ** math.floor(math.log10((high - low) / 5))
+    step = next(size * n for n in (1, 2, 5, 10, 20) if (high - low) / (size * n) <= 6)
+    step = max(step, 1.0) if whole else step
+    digits = max(0, -math.floor(math.log10(step) + 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    places = [round(n * step, digits) for n in range(first, math.floor(high / step + 1e-9) + 1)]
+    return [(place, f"{place:,.{digits}f}") for place in places]
+
+
 def chart(lines: Mapping[str, Line], label: str, level: tuple[str, float] | None = None) -> str:
-    """Lines over steps, smoothed a little; `level` is a dashed line to compare with."""
+    """Lines over steps, smoothed a little, few points shown each; `level` is a dashed line to compare with."""
     width, height, left, bottom, right = 720, 260, 52, 34, 150
     points = [p for line in lines.values() for p in line]
     if not points:
@@ -48,14 +65,14 @@ def chart(lines: Mapping[str, Line], label: str, level: tuple[str, float] | None
         return left + (width - left - right) * x / last, 12 + (height - bottom - 12) * (high - y) / (high - low)
 
     parts = []
-    for i in range(5):
-        value, step = low + (high - low) * i / 4, last * i / 4
+    for value, name in ticks(low, high):
         y = at(0, value)[1]
         parts += [
             rule(left, width - right, y, "axis"),
-            text(left - 8, y + 4, f"{value:.1f}", text_anchor="end", class_="soft"),
-            text(at(step, low)[0], height - 12, f"{step:,.0f}", text_anchor="middle", class_="soft"),
+            text(left - 8, y + 4, name, text_anchor="end", class_="soft"),
         ]
+    for step, name in ticks(0, last, whole=True):
+        parts.append(text(at(step, low)[0], height - 12, name, text_anchor="middle", class_="soft"))
     taken: list[float] = []
     if level:
         taken.append(at(0, level[1])[1])
@@ -66,13 +83,20 @@ def chart(lines: Mapping[str, Line], label: str, level: tuple[str, float] | None
             continue
         places = [at(*p) for p in smooth(line)]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        y = places[-1][1]
-        while any(abs(y - other) < 14 for other in taken):
-            y += 1
+        y = free_place(places[-1][1], taken, 12, height - bottom)
         taken.append(y)
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        shown = places if len(places) <= POINTS else ()
+        parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in shown]
         parts.append(text(width - right + 8, y + 4, name, style=f"fill:{colour}"))
     return figure(width, height, "".join(parts), label)
+
+
+def free_place(wanted: float, taken: Sequence[float], low: float, high: float) -> float:
+    """The place of a label nearest to the wanted one that no other label covers, between two borders."""
+    shifts = sorted(range(-300, 301), key=abs)
+    free = (wanted + s for s in shifts if low <= wanted + s <= high and all(abs(wanted + s - t) >= 14 for t in taken))
+    return next(free, wanted)
 
 
 def figure(width: int, height: int, drawing: str, caption: str) -> str:
@@ -112,11 +136,11 @@ def heatmap(pieces: Sequence[str], weights: Tensor, label: str) -> str:
     return f"<svg {box}>{''.join(parts)}</svg>"
 
 
-def attention_figure(pieces: Sequence[str], weights: Tensor, caption: str) -> str:
+def attention_figure(pieces: Sequence[str], weights: Tensor, caption: str, language: str = "en") -> str:
     """All heads of a stack (layers, heads, queries, keys) side by side."""
     cells = []
     for layer in range(weights.shape[0]):
         for head in range(weights.shape[1]):
-            name = f"layer {layer + 1}, head {head + 1}"
+            name = translate("layer {layer}, head {head}", language, layer=layer + 1, head=head + 1)
             cells.append(f"<div><h3>{name}</h3>{heatmap(pieces, weights[layer, head], name)}</div>")
     return f'<figure><div class="heads">{"".join(cells)}</div><figcaption>{html.escape(caption)}</figcaption></figure>'

@@ -11,6 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from ..errors import Error
+from . import jamo as jamo_units
 from .counting import Cutter, alphabet_of, count_words
 from .joints import JOINT
 from .merges import Queue, Words, learn
@@ -36,6 +37,7 @@ def train(
     lower: bool | None = None,
     alphabet: int | None = None,
     morphemes: bool = False,
+    jamo: bool = False,
     workers: int | None = None,
     tell: Tell | None = None,
 ) -> Tokenizer:
@@ -43,33 +45,38 @@ def train(
 
     `style="gpt"` is GPT-1's: characters in lower case instead of bytes (`lower`, `alphabet`). `nfc=False` leaves text
     as it is, so that decoding gives back every byte; otherwise it gives back the composed text. With `morphemes` Korean
-    words are cut into morphemes first, and no piece reaches across.
+    words are cut into morphemes first, and no piece reaches across. With `jamo` Hangul syllables are taken apart first
+    (the kind "jamo"): pieces are made of jamo, and decoding composes them again.
     """
+    if jamo and (style == "gpt" or not nfc):
+        what = "jamo go with bytes, and are composed again: not with " + ("nfc=False" if style != "gpt" else "GPT-1")
+        raise Error(what, fix="leave out " + ("nfc" if style != "gpt" else "the style gpt"))
     if style == "gpt":
         return train_ends(lines, size, least, workers, tell, lower is not False, alphabet, morphemes)
     marks = style_of(style)
     if lower is not None or alphabet is not None:
         raise Error("bytes have no case and no alphabet", fix="lower and alphabet go with the style gpt")
-    if size < len(ALPHABET) + len(marks.marks):
-        least_size = len(ALPHABET) + len(marks.marks)
+    first = [*sorted(ALPHABET), *(jamo_units.PIECES if jamo else ())]
+    if size < (least_size := len(first) + len(marks.marks)):
         raise Error(f"a byte-level vocabulary of {size} is too small", fix=f"take at least {least_size}")
-    rust = machine(nfc, morphemes)
+    rust = machine(nfc, morphemes, jamo)
     cutter = Cutter(rust.to_str(), bytes=True, morphemes=morphemes)
-    words = Words(count_words(lines, cutter, workers, tell), list)
-    vocab = marks.vocab(sorted(ALPHABET), size)
+    words = Words(count_words(lines, cutter, workers, tell), jamo_units.cut_jamo if jamo else list)
+    vocab = marks.vocab(first, size)
     merges = learn(Queue(words, frequency, least, near=True), vocab, size - len(marks.last), tell=tell)
+    merges = [*jamo_units.MERGES, *merges] if jamo else merges
     rust.model = models.BPE(vocab=(ids := numbered([*vocab, *marks.last])), merges=merges)
     rust.decoder = decoders.ByteLevel()
     marks.finish(rust, ids)
     return Tokenizer(rust.to_str(pretty=True), marks.special)
 
 
-def machine(nfc: bool, morphemes: bool) -> Rust:
+def machine(nfc: bool, morphemes: bool, jamo: bool = False) -> Rust:
     """An empty tokenizer that cuts text as GPT-2 does."""
     rust = Rust(models.BPE())
     if nfc:
-        rust.normalizer = normalizers.NFC()
-    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        rust.normalizer = normalizers.NFD() if jamo else normalizers.NFC()
+    split = jamo_units.split_words() if jamo else pre_tokenizers.ByteLevel(add_prefix_space=False)
     joint = pre_tokenizers.Split(JOINT, "removed")
     rust.pre_tokenizer = pre_tokenizers.Sequence([joint, split]) if morphemes else split
     return rust

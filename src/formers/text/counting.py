@@ -15,7 +15,7 @@ from typing import Any
 import tokenizers
 
 from ..config import Tell
-from .joints import marked
+from .joints import mark_morphemes, strip_joints
 from .workers import Workers
 
 WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -23,6 +23,7 @@ WHITE = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 SPACES = re.compile("[^ \t\n\r]+")
 BYTES = re.compile(f" ?[^{WHITE}]+|[{WHITE}]+(?![^{WHITE}])|[{WHITE}]")
 CHUNK = 4_000_000  # characters that are counted at a time
+BATCH = 20_000  # different words that the analyser of morphemes is given at a time
 MOST = 8_000_000  # distinct words that are remembered; beyond it, the rarest so far are forgotten
 
 
@@ -36,17 +37,27 @@ class Cutter:
     morphemes: bool = False
 
     def count(self, lines: Iterable[str]) -> Counter[str]:
-        """The words of some lines."""
-        rust: Any = tokenizers.Tokenizer.from_str(self.file)
+        """The words of some lines; with morphemes, what stands between spaces: `split` cuts it when all is counted."""
         units: Counter[str] = Counter()
         find = (BYTES if self.bytes else SPACES).findall
         for line in lines:
-            units.update(find(marked(line)[0] if self.morphemes else line))
+            units.update(find(strip_joints(line) if self.morphemes else line))
+        return units if self.morphemes else self.split(units)
+
+    def split(self, units: Counter[str], tell: Tell | None = None) -> Counter[str]:
+        """The words of what stands between spaces, as the tokenizer cuts it."""
+        rust: Any = tokenizers.Tokenizer.from_str(self.file)
         normal, split = rust.normalizer, rust.pre_tokenizer
         words: Counter[str] = Counter()
-        for unit, count in units.items():
-            for word, _ in split.pre_tokenize_str(unit if normal is None else normal.normalize_str(unit)):
-                words[word] += count
+        order, marked = list(units), list(units)
+        for low in range(0, len(order), BATCH) if self.morphemes else ():  # each different word is analysed once
+            marked[low : low + BATCH] = mark_morphemes(order[low : low + BATCH])
+            if tell is not None:
+                done = min(len(order), low + BATCH)
+                tell("morphemes", done, len(order), f"{done:,} of {len(order):,} different words")
+        for unit, text in zip(order, marked, strict=True):
+            for word, _ in split.pre_tokenize_str(text if normal is None else normal.normalize_str(text)):
+                words[word] += units[unit]
         return words
 
 
@@ -82,7 +93,7 @@ def count_words(
             tell("counting", number, number + 1, f"{seen:,} words, {len(words):,} of them different")  # more may come
     if tell is not None and seen:
         tell("counting", number, number, f"{seen:,} words, {len(words):,} of them different")
-    return words
+    return cutter.split(words, tell) if cutter.morphemes else words
 
 
 def counted(groups: Iterator[list[str]], cutter: Cutter, workers: int) -> Iterator[Counter[str]]:

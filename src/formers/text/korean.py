@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ..errors import Error
@@ -16,17 +18,31 @@ LINKS = frozenset(("SO", "SP", "SW"))
 MARKS = frozenset(("SF", "SP", "SS", "SSO", "SSC", "SE", "SO"))
 LONGEST = 4  # words of a noun phrase
 STRETCH = 20_000  # characters that are analysed at once
+WORD = re.compile(r"\S+")
 LONE = re.compile("[\0\ud800-\udfff]")  # the analyser stops at these
 
 
 @functools.cache
 def kiwi() -> Any:
     """The analyser, made once: it takes two seconds and 500 MB."""
+    return make_analyser(num_workers=1)
+
+
+@functools.cache
+def word_analyser(process: int) -> Any:
+    """The analyser of single words, made once for each process (its threads do not survive a fork): without the
+    dictionary of names of several words it is there in a third of the time, and smaller by 140 MB."""
+    alone = os.environ.get("TOKENIZERS_PARALLELISM") == "false"  # this process shall have one thread
+    return make_analyser(num_workers=1 if alone else os.cpu_count() or 1, load_multi_dict=False)
+
+
+def make_analyser(**options: Any) -> Any:
+    """Make an analyser of kiwipiepy; without the package, an Error."""
     try:
         from kiwipiepy import Kiwi
     except ImportError as e:
         raise Error("Korean morphemes need the package kiwipiepy", fix='pip install "formers[ko]"') from e
-    return Kiwi(num_workers=1)
+    return Kiwi(**options)
 
 
 def stretches(text: str) -> list[tuple[int, str]]:
@@ -57,29 +73,49 @@ def begins(text: str) -> list[int]:
 
 
 def tokens(text: str) -> list[tuple[int, int, str]]:
-    """(begin, end, tag) of each morpheme that has characters of its own in the text, in their order.
+    """(begin, end, tag) of each morpheme that has characters of its own in the text, in their order."""
+    found: list[tuple[int, int, str]] = []
+    for at, part in stretches(text):
+        add_tokens(found, kiwi().tokenize(part), text, at)
+    return found
+
+
+def add_tokens(found: list[tuple[int, int, str]], analysed: Iterable[Any], text: str, at: int = 0) -> None:
+    """Add (begin, end, tag) of the analyser's tokens of a part of a text that begins `at` a place.
 
     Morphemes that share a syllable (갔 = 가 + 았) are one, with the first one's tag; no morpheme goes over a space.
     """
-    found: list[tuple[int, int, str]] = []
-    for at, part in stretches(text):
-        for token in kiwi().tokenize(part):
-            begin, end = at + token.start, at + token.start + token.len
-            begin = max(begin, found[-1][1]) if found else begin
-            for word in re.finditer(r"\S+", text[begin:end]):
-                found.append((begin + word.start(), begin + word.end(), token.tag))
-    return found
+    last = found[-1][1] if found else 0
+    for token in analysed:
+        begin, end = max(last, at + token.start), at + token.start + token.len
+        for word in WORD.finditer(text, begin, max(begin, end)):
+            found.append((word.start(), word.end(), token.tag))
+            last = word.end()
 
 
 def whole(text: str) -> list[tuple[int, int, str]]:
     """The morphemes, and between them what the analyser passed over: all characters but white space."""
+    return fill_gaps(tokens(text), text)
+
+
+def fill_gaps(morphemes: list[tuple[int, int, str]], text: str) -> list[tuple[int, int, str]]:
+    """The morphemes of a text, and between them what the analyser passed over."""
     found, last = [], 0
-    for begin, end, tag in [*tokens(text), (len(text), len(text), "")]:
-        found += [(last + m.start(), last + m.end(), "SW") for m in re.finditer(r"\S+", text[last:begin])]
+    for begin, end, tag in [*morphemes, (len(text), len(text), "")]:
+        if last < begin:
+            found += [(m.start(), m.end(), "SW") for m in WORD.finditer(text, last, begin)]
         if begin < end:
             found.append((begin, end, tag))
         last = end
     return found
+
+
+def split_words(words: list[str]) -> Iterator[list[str]]:
+    """Yield the morphemes of each of many words, as they are written; each word is analysed by itself."""
+    for word, analysed in zip(words, word_analyser(os.getpid()).tokenize(words), strict=True):
+        found: list[tuple[int, int, str]] = []
+        add_tokens(found, analysed, word)
+        yield [word[begin:end] for begin, end, _ in fill_gaps(found, word)]
 
 
 def morphemes(text: str) -> list[str]:

@@ -124,6 +124,14 @@ def marks(form: Form, least: int) -> re.Pattern[str]:
     return re.compile(f"[{''.join(found)}]{{{least},}}")
 
 
+@functools.cache
+def continuations() -> re.Pattern[str]:
+    """Characters that may become one with what is before them in NFC: marks, and the vowels and codas of Hangul."""
+    seconds = {c for whole in map(chr, range(0x20000)) for c in unicodedata.normalize("NFD", whole)[1:]}
+    found = [c for c in map(chr, range(0x300, 0x20000)) if unicodedata.combining(c) or c in seconds]
+    return re.compile(f"[{''.join(map(re.escape, found))}]")
+
+
 def scrub(text: str, changes: Changes) -> str:
     """Text without characters that are none: NUL, byte order marks, control characters, damaged bytes."""
     if not ODD.search(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ from ..errors import Error
 from .templates import BERT as WORDPIECE
 from .templates import GPT2, ROBERTA, STYLES, T5, mark
 from .tokenizer import SPECIAL, Tokenizer, guarded
+
+SYLLABLE = re.compile("[가-힣]")
 
 
 def from_vocab(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
@@ -32,11 +35,14 @@ def wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer
     lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]
     if lost:
         raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
-    lower = bool(options.get("do_lower_case", True))
+    usual = [p for p in pieces if p not in special.values() and not (p[:1] in "[<" and p[-1:] in "]>")]
+    lower = bool(options.get("do_lower_case", not has_capitals(usual)))
+    strip = options.get("strip_accents")  # None: where text is made lower case
+    strip = False if strip is None and has_syllables(usual) else strip
     rust = Rust(models.WordPiece(vocab=vocab, unk_token=special["unk"]))
     rust.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=bool(options.get("tokenize_chinese_chars", True)),
-        strip_accents=options.get("strip_accents"), lowercase=lower,
+        strip_accents=strip, lowercase=lower,
     )  # fmt: skip
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(prefix="##")
@@ -46,17 +52,24 @@ def wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer
     rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
     made = finished(rust, special, where)
     if "do_lower_case" not in options:
-        made.notes.append(assumed([piece for piece in pieces if piece not in special.values()]))
+        found = "there are no capitals in the vocabulary, so text is made lower case"
+        found = found if lower else "there are capitals in the vocabulary, so text keeps its case"
+        found += (
+            f'; {{"do_lower_case": {"false" if lower else "true"}}} in a tokenizer_config.json beside it says otherwise'
+        )
+        made.notes.append(f"nothing beside vocab.txt says whether capitals matter: {found}")
     return made
 
 
-def assumed(pieces: Sequence[str]) -> str:
-    """What a vocab.txt without a tokenizer_config.json leaves open, and how it was taken."""
-    note = "nothing beside vocab.txt says whether capitals matter: text is made lower case, as transformers does"
-    if any(piece.lower() != piece for piece in pieces if not piece.startswith("[")):
-        note += "; but there are capitals in the vocabulary, so that"
-        note += ' {"do_lower_case": false} in a tokenizer_config.json beside it may be right'
-    return note
+def has_capitals(pieces: Sequence[str]) -> bool:
+    """Whether a piece has an upper-case letter: text that is made lower case would never reach it."""
+    return any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in pieces)
+
+
+def has_syllables(pieces: Sequence[str]) -> bool:
+    """Whether at least one piece in a hundred has Hangul syllables. Stripping accents takes syllables apart into jamo,
+    so that no such piece would be reached and all Korean be unknown. English vocabularies have a handful of them."""
+    return sum(SYLLABLE.search(piece) is not None for piece in pieces) * 100 > len(pieces)
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:

@@ -23,7 +23,7 @@ from ..errors import Error
 from . import bounds
 from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
-from .joints import JOINT, marked
+from .joints import JOINT, mark_morphemes, marked, strip_joints
 from .normalise import normalise
 from .offsets import Offsets, offsets
 from .variants import variant
@@ -78,7 +78,8 @@ class Tokenizer:
         steps = normal.get("normalizers") or [normal]
         chars = steps[0].get("precompiled_charsmap")  # later, it would see what other steps have made of the text
         self.charsmap = None if chars is None else Charsmap(base64.b64decode(chars), where)
-        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None
+        self.jamo = self.bytes and "NFD" in names["normalizer"]  # what it takes apart, decoding composes again
+        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None or self.jamo
 
     def __len__(self) -> int:
         return self.rust.get_vocab_size(with_added_tokens=True)
@@ -115,7 +116,10 @@ class Tokenizer:
         if self.composes and not normalise and self.charsmap is None and not self.morphemes:
             rust = self.machine(False, parse)
             return [e.ids for e in guarded(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))]
-        ready = [self.prepare(text, normalise) for text in texts]
+        if self.morphemes and self.charsmap is None:  # all new words go to the analyser together
+            ready = [(text, False) for text in mark_morphemes([strip_joints(text) for text in texts])]
+        else:
+            ready = [self.prepare(text, normalise) for text in texts]
         return [made.ids for made in self.encoded(ready, special, parse, fast=True)]
 
     def encode_with_offsets(self, text: str, *, special: bool = True, parse: bool = True) -> tuple[list[int], Offsets]:
@@ -147,6 +151,8 @@ class Tokenizer:
 
     def encode_traced(self, texts: Sequence[str], special: bool, parse: bool) -> list[tuple[Any, list[int] | None]]:
         """What the Rust library makes of texts, and where the characters that it was handed come from."""
+        if self.morphemes:
+            mark_morphemes([strip_joints(text) for text in texts])  # so that all new words go to the analyser together
         traced = [self.traced(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
         made = self.encoded(ready, special, parse)
@@ -174,8 +180,8 @@ class Tokenizer:
             return text, False
         if not self.composes:
             self.look(text)
-        if self.charsmap is None and not self.morphemes:
-            return text, False
+        if self.charsmap is None:
+            return (mark_morphemes([strip_joints(text)])[0] if self.morphemes else text), False
         ready, origins = self.traced(text)
         return ready, origins is not None and self.charsmap is not None
 
@@ -242,7 +248,8 @@ class Tokenizer:
         if not self.bytes and not self.fallback:
             return guarded(lambda: self.rust.decode(ids, skip_special_tokens=not special))
         data = b"".join(self.spelled(ids, special))
-        return (data.removeprefix(b" ") if self.fallback else data).decode("utf-8", errors="ignore")
+        text = (data.removeprefix(b" ") if self.fallback else data).decode("utf-8", errors="ignore")
+        return normalise(text) if self.jamo else text
 
     def spelled(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
         """The bytes of each id, where pieces may be bytes."""
@@ -269,6 +276,7 @@ class Tokenizer:
             return ""
         if self.bytes and piece not in self.added and piece not in self.special.values():
             text = to_bytes(piece).decode("utf-8", errors="replace")
+            text = normalise(text) if self.jamo else text
             return text if "\ufffd" not in text else "<" + to_bytes(piece).hex() + ">"
         return piece.replace(JOINT, "")
 

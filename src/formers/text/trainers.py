@@ -12,12 +12,19 @@ from ..errors import Error
 from .templates import FAMILY
 from .tokenizer import Tokenizer
 
-KINDS = {"bpe": "bpe", "wordpiece": "wordpiece", "unigram": "unigram", "words": "words", "characters": "chars"}
+KINDS = {  # and the module that trains it
+    "bpe": "bpe",
+    "wordpiece": "wordpiece",
+    "unigram": "unigram",
+    "jamo": "bpe",
+    "words": "words",
+    "characters": "chars",
+}
 LARGEST, WORKERS = 1 << 24, 1024  # pieces, processes
 
 
 def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokenizer:
-    """Train a tokenizer of a kind (bpe, wordpiece, unigram, words, characters), or the one of a family (bert, t5, …).
+    """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters) or of a family (bert, t5, …).
 
     Options are those of the kind's own `train`; all have `style` (whose special tokens), `workers` and `tell`. The
     result is the same, byte for byte, however many processes count the words.
@@ -33,8 +40,8 @@ def train(kind: str, lines: Iterable[str], size: int, **options: Any) -> Tokeniz
     if (alphabet := options.get("alphabet")) is not None and not 1 <= alphabet <= size:
         raise Error(f"an alphabet cannot have {alphabet:,} characters", fix=f"take 1 to {size:,}, the size")
     learn = import_module(f"{__package__}.{KINDS[kind]}").train
-    known = signature(learn).parameters
+    known = [name for name in signature(learn).parameters if name != "jamo"]  # that is a kind, here
     for name in options:
         if name not in known:
-            raise Error(f"{kind} has no option {name!r}", fix=suggest(name, [*known][2:]))
-    return learn(lines, size, **options)
+            raise Error(f"{kind} has no option {name!r}", fix=suggest(name, known[2:]))
+    return learn(lines, size, **options, **({"jamo": True} if kind == "jamo" else {}))

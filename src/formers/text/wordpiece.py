@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Rust
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from ..config import Tell
 from .bpe import numbered
@@ -23,6 +23,9 @@ from .templates import style as style_of
 from .tokenizer import Tokenizer
 
 JOIN = "##"  # marks a piece that does not begin a word
+# Characters of a word; longer ones are unknown, as their time grows with the square. BERT's 100 are too few for Korean
+# that is written without spaces: a whole review of 140 characters would be a single unknown word.
+LONGEST = 500
 
 
 def gain(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
@@ -60,14 +63,15 @@ def train(
     """
     marks = style_of(style)
     unknown = marks.special["unk"]
-    rust = machine(lower, unknown)
+    rust = machine(lower, unknown, morphemes)
     counts = count_words(lines, Cutter(rust.to_str(), morphemes=morphemes), workers, tell)
     kept = alphabet_of(counts, alphabet or size // 3) | {JOINT}
     words = Words({w: c for w, c in counts.items() if kept.issuperset(w)}, cut)
     vocab = marks.vocab(words.names[1:], size)
     queue = Queue(words, ratio if score == "ratio" else gain, least, near=False)
     learn(queue, vocab, size - len(marks.last), JOIN, tell)
-    rust.model = models.WordPiece(vocab=(ids := numbered([*vocab, *marks.last])), unk_token=unknown)
+    ids = numbered([*vocab, *marks.last])
+    rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=LONGEST)
     rust.decoder = decoders.WordPiece(prefix=JOIN)
     if morphemes:
         rust.decoder = decoders.Sequence([decoders.WordPiece(prefix=JOIN), decoders.Replace(JOINT, "")])
@@ -77,17 +81,22 @@ def train(
 
 def cut(word: str) -> list[str]:
     """The characters of a word; one that begins a morpheme keeps the mark before it, and an edge stands between."""
-    first, *rest = word.lstrip(JOINT).split(JOINT)
+    first, *rest = word.split(JOINT)
     pieces = [*first[:1], *(JOIN + c for c in first[1:])]
-    for morpheme in filter(None, rest):
+    for morpheme in rest:
         pieces += ["", JOIN + JOINT + morpheme[0], *(JOIN + c for c in morpheme[1:])]
     return pieces
 
 
-def machine(lower: bool, unknown: str = SPECIAL["unk"]) -> Rust:
-    """An empty tokenizer that cuts text as BERT does. NFC, and accents stay: stripping them would take Hangul apart."""
+def machine(lower: bool, unknown: str = SPECIAL["unk"], morphemes: bool = False) -> Rust:
+    """An empty tokenizer that cuts text as BERT does. NFC, and accents stay: stripping them would take Hangul apart.
+
+    Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.
+    """
     rust = Rust(models.WordPiece(vocab={unknown: 0}, unk_token=unknown))
     bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lower)
     rust.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    words = pre_tokenizers.BertPreTokenizer()
+    edges = pre_tokenizers.Split(Regex(rf"\A{JOINT}+|{JOINT}+\z"), "removed")
+    rust.pre_tokenizer = pre_tokenizers.Sequence([words, edges]) if morphemes else words
     return rust

@@ -18,17 +18,18 @@ from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
 from ..tasks.records import divided
+from ..text.language import detect_language
 from .configure import by_dots, read
 from .continued import continued, is_text, measures, same_text
 from .distributed import company, together
 from .freedom import settled
-from .judging import Verdict, signatures_of, tables, verdict
+from .judging import Verdict, shown, signatures_of, tables, verdict
 from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
 from .parts import PARTS, identity, in_lists, keep, read_parts
 from .pretrain import finish, fresh
-from .report import report
+from .report import format_number, report
 from .runs import Folder, drive, number
 from .settings import FREE
 from .tuning import TABLES, Data, Tune, Wanted, configure, find
@@ -252,11 +253,12 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
     last = "test" if "test" in seen else "valid"
     found["baseline"] = compared(run, last, tell)
     head = ["", *found[last]]
-    named = {**found, f"TF-IDF + linear, {last}": found["baseline"]}
+    split = {"valid": "validation", "test": "test"}  # a baseline's row says which one it is of
+    named = {split[name]: found[name] for name in split} | {f"TF-IDF + linear, {split[last]}": found["baseline"]}
     rows = [
-        [name, *(f"{values[key]:.4f}" if key in values else "–" for key in head[1:])]
+        [name, *(format_number(key, values[key], 4) if key in values else "–" for key in head[1:])]
         for name, values in named.items()
-        if values and name != "baseline"
+        if values
     ]
     sections.append({"title": "Measures", "head": head, "rows": rows})
     if quoted := signatures_of(run.task, seen[last]):
@@ -270,7 +272,8 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
     loss = run.text_loss(run.judges["valid"]) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
     score = {"loss": number(loss), "accuracy": every.get("accuracy"), "all": every}
-    more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0}
+    more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0,
+            "language": detect_language(shown(row) for row in run.parts[last].rows)}  # fmt: skip
     folder.describe({**folder.about(), "result": {"score": score, "baseline": None, "measures": found, **more}})
     return found
 

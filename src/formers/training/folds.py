@@ -23,7 +23,7 @@ from .distributed import together
 from .finetune import Tuned, finetune, same
 from .parts import chosen, grouped
 from .pretrain import fresh
-from .report import put, rows_of
+from .report import escape_markdown, put, table_of
 from .runs import Folder
 from .world import World
 
@@ -136,9 +136,8 @@ def one_run(
 def write(made: Comparison) -> None:
     """All trials, and their table, into the folder."""
     rows, path = made.lines(), made.folder
-    table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
-    put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
+    put(path / "report.md", "\n".join([f"# {escape_markdown(path.name)}", "", *table_of(rows[0], rows[1:]), ""]))
 
 
 def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:

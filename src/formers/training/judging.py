@@ -32,7 +32,7 @@ class Verdict:
 
     truths: list[Any]
     guesses: list[Any]
-    sure: list[float] = field(default_factory=list)  # the probability of the truth, where there is one
+    sure: list[float] = field(default_factory=list)  # the higher, the better the guess (SORTED says what it is)
     measures: dict[str, float] = field(default_factory=dict)
     loss: float = float("nan")
 
@@ -173,6 +173,14 @@ def signatures_of(task: Task, seen: Verdict) -> dict[str, str]:
 
 
 Table = dict[str, Any]  # title, head, rows
+# What the worst examples are sorted by, and how it is written; answers are right or wrong, and that is all.
+SORTED: dict[str, tuple[str, Callable[[float], str]]] = {
+    "class": ("probability of the truth", "{:.3f}".format),
+    "many": ("probability of the truth", "{:.3f}".format),
+    "choice": ("probability of the truth", "{:.3f}".format),
+    "number": ("error", lambda value: f"{-value:.3f}"),
+    "tags": ("share of right tags", "{:.1%}".format),
+}
 
 
 def tables(task: Task, labels: Sequence[str], seen: Verdict, rows: Rows) -> list[Table]:
@@ -181,9 +189,13 @@ def tables(task: Task, labels: Sequence[str], seen: Verdict, rows: Rows) -> list
     if seen.sure:
         order = np.argsort(seen.sure, kind="stable")
         wrong = [i for i in order if seen.truths[i] != seen.guesses[i]][:WORST]
-        lines = [[shown(rows[i]), said(seen.truths[i]), said(seen.guesses[i]), f"{seen.sure[i]:.3f}"] for i in wrong]
-        found.append({"title": "Worst examples", "head": ["text", "truth", "guess", "certainty of the truth"],
-                      "rows": lines})  # fmt: skip
+        last = SORTED.get("class" if task.words else task.kind)
+        more = [last[0]] if last else []
+        lines = [
+            [shown(rows[i]), said(seen.truths[i]), said(seen.guesses[i]), *([last[1](seen.sure[i])] if last else [])]
+            for i in wrong
+        ]
+        found.append({"title": "Worst examples", "head": ["text", "truth", "guess", *more], "rows": lines})
     elif task.kind == "text":
         lines = [[shown(rows[i]), said(seen.truths[i]), said(seen.guesses[i])] for i in range(min(WORST, len(rows)))]
         found.append({"title": "Examples", "head": ["text", "truth", "written"], "rows": lines})

@@ -19,6 +19,7 @@ from ..errors import Error
 from ..former import Former, build, count, empty
 from ..interop.directory import save
 from ..registry import member
+from ..text.language import detect_language
 from ..text.tokenizer import Tokenizer
 from .adopt import known
 from .checkpoint import Checkpoints
@@ -38,6 +39,8 @@ from .samples import Samples
 from .settings import Train
 from .state import put
 from .world import World
+
+SOME = 4000  # tokens of the text that say which language it is in
 
 
 @dataclass(frozen=True)
@@ -185,11 +188,13 @@ def result(
     """What came out of it, into run.json."""
     t = run.trainer
     share = meter.share(t.tokens / max(1e-9, t.seconds))
+    some = run.found.tokenizer.decode(run.found.store.tokens[:SOME].tolist())
     more: dict[str, Any] = {
         "best": best,
         "parameters": count(run.former.model),
         "memory": memory(t.device),
         "share": round(share, 4),
+        "language": detect_language(some),
     }
     if stuck is not None:
         more["stuck"] = stuck
