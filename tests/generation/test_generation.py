@@ -166,7 +166,10 @@ def test_fill_says_what_is_wrong():
         fill(f, "the ___", top=0)
     with pytest.raises(Error, match="tokens are more than the context of 16"):
         fill(f, "___ " * 20)
-    with pytest.raises(Error, match="does not fill blanks"):
+    with pytest.raises(Error, match="does not fill. It can embed, neighbours"):
         fill(encoder("none"), "the ___")
-    with pytest.raises(Error, match="no mask token"):
+    with pytest.raises(Error, match="does not fill"):
         fill(decoder(), "the ___")
+    f.tokenizer = None
+    with pytest.raises(Error, match="no mask token"):
+        fill(f, "the ___")

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..former import Former
 from ..tasks.inputs import check_length, rows_of
 from ..text.tokenizer import Tokenizer
+from ..verbs import check_verb
 from .runner import packed
 
 BLANK = "___"
@@ -36,6 +37,7 @@ def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
     what each of them gives.
     """
+    check_verb(former, "fill")
     if type(top) is not int or top < 1:
         raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
     given = [texts] if isinstance(texts, str) else rows_of(texts)
@@ -55,8 +57,6 @@ def masked(former: Former, text: str) -> list[int]:
     tokenizer = former.tokenizer
     if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
-    if not {"mlm", "pretraining"} & {former.head}:
-        raise Error(f"{former.family} with head {former.head!r} does not fill blanks", fix="load it with head='mlm'")
     if not isinstance(text, str):
         raise Error(f"a text with blanks must be text, got {shown(text)}", fix="give a string, or a list of them")
     mask = tokenizer.special["mask"]

@@ -13,6 +13,7 @@ from ..former import Former
 from ..registry import member
 from ..tasks.inputs import rows_of
 from ..text.tokenizer import Tokenizer
+from ..verbs import check_verb
 from .engine import AHEAD, Desk, draws, written
 from .options import Options, options
 from .rules import Rules, rules
@@ -41,6 +42,7 @@ def generate(
     with a warning; a source longer than an encoder's context is an error. An empty prompt begins with the model's mark
     of a text's beginning. A `draft`, a smaller relative, guesses tokens ahead: greedily the text stays the same.
     """
+    check_verb(former, "generate")
     how = options(given, tokens=tokens)
     if draft is not None and stream:
         raise Error("a text with a draft is not streamed", fix="leave stream out, or the draft")

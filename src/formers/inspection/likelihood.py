@@ -21,9 +21,9 @@ from ..generation.runner import packed, streams
 from ..nn.memory import Memory
 from ..tasks.inputs import rows_of, start_token
 from ..text.normalise import normalise
+from ..verbs import SPEAKS
 from .states import Pieces, Span, cut, nearest, windows
 
-HEADS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}
 ROOM = 1024  # places whose logits are held at once
 SEGMENT = 512  # tokens read at once by a model with a memory
 
@@ -77,7 +77,7 @@ def likelihood(
     (its own number by default). A masked model guesses each token from all others, or with `together` all that are
     asked for at once. `begins` are the characters from which on the tokens of each text count.
     """
-    part = HEADS.get(former.head)
+    part = SPEAKS.get(former.head)
     if part is None or part not in former.model.parts:
         fix = "load it with head='lm' or head='mlm'"
         raise Error(f"{former.family} with head {former.head!r} is no language model", fix=fix)
@@ -133,7 +133,7 @@ def kept(pieces: Pieces, first: int, logs: Tensor, right: Tensor) -> Likelihood:
 @torch.inference_mode()
 def answers(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     """(M,) the log-probability of labels at slots of a batch, and whether nothing is likelier."""
-    part = HEADS[former.head]
+    part = SPEAKS[former.head]
     hidden = former.model(batch.to(former.device), **how)[slots.to(former.device)]
     logs, right = [], []
     for low in range(0, len(slots), ROOM):

@@ -10,6 +10,7 @@ from typing import Any, cast
 from ..config import Tell, shown
 from ..errors import Error
 from ..text.words import WORD
+from ..verbs import check_verb
 from . import predict
 from .encode import encode
 from .inputs import rows_of
@@ -190,6 +191,7 @@ def choose(
 
 def asked(former: Any, name: str, long: str | None) -> Task:
     """The model's task, with another way to take long texts if one is asked for."""
+    check_verb(former, "score" if name == "regress" else name)
     task = task_of(former, name)
     if long is None:
         return task

@@ -1,0 +1,81 @@
+"""Every verb on every family and head: it answers, or an Error names the verbs that do; answers are finite."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+
+from formers import Error
+from formers.registry import MEMBERS
+from formers.text.trainers import FAMILY, train
+from formers.verbs import VERBS, verbs_of
+from tests.models.test_family import ALL, make
+
+LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
+ROWS = [{"text": text, "label": label} for text in LINES[:2] for label in "ab"]
+LABELLED = {
+    "classify": {"text": LINES[0], "label": "LABEL_1"},
+    "tag": {"words": ["the", "cat"], "tags": ["LABEL_0", "LABEL_1"]},
+    "answer": {"question": "who", "context": "the cat sat", "answers": [{"text": "cat", "start": 4}]},
+    "choose": {"text": "the cat", "choices": ["sat", "ran"], "label": 0},
+}
+
+
+def pair(f):
+    """An encoder-decoder whose likelihood is asked for by pairs."""
+    return f.pair and f.head == "lm"
+
+
+ASKED = {
+    "augment": lambda f: f.augment(ROWS, keep=None, tokens=2),
+    "embed": lambda f: f.embed("the cat"),
+    "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": LINES[0], "target": "the mat"})] * 2),
+    "fill": lambda f: f.fill("the ___ sat"),
+    "neighbours": lambda f: f.neighbours("the cat", texts=LINES[:2]),
+    "classify": lambda f: f.classify("the cat"),
+    "score": lambda f: f.score(("the cat", "the mat") if pair(f) else "the cat sat"),
+    "tag": lambda f: f.tag("the cat"),
+    "answer": lambda f: f.answer("who", "the cat sat"),
+    "choose": lambda f: f.choose("the cat", ["sat", "ran"]),
+    "generate": lambda f: f.generate("the cat", 2),
+    "summarise": lambda f: f.summarise("the cat sat", tokens=2),
+    "translate": lambda f: f.translate("the cat", None if f.pair else "German", tokens=2),
+}
+
+
+@functools.cache
+def tokenizer(kind):
+    return train(kind[0], LINES, 300, workers=1, style=kind[1])
+
+
+@functools.cache
+def model(name, head):
+    """A tiny model with a tokenizer of its family's kind; made once."""
+    if name == "vectors":
+        from formers.interop.vectors import named
+
+        words = [*LINES[0].split(), *LINES[1].split()]
+        return named(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
+    words = tokenizer(FAMILY[name])
+    sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
+    known = {key: value for key, value in sizes.items() if hasattr(MEMBERS[name].family.config(), key)}
+    f = make(name, head, **known)
+    f.tokenizer = words
+    return f
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
+def test_every_verb_answers_or_names_those_that_do(name, head):
+    f = model(name, head)
+    known = verbs_of(f)
+    assert {"embed", "neighbours"} <= set(known) <= set(VERBS)
+    for verb in VERBS:
+        if verb in known:
+            ASKED[verb](f)
+            continue
+        with pytest.raises(Error, match=f"this {name} with head '{head}'( of 2 labels)? does not {verb}") as caught:
+            ASKED[verb](f)
+        assert f"it can {', '.join(known)};".lower() in str(caught.value).lower()
