@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
+import math
 
 import pytest
 import torch
 
 from formers import Error
+from formers.errors import NonFinite
 from formers.registry import MEMBERS
 from formers.text.trainers import FAMILY, train
 from formers.verbs import VERBS, verbs_of
@@ -79,3 +83,52 @@ def test_every_verb_answers_or_names_those_that_do(name, head):
         with pytest.raises(Error, match=f"this {name} with head '{head}'( of 2 labels)? does not {verb}") as caught:
             ASKED[verb](f)
         assert f"it can {', '.join(known)};".lower() in str(caught.value).lower()
+
+
+def damaged(name, head, value):
+    """A copy of a model whose weights are all NaN or infinite."""
+    f = model(name, head)
+    f = dataclasses.replace(f, model=copy.deepcopy(f.model))
+    with torch.no_grad():
+        for parameter in f.model.parameters():
+            parameter.fill_(value)
+    return f
+
+
+PRETRAINED = [(name, member.family.pretraining) for name, member in MEMBERS.items()]
+TASKED = [("bert", "classify"), ("bert", "tag"), ("bert", "answer"), ("bert", "choose"), ("gpt2", "classify")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "head"), [*PRETRAINED, *TASKED])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_an_error(name, head, value):
+    f = damaged(name, head, value)
+    for verb in verbs_of(f):
+        with pytest.raises(NonFinite, match="not finite") as caught:
+            ASKED[verb](f)
+        assert caught.value.code == 3, verb
+
+
+@pytest.mark.parametrize("how", [{"beams": 2}, {"temperature": 0}, {"samples": 2, "top_k": 5}, {"stream": True}])
+def test_no_way_of_writing_hides_them(how):
+    for f in (damaged("gpt2", "lm", math.nan), damaged("t5", "lm", math.inf)):
+        with pytest.raises(NonFinite):
+            list(f.generate("the cat", 20, **how))
+    f, small = damaged("gpt2", "lm", math.nan), model("gpt2", "lm")
+    with pytest.raises(NonFinite):
+        f.generate("the cat", 4, draft=small)
+    with pytest.raises(NonFinite):
+        small.generate("the cat", 4, draft=f, temperature=0)
+
+
+def test_a_token_with_a_damaged_vector_is_noticed_where_it_stands():
+    """One row of the embedding is NaN: a text with that token is an error, any other has its answer."""
+    f = dataclasses.replace(model("gptj", "lm"), model=copy.deepcopy(model("gptj", "lm").model))
+    want, banned = f.generate("the cat", 4, temperature=0), f.tokenizer.encode("log", special=False)
+    with torch.no_grad():
+        f.model.body.table[banned[0]] = math.nan
+    assert f.generate("the cat", 4, temperature=0) == want
+    for prompts in ("log", ["the cat", "log"]):
+        with pytest.raises(NonFinite):
+            f.generate(prompts, 4, temperature=0, banned=[tuple(banned)])

@@ -323,6 +323,20 @@ def empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> 
     return Former(family, head, config, model.eval(), labels=(labels or label_names(2)) if wanted else ())
 
 
+def choose_device(device: Any = None, local: int = 0) -> torch.device:
+    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local`."""
+    try:
+        found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
+    except (RuntimeError, TypeError):
+        raise Error(f"there is no device {device!r}", fix="give cuda, cuda:1 or cpu") from None
+    if found.type != "cuda":
+        return found
+    found = torch.device("cuda", local if found.index is None else found.index)
+    if not torch.cuda.is_available() or found.index >= torch.cuda.device_count():
+        raise Error(f"there is no GPU {found} here", fix="formers doctor says what there is; --device cpu does without")
+    return found
+
+
 def label_names(labels: Any) -> tuple[str, ...]:
     """Labels given as names or as a number."""
     if labels is None:

@@ -83,12 +83,14 @@ def augment(
     columns: Any = None,
     keep: Any = "linear",
     tell: Tell | None = None,
+    overwrite: bool = False,
     **how: Any,
 ) -> Augmented:
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `keep` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned Former, or
-    None. With `out`, a jsonl file, a run that was stopped goes on. The rest is `How`: way ("fill", "continue"), times,
+    None. With `out`, a jsonl file, a run that was stopped goes on, and a file of that
+    name is replaced with `overwrite` only. The rest is `How`: way ("fill", "continue"), times,
     rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
     """
     check_verb(former, "augment")
@@ -97,7 +99,7 @@ def augment(
     same = judge_of(keep, found.rows, plan.sure)
     plans = {name: value for name, value in vars(plan).items() if name != "sure"}  # whatever judges them, they are made
     about = {} if out is None else {"rows": digest(found.rows), "how": plans, "model": former.fingerprint}
-    with nullcontext() if out is None else Resumed(Path(out), about) as file:
+    with nullcontext() if out is None else Resumed(Path(out), about, overwrite=overwrite) as file:
         made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
         for some in candidates(former, found.rows, plan, len(made)):
             made += some

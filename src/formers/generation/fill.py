@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..config import shown
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.inputs import check_length, rows_of
 from ..text.tokenizer import Tokenizer
@@ -73,6 +73,8 @@ def probabilities(former: Former, rows: list[list[int]]) -> list[Tensor]:
     batch, mask = packed(rows, former.device), former.tokenizer.id("mask")
     hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
     chances = former.model.logits(hidden, part="mlm").float().softmax(-1)
+    if not chances.isfinite().all():
+        raise NonFinite("probabilities of pieces")
     return list(chances.split([sum(token == mask for token in row) for row in rows]))
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Tell
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.ask import score as number
 from ..tasks.examples import read_columns, read_examples
 from ..tasks.records import Table, read_table
 from ..text.normalise import normalise
 from ..verbs import SPEAKS, check_verb
-from .likelihood import Likelihood, likelihood
+from .likelihood import Likelihood, likelihood, power
 
 KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
 GOOD, BAD = ("good", "sentence_good", "acceptable", "right"), ("bad", "sentence_bad", "unacceptable", "wrong")
@@ -146,15 +146,10 @@ def perplexity(former: Former, texts: Sequence[Any], tell: Tell | None = None, *
         "bits_byte": nats / max(1, size) / math.log(2),
         "nats": nats / tokens,
         "right": sum(int(one.right.sum()) for one in found) / tokens,
-        "tokens": float(tokens),
-        "words": float(words),
-        "bytes": float(size),
+        "tokens": tokens,
+        "words": words,
+        "bytes": size,
     }
-
-
-def power(nats: float) -> float:
-    """e to a power, infinite where it is too large."""
-    return math.exp(nats) if nats < 700 else math.inf
 
 
 def pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Any) -> dict[str, float]:
@@ -231,4 +226,6 @@ def by_task(
     answers = coded.labels if task.kind == "tags" else coded.answers
     goal = goal_of(former, task, coded, Tune(), answers, train=False)
     seen = verdict(former, task, goal, found.rows, tell)
+    if not all(map(math.isfinite, seen.sure)) or not (task.kind == "text" or task.words or math.isfinite(seen.loss)):
+        raise NonFinite(f"answers to {found.task}")
     return Worth(found.task, len(found.rows), found.said, seen.measures, signatures_of(task, seen))

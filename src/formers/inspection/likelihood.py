@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..config import Tell
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..generation.runner import packed, streams
 from ..nn.memory import Memory
@@ -46,7 +46,12 @@ class Likelihood:
     @property
     def perplexity(self) -> float:
         """By token."""
-        return math.exp(-self.total / len(self.logs)) if len(self.logs) else math.nan
+        return power(-self.total / len(self.logs)) if len(self.logs) else math.nan
+
+
+def power(nats: float) -> float:
+    """Return e to a power, infinity where that is too large for a float."""
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 @dataclass
@@ -142,7 +147,10 @@ def answers(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: 
         want = labels[low : low + ROOM].to(scores.device)
         logs.append(scores.log_softmax(-1).gather(1, want[:, None])[:, 0].cpu())
         right.append((scores.argmax(-1) == want).cpu())
-    return torch.cat(logs), torch.cat(right)
+    found = torch.cat(logs)
+    if not found.isfinite().all():
+        raise NonFinite("log-probabilities of tokens")
+    return found, torch.cat(right)
 
 
 def mark(former: Former) -> list[int]:

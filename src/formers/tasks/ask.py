@@ -13,6 +13,7 @@ from ..text.words import WORD
 from ..verbs import check_verb
 from . import predict
 from .encode import encode
+from .encoded import Encoded
 from .inputs import rows_of
 from .reading import Reader
 from .task import Task, task_of
@@ -90,9 +91,18 @@ def read(former: Any, task: Task, rows: list[dict[str, Any]], tell: Tell | None)
     """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
     reader = Reader.of(former, task)
     if task.words:
-        return predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
+        shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
+        predict.check_finite(shares)
+        return shares
     data = encode(task, rows, reader, former.labels)
-    return predict.whole(task, data, predict.outputs(former, data, predict.part_of(former, task), tell))
+    return predict.whole(task, data, outputs(former, data, task, tell))
+
+
+def outputs(former: Any, data: Encoded, task: Task, tell: Tell | None) -> list[Any]:
+    """Return what the head of a task says of each example, all of it finite."""
+    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    predict.check_finite(said)
+    return said
 
 
 def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
@@ -106,7 +116,7 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
     found = [list(cut(text, number)) for number, text in enumerate(given)]
     rows = [{"words": [word for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
-    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    said = outputs(former, data, task, tell)
     made = []
     for row, (tags, sure) in zip(found, predict.tags(data, said, [len(row) for row in found]), strict=True):
         made.append([
@@ -156,7 +166,7 @@ def answer(
         rows.append({"question": pair[0], "context": pair[1]})
     reader = Reader.of(former, task)
     data = encode(task, rows, reader, ())
-    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    said = outputs(former, data, task, tell)
     found = predict.spans(task, data, said, [row["context"] for row in rows], max(best, 5), reader.tokenizer.left)
     made = []
     for some in found:
@@ -181,7 +191,7 @@ def choose(
         check(pair[0], number)
         rows.append({"text": pair[0], "choices": list(pair[1] or ())})
     data = encode(task, rows, Reader.of(former, task), ())
-    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    said = outputs(former, data, task, tell)
     made = []
     for row, shares in zip(rows, predict.choices(said), strict=True):
         best = int(shares.argmax())
