@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
+import types
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,12 +30,12 @@ from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
 from .text.tokenizer import Tokenizer
-from .verbs import VERBS, verb
+from .verbs import METHODS, VERBS, verb, verbs_of
 
 MOVES = "give a device that is here (formers doctor lists them), and a floating-point type"
 
 
-@dataclass
+@dataclass(repr=False)
 class Former:
     """A loaded model: `family`, `head`, `config`, `model`, `tokenizer` (or None) and `labels`."""
 
@@ -50,13 +50,29 @@ class Former:
     kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:
-        """The verbs: f.generate(...) is formers.generate(f, ...)."""
-        if name not in VERBS:
+        """The verbs: f.generate(...) is formers.generate(f, ...); so are f.save, f.export and f.attention."""
+        if name not in VERBS and name not in METHODS:
             raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
-        return functools.partial(verb(name), self)
+        return types.MethodType(verb(name), self)
 
     def __dir__(self) -> list[str]:
-        return sorted([*super().__dir__(), *VERBS])
+        return sorted([*super().__dir__(), *VERBS, *METHODS])
+
+    def __repr__(self) -> str:
+        """Three lines: what it is and how large, what it reads with, what it can do."""
+        where = f"{str(self.dtype)[6:]} on {self.device}"
+        labels = f", {len(self.labels)} labels" if self.labels else ""
+        task = f", trained to {self.task['name']}" if self.task else ""
+        return "\n".join((
+            f"Former({self.family}, head {self.head}{labels}{task}: {self.num_parameters:,} parameters, {where})",
+            f"  reads with: {self.tokenizer or 'no tokenizer'}",
+            f"  can: {', '.join(verbs_of(self))}",
+        ))  # fmt: skip
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters, each counted once, however often it is used."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def device(self) -> torch.device:

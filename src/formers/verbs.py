@@ -24,11 +24,17 @@ VERBS = {
     "summarise": ("generation.translate", "summarise"),
     "translate": ("generation.translate", "translate"),
 }
+# What else a loaded model does: f.save(path) is formers.save(f, path).
+METHODS = {
+    "attention": ("inspection.attention", "attention"),
+    "export": ("interop.directory", "export"),
+    "save": ("interop.directory", "save"),
+}
 
 
 def verb(name: str) -> Callable[..., Any]:
-    """The function behind a verb."""
-    module, attribute = VERBS[name]
+    """The function behind a verb or a method."""
+    module, attribute = VERBS[name] if name in VERBS else METHODS[name]
     return getattr(importlib.import_module(f"formers.{module}"), attribute)
 
 
