@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import json
 import math
+import unicodedata
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ import torch
 from formers import Error
 from formers.errors import NonFinite
 from formers.registry import MEMBERS
+from formers.text.tokenizer import Tokenizer
 from formers.text.trainers import FAMILY, train
 from formers.verbs import VERBS, verbs_of
 from tests.models.test_family import ALL, make
@@ -132,3 +135,68 @@ def test_a_token_with_a_damaged_vector_is_noticed_where_it_stands():
     for prompts in ("log", ["the cat", "log"]):
         with pytest.raises(NonFinite):
             f.generate(prompts, 4, temperature=0, banned=[tuple(banned)])
+
+
+def published(name, head):
+    """A model whose tokenizer does not compose text itself, as GPT-2's published one."""
+    f = model(name, head)
+    about = json.loads(f.tokenizer.text)
+    about["normalizer"] = None
+    return dataclasses.replace(f, tokenizer=Tokenizer(json.dumps(about), f.tokenizer.special))
+
+
+def plain(found):
+    """An answer with its texts composed and its numbers rounded; places are left out."""
+    if isinstance(found, str):
+        return unicodedata.normalize("NFC", found)
+    if isinstance(found, torch.Tensor):
+        return plain(found.tolist())
+    if isinstance(found, float):
+        return round(found, 4)
+    if hasattr(found, "_asdict"):
+        return plain({k: v for k, v in found._asdict().items() if k != "span"})
+    if dataclasses.is_dataclass(found):
+        return plain({k: v for k, v in vars(found).items() if k not in ("start", "end", "spans", "span")})
+    if isinstance(found, dict):
+        return {plain(key): plain(value) for key, value in found.items()}
+    return [plain(one) for one in found] if isinstance(found, list | tuple) else found
+
+
+KOREAN = {
+    ("gpt2", "lm"): {
+        "generate": lambda f, n: f.generate(n("안녕하세요 여러분"), 6, temperature=0),
+        "generate, banned": lambda f, n: f.generate("the cat", 8, seed=1, banned=[n("날씨가")], stop=[n("좋")]),
+        "translate": lambda f, n: f.translate(n("오늘은 날씨가"), n("영어"), n("한국어"), tokens=4),
+        "summarise": lambda f, n: f.summarise(n("오늘은 날씨가 좋습니다"), tokens=4),
+        "score": lambda f, n: f.score(n("오늘은 날씨가")),
+        "embed": lambda f, n: f.embed(n("오늘은 날씨가"), level="word"),
+        "neighbours": lambda f, n: f.neighbours(n("날씨가 좋습니다"), texts=[n("오늘은 날씨가"), n("여러분")]),
+        "attention": lambda f, n: f.attention(n("오늘은 날씨가")).pieces,
+        "augment": lambda f, n: f.augment([{"text": n(LINES[1]), "label": n("가")}] * 2, keep=None, tokens=3).rows,
+    },
+    ("bert", "mlm"): {"fill": lambda f, n: f.fill(n("오늘은 ___ 좋습니다"))},
+    ("bert", "classify"): {"classify": lambda f, n: f.classify([n("오늘은 날씨가"), (n("오늘은"), n("여러분"))])},
+    ("bert", "tag"): {"tag": lambda f, n: f.tag([n("오늘은 날씨가"), [n("오늘은"), n("여러분")]])},
+    ("bert", "answer"): {"answer": lambda f, n: f.answer(n("오늘은"), n("여러분 날씨가 좋습니다"), best=3)},
+    ("bert", "choose"): {"choose": lambda f, n: f.choose(n("오늘은"), [n("여러분"), n("날씨가")])},
+    ("vectors", "none"): {"neighbours": lambda f, n: f.neighbours(n("날씨가"), 4)},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "head"), KOREAN)
+def test_decomposed_korean_has_the_same_answer(name, head):
+    f = model(name, head) if name == "vectors" else published(name, head)
+    for verb, ask in KOREAN[name, head].items():
+        both = [plain(ask(f, functools.partial(unicodedata.normalize, form))) for form in ("NFC", "NFD")]
+        assert both[0] == both[1], verb
+
+
+def test_places_are_those_of_the_text_that_was_given():
+    text = unicodedata.normalize("NFD", "오늘은 날씨가 좋습니다")
+    found = published("bert", "answer").answer("오늘은", text, best=5)
+    assert all(text[one.start : one.end] == one.text for one in found)
+    assert len({one.text for one in found}) > 1
+    words = published("bert", "tag").tag(text)
+    assert [text[word.start : word.end] for word in words] == text.split()
+    assert [word.word for word in words] == text.split()

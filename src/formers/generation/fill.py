@@ -14,6 +14,7 @@ from ..config import shown
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.inputs import check_length, rows_of
+from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..verbs import check_verb
 from .runner import packed
@@ -40,7 +41,7 @@ def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
     check_verb(former, "fill")
     if type(top) is not int or top < 1:
         raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
-    given = [texts] if isinstance(texts, str) else rows_of(texts)
+    given = [normalise(t) if isinstance(t, str) else t for t in ([texts] if isinstance(texts, str) else rows_of(texts))]
     rows = [masked(former, text) for text in given]
     for row in rows:
         check_length(len(row), former.config)

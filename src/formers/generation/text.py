@@ -12,6 +12,7 @@ from ..errors import Error
 from ..former import Former
 from ..registry import member
 from ..tasks.inputs import rows_of
+from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..verbs import check_verb
 from .engine import AHEAD, Desk, draws, written
@@ -155,6 +156,7 @@ def begin(former: Former, text: str) -> list[int]:
     tokenizer, config = former.tokenizer, former.config
     if tokenizer is None:
         raise Error("this model has no tokenizer", fix="continue_ids works with ids")
+    text = normalise(text)  # as texts were when the model was trained
     if not former.pair:
         ids = tokenizer.encode(text, special=False)
         mark = config.bos if config.bos is not None else config.eos

@@ -26,7 +26,7 @@ def attention(former: Former, text: str) -> Attention:
     proof of why the model answers as it does: Jain & Wallace 2019, Wiegreffe & Pinter 2019.)"""
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", fix="load one that has, to look at text")
-    ids = former.tokenizer.encode(text)
+    ids = former.tokenizer.encode(text, normalise=True)
     if not ids:
         raise Error("the text is empty", fix="give some text to look at")
     batch, _ = former.batch(torch.tensor([ids]), alone=former.pair)

@@ -128,7 +128,7 @@ def nearest(former: Former, direction: Tensor, k: int, without: Sequence[str]) -
     table = former.model.body.table[: former.config.vocab]
     near = torch.mv(table.float(), direction) / table.float().norm(dim=1).clamp(min=1e-12)
     number = former.tokenizer.rust.token_to_id
-    names = {form for word in without for form in (word, word.lower())}
+    names = {form for word in without for form in (normalise(word), normalise(word).lower())}
     for index in (former.tokenizer.id("unk"), *map(number, names)):
         if index is not None:
             near[index] = -2.0

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from ..config import Tell, shown
 from ..errors import Error
+from ..text.normalise import compose_with_origins, normalise
 from ..text.words import WORD
 from ..verbs import check_verb
 from . import predict
@@ -114,7 +115,7 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
     if not given:
         return []
     found = [list(cut(text, number)) for number, text in enumerate(given)]
-    rows = [{"words": [word for word, _ in row]} for row in found]
+    rows = [{"words": [normalise(word) for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
     said = outputs(former, data, task, tell)
     made = []
@@ -157,23 +158,34 @@ def answer(
         raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
     one = isinstance(question, str)
     pairs = [(question, context)] if one else rows_of(question)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    places: list[list[int] | None] = []  # where the characters of a context stood before it was composed
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or pair[1] is None:
             raise Error(f"question {number + 1} has no context", fix="give answer(question, context), or pairs of them")
         for text in pair:
             check(text, number)
-        rows.append({"question": pair[0], "context": pair[1]})
+        context, origins = compose_with_origins(pair[1])
+        rows.append({"question": normalise(pair[0]), "context": context})
+        places.append(origins)
     reader = Reader.of(former, task)
     data = encode(task, rows, reader, ())
     said = outputs(former, data, task, tell)
     found = predict.spans(task, data, said, [row["context"] for row in rows], max(best, 5), reader.tokenizer.left)
     made = []
-    for some in found:
+    for some, pair, origins in zip(found, pairs, places, strict=True):
         shares = predict.softmax(predict.np.array([s.score for s in some] or [0.0]))
-        listed = [Answer(s.text, s.start, s.end, float(p), s.score) for s, p in zip(some, shares, strict=False)]
+        listed = [placed(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
         made.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
     return made[0] if one else made
+
+
+def placed(span: predict.Span, probability: float, context: str, origins: list[int] | None) -> Answer:
+    """Return an answer that refers to the context as the caller gave it."""
+    if origins is None or span.start < 0:
+        return Answer(span.text, span.start, span.end, probability, span.score)
+    start, end = origins[span.start], origins[span.end]
+    return Answer(context[start:end], start, end, probability, span.score)
 
 
 def choose(
@@ -189,13 +201,15 @@ def choose(
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or isinstance(pair[1], str):
             raise Error(f"question {number + 1} has no choices", fix="give choose(question, choices), or pairs of them")
         check(pair[0], number)
-        rows.append({"text": pair[0], "choices": list(pair[1] or ())})
+        for choice in pair[1] or ():
+            check(choice, number)
+        rows.append({"text": normalise(pair[0]), "choices": [normalise(choice) for choice in pair[1] or ()]})
     data = encode(task, rows, Reader.of(former, task), ())
     said = outputs(former, data, task, tell)
     made = []
-    for row, shares in zip(rows, predict.choices(said), strict=True):
+    for pair, shares in zip(pairs, predict.choices(said), strict=True):
         best = int(shares.argmax())
-        made.append(Choice(best, str(row["choices"][best]), tuple(shares.tolist())))
+        made.append(Choice(best, str(list(pair[1])[best]), tuple(shares.tolist())))
     return made[0] if one else made
 
 
@@ -226,7 +240,7 @@ def text_rows(texts: Any, task: Task) -> tuple[list[dict[str, Any]], bool]:
         if task.pair is not None and task.pair != (pair[1] is not None):
             what, fix = ("stands alone", "pairs") if task.pair else ("is a pair", "single texts")
             raise Error(f"text {number + 1} {what}, and this model has learned from {fix}", fix=f"give {fix}")
-        rows.append({"text": pair[0], "other": pair[1]})
+        rows.append({"text": normalise(pair[0]), "other": None if pair[1] is None else normalise(pair[1])})
     if not rows:
         raise Error("there are no texts", fix="give at least one")
     return rows, one
