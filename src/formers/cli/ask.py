@@ -147,12 +147,13 @@ def score(
 
 
 def tag(
-    model: str, *texts: Texts, file: File = None, as_json: Json = False,
+    model: str, *texts: Texts, file: File = None, entities: bool = False, as_json: Json = False,
     placement: Placement | None = None, reading: Reading | None = None,
 ) -> None:  # fmt: skip
-    """Print the words of each text with their tags and where they stand.
+    """Print the words of each text with their tags and where they stand, or the entities that the tags mark.
 
     formers tag runs/bert-tag-1/model "Anna lives in Seoul."
+    formers tag runs/bert-tag-1/model "Anna lives in Seoul." --entities
     formers tag runs/bert-tag-1/model --file test.conll
 
     Parameters
@@ -164,15 +165,21 @@ def tag(
     file
         A text in each line, a table with a text in each row, or a conll file, of which the words are read; - reads
         what is piped in.
+    entities
+        Print persons, places and so on as a whole, each with its label, in place of tagged words.
     """
-    rows = run(model, "tag", asked(texts, file, reading, words=True), placement=placement)
+    given = asked(texts, file, reading, words=True)
+    rows = run(model, "tag", given, entities=entities, placement=placement)
 
     def plain(number: int, row: list[dict[str, Any]]) -> str:
-        wide = max(len(word["word"]) for word in row)
-        found = [f"{word['probability']:6.1%}  {word['word']:<{wide}}  {word['tag']}" for word in row]
+        named = [
+            (w["score"], w["text"], w["label"]) if entities else (w["probability"], w["word"], w["tag"]) for w in row
+        ]
+        wide = max((len(text) for _, text, _ in named), default=0)
+        found = [f"{sure:6.1%}  {text:<{wide}}  {label}" for sure, text, label in named]
         return "\n".join(["", *found] if number else found)
 
-    put([row and [asdict(word) for word in row] for row in rows], plain, as_json)
+    put([None if row is None else [asdict(word) for word in row] for row in rows], plain, as_json)
 
 
 def answer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +24,10 @@ ROWS = 32  # texts that are read at a time
 
 @dataclass(frozen=True)
 class Guess:
-    """One way to fill a blank; in `text` the other blanks have their likeliest pieces."""
+    """One way to fill a blank: the piece as the tokenizer names it, its probability, and the text with it.
+
+    In `text` a piece that goes on with a word (##ing) is joined to it, and other blanks have their likeliest pieces.
+    """
 
     token: str
     probability: float
@@ -86,7 +88,7 @@ def guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[G
     between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
     known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
     best, places = (found.tolist() for found in known.topk(min(top, known.shape[-1]), -1))
-    words = [[written(tokenizer, piece) for piece in pieces] for pieces in places]
+    words = [[(written(tokenizer, piece), goes_on(tokenizer, piece)) for piece in pieces] for pieces in places]
     likely = [some[0] for some in words]
     return [
         [
@@ -102,6 +104,14 @@ def written(tokenizer: Tokenizer, piece: int) -> str:
     return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.token(piece)
 
 
-def joined(between: list[str], words: list[str]) -> str:
-    """A text with its blanks filled."""
-    return "".join(part + word for part, word in itertools.zip_longest(between, words, fillvalue=""))
+def goes_on(tokenizer: Tokenizer, piece: int) -> bool:
+    """Return whether a piece belongs to the word before it, as BERT's ##ing does."""
+    return not tokenizer.word_starts[piece] and tokenizer.token(piece) not in tokenizer.reserved
+
+
+def joined(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> str:
+    """Fill the blanks of a text; no space is left before a word's continuation."""
+    made = between[0]
+    for (word, continues), part in zip(words, between[1:], strict=True):
+        made = (made.rstrip() if continues else made) + word + part
+    return made

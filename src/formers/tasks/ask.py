@@ -10,14 +10,15 @@ from typing import Any, cast
 from ..config import Tell, shown
 from ..errors import Error
 from ..text.normalise import compose_with_origins, normalise
-from ..text.words import WORD
 from ..verbs import check_verb
 from . import predict
 from .encode import encode
 from .encoded import Encoded
+from .entities import entities as find_entities
 from .inputs import rows_of
 from .reading import Reader
 from .task import Task, task_of
+from .word_split import split_words
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,17 @@ class Word:
     start: int
     end: int
     probability: float
+
+
+@dataclass(frozen=True)
+class Entity:
+    """An entity of a text, text[start:end], what it is, and the mean probability of its words' tags."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
 
 
 @dataclass(frozen=True)
@@ -106,15 +118,22 @@ def outputs(former: Any, data: Encoded, task: Task, tell: Tell | None) -> list[A
     return said
 
 
-def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
-    """The words of a text with their tags and where they stand in it; a list of words is taken as it is (`start` then
-    counts in the words joined by spaces). A list of texts, or of lists of words, gives a list."""
+def tag(former: Any, texts: Any, *, entities: bool = False, tell: Tell | None = None) -> Any:
+    """The words of a text with their tags and where they stand in it, or with `entities` what the tags mark: an Entity
+    for each person, place and so on.
+
+    A text is cut into words as those of the training data were; a list of words is taken as it is (`start` then counts
+    in the words joined by spaces). A list of texts, or of lists of words, gives a list.
+    """
     task = asked(former, "tag", None)
+    if entities and not any(label[1:2] == "-" for label in former.labels):
+        what = f"the tags of this model ({', '.join(former.labels[:4])}, …) mark no entities"
+        raise Error(what, fix="leave entities out, to get the tag of each word")
     one = isinstance(texts, str)
     given = [texts] if one else rows_of(texts)
     if not given:
         return []
-    found = [list(cut(text, number)) for number, text in enumerate(given)]
+    found = [list(cut(text, number, task.detached)) for number, text in enumerate(given)]
     rows = [{"words": [normalise(word) for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
     said = outputs(former, data, task, tell)
@@ -124,14 +143,26 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
             Word(word, former.labels[max(0, t)], start, start + len(word), p)
             for (word, start), t, p in zip(row, tags.tolist(), sure.tolist(), strict=True)
         ])  # fmt: skip
+    if entities:
+        grouped = [list(group(row, text)) for row, text in zip(made, given, strict=True)]
+        return grouped[0] if one else grouped
     return made[0] if one else made
 
 
-def cut(text: Any, number: int) -> Iterator[tuple[str, int]]:
+def group(words: Sequence[Word], text: Any) -> Iterator[Entity]:
+    """Yield the entities that tagged words make up."""
+    whole = text if isinstance(text, str) else " ".join(text)
+    for label, first, last in find_entities(word.tag for word in words):
+        some = words[first : last + 1]
+        start, end = some[0].start, some[-1].end
+        yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
+
+
+def cut(text: Any, number: int, detached: str | None = None) -> Iterator[tuple[str, int]]:
     """The words of a text, and where each begins."""
     if isinstance(text, str):
         check(text, number)
-        found = [(match[0], match.start()) for match in WORD.finditer(text)]
+        found = list(split_words(text, detached))
         yield from found or [(text.strip(), len(text) - len(text.lstrip()))]
         return
     at = 0
