@@ -29,6 +29,7 @@ from .nn.tiles import guard
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
+from .tasks.task import tasks_of
 from .text.tokenizer import Tokenizer
 from .verbs import METHODS, VERBS, verb, verbs_of
 
@@ -375,18 +376,23 @@ LABELS = 100_000
 CARD = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
-def tree() -> list[dict[str, Any]]:
-    """The family: name, what each file's docstring says, and the presets with their exact sizes.
+def tree(family: str | None = None) -> list[dict[str, Any]]:
+    """The members of the family, or one of them: name, what its file's docstring says, the presets with their exact
+    sizes, the objective and the tokenizer that it is pretrained with, its heads, and the tasks that it can learn.
 
     A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
     """
     rows = []
-    for one in registry.MEMBERS.values():
-        family, card = one.family, one.card
+    for one in registry.MEMBERS.values() if family is None else [registry.member(family)]:
+        facts, card = one.family, one.card
         sizes = {}
-        for name, values in family.presets.items():
-            model = empty(one.name, settings.build(family.config, values), family.counted).model
-            sizes[name] = {"parameters": count(model), "head": family.counted}
+        for name, values in facts.presets.items():
+            model = empty(one.name, settings.build(facts.config, values), facts.counted).model
+            sizes[name] = {"parameters": count(model), "head": facts.counted}
         about = {key: getattr(card, key) for key in CARD}
-        rows.append({"name": one.name, **about, "presets": sizes})
+        plain = facts.config()
+        rows.append({
+            "name": one.name, **about, "presets": sizes, "objective": facts.objective, "tokenizer": facts.tokenizer,
+            "heads": list(facts.heads(plain)), "tasks": tasks_of(facts, plain),
+        })  # fmt: skip
     return rows

@@ -84,6 +84,14 @@ VERB = {"regress": "score", "translate": "translate", "summarise": "summarise", 
         "answer": "answer", "choose": "choose"}  # fmt: skip
 
 
+def tasks_of(family: Any, config: Any) -> list[str]:
+    """Return the tasks that a family has a head for and can learn; translating and summarising need two sides."""
+    heads = family.heads(config)
+    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
+    can = [name for name, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    return can if pair else [name for name in can if name not in ("translate", "summarise")]
+
+
 def window(config: Any, most: int = 512) -> int:
     """How many tokens a model reads at once: its context, or as many as is usual."""
     return min(getattr(config, "context", None) or most, most)
