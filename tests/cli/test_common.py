@@ -85,6 +85,19 @@ def test_a_damaged_model_is_exit_code_3(verb, models, monkeypatch, capsys):
     assert err.splitlines()[-1].startswith("formers: the model")
 
 
+def test_entities(tmp_path, capsys, monkeypatch):
+    tokenizer = trainers.train("bert", LINES, 280, workers=1)
+    f = formers.build("bert", head="tag", labels=["B-X", "I-X"], vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=16)
+    f.tokenizer = tokenizer
+    f.save(tmp_path / "tag")
+    _, out, _ = run(capsys, "tag", tmp_path / "tag", "the cat sat", "안녕하세요 여러분", "--entities")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert {name for row in rows for one in row for name in one} == {"text", "label", "start", "end", "score"}
+    assert all(rows)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert "X" in run(capsys, "tag", tmp_path / "tag", "the cat sat", "--entities")[1]
+
+
 def test_devices_that_are_not_here(models, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for device, message in (("cuda:7", "there is no GPU cuda:7 here"), ("tpux", "there is no device 'tpux'")):
@@ -108,7 +121,8 @@ def test_a_gpu_is_taken_by_itself(monkeypatch):
 
     place_model(Model())
     place_model(Model(), Placement(dtype="bf16"))
-    assert moved == [("cuda:0", None), ("cuda:0", torch.bfloat16)]
+    place_model(Model(), Placement(dtype="float16"))
+    assert moved == [("cuda:0", None), ("cuda:0", torch.bfloat16), ("cuda:0", torch.float16)]
     with pytest.raises(formers.Error, match="int8 weights are for a CPU"):
         place_model(Model(), Placement(dtype="int8"))
 

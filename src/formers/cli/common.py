@@ -25,7 +25,7 @@ class Placement:
         None
     )
     dtype: Annotated[
-        Literal["fp32", "bf16", "fp16", "int8"] | None,
+        Literal["fp32", "bf16", "fp16", "int8", "float32", "bfloat16", "float16"] | None,
         Parameter(
             help="Type of the weights, the file's by default. On a CPU fp32, bf16 and int8 are packed for speed."
         ),
@@ -49,13 +49,14 @@ def place_model(former: Any, placement: Placement | None = None, pack: bool = Tr
 
     from ..former import choose_device
 
-    how = placement or Placement()
-    device, kinds = choose_device(how.device), {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-    if device.type == "cpu" and how.dtype in (("fp32", "bf16", "int8") if pack else ("int8",)):
-        return former.to(device).freeze(how.dtype)
-    if how.dtype == "int8":
+    how, short = placement or Placement(), {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+    device, kind = choose_device(how.device), None if how.dtype is None else short.get(how.dtype, how.dtype)
+    if device.type == "cpu" and kind in (("fp32", "bf16", "int8") if pack else ("int8",)):
+        return former.to(device).freeze(kind)
+    if kind == "int8":
         raise Error(f"int8 weights are for a CPU, not for {device}", fix="give --dtype bf16, or --device cpu")
-    return former.to(device, None if how.dtype is None else getattr(torch, kinds[how.dtype]))
+    types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    return former.to(device, None if kind is None else types[kind])
 
 
 def to_json(value: Any, **how: Any) -> str:
