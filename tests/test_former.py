@@ -421,3 +421,41 @@ def test_types_and_paths_of_load(tmp_path):
     for path in (None, 5, b"x", [tmp_path]):
         with pytest.raises(Error, match="is not a path"):
             formers.load(path)
+
+
+def test_a_notebook_shows_what_a_model_is(tmp_path):
+    f = small("gpt2")
+    lines = repr(f).splitlines()
+    assert len(lines) == 3
+    assert lines[0] == f"Former(gpt2, head lm: {f.num_parameters:,} parameters, float32 on cpu)"
+    assert lines[1] == "  reads with: no tokenizer"
+    assert "generate" in lines[2]
+    assert f.num_parameters == sum(p.numel() for p in f.model.parameters())
+    assert "trained to tag" in repr(formers.Former("bert", "tag", None, f.model, task={"name": "tag"}, labels=("O",)))
+    with torch.device("meta"):
+        assert "parameters" in repr(small("gpt2"))
+
+
+def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
+    from formers.text.trainers import train
+
+    f = small("bert", vocab=80)
+    f.tokenizer = train("bert", ["the cat sat on the mat"], 80, workers=1)
+    f.save(tmp_path / "ours")
+    f.export(tmp_path / "theirs")
+    for where in ("ours", "theirs"):
+        assert formers.load(tmp_path / where).fingerprint == f.fingerprint
+    with pytest.raises(Error, match="exists already"):
+        f.save(tmp_path / "ours")
+    f.save(tmp_path / "ours", overwrite=True)
+    found = f.attention("the cat")
+    assert found.pieces == ["[CLS]", "the", "c", "##at", "[SEP]"]
+    assert found.weights["encoder"].shape == (2, 3, 5, 5)
+    assert {"save", "export", "attention", "num_parameters", "generate"} <= set(dir(f))
+    assert f.generate.__doc__ == formers.generate.__doc__, "help(f.generate) says how"
+
+
+def test_only_public_names_are_listed():
+    import formers.nn.block  # an import of a part of it adds nothing
+
+    assert dir(formers) == sorted(formers.__all__)

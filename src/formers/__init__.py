@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .errors import Error
+from .errors import Error, NonFinite
 from .verbs import VERBS
 
 __version__ = "0.1.0"
@@ -55,11 +55,11 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted(__all__)
 
 
 __all__ = [
-    "Error", "Former", "Store", "__version__", "answer", "augment", "build", "choose", "classify", "embed", "evaluate",
-    "export", "fill", "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score",
+    "Error", "Former", "NonFinite", "Store", "__version__", "answer", "augment", "build", "choose", "classify", "embed",
+    "evaluate", "export", "fill", "finetune", "generate", "load", "neighbours", "prepare", "pretrain", "save", "score",
     "summarise", "tag", "translate", "tree",
 ]  # fmt: skip

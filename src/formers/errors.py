@@ -18,6 +18,16 @@ class Error(Exception):
         return text if self.fix is None else f"{text}. {self.fix[:1].upper()}{self.fix[1:]}"
 
 
+class NonFinite(Error):
+    """A model's answer holds NaN or infinity: its weights are damaged, or too large for their type."""
+
+    code = 3
+
+    def __init__(self, what: str = "what it computes", *, where: object = None):
+        fix = "its training diverged or its file is damaged: take an earlier checkpoint; if it is float16, try float32"
+        super().__init__(f"the model's numbers are not finite ({what})", where=where, fix=fix)
+
+
 def plain(text: str) -> str:
     """One line that any terminal can show: words out of a hostile file may hold control or broken characters."""
     text = " ".join(text.split())

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
+import types
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,14 @@ from .nn.tiles import guard
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
 from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
+from .tasks.task import tasks_of
 from .text.tokenizer import Tokenizer
-from .verbs import VERBS, verb
+from .verbs import METHODS, VERBS, verb, verbs_of
 
 MOVES = "give a device that is here (formers doctor lists them), and a floating-point type"
 
 
-@dataclass
+@dataclass(repr=False)
 class Former:
     """A loaded model: `family`, `head`, `config`, `model`, `tokenizer` (or None) and `labels`."""
 
@@ -50,13 +51,29 @@ class Former:
     kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:
-        """The verbs: f.generate(...) is formers.generate(f, ...)."""
-        if name not in VERBS:
+        """The verbs: f.generate(...) is formers.generate(f, ...); so are f.save, f.export and f.attention."""
+        if name not in VERBS and name not in METHODS:
             raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
-        return functools.partial(verb(name), self)
+        return types.MethodType(verb(name), self)
 
     def __dir__(self) -> list[str]:
-        return sorted([*super().__dir__(), *VERBS])
+        return sorted([*super().__dir__(), *VERBS, *METHODS])
+
+    def __repr__(self) -> str:
+        """Three lines: what it is and how large, what it reads with, what it can do."""
+        where = f"{str(self.dtype)[6:]} on {self.device}"
+        labels = f", {len(self.labels)} labels" if self.labels else ""
+        task = f", trained to {self.task['name']}" if self.task else ""
+        return "\n".join((
+            f"Former({self.family}, head {self.head}{labels}{task}: {self.num_parameters:,} parameters, {where})",
+            f"  reads with: {self.tokenizer or 'no tokenizer'}",
+            f"  can: {', '.join(verbs_of(self))}",
+        ))  # fmt: skip
+
+    @property
+    def num_parameters(self) -> int:
+        """The number of parameters, each counted once, however often it is used."""
+        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def device(self) -> torch.device:
@@ -323,6 +340,20 @@ def empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> 
     return Former(family, head, config, model.eval(), labels=(labels or label_names(2)) if wanted else ())
 
 
+def choose_device(device: Any = None, local: int = 0) -> torch.device:
+    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local`."""
+    try:
+        found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
+    except (RuntimeError, TypeError):
+        raise Error(f"there is no device {device!r}", fix="give cuda, cuda:1 or cpu") from None
+    if found.type != "cuda":
+        return found
+    found = torch.device("cuda", local if found.index is None else found.index)
+    if not torch.cuda.is_available() or found.index >= torch.cuda.device_count():
+        raise Error(f"there is no GPU {found} here", fix="formers doctor says what there is; --device cpu does without")
+    return found
+
+
 def label_names(labels: Any) -> tuple[str, ...]:
     """Labels given as names or as a number."""
     if labels is None:
@@ -345,18 +376,23 @@ LABELS = 100_000
 CARD = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
-def tree() -> list[dict[str, Any]]:
-    """The family: name, what each file's docstring says, and the presets with their exact sizes.
+def tree(family: str | None = None) -> list[dict[str, Any]]:
+    """The members of the family, or one of them: name, what its file's docstring says, the presets with their exact
+    sizes, the objective and the tokenizer that it is pretrained with, its heads, and the tasks that it can learn.
 
     A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
     """
     rows = []
-    for one in registry.MEMBERS.values():
-        family, card = one.family, one.card
+    for one in registry.MEMBERS.values() if family is None else [registry.member(family)]:
+        facts, card = one.family, one.card
         sizes = {}
-        for name, values in family.presets.items():
-            model = empty(one.name, settings.build(family.config, values), family.counted).model
-            sizes[name] = {"parameters": count(model), "head": family.counted}
+        for name, values in facts.presets.items():
+            model = empty(one.name, settings.build(facts.config, values), facts.counted).model
+            sizes[name] = {"parameters": count(model), "head": facts.counted}
         about = {key: getattr(card, key) for key in CARD}
-        rows.append({"name": one.name, **about, "presets": sizes})
+        plain = facts.config()
+        rows.append({
+            "name": one.name, **about, "presets": sizes, "objective": facts.objective, "tokenizer": facts.tokenizer,
+            "heads": list(facts.heads(plain)), "tasks": tasks_of(facts, plain),
+        })  # fmt: skip
     return rows

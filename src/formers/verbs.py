@@ -6,6 +6,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from .errors import Error
+
 # Verb → the module, and the function in it whose first argument is a Former.
 VERBS = {
     "augment": ("generation.augment", "augment"),
@@ -22,9 +24,76 @@ VERBS = {
     "summarise": ("generation.translate", "summarise"),
     "translate": ("generation.translate", "translate"),
 }
+# What else a loaded model does: f.save(path) is formers.save(f, path).
+METHODS = {
+    "attention": ("inspection.attention", "attention"),
+    "export": ("interop.directory", "export"),
+    "save": ("interop.directory", "save"),
+}
 
 
 def verb(name: str) -> Callable[..., Any]:
-    """The function behind a verb."""
-    module, attribute = VERBS[name]
+    """The function behind a verb or a method."""
+    module, attribute = VERBS[name] if name in VERBS else METHODS[name]
     return getattr(importlib.import_module(f"formers.{module}"), attribute)
+
+
+# Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in tasks/task.py).
+WRITES = ("lm", "double")
+SPEAKS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}  # head → the part that foretells tokens
+
+
+def writes(former: Any) -> bool:
+    """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams.
+
+    ELMo reads words as characters and has no token to continue with; BERT with a language-model head reads both ways.
+    """
+    if former.head not in WRITES or "lm" not in former.model.parts or hasattr(former.config, "slots"):
+        return False
+    return getattr(former.config, "causal", True) or hasattr(former.model.body, "blank")
+
+
+def fills(former: Any) -> bool:
+    """Return whether a model guesses hidden tokens: a masked language model."""
+    return former.head in ("mlm", "pretraining")
+
+
+def verbs_of(former: Any) -> tuple[str, ...]:
+    """Return the verbs that a loaded model answers, in the order of VERBS."""
+    head, task = former.head.split("@")[0].split("+")[0], former.task
+    known = {"embed", "neighbours"}
+    if writes(former):
+        known |= {"generate", "translate", "summarise", "augment"}
+    if fills(former):
+        known |= {"fill", "augment"}
+    if task:
+        known |= {"evaluate", {"regress": "score", "lm": "score"}.get(task["name"], task["name"])}
+    elif SPEAKS.get(head) in former.model.parts:
+        known |= {"score", "evaluate"}
+    elif head in ("classify", "tag", "answer", "choose"):
+        known |= {"score" if head == "classify" and len(former.labels) == 1 else head, "evaluate"}
+    return tuple(name for name in VERBS if name in known)
+
+
+def check_verb(former: Any, name: str) -> None:
+    """Raise an Error that names the verbs which do work, if a model does not answer this one."""
+    if name in (known := verbs_of(former)):
+        return
+    trained = f"was trained to {former.task['name']}, and " if former.task else ""
+    labels = f" of {len(former.labels)} label{'s' * (len(former.labels) != 1)}" if former.labels else ""
+    what = f"this {former.family} with head {former.head!r}{labels} {trained}does not {name}"
+    raise Error(what, fix=f"it can {', '.join(known)}; {NEEDED.get(name, '')}".rstrip("; "))
+
+
+# Verb → what to do for it.
+NEEDED = {
+    "generate": "to continue text, load a decoder such as gpt2 with head='lm'",
+    "translate": "to translate, load an encoder-decoder or a decoder with head='lm'",
+    "summarise": "to summarise, load an encoder-decoder or a decoder with head='lm'",
+    "fill": "to fill blanks, load a masked language model with head='mlm'",
+    "augment": "to augment, load a masked language model (head='mlm') or a decoder (head='lm')",
+    "score": "to score, load a language model (head='lm' or 'mlm'), or fine-tune with --task regress",
+    "evaluate": "to evaluate, load it with the head of a language model or of a task",
+    **{name: f"to {name}, run formers finetune MODEL --task {name} --train FILE"
+       for name in ("classify", "tag", "answer", "choose")},
+}  # fmt: skip

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,12 @@ import torch
 
 import formers
 from formers.cli import demo as demo_module
-from formers.cli.main import main
+from formers.cli.doctor import EXTRAS
+from formers.cli.main import app, main
 from formers.config import size
+from formers.registry import MEMBERS
 
+ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
 
 
@@ -51,9 +56,39 @@ def test_tree(capsys):
     assert {row["name"] for row in rows} >= {"gpt2", "bert", "t5"}
 
 
+@pytest.mark.parametrize("name", MEMBERS)
+def test_one_member_of_the_tree(name, capsys):
+    code, out, _ = run(capsys, "tree", name)
+    assert code == 0
+    member = MEMBERS[name]
+    for word in (member.card.title, member.card.paper, member.card.new, member.card.parent, *member.family.presets):
+        assert word in out
+    said = [shlex.split(line) for line in out.split("begin with:")[1].strip().splitlines()]
+    assert len(said) >= 2
+    for words in said:
+        app.parse_args(words[1:], exit_on_error=False, print_error=False)
+    assert json.loads(run(capsys, "tree", name, "--as-json")[1])["name"] == name
+
+
+def test_no_such_member(capsys):
+    code, _, err = run(capsys, "tree", "brt")
+    assert code == 2
+    assert "bert" in err
+
+
+def test_doctor_offers_what_there_is():
+    """Every extra is one of the project's, and what it installs is used."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = "".join(p.read_text() for p in (ROOT / "src" / "formers").rglob("*.py") if p.name != "doctor.py")
+    for name, (modules, _) in EXTRAS.items():
+        assert name in extras
+        assert all(module in sources for module in modules), name
+
+
 def test_doctor(capsys):
     code, out, _ = run(capsys, "doctor")
     assert code == 0
+    assert "server" not in out
     for word in ("versions", "torch threads", "C++ compiler", "disk", "varlen", "dense", "hub"):
         assert word in out
 

@@ -155,6 +155,21 @@ def test_fill(head):
     assert len(fill(f, "the ___ sat", top=1000)) == len(f.tokenizer) < 80
 
 
+def test_a_piece_that_goes_on_is_joined_to_its_word():
+    f = encoder()
+    found = {guess.token: guess.text for guess in fill(f, "the ___ sat", top=1000)}
+    inside = [token for token in found if token.startswith("##")]
+    assert inside
+    for token in inside:
+        assert found[token] == f"the{token[2:]} sat"
+    assert found["the"] == "the the sat"
+    assert found["[SEP]"] == "the [SEP] sat"
+    two = {g.token: g.text for g in fill(f, "___ sat ___", top=1000)[1]}
+    first = fill(f, "___ sat ___", top=1)[0][0].text.split()[0]
+    assert two[inside[0]] == f"{first} sat{inside[0][2:]}"
+    assert fill(f, "___ sat", top=1000)[0].text[:1].strip(), "nothing stands before the first word"
+
+
 def test_fill_says_what_is_wrong():
     f = encoder()
     for text in ("no blank", ["the ___", ""]):
@@ -166,7 +181,10 @@ def test_fill_says_what_is_wrong():
         fill(f, "the ___", top=0)
     with pytest.raises(Error, match="tokens are more than the context of 16"):
         fill(f, "___ " * 20)
-    with pytest.raises(Error, match="does not fill blanks"):
+    with pytest.raises(Error, match="does not fill. It can embed, neighbours"):
         fill(encoder("none"), "the ___")
-    with pytest.raises(Error, match="no mask token"):
+    with pytest.raises(Error, match="does not fill"):
         fill(decoder(), "the ___")
+    f.tokenizer = None
+    with pytest.raises(Error, match="no mask token"):
+        fill(f, "the ___")

@@ -12,6 +12,7 @@ import torch
 
 import formers
 import formers.nn.probe
+from formers.errors import NonFinite
 from formers.generation.engine import Desk, written
 from formers.generation.options import Options
 from formers.generation.rules import rules
@@ -242,8 +243,9 @@ def test_every_prompt_has_a_text_even_if_all_is_forbidden(how):
     assert [len(text) for text in found] == [20, 20]
 
 
-def test_every_prompt_has_a_text_even_if_nothing_is_a_number():
+def test_a_search_among_scores_that_are_not_finite_is_an_error():
     f = formers.build("gpt2", vocab=12, context=40, dim=16, layers=1, heads=2, eos=None, bos=None)
     with torch.no_grad():
         f.model.body.table.fill_(float("nan"))
-    assert [len(text) for text in continue_ids(f, [[1, 2], [3]], 5, Options(beams=2))] == [5, 5]
+    with pytest.raises(NonFinite):
+        continue_ids(f, [[1, 2], [3]], 5, Options(beams=2))

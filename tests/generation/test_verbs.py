@@ -138,7 +138,7 @@ def test_odd_texts():
         pair.generate(" ", 3)
     encoder = formers.build("bert", vocab=30, dim=8, heads=2, ff=8, layers=1)
     encoder.tokenizer = wordpiece.train(LINES, 100)
-    with pytest.raises(Error, match="does not continue text"):
+    with pytest.raises(Error, match="does not generate. It can .*; to continue text, load a decoder"):
         encoder.generate("the")
 
 
@@ -268,7 +268,7 @@ def test_blanks_in_batches():
     for text, guesses in zip(texts, found, strict=True):
         same = f.fill(text, 3)
         assert [g.text for g in flat(same)] == [g.text for g in flat(guesses)]
-        assert [g.probability for g in flat(same)] == pytest.approx([g.probability for g in flat(guesses)])
+        assert [g.probability for g in flat(same)] == pytest.approx([g.probability for g in flat(guesses)], rel=1e-4)
     two = found[1]
     assert len(two) == 2
     assert [len(blank) for blank in two] == [3, 3]

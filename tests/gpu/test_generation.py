@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import formers
+from formers.errors import NonFinite
 from formers.generation import recorded
 from formers.generation.requests import Engine
 from formers.generation.runner import Runner
@@ -155,3 +156,17 @@ def test_bf16_says_how_far_it_is(capsys):
     with capsys.disabled():
         print(f"\nbf16, recorded: logits differ by {far:.4f} of their spread")
     assert torch.nn.functional.cosine_similarity(got.float(), plain).min() > 0.99
+
+
+@pytest.mark.parametrize("options", [GREEDY, Options(seed=1), Options(beams=2), Options(repetition_penalty=1.2)])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_are_noticed(options, value):
+    """Also where steps are recorded and the host looks at many tokens at once."""
+    f = model("gpt2").to("cuda")
+    with torch.no_grad():
+        for parameter in f.model.parameters():
+            parameter.fill_(value)
+    with pytest.raises(NonFinite):
+        continue_ids(f, PROMPTS, 40, options)
+    with Engine(f, slots=2, size=40) as engine, pytest.raises(NonFinite):
+        engine.submit(PROMPTS[0], 8, GREEDY).result()

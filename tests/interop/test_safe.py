@@ -334,7 +334,7 @@ def test_staged_into_an_empty_folder_and_not_into_another(tmp_path):
         (folder / "file").write_text("x")
     assert (tmp_path / "empty" / "file").read_text() == "x"
     for taken in ("empty", "empty/file"):
-        with pytest.raises(Error, match="exists already. Choose another name, or remove it first"):
+        with pytest.raises(Error, match="exists already. Choose another name, or overwrite it"):
             safe.staged(tmp_path / taken).__enter__()
     with pytest.raises(Error, match=r"cannot write here \((Not a directory|File exists)\). Choose another place"):
         safe.staged(tmp_path / "empty" / "file" / "out").__enter__()

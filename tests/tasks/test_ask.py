@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 import pytest
 import torch
 
@@ -107,9 +109,9 @@ def test_score_is_a_number():
     former = model("classify", labels=("score",))
     one = former.score(("Anna", "Bob"))
     assert former.score([("Anna", "Bob"), "x"])[0] == pytest.approx(one, abs=1e-5)
-    with pytest.raises(Error, match="this model has 1 labels"):
+    with pytest.raises(Error, match="head 'classify' of 1 label does not classify"):
         former.classify("Anna")
-    with pytest.raises(Error, match="this model has 2 labels"):
+    with pytest.raises(Error, match="head 'classify' of 2 labels does not score"):
         model("classify").score("Anna")
 
 
@@ -187,9 +189,23 @@ def test_choices():
 
 
 def test_a_model_of_another_kind_says_what_to_do():
-    with pytest.raises(Error, match="has the head 'mlm', which does not classify. Fine-tune it first"):
+    with pytest.raises(Error, match="head 'mlm' does not classify. It can .*; to classify, run formers finetune"):
         model("mlm").classify("Anna")
     former = model("classify")
     former.task = {"name": "regress"}
-    with pytest.raises(Error, match="this model was trained to regress. Use score"):
+    with pytest.raises(Error, match="trained to regress, and does not classify. It can .*score"):
         former.classify("Anna")
+
+
+def test_entities_are_tags_put_together():
+    former = model("tag", labels=("O", "B-PER", "I-PER", "B-LOC"))
+    for text in (*TEXT[:2], ["Anna", "Kim", "in", "Seoul"], unicodedata.normalize("NFD", TEXT[1])):
+        words, found = former.tag([text])[0], former.tag([text], entities=True)[0]
+        whole = text if isinstance(text, str) else " ".join(text)
+        assert [whole[e.start : e.end] for e in found] == [e.text for e in found]
+        marked = {w.start for w in words if w.tag != "O"}
+        assert {w.start for w in words for e in found if e.start <= w.start < e.end} == marked
+        assert all(e.label in ("PER", "LOC") and 0 < e.score <= 1 for e in found)
+    assert former.tag(TEXT[0], entities=True) == former.tag([TEXT[0]], entities=True)[0]
+    with pytest.raises(Error, match="mark no entities"):
+        model("tag", labels=("NOUN", "VERB")).tag("Anna", entities=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import unicodedata
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.text.normalise import COUNTS, Changes, compose, normalise, ordered, scrub
+from formers.text.normalise import COUNTS, Changes, compose, compose_with_origins, normalise, ordered, scrub
 
 SYLLABLES = [chr(c) for c in range(0xAC00, 0xD7A4)]
 COMPATIBILITY = [chr(c) for c in range(0x3131, 0x318F)]  # ㄱ … ㆎ
@@ -142,3 +143,25 @@ def test_marks_that_come_with_letters_cost_little(monkeypatch):
     """Text in other scripts has marks, but no long runs: it is not rewritten."""
     text = unicodedata.normalize("NFD", "tiếng Việt, हिन्दी में, 한국어 ") * 50
     assert ordered(text) == text
+
+
+@given(st.text(st.sampled_from("a é e\u0301\u0323각ᄀᄀ\u1161\u11a8ᆨ\u3099か\u09c7\u09be\U00011131\U00011127 x")))
+def test_places_of_composed_text(text):
+    made, origins = compose_with_origins(text)
+    assert made == normalise(text)
+    if origins is None:
+        assert made == text
+        return
+    assert len(origins) == len(made) + 1
+    assert origins == sorted(origins)
+    assert (origins[0], origins[-1]) == (0, len(text)) or not text
+    assert "".join(normalise(text[a:b]) for a, b in itertools.pairwise(sorted(set(origins)))) in (made, text) or any(
+        unicodedata.combining(c) for c in made
+    )
+
+
+def test_places_of_decomposed_hangul():
+    text = unicodedata.normalize("NFD", "한국 e\u0301x")
+    made, origins = compose_with_origins(text)
+    assert made == "한국 éx"
+    assert [text[a:b] for a, b in itertools.pairwise(origins)] == [unicodedata.normalize("NFD", c) for c in made]

@@ -448,6 +448,8 @@ def test_words_tags_answers_and_choices_are_learnt(tmp_path, checkpoint):
     assert run.valid["f1"] == 1.0
     found = formers.load(tmp_path / "tag" / "model").tag("Anna lives in Seoul.")
     assert [(w.word, w.tag) for w in found if w.tag != "O"] == [("Anna", "B-PER"), ("Seoul", "B-LOC")]
+    spans = formers.load(tmp_path / "tag" / "model").tag("Anna lives in Seoul.", entities=True)
+    assert [(e.text, e.label, e.start, e.end) for e in spans] == [("Anna", "PER", 0, 4), ("Seoul", "LOC", 14, 19)]
     asked = [{"id": str(i), "question": "where", "context": f"now Anna lives in {c} again", "possible": True,
               "answers": [{"text": c, "start": 18}]} for i, c in enumerate(cities * 6)]  # fmt: skip
     run = tune(str(checkpoint), asked, asked[:4], epochs=20, lr=3e-3, out=tmp_path / "answer")

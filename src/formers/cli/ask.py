@@ -3,7 +3,6 @@ by a pipe."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..errors import Error
+from .common import Placement, load_model, to_json
 from .convert import noted
 from .generate import harmless
 from .progress import progress
@@ -24,15 +24,11 @@ File = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pi
 Json = Annotated[bool, Parameter(help="JSON lines on a terminal too.")]
 
 
-def run(model: str, verb: str, *given: Any, device: str | None = None, **how: Any) -> Any:
+def run(model: str, verb: str, *given: Any, placement: Placement | None = None, **how: Any) -> Any:
     """Load a model and ask it; of a list, one answer for each text, None for a blank one."""
-    from ..interop.directory import load
-
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, verb, quiet=2.0) as tell, noted():
-        former = load(model)
-        if device is not None:
-            former.to(device)
+        former = load_model(model, placement)
         if not isinstance(given[0], list):
             return getattr(former, verb)(*given, tell=tell, **how)
         texts = paired(given[0]) if knows_pairs(former) else given[0]
@@ -73,7 +69,7 @@ def put(rows: Sequence[Any], plain: Callable[[int, Any], str], as_json: bool) ->
     """One line of JSON for each; on a terminal, unless it is asked for, words for people."""
     for number, row in enumerate(rows):
         if as_json or not sys.stdout.isatty():
-            print(json.dumps(row, ensure_ascii=False))
+            print(to_json(row))
         else:
             print("" if row is None else harmless(plain(number, row)))
 
@@ -84,8 +80,8 @@ def line(text: Any) -> str:
 
 
 def classify(
-    model: str, *texts: Texts, other: str | None = None, file: File = None, device: str | None = None,
-    as_json: Json = False, reading: Reading | None = None,
+    model: str, *texts: Texts, other: str | None = None, file: File = None,
+    as_json: Json = False, placement: Placement | None = None, reading: Reading | None = None,
 ) -> None:  # fmt: skip
     """Print the label of each text and its probability; as JSON, with all probabilities.
 
@@ -103,11 +99,9 @@ def classify(
         The second text of a pair, for all texts.
     file
         A text in each line, or a table with a text (or two) in each row; - reads what is piped in.
-    device
-        cuda, cpu.
     """
     given = asked(texts, file, reading, other)
-    rows = [one and asdict(one) for one in run(model, "classify", given, device=device)]
+    rows = [one and asdict(one) for one in run(model, "classify", given, placement=placement)]
     wide = max(map(len, next(filter(None, rows))["probabilities"]))
 
     def plain(number: int, row: dict[str, Any]) -> str:
@@ -118,8 +112,8 @@ def classify(
 
 
 def score(
-    model: str, *texts: Texts, other: str | None = None, file: File = None, device: str | None = None,
-    as_json: Json = False, reading: Reading | None = None,
+    model: str, *texts: Texts, other: str | None = None, file: File = None,
+    as_json: Json = False, placement: Placement | None = None, reading: Reading | None = None,
 ) -> None:  # fmt: skip
     """Print the number that a model gives each text, or pair of texts: a rating, a similarity; of a language model, how
     likely a text is, in nats, and its perplexity.
@@ -137,13 +131,11 @@ def score(
         The second text of a pair, for all texts.
     file
         A text or a pair in each line, or a table with a text (or two) in each row; - reads what is piped in.
-    device
-        cuda, cpu.
     """
     given = asked(texts, file, reading, other)
     rows = [
         {"total": s.total, "tokens": len(s.tokens), "perplexity": s.perplexity} if hasattr(s, "perplexity") else s
-        for s in run(model, "score", given, device=device)
+        for s in run(model, "score", given, placement=placement)
     ]
 
     def plain(number: int, row: Any) -> str:
@@ -155,12 +147,13 @@ def score(
 
 
 def tag(
-    model: str, *texts: Texts, file: File = None, device: str | None = None, as_json: Json = False,
-    reading: Reading | None = None,
+    model: str, *texts: Texts, file: File = None, entities: bool = False, as_json: Json = False,
+    placement: Placement | None = None, reading: Reading | None = None,
 ) -> None:  # fmt: skip
-    """Print the words of each text with their tags and where they stand.
+    """Print the words of each text with their tags and where they stand, or the entities that the tags mark.
 
     formers tag runs/bert-tag-1/model "Anna lives in Seoul."
+    formers tag runs/bert-tag-1/model "Anna lives in Seoul." --entities
     formers tag runs/bert-tag-1/model --file test.conll
 
     Parameters
@@ -172,22 +165,27 @@ def tag(
     file
         A text in each line, a table with a text in each row, or a conll file, of which the words are read; - reads
         what is piped in.
-    device
-        cuda, cpu.
+    entities
+        Print persons, places and so on as a whole, each with its label, in place of tagged words.
     """
-    rows = run(model, "tag", asked(texts, file, reading, words=True), device=device)
+    given = asked(texts, file, reading, words=True)
+    rows = run(model, "tag", given, entities=entities, placement=placement)
 
     def plain(number: int, row: list[dict[str, Any]]) -> str:
-        wide = max(len(word["word"]) for word in row)
-        found = [f"{word['probability']:6.1%}  {word['word']:<{wide}}  {word['tag']}" for word in row]
+        named = [
+            (w["score"], w["text"], w["label"]) if entities else (w["probability"], w["word"], w["tag"]) for w in row
+        ]
+        wide = max((len(text) for _, text, _ in named), default=0)
+        found = [f"{sure:6.1%}  {text:<{wide}}  {label}" for sure, text, label in named]
         return "\n".join(["", *found] if number else found)
 
-    put([row and [asdict(word) for word in row] for row in rows], plain, as_json)
+    put([None if row is None else [asdict(word) for word in row] for row in rows], plain, as_json)
 
 
 def answer(
     model: str, question: str, context: str | None = None, *, file: File = None, best: int = 1,
-    abstain: bool | None = None, device: str | None = None, as_json: Json = False, reading: Reading | None = None,
+    abstain: bool | None = None, as_json: Json = False, placement: Placement | None = None,
+    reading: Reading | None = None,
 ) -> None:  # fmt: skip
     """Print where in a context the answer to a question stands.
 
@@ -208,14 +206,12 @@ def answer(
         How many answers.
     abstain
         "No answer" may be one.
-    device
-        cuda, cpu.
     """
     if file is not None:
         context = whole(file, reading or Reading())
     if context is None:
         raise Error("there is no context", fix="give it behind the question, or --file FILE")
-    found = run(model, "answer", question, context, best=best, abstain=abstain, device=device)
+    found = run(model, "answer", question, context, best=best, abstain=abstain, placement=placement)
     rows = [asdict(one) for one in (found if isinstance(found, list) else [found])]
 
     def plain(number: int, row: dict[str, Any]) -> str:
@@ -225,7 +221,9 @@ def answer(
     put(rows, plain, as_json)
 
 
-def choose(model: str, question: str, *choices: Texts, device: str | None = None, as_json: Json = False) -> None:
+def choose(
+    model: str, question: str, *choices: Texts, as_json: Json = False, placement: Placement | None = None
+) -> None:
     """Print which choice a model takes, with all probabilities.
 
     formers choose runs/bert-choose-1/model "She opened the umbrella because" "it rained." "it was dry."
@@ -238,9 +236,7 @@ def choose(model: str, question: str, *choices: Texts, device: str | None = None
         The text in front.
     choices
         Two or more.
-    device
-        cuda, cpu.
     """
-    row = asdict(run(model, "choose", question, list(choices), device=device))
+    row = asdict(run(model, "choose", question, list(choices), placement=placement))
     order = sorted(zip(row["probabilities"], choices, strict=True), reverse=True)
     put([row], lambda _, __: "\n".join(f"{share:6.1%}  {line(text)}" for share, text in order), as_json)

@@ -8,8 +8,9 @@ from typing import Any, Literal
 from rich.console import Console
 
 from ..errors import Error
-from .convert import noted
-from .embed import ready
+from ..verbs import fills
+from .common import Overwrite, Placement, check_output, load_model, place_model
+from .convert import noted, opened
 from .progress import progress
 
 
@@ -30,6 +31,8 @@ def augment(
     tokens: int = 40,
     seed: int = 0,
     columns: str | None = None,
+    overwrite: Overwrite = False,
+    placement: Placement | None = None,
 ) -> None:
     """Make new labelled examples: words hidden and refilled by a masked model, or texts continued by a decoder.
 
@@ -79,6 +82,7 @@ def augment(
 
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
+    check_output(out, overwrite)
     found = read_examples(train, "classify", columns)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(found.said, markup=False)
@@ -88,14 +92,16 @@ def augment(
         "conditional": teach > 0, "names": words,
     }  # fmt: skip
     with progress(console, "augment", quiet=2) as tell, noted():
-        former = ready(model, tell)
+        former = opened(model, dtype=None, tell=tell)
         if teach > 0:
             former = taught(former, found, Path(f"{out}.taught"), epochs=teach, names=words, tell=tell)
-        masks = former.head in ("mlm", "pretraining")
+        former = place_model(former, placement, pack=False)
+        masks = fills(former)
         how |= {
             "way": way or ("fill" if masks else "continue"),
             "rate": (0.15 if masks else 0.5) if rate is None else rate,
         }
-        judge: Any = {"linear": "linear", "none": None}[keep] if keep in ("linear", "none") else ready(keep, tell)
-        made = make(former, found, out, keep=judge, tell=tell, **how)
+        words_of = {"linear": "linear", "none": None}
+        judge: Any = words_of[keep] if keep in words_of else load_model(keep, placement, tell)
+        made = make(former, found, out, keep=judge, tell=tell, overwrite=overwrite, **how)
     Console(highlight=False, soft_wrap=True).print(f"{out}: {made.said}", markup=False)

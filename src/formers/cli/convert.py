@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ..config import size
 from ..errors import Error
+from .common import Overwrite
 from .progress import progress
 
 Dtype = Literal["float32", "float16", "bfloat16"]
@@ -28,6 +29,7 @@ def import_(
     shard: str = "5GB",
     pickle: bool = False,
     ignore: tuple[str, ...] = (),
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn a Hugging Face checkpoint, or ELMo's options.json and hdf5 file, into a formers directory.
 
@@ -40,7 +42,7 @@ def import_(
     source
         A Hugging Face directory, hub:owner/name@revision, or a directory with options.json and one hdf5 file.
     out
-        The formers directory to write; it must not exist yet.
+        The formers directory to write; one that exists is refused without --overwrite.
     head
         Another head than the checkpoint's own: none, lm, mlm, pretraining, nsp, double, classify, tag, answer, choose.
     family
@@ -58,10 +60,10 @@ def import_(
     from ..interop.safe import free
 
     limit = size(shard)
-    free(out)
+    free(out, overwrite)
     with progress(Console(stderr=True), "import", quiet=2) as tell:
         former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
-        save(former, out, shard=limit, tell=tell)
+        save(former, out, shard=limit, overwrite=overwrite, tell=tell)
     report(former, out)
 
 
@@ -74,6 +76,7 @@ def export(
     shard: str = "5GB",
     pickle: bool = False,
     check: Literal["transformers", "vllm", "tei"] | None = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Turn a model into a directory that transformers' from_pretrained opens; ELMo, into options.json and hdf5.
 
@@ -86,7 +89,7 @@ def export(
     source
         A formers directory, the folder of a training run, or anything that import takes.
     out
-        The directory to write; it must not exist yet.
+        The directory to write; one that exists is refused without --overwrite.
     head
         Another head than the model's own.
     dtype
@@ -108,11 +111,12 @@ def export(
         return
     if out is None:
         raise Error("no directory to write is named", fix=f"formers export {source} OUT")
-    free(out)
+    free(out, overwrite)
     with progress(Console(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
         with noted():
-            write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
+            kind = None if dtype is None else torch_dtype(dtype)
+            write(former, out, dtype=kind, shard=limit, overwrite=overwrite, tell=tell)
     report(former, out)
 
 

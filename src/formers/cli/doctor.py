@@ -14,11 +14,10 @@ from rich.table import Table
 
 EXTRAS = {
     "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
-    "data": (("pyarrow", "datasets"), "parquet files and Hugging Face datasets"),
+    "data": (("pyarrow", "datasets", "zstandard"), "parquet and zst files, Hugging Face datasets"),
     "ko": (("kiwipiepy",), "Korean morphemes and sentences"),
     "eval": (("sacrebleu", "sklearn"), "BLEU, chrF, the TF-IDF baseline"),
     "elmo": (("h5py",), "ELMo's published weights"),
-    "serve": (("fastapi", "uvicorn", "prometheus_client"), "the server and the playground"),
     "track": (("tensorboard",), "TensorBoard"),
 }
 

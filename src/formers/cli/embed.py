@@ -8,7 +8,8 @@ from typing import Any, Literal
 from rich.console import Console
 
 from ..errors import Error
-from .convert import noted, opened
+from .common import Overwrite, Placement, check_output, load_model
+from .convert import noted
 from .progress import progress
 from .reading import Reading, lines
 
@@ -29,6 +30,8 @@ def embed(
     special: bool = True,
     window: int | None = None,
     batch: int = 32,
+    overwrite: Overwrite = False,
+    placement: Placement | None = None,
     reading: Reading | None = None,
 ) -> None:
     """Turn texts into vectors: of whole texts, of words or of tokens, from any layer.
@@ -73,6 +76,7 @@ def embed(
         raise Error(
             f"vectors of level {level} are not written as {out.suffix or 'this'}", where=out, fix="name it .jsonl"
         )
+    check_output(out, overwrite)
     texts = read(file, text, reading or Reading())
     how: dict[str, Any] = {
         "level": level, "pool": pool, "layers": layer(layers), "mix": mix, "normalise": normalise, "special": special,
@@ -80,10 +84,10 @@ def embed(
     }  # fmt: skip
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     with progress(console, "embed", quiet=2) as tell, noted():
-        former = ready(model, tell)
+        former = load_model(model, placement, tell, pack=False)
         width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
         about = {"model": former.fingerprint, "texts": digest(texts), **{k: v for k, v in how.items() if k != "batch"}}
-        with Resumed(out, about, width) as made:
+        with Resumed(out, about, width, overwrite) as made:
             for low in range(made.done, len(texts), CHUNK):
                 some = texts[low : low + CHUNK]
                 found = former.embed(some, **how)
@@ -103,6 +107,7 @@ def neighbours(
     same: bool = False,
     k: int = 10,
     layers: str = "-1",
+    placement: Placement | None = None,
     reading: Reading | None = None,
 ) -> None:
     """Find what lies nearest to a text, or to a word as it is meant in a text.
@@ -132,20 +137,13 @@ def neighbours(
     """
     texts = [t for t in read(file, text, reading or Reading()) if t.strip()] if file is not None or text else None
     with progress(Console(stderr=True), "neighbours", quiet=2) as tell, noted():
-        former = ready(model, tell)
+        former = load_model(model, placement, tell)
         how: dict[str, Any] = {} if texts is None else {"word": word, "same": same, "layers": layer(layers)}
         found = former.neighbours(query, k, texts, **how)
     console = Console(highlight=False, soft_wrap=True)
     for row in found:
         more = "" if len(row) < 4 or row[0] == row[2] else f"  {row[2][: row[3][0]]}[{row[0]}]{row[2][row[3][1] :]}"
         console.print(f"{row[1]:.4f}  {row[0]}{more}", markup=False)
-
-
-def ready(model: str, tell: Any) -> Any:
-    """A model, on a GPU where there is one."""
-    import torch
-
-    return opened(model, dtype=None, tell=tell).to("cuda" if torch.cuda.is_available() else None)
 
 
 def read(file: Path | None, text: tuple[str, ...], reading: Reading) -> list[str]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from .common import Placement, load_model, to_json
 from .convert import noted
-from .embed import ready
 from .progress import progress
 
 
@@ -27,6 +26,7 @@ def evaluate(
     encoding: str = "utf-8",
     skip: bool = False,
     as_json: Annotated[bool, Parameter(help="One line of JSON.")] = False,
+    placement: Placement | None = None,
 ) -> None:
     """Measure a model on a file: perplexity, minimal pairs, choices, last words, or the measures of its task.
 
@@ -62,7 +62,7 @@ def evaluate(
     from ..inspection.evaluate import speaks
 
     with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
-        former = ready(model, tell)
+        former = load_model(model, placement, tell)
         how = {"batch": batch, "stride": stride, "memory": memory} if speaks(former) and kind != "task" else {}
         more: dict[str, Any] = {**how, "tell": tell}
         found = measure(former, data, kind, columns=columns, skip=skip, encoding=encoding, limit=limit, **more)
@@ -70,11 +70,11 @@ def evaluate(
     if as_json:
         quoted = {"signatures": found.signatures} if found.signatures else {}
         said = {"kind": found.kind, "examples": found.examples, **found.measures, **quoted}
-        console.print(json.dumps(said), markup=False)
+        console.print(to_json(said), markup=False)
         return
     console.print(f"{found.kind}, {found.examples:,} examples ({found.said})", markup=False)
     for name, value in found.measures.items():
-        whole = isinstance(value, int) or value > 1e4  # a count is an integer
-        console.print(f"{name:<18} {value:,.0f}" if whole else f"{name:<18} {value:.4f}", markup=False)
+        number = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value > 1e4 else f"{value:.4f}"
+        console.print(f"{name:<18} {number}", markup=False)
     for name, words in found.signatures.items():
         console.print(f"{name:<18} {words}", markup=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -13,12 +12,12 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..errors import Error
-from .convert import noted, opened
+from .common import Placement, load_model, to_json
+from .convert import noted
 from .progress import progress
 from .reading import Reading, Unit, piped
 from .reading import lines as of_file
 
-Kind = Literal["fp32", "bf16", "int8"]
 AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
 
 
@@ -61,10 +60,10 @@ def generate(
     *,
     file: Path | None = None,
     tokens: int = 64,
-    dtype: Kind | None = None,
     draft: str | None = None,
     as_json: bool = False,
     writing: Writing | None = None,
+    placement: Placement | None = None,
     reading: Reading | None = None,
 ) -> None:
     """Continue a text, or answer with an encoder-decoder; what is written is shown as it comes, without the prompt.
@@ -85,8 +84,6 @@ def generate(
         A file of prompts, one on each line, or a table of them. A blank line gives a blank line.
     tokens
         Tokens at most.
-    dtype
-        Weights for reading alone, which is faster on a CPU: fp32 and bf16 laid out for it, or int8.
     draft
         A smaller model of the same vocabulary, which guesses tokens ahead of this one.
     as_json
@@ -94,9 +91,9 @@ def generate(
     """
     given = texts(prompt, file, reading, "line")
     how = (writing or Writing()).options()
-    former = ready(model, dtype)
+    former = ready(model, placement)
     if draft is not None:
-        how["draft"] = ready(draft, dtype)
+        how["draft"] = ready(draft, placement)
     elif len(given) == 1 and (given[0] or prompt is not None) and not as_json and not {"samples", "beams"} & set(how):
         with noted():
             for piece in former.generate(given[0], tokens, stream=True, **how):
@@ -117,6 +114,7 @@ def translate(
     tokens: int | None = None,
     as_json: bool = False,
     writing: Writing | None = None,
+    placement: Placement | None = None,
     reading: Reading | None = None,
 ) -> None:
     """Translate a text, or every line of a file or of the standard input.
@@ -144,7 +142,7 @@ def translate(
     """
     given = texts(text, file, reading, "line", lines=True)
     how = (writing or Writing()).options() | {"tokens": tokens}
-    former = ready(model)
+    former = ready(model, placement)
     answered("translate", given, lambda some: former.translate(some, to, source, **how), as_json, text is None)
 
 
@@ -156,6 +154,7 @@ def summarise(
     tokens: int | None = None,
     as_json: bool = False,
     writing: Writing | None = None,
+    placement: Placement | None = None,
     reading: Reading | None = None,
 ) -> None:
     """Summarise a text, or every document of a file.
@@ -179,7 +178,7 @@ def summarise(
     """
     given = texts(text, file, reading, "auto")
     how = (writing or Writing()).options() | {"tokens": tokens}
-    former = ready(model)
+    former = ready(model, placement)
     answered("summarise", given, lambda some: former.summarise(some, **how), as_json, text is None)
 
 
@@ -190,6 +189,7 @@ def fill(
     file: Path | None = None,
     top: int = 5,
     as_json: bool = False,
+    placement: Placement | None = None,
     reading: Reading | None = None,
 ) -> None:
     """Fill the blanks in a text, written ___ (three underscores).
@@ -212,7 +212,7 @@ def fill(
         One line of JSON for each text.
     """
     given = texts(text, file, reading, "line", lines=True)
-    former, out = ready(model), Console(highlight=False, soft_wrap=True)
+    former, out = ready(model, placement), Console(highlight=False, soft_wrap=True)
     with noted():
         found = iter(former.fill([one for one in given if one or text is not None], top))
     for one in given:
@@ -220,7 +220,7 @@ def fill(
         blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
         if as_json:
             said = {"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]}
-            out.print(json.dumps(said, ensure_ascii=False), markup=False)
+            out.print(to_json(said), markup=False)
             continue
         if not one:
             out.print()
@@ -250,11 +250,10 @@ def harmless(text: str) -> str:
     return "".join(c for c in text if c.isprintable() or c in "\n\t")
 
 
-def ready(model: str, dtype: Kind | None = None) -> Any:
-    """The model, loaded, with its weights as asked for."""
+def ready(model: str, placement: Placement | None) -> Any:
+    """Load a model, with a bar if that takes long."""
     with progress(Console(stderr=True), "load", quiet=2) as tell:
-        former = opened(model, dtype=None, tell=tell)
-    return former if dtype is None else former.freeze(dtype)
+        return load_model(model, placement, tell)
 
 
 def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool, blanks: bool) -> None:
@@ -269,7 +268,7 @@ def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]],
                 made = next(answers) if prompt or not blanks else []
                 found = made if isinstance(made, list) else [made]
                 if as_json:
-                    print(json.dumps({"prompt": prompt, "texts": found}, ensure_ascii=False), flush=True)
+                    print(to_json({"prompt": prompt, "texts": found}), flush=True)
                 else:  # a line for each text, where there are several of them
                     said = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
                     print(harmless("\n".join(said)), flush=True)

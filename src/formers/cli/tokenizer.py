@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import Error
+from .common import Overwrite, check_output
 from .reading import Reading
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def train(
     score: Literal["gain", "ratio"] | None = None,
     morphemes: bool = False,
     workers: int | None = None,
+    overwrite: Overwrite = False,
     reading: Reading | None = None,
 ) -> None:
     """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, jamo, words, characters, or a family (bert, t5).
@@ -70,19 +72,19 @@ def train(
     workers
         Processes that count words; all cores by default.
     """
+    from ..interop.safe import free
     from ..interop.tokenizers import save_tokenizer
     from ..text.trainers import train as learn
     from .progress import progress
 
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise Error("exists already", where=out, fix="choose another place with --out")
+    free(out, overwrite)
     given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "morphemes": morphemes or None}
     given["score"] = score
     console = Console(highlight=False)
     with progress(console, "tokenizer") as tell:
         options = {k: v for k, v in given.items() if v is not None}
         made = learn(kind, lines(files, reading), size, workers=workers, tell=tell, **options)
-    save_tokenizer(made, out)
+    save_tokenizer(made, out, overwrite)
     console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {out}")
 
 
@@ -127,7 +129,8 @@ def compare(
     tokenizers: list[str],
     *,
     file: Annotated[list[Path], Parameter(consume_multiple=True)],
-    out: Path | None = None,
+    out: Path = Path("tokenizers.html"),
+    overwrite: Overwrite = False,
     reading: Reading | None = None,
 ) -> None:
     """Hold TOKENIZERS side by side on a text: tokens for each word and character, unknown pieces, speed.
@@ -147,6 +150,7 @@ def compare(
     from ..interop.tokenizers import load_tokenizer
     from .progress import progress
 
+    check_output(out, overwrite)
     console = Console(highlight=False)
     text = [line for line in lines(file, reading) if line.strip()]
     if not text:
@@ -162,9 +166,8 @@ def compare(
         numbers = f"{row.word:.3f}", f"{row.character:.3f}", f"{row.unknown:.2%}", f"{row.speed:.2f}"
         table.add_row(Text(row.name), f"{row.vocab:,}", *numbers)
     console.print(table)
-    path = out or Path("tokenizers.html")
-    path.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8")
-    console.print(f"Picture: {path}")
+    out.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8")
+    console.print(f"Picture: {out}")
 
 
 def measure(name: str, made: Tokenizer, text: list[str]) -> Figures:

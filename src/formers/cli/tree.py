@@ -1,36 +1,44 @@
-"""formers tree: the family at a glance."""
+"""formers tree: the family at a glance, or one member of it."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from rich.console import Console
 from rich.tree import Tree
 
+from .common import to_json
 
-def tree(*, as_json: bool = False) -> None:
-    """Show the family: parents, what is new, and the presets with their exact sizes.
+
+def tree(family: str | None = None, *, as_json: bool = False) -> None:
+    """Show the family: parents, what is new, and the presets with their exact sizes; or one member in detail.
 
     formers tree
+    formers tree bert
     formers tree --as-json
 
     Parameters
     ----------
+    family
+        A member, such as bert: its paper, parent, presets, objective and tasks, and commands to begin with.
     as_json
         Print the same as JSON, for programs.
     """
     from ..former import tree as rows
 
-    members = rows()
+    members = rows(family)
     if as_json:
-        print(json.dumps(members, indent=2, ensure_ascii=False))
+        print(to_json(members if family is None else members[0], indent=2))
+        return
+    console = Console(highlight=False, soft_wrap=family is not None)
+    if family is not None:
+        console.print("\n".join(details(members[0])), markup=False)
         return
     root = Tree("[bold]formers[/]", guide_style="dim")
     known = {member["name"] for member in members}
     for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
         grow(root.add(f"[dim]{parent}[/]"), parent, members)
-    Console(highlight=False).print(root)
+    console.print(root)
 
 
 def grow(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
@@ -38,6 +46,55 @@ def grow(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
     for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
         twig = branch.add(f"[bold]{member['name']}[/]  {member['title']} ({member['year']}): {member['new']}")
         for name, size in member["presets"].items():
-            head = "without a head" if size["head"] == "none" else f"with head {size['head']}"
-            twig.add(f"{name}  {size['parameters']:,} [dim]{head}[/]")
+            twig.add(f"{name}  {size['parameters']:,} [dim]{counted(size)}[/]")
         grow(twig, member["name"], members)
+
+
+def counted(size: dict[str, Any]) -> str:
+    """Say which head a number of parameters includes."""
+    return "without a head" if size["head"] == "none" else f"with head {size['head']}"
+
+
+def details(member: dict[str, Any]) -> list[str]:
+    """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
+    from ..objectives.choose import OBJECTIVES
+
+    lines = [f"{member['name']}: {member['title']} ({member['paper']})", ""]
+    facts = {"parent": member["parent"], "new": member["new"], "shapes": member["shapes"],
+             "differs from the reference": member["differs"]}  # fmt: skip
+    if goal := member["objective"]:
+        facts["objective"] = f"{goal}: {OBJECTIVES[goal].help}"
+    facts |= {"tokenizer": member["tokenizer"], "heads": ", ".join(member["heads"])}
+    facts |= {"tasks": ", ".join(member["tasks"]) or "none: its vectors go into other models"}
+    lines += [f"{name}: {text}" for name, text in facts.items() if text]
+    if member["presets"]:
+        wide = max(map(len, member["presets"]))
+        lines += ["", "presets:"]
+        lines += [
+            f"  {name:<{wide}}  {size['parameters']:>15,} {counted(size)}" for name, size in member["presets"].items()
+        ]
+    return [*lines, "", "begin with:", *(f"  {command}" for command in commands(member))]
+
+
+def commands(member: dict[str, Any]) -> list[str]:
+    """Return commands that this member is good for."""
+    name, heads, tasks = member["name"], member["heads"], member["tasks"]
+    pairs = {"translate", "summarise"} & set(tasks)
+    data = "pairs.tsv" if member["objective"] == "seq2seq" else "my.txt"
+    made = [f"formers pretrain {name} --data {data}"] if member["objective"] else []
+    if "classify" in tasks:
+        made.append(f"formers finetune {name} --task classify --train reviews.tsv")
+    if pairs:
+        made.append(f"formers finetune {name} --task translate --train en-ko.tsv")
+    model = f"runs/{name}-1/model" if member["objective"] else f"my-{name}"
+    if "mlm" in heads:
+        made.append(f'formers fill {model} "The capital of France is ___."')
+    elif pairs:
+        made.append(f'formers translate {model} "How are you?"')
+    elif "lm" in heads and name != "elmo":
+        made.append(f'formers generate {model} "Once upon a time"')
+    if name == "vectors":
+        made.append(f"formers neighbours {model} king")
+    if "none" in heads:
+        made.append(f"formers embed {model} --file lines.txt --out vectors.npy")
+    return made

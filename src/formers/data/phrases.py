@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ..errors import Error
 from ..text.names import names
+from ..text.normalise import composed
 
 WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 MOST = 4_000_000  # pairs that are counted at a time
@@ -41,7 +42,8 @@ def learn(documents: Iterable[str], *, least: int = 10, discount: float = 5.0, t
 def read(path: Path) -> list[str]:
     """A list of phrases, one a line."""
     try:
-        return [line.strip().lower() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = composed(path.read_text(encoding="utf-8-sig"))
+        return [line.strip().lower() for line in text.splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
         raise Error("cannot be read as a list of phrases", where=path, fix="one phrase a line, in UTF-8") from None
 

@@ -15,12 +15,12 @@ class Resumed:
     """Writes OUT.part, with OUT.part.json beside it, which says what for; `finish` gives it its name.
 
     A part that was made for the same is gone on with, one that was made for something else is begun anew. Records are
-    lines, or of `size` bytes each; half a record at the end is taken off.
+    lines, or of `size` bytes each; half a record at the end is taken off. OUT itself is replaced with `overwrite` only.
     """
 
-    def __init__(self, out: Path, about: Any, size: int | None = None):
-        if out.exists():
-            raise Error("this file is there already", where=out, fix="give another name, or remove it")
+    def __init__(self, out: Path, about: Any, size: int | None = None, overwrite: bool = False):
+        if out.exists() and not overwrite:
+            raise Error("this file is there already", where=out, fix="give another name, or say overwrite")
         if not out.parent.is_dir():
             raise Error("there is no such folder", where=out.parent, fix="make it first")
         self.out, self.size = out, size

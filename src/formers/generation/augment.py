@@ -24,6 +24,7 @@ from ..registry import member
 from ..tasks.columns import flat
 from ..tasks.examples import Examples, read_examples
 from ..text.normalise import normalise
+from ..verbs import check_verb, fills
 from .judge import Judge, judge_of
 from .options import Options
 from .refill import Key, refill
@@ -82,20 +83,23 @@ def augment(
     columns: Any = None,
     keep: Any = "linear",
     tell: Tell | None = None,
+    overwrite: bool = False,
     **how: Any,
 ) -> Augmented:
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `keep` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned Former, or
-    None. With `out`, a jsonl file, a run that was stopped goes on. The rest is `How`: way ("fill", "continue"), times,
+    None. With `out`, a jsonl file, a run that was stopped goes on, and a file of that
+    name is replaced with `overwrite` only. The rest is `How`: way ("fill", "continue"), times,
     rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
     """
+    check_verb(former, "augment")
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
     plan = plan_of(former, how)
     same = judge_of(keep, found.rows, plan.sure)
     plans = {name: value for name, value in vars(plan).items() if name != "sure"}  # whatever judges them, they are made
     about = {} if out is None else {"rows": digest(found.rows), "how": plans, "model": former.fingerprint}
-    with nullcontext() if out is None else Resumed(Path(out), about) as file:
+    with nullcontext() if out is None else Resumed(Path(out), about, overwrite=overwrite) as file:
         made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
         for some in candidates(former, found.rows, plan, len(made)):
             made += some
@@ -116,8 +120,7 @@ def plan_of(former: Former, how: dict[str, Any]) -> How:
     """The settings; the way is what the model can do, if it is not said."""
     if odd := [name for name in how if name not in How.__dataclass_fields__]:
         raise Error(f"augment does not take {odd[0]!r}", fix="it takes " + ", ".join(How.__dataclass_fields__))
-    masks = former.head in ("mlm", "pretraining")
-    return How(**{"way": "fill" if masks else "continue", **how})
+    return How(**{"way": "fill" if fills(former) else "continue", **how})
 
 
 def candidates(former: Former, rows: Sequence[Row], how: How, done: int = 0) -> Iterator[list[list[str]]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import Error
 from ..nn.probe import Probe
-from .engine import AHEAD, Desk, Written
+from .engine import AHEAD, Desk, Written, are_finite, check_rows
 from .penalties import coverage_penalty, length_penalty
 from .recorded import Recorded
 from .rules import Rules
@@ -38,6 +38,7 @@ class Beams:
         self.first = torch.arange(self.prompts, device=device)[:, None] * self.k  # (prompts, 1) a prompt's first row
         self.ending: Tensor | None = None  # (vocab,) whether a token ends a text
         self.recorded = None if desk.runner.recorded is None else Recorded()
+        self.logs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
         self.live: list[int] = []  # of each row, whether it counts, when the desk was last asked
         self.past: list[Tensor] = []  # (2, rows) the tokens and parents of steps that the desk has not been told
         self.known: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
@@ -68,6 +69,7 @@ class Beams:
                 raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
             looked = torch.stack([w.float().mean(1)[:, -1] for w in probe.weights["cross"]]).mean(0)  # (rows, source)
             self.seen = looked if self.seen is None else self.seen + looked
+        self.logs = logs
         return self.rules.apply(logs, self.desk.page, step)
 
     def covered(self) -> Tensor | None:
@@ -150,6 +152,8 @@ class Beams:
 
     def tell(self, step: int) -> None:
         """Tell the desk what the steps since `step` have written, and which prompts are done."""
+        assert self.logs is not None
+        check_rows(are_finite(self.logs).tolist(), self.live)
         desk, held = self.desk, {tuple(one) for some in self.held.tolist() for one in some}
         self.known = {one: text for one, text in self.known.items() if one in held}
         for at, (tokens, parents) in enumerate(torch.stack(self.past).tolist(), step):

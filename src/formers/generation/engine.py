@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..errors import NonFinite
 from ..former import Former
 from ..nn.memory import Memory
 from ..nn.probe import Probe
@@ -168,9 +169,25 @@ def chain(desk: Desk, rules: Rules, step: int, count: int) -> list[list[int]]:
     live = [int(row not in desk.ended) for row in range(len(desk.texts))]
     for i in range(count):
         scores = desk.read() if i == 0 else desk.runner.step(found[-1], live).float()
-        scores = rules.apply(scores, desk.page, step + i)
-        found.append(options.take(scores, None if numbers is None else numbers[i]))
-    return torch.stack(found).tolist()
+        allowed = rules.apply(scores, desk.page, step + i)
+        found.append(options.take(allowed, None if numbers is None else numbers[i]))
+    *tokens, finite = torch.stack((*found, are_finite(scores))).tolist()  # one transfer from the device for all of it
+    check_rows(finite, live)
+    return tokens
+
+
+def are_finite(scores: Tensor) -> Tensor:
+    """(rows, vocab) scores → (rows,) 1 where their largest is finite: NaN and infinity both show in it.
+
+    What a row has read stays in its state, so the scores of the last of several steps tell of all of them.
+    """
+    return scores.amax(-1).isfinite().long()
+
+
+def check_rows(finite: Sequence[int], live: Sequence[int]) -> None:
+    """Raise NonFinite if a row that counts has scores that are not finite."""
+    if not all(good or not counts for good, counts in zip(finite, live, strict=True)):
+        raise NonFinite("scores of the next token")
 
 
 def written(desk: Desk, rules: Rules) -> list[list[Written]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +10,12 @@ import torch
 from torch import Tensor
 
 from ..config import shown
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.inputs import check_length, rows_of
+from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
+from ..verbs import check_verb
 from .runner import packed
 
 BLANK = "___"
@@ -23,7 +24,10 @@ ROWS = 32  # texts that are read at a time
 
 @dataclass(frozen=True)
 class Guess:
-    """One way to fill a blank; in `text` the other blanks have their likeliest pieces."""
+    """One way to fill a blank: the piece as the tokenizer names it, its probability, and the text with it.
+
+    In `text` a piece that goes on with a word (##ing) is joined to it, and other blanks have their likeliest pieces.
+    """
 
     token: str
     probability: float
@@ -36,9 +40,10 @@ def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
     what each of them gives.
     """
+    check_verb(former, "fill")
     if type(top) is not int or top < 1:
         raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
-    given = [texts] if isinstance(texts, str) else rows_of(texts)
+    given = [normalise(t) if isinstance(t, str) else t for t in ([texts] if isinstance(texts, str) else rows_of(texts))]
     rows = [masked(former, text) for text in given]
     for row in rows:
         check_length(len(row), former.config)
@@ -55,8 +60,6 @@ def masked(former: Former, text: str) -> list[int]:
     tokenizer = former.tokenizer
     if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
-    if not {"mlm", "pretraining"} & {former.head}:
-        raise Error(f"{former.family} with head {former.head!r} does not fill blanks", fix="load it with head='mlm'")
     if not isinstance(text, str):
         raise Error(f"a text with blanks must be text, got {shown(text)}", fix="give a string, or a list of them")
     mask = tokenizer.special["mask"]
@@ -73,6 +76,8 @@ def probabilities(former: Former, rows: list[list[int]]) -> list[Tensor]:
     batch, mask = packed(rows, former.device), former.tokenizer.id("mask")
     hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
     chances = former.model.logits(hidden, part="mlm").float().softmax(-1)
+    if not chances.isfinite().all():
+        raise NonFinite("probabilities of pieces")
     return list(chances.split([sum(token == mask for token in row) for row in rows]))
 
 
@@ -83,7 +88,7 @@ def guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[G
     between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
     known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
     best, places = (found.tolist() for found in known.topk(min(top, known.shape[-1]), -1))
-    words = [[written(tokenizer, piece) for piece in pieces] for pieces in places]
+    words = [[(written(tokenizer, piece), goes_on(tokenizer, piece)) for piece in pieces] for pieces in places]
     likely = [some[0] for some in words]
     return [
         [
@@ -99,6 +104,14 @@ def written(tokenizer: Tokenizer, piece: int) -> str:
     return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.token(piece)
 
 
-def joined(between: list[str], words: list[str]) -> str:
-    """A text with its blanks filled."""
-    return "".join(part + word for part, word in itertools.zip_longest(between, words, fillvalue=""))
+def goes_on(tokenizer: Tokenizer, piece: int) -> bool:
+    """Return whether a piece belongs to the word before it, as BERT's ##ing does."""
+    return not tokenizer.word_starts[piece] and tokenizer.token(piece) not in tokenizer.reserved
+
+
+def joined(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> str:
+    """Fill the blanks of a text; no space is left before a word's continuation."""
+    made = between[0]
+    for (word, continues), part in zip(words, between[1:], strict=True):
+        made = (made.rstrip() if continues else made) + word + part
+    return made

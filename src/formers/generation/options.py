@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..config import shown, suggest
 from ..errors import Error
+from ..text.normalise import normalise
 from .choose import draw, numbers, warp
 
 SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical")
@@ -75,7 +76,8 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("banned", "stop"):
-            object.__setattr__(self, name, listed(getattr(self, name), name))
+            words = listed(getattr(self, name), name)
+            object.__setattr__(self, name, tuple(normalise(w) if isinstance(w, str) else w for w in words))
         for name, bounds in BOUNDS.items():
             check(name, getattr(self, name), *bounds)
         if self.normalise not in (None, "length", "gnmt"):
@@ -162,5 +164,9 @@ def check(name: str, value: Any, least: float, most: float, low: bool, high: boo
         bounds = "a number"
     else:
         bounds = f"{'at least' if low else 'above'} {least}"
-        bounds += "" if most == float("inf") else f" and {'at most' if high else 'below'} {most}"
+        bounds += (
+            (" and finite" if not high else "")
+            if most == float("inf")
+            else f" and {'at most' if high else 'below'} {most}"
+        )
     raise Error(f"{name} must be {bounds}, got {shown(value)}", fix=ADVICE.get(name, "leave it out for the usual"))

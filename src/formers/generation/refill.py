@@ -12,6 +12,7 @@ from ..errors import Error
 from ..former import Former
 from ..text.normalise import normalise
 from ..text.words import WORD
+from ..verbs import fills
 from .fill import probabilities
 
 WHICH, WHAT = 70, 71  # what a random number is for
@@ -28,7 +29,7 @@ def refill(
     the part that fits into the context.
     """
     tokenizer = former.tokenizer
-    if tokenizer is None or tokenizer.id("mask") is None or former.head not in ("mlm", "pretraining"):
+    if tokenizer is None or tokenizer.id("mask") is None or not fills(former):
         raise Error(
             f"this {former.family} with head {former.head!r} fills no blanks", fix="load a BERT with head='mlm'"
         )

@@ -15,6 +15,7 @@ from ..errors import Error
 from ..former import Former
 from ..nn.cache import Cache
 from ..tasks.inputs import start_token
+from .engine import are_finite, check_rows
 from .options import Options
 from .rules import Rules, end_marks
 from .runner import Runner
@@ -193,6 +194,9 @@ def picking(law: Rules) -> Choose:
 
     def choose(logits: Tensor, text: Sequence[int], step: int) -> int:
         page = torch.tensor([list(text)], device=logits.device) if law.reads else None
-        return int(law.options.pick(law.apply(logits[None].float(), page, step), step))
+        scores = logits[None].float()
+        token, finite = torch.cat((law.options.pick(law.apply(scores, page, step), step), are_finite(scores))).tolist()
+        check_rows([finite], [1])
+        return token
 
     return choose

@@ -14,10 +14,10 @@ from ..config import shown
 from ..errors import Error
 from ..former import Former
 from ..tasks.inputs import check_ids, check_length, tensor
+from ..verbs import writes
 from .engine import Desk, written
 from .options import Options
 from .rules import Rules, rules
-from .runner import streams
 
 
 def continue_ids(
@@ -39,9 +39,7 @@ def law_of(former: Former, options: Options, tokens: int) -> Rules:
 
 def check(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tokens: int) -> list[list[int]]:
     """Prompts as lists; refuse what cannot be continued."""
-    words = hasattr(former.config, "slots")  # who reads words of characters has no token to go on with
-    blind = getattr(former.config, "causal", True) is False and not streams(former)
-    if former.head not in ("lm", "double") or words or blind:
+    if not writes(former):
         raise Error(
             f"{former.family} with head {former.head!r} does not continue text",
             fix="load a decoder such as gpt2 with head='lm'",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..data.draws import uniform
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.cache import Cache
 from ..tasks.inputs import start_token
@@ -118,8 +118,10 @@ class Key:
             rows.append(self.law.apply(scores[None], page, first + i - self.begun))
         scores = torch.cat(rows)
         if options.temperature == 0:
-            return torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()
-        return warp(scores, options).softmax(-1)
+            found = torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()
+        else:
+            found = warp(scores, options).softmax(-1)
+        return found + logits.amax(-1, keepdim=True) * 0  # NaN where logits are not finite, for `take` to see
 
 
 class Side:
@@ -142,4 +144,6 @@ class Side:
 def take(weights: Tensor, number: float) -> int:
     """The token at which the sum of weights passes a number's share of it."""
     reach = weights.cumsum(-1).cpu().numpy()
+    if not np.isfinite(reach[-1]):
+        raise NonFinite("scores of the next token")
     return min(int(np.searchsorted(reach, number * reach[-1], side="right")), len(reach) - 1)

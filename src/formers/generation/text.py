@@ -12,7 +12,9 @@ from ..errors import Error
 from ..former import Former
 from ..registry import member
 from ..tasks.inputs import rows_of
+from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
+from ..verbs import check_verb
 from .engine import AHEAD, Desk, draws, written
 from .options import Options, options
 from .rules import Rules, rules
@@ -41,6 +43,7 @@ def generate(
     with a warning; a source longer than an encoder's context is an error. An empty prompt begins with the model's mark
     of a text's beginning. A `draft`, a smaller relative, guesses tokens ahead: greedily the text stays the same.
     """
+    check_verb(former, "generate")
     how = options(given, tokens=tokens)
     if draft is not None and stream:
         raise Error("a text with a draft is not streamed", fix="leave stream out, or the draft")
@@ -153,6 +156,7 @@ def begin(former: Former, text: str) -> list[int]:
     tokenizer, config = former.tokenizer, former.config
     if tokenizer is None:
         raise Error("this model has no tokenizer", fix="continue_ids works with ids")
+    text = normalise(text)  # as texts were when the model was trained
     if not former.pair:
         ids = tokenizer.encode(text, special=False)
         mark = config.bos if config.bos is not None else config.eos

@@ -10,6 +10,7 @@ from typing import Any
 from ..config import shown
 from ..errors import Error
 from ..former import Former
+from ..verbs import check_verb
 from .options import SAMPLED, Options, options
 from .prompts import Examples, summary, translation
 from .rules import searching
@@ -36,6 +37,7 @@ def translate(
     languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers one line. Other
     options are those of generate.
     """
+    check_verb(former, "translate")
     another(former, "translate")
     if not former.pair:
         if to is None:
@@ -59,6 +61,7 @@ def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
     `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
     """
+    check_verb(former, "summarise")
     another(former, "summarise")
     if not former.pair:
         prompts = [summary(text, "TL;DR:" if prefix is None else prefix) for text in listed(texts)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.probe import Probe
 
@@ -26,7 +26,7 @@ def attention(former: Former, text: str) -> Attention:
     proof of why the model answers as it does: Jain & Wallace 2019, Wiegreffe & Pinter 2019.)"""
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", fix="load one that has, to look at text")
-    ids = former.tokenizer.encode(text)
+    ids = former.tokenizer.encode(text, normalise=True)
     if not ids:
         raise Error("the text is empty", fix="give some text to look at")
     batch, _ = former.batch(torch.tensor([ids]), alone=former.pair)
@@ -35,4 +35,6 @@ def attention(former: Former, text: str) -> Attention:
     if not probe.weights:
         raise Error(f"{former.family} has no attention within a text", fix="look at another member of the family")
     stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in probe.weights.items()}
+    if not all(bool(weights.isfinite().all()) for weights in stacked.values()):
+        raise NonFinite("attention weights")
     return Attention([former.tokenizer.token(i) for i in ids], stacked)

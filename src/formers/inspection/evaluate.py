@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..config import Tell
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.ask import score as number
 from ..tasks.examples import read_columns, read_examples
 from ..tasks.records import Table, read_table
 from ..text.normalise import normalise
-from .likelihood import HEADS, Likelihood, likelihood
+from ..verbs import SPEAKS, check_verb
+from .likelihood import Likelihood, likelihood, power
 
 KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
 GOOD, BAD = ("good", "sentence_good", "acceptable", "right"), ("bad", "sentence_bad", "unacceptable", "wrong")
@@ -34,6 +35,7 @@ class Worth:
 def score(former: Former, texts: Any, **how: Any) -> Any:
     """What a model gives a text or each of many: of a language model its `Likelihood` (total, perplexity and tokens),
     of one fine-tuned to numbers, the number."""
+    check_verb(former, "score")
     if not speaks(former):
         return number(former, texts, **how)
     some = [texts] if isinstance(texts, str) else texts
@@ -49,7 +51,7 @@ def score(former: Former, texts: Any, **how: Any) -> Any:
 
 def speaks(former: Former) -> bool:
     """The model is a language model, and was not taught a task."""
-    return former.head in HEADS and HEADS[former.head] in former.model.parts and not former.task
+    return SPEAKS.get(former.head) in former.model.parts and not former.task
 
 
 def evaluate(
@@ -63,6 +65,7 @@ def evaluate(
     each text. A fine-tuned model by the measures of its task. The kind is found by the columns and the model if it is
     not named. `how` goes to likelihood: batch, stride, memory, tell.
     """
+    check_verb(former, "evaluate")
     reading: dict[str, Any] = {"skip": skip, "encoding": encoding}
     if kind is not None and kind not in KINDS:
         raise Error(f"there is no measure {kind!r}", fix="choose " + ", ".join(KINDS))
@@ -149,11 +152,6 @@ def perplexity(former: Former, texts: Sequence[Any], tell: Tell | None = None, *
     }
 
 
-def power(nats: float) -> float:
-    """e to a power, infinite where it is too large."""
-    return math.exp(nats) if nats < 700 else math.inf
-
-
 def pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Any) -> dict[str, float]:
     """How often the good sentence is likelier than the bad one (Warstadt et al. 2020), as a whole and by token."""
     both = [side for row in rows for side in row]
@@ -228,4 +226,6 @@ def by_task(
     answers = coded.labels if task.kind == "tags" else coded.answers
     goal = goal_of(former, task, coded, Tune(), answers, train=False)
     seen = verdict(former, task, goal, found.rows, tell)
+    if not all(map(math.isfinite, seen.sure)) or not (task.kind == "text" or task.words or math.isfinite(seen.loss)):
+        raise NonFinite(f"answers to {found.task}")
     return Worth(found.task, len(found.rows), found.said, seen.measures, signatures_of(task, seen))

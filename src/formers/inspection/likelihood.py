@@ -15,15 +15,15 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..config import Tell
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..generation.runner import packed, streams
 from ..nn.memory import Memory
 from ..tasks.inputs import rows_of, start_token
 from ..text.normalise import normalise
+from ..verbs import SPEAKS
 from .states import Pieces, Span, cut, nearest, windows
 
-HEADS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}
 ROOM = 1024  # places whose logits are held at once
 SEGMENT = 512  # tokens read at once by a model with a memory
 
@@ -46,7 +46,12 @@ class Likelihood:
     @property
     def perplexity(self) -> float:
         """By token."""
-        return math.exp(-self.total / len(self.logs)) if len(self.logs) else math.nan
+        return power(-self.total / len(self.logs)) if len(self.logs) else math.nan
+
+
+def power(nats: float) -> float:
+    """Return e to a power, infinity where that is too large for a float."""
+    return math.exp(nats) if nats < 700 else math.inf
 
 
 @dataclass
@@ -77,7 +82,7 @@ def likelihood(
     (its own number by default). A masked model guesses each token from all others, or with `together` all that are
     asked for at once. `begins` are the characters from which on the tokens of each text count.
     """
-    part = HEADS.get(former.head)
+    part = SPEAKS.get(former.head)
     if part is None or part not in former.model.parts:
         fix = "load it with head='lm' or head='mlm'"
         raise Error(f"{former.family} with head {former.head!r} is no language model", fix=fix)
@@ -133,7 +138,7 @@ def kept(pieces: Pieces, first: int, logs: Tensor, right: Tensor) -> Likelihood:
 @torch.inference_mode()
 def answers(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
     """(M,) the log-probability of labels at slots of a batch, and whether nothing is likelier."""
-    part = HEADS[former.head]
+    part = SPEAKS[former.head]
     hidden = former.model(batch.to(former.device), **how)[slots.to(former.device)]
     logs, right = [], []
     for low in range(0, len(slots), ROOM):
@@ -142,7 +147,10 @@ def answers(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: 
         want = labels[low : low + ROOM].to(scores.device)
         logs.append(scores.log_softmax(-1).gather(1, want[:, None])[:, 0].cpu())
         right.append((scores.argmax(-1) == want).cpu())
-    return torch.cat(logs), torch.cat(right)
+    found = torch.cat(logs)
+    if not found.isfinite().all():
+        raise NonFinite("log-probabilities of tokens")
+    return found, torch.cat(right)
 
 
 def mark(former: Former) -> list[int]:

@@ -15,7 +15,7 @@ from ..former import Former
 from ..tasks.words import look_up
 from ..text.normalise import normalise
 from .embed import check, embed, mixer, parts
-from .states import Span, states, static, worded
+from .states import Span, check_vectors, states, static, worded
 
 
 class Near(NamedTuple):
@@ -128,10 +128,11 @@ def nearest(former: Former, direction: Tensor, k: int, without: Sequence[str]) -
     table = former.model.body.table[: former.config.vocab]
     near = torch.mv(table.float(), direction) / table.float().norm(dim=1).clamp(min=1e-12)
     number = former.tokenizer.rust.token_to_id
-    names = {form for word in without for form in (word, word.lower())}
+    names = {form for word in without for form in (normalise(word), normalise(word).lower())}
     for index in (former.tokenizer.id("unk"), *map(number, names)):
         if index is not None:
             near[index] = -2.0
+    check_vectors(near)
     best = near.topk(min(k, len(near)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [(former.tokenizer.token(i), score) for i, score in pairs if score > -1.5]

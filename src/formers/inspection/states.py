@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..config import Tell
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.words import look_up
 from ..text import chars, words
@@ -106,6 +106,7 @@ def states(
     if static(former):
         for number, one in enumerate(pieces):
             vectors, known = look_up(former, one.names)
+            check_vectors(vectors)
             empty = vectors.new_zeros(0, former.config.dim).float().cpu()
             yield number, States(one, vectors.float().cpu(), empty, empty, known.cpu())
         return
@@ -144,9 +145,16 @@ def together(
     for piece, spans in zip(group, places, strict=True):
         before, vectors, after = zip(*read[at : at + len(spans)], strict=True)
         whole, first, last = torch.cat(vectors), torch.stack(before).mean(0), torch.stack(after).mean(0)
+        check_vectors(whole, first, last)
         found.append(States(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
         at += len(spans)
     return found
+
+
+def check_vectors(*some: Tensor) -> None:
+    """Raise NonFinite if a vector holds NaN or infinity."""
+    if not all(bool(vectors.isfinite().all()) for vectors in some):
+        raise NonFinite("vectors")
 
 
 def kept(piece: Pieces, spans: list[Span]) -> list[tuple[Span, Span, Span]]:

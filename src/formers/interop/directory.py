@@ -21,7 +21,7 @@ from torch import nn
 from .. import config as settings
 from ..config import Tell, shown
 from ..errors import Error
-from ..former import Former, empty, label_names
+from ..former import Former, choose_device, empty, label_names
 from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
 from ..nn.lora import apply
@@ -199,7 +199,7 @@ def fill(
     tell: Tell | None = None,
 ) -> None:
     """Give a model its values, tensor by tensor, so that there is never a second copy of all of them."""
-    device = torch.get_default_device() if device is None else torch.device(device)
+    device = torch.get_default_device() if device is None else choose_device(device)
     for copy, source in reading.checks:
         if not weights.equal(copy, source):
             raise Error(
@@ -286,18 +286,23 @@ def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def export(
-    former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, tell: Tell | None = None
-) -> None:
+    former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, overwrite: bool = False,
+    tell: Tell | None = None,
+) -> None:  # fmt: skip
     """Write a model the way others read it: a directory for transformers' from_pretrained, or (ELMo) options.json with
-    one hdf5 file."""
-    if member(former.family).family.bilm is not None:
-        bilm.write(former, out, dtype=dtype, tell=tell)
-    else:
-        huggingface.write(former, out, dtype=dtype, shard=shard, tell=tell)
+    one hdf5 file. A directory that is there already is replaced with `overwrite` only, once the new one is complete."""
+    with safe.replacing(out, overwrite) as folder:
+        if member(former.family).family.bilm is not None:
+            bilm.write(former, folder, dtype=dtype, tell=tell)
+        else:
+            huggingface.write(former, folder, dtype=dtype, shard=shard, tell=tell)
 
 
-def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None = None) -> None:
-    """Write a formers directory; it appears only when it is complete."""
+def save(
+    former: Former, path: Any, *, shard: int = 5 * 10**9, overwrite: bool = False, tell: Tell | None = None
+) -> None:
+    """Write a formers directory; it appears only when it is complete. One that is there already is replaced with
+    `overwrite` only."""
     real(former.model)
     state = dict(former.model.named_parameters())
     about = {
@@ -306,7 +311,7 @@ def save(former: Former, path: Any, *, shard: int = 5 * 10**9, tell: Tell | None
         "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint, "task": former.task,
         **({"adapters": True} if former.adapters else {}),
     }  # fmt: skip
-    with safe.staged(path) as folder:
+    with safe.replacing(path, overwrite) as place, safe.staged(place) as folder:
         write_weights(
             folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard, tell
         )

@@ -28,6 +28,7 @@ FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
 WORDS_LIMIT = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
 JSON_LIMIT = HEADER_LIMIT = 16 * 2**20  # an index or a header of 100,000 tensors
 TENSOR_LIMIT = 100_000
+MODEL_FILES = {".json", ".safetensors", ".txt", ".model", ".bin", ".hdf5", ".h5", ".md", ".jinja"}
 GROWTH = 100  # times that a packed file may grow; vectors written as text grow about threefold
 WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
@@ -271,11 +272,48 @@ def header(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def free(out: Any) -> None:
-    """Refuse to write over something."""
+def is_occupied(path: Path) -> bool:
+    """Return whether something is here that writing would destroy."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
+def free(out: Any, overwrite: bool = False) -> None:
+    """Refuse to write over something; with `overwrite`, over anything but the directory of a model or a tokenizer."""
     target = Path(out).expanduser()
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise Error("exists already", where=target, fix="choose another name, or remove it first")
+    if not is_occupied(target):
+        return
+    if not overwrite:
+        raise Error("exists already", where=target, fix="choose another name, or overwrite it (--overwrite)")
+    strange = (
+        [target] if not target.is_dir() or target.is_symlink() else [p for p in target.iterdir() if not is_ours(p)]
+    )
+    if strange:
+        what = f"is not overwritten: {strange[0].name!r} is no file of a model"
+        raise Error(what, where=target, fix="choose another name, or remove it first")
+
+
+def is_ours(path: Path) -> bool:
+    """Return whether a file is one that a model's directory holds, by its name."""
+    if path.is_dir():
+        return path.name == "huggingface" and not path.is_symlink() and all(map(is_ours, path.iterdir()))
+    return path.suffix in MODEL_FILES or path.name == ".gitattributes"
+
+
+@contextmanager
+def replacing(out: Any, overwrite: bool) -> Iterator[Path]:
+    """Give the path to write a directory to: `out`, or one beside it that takes its place when all is written."""
+    target = Path(out).expanduser()
+    free(target, overwrite)
+    if not is_occupied(target):
+        yield target
+        return
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    try:
+        yield beside / target.name
+        os.rename(target, beside / "old")
+        os.rename(beside / target.name, target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 @contextmanager

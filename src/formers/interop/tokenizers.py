@@ -57,9 +57,9 @@ def own(where: Path, special: dict[str, Any], limit: int = safe.FILE_LIMIT) -> T
     return made
 
 
-def save_tokenizer(tokenizer: Tokenizer, where: Any) -> Path:
+def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) -> Path:
     """Write a directory with tokenizer.json and tokenizer_config.json, which transformers opens as well."""
-    with safe.staged(where) as folder:
+    with safe.replacing(where, overwrite) as place, safe.staged(place) as folder:
         tokenizer.save(folder / "tokenizer.json")
         safe.write_json(folder / "tokenizer_config.json", options_of(tokenizer))
     return Path(where)

@@ -9,12 +9,16 @@ from typing import Any, cast
 
 from ..config import Tell, shown
 from ..errors import Error
-from ..text.words import WORD
+from ..text.normalise import compose_with_origins, normalise
+from ..verbs import check_verb
 from . import predict
 from .encode import encode
+from .encoded import Encoded
+from .entities import entities as find_entities
 from .inputs import rows_of
 from .reading import Reader
 from .task import Task, task_of
+from .word_split import split_words
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,17 @@ class Word:
     start: int
     end: int
     probability: float
+
+
+@dataclass(frozen=True)
+class Entity:
+    """An entity of a text, text[start:end], what it is, and the mean probability of its words' tags."""
+
+    text: str
+    label: str
+    start: int
+    end: int
+    score: float
 
 
 @dataclass(frozen=True)
@@ -89,37 +104,65 @@ def read(former: Any, task: Task, rows: list[dict[str, Any]], tell: Tell | None)
     """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
     reader = Reader.of(former, task)
     if task.words:
-        return predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
+        shares = predict.label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
+        predict.check_finite(shares)
+        return shares
     data = encode(task, rows, reader, former.labels)
-    return predict.whole(task, data, predict.outputs(former, data, predict.part_of(former, task), tell))
+    return predict.whole(task, data, outputs(former, data, task, tell))
 
 
-def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
-    """The words of a text with their tags and where they stand in it; a list of words is taken as it is (`start` then
-    counts in the words joined by spaces). A list of texts, or of lists of words, gives a list."""
+def outputs(former: Any, data: Encoded, task: Task, tell: Tell | None) -> list[Any]:
+    """Return what the head of a task says of each example, all of it finite."""
+    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    predict.check_finite(said)
+    return said
+
+
+def tag(former: Any, texts: Any, *, entities: bool = False, tell: Tell | None = None) -> Any:
+    """The words of a text with their tags and where they stand in it, or with `entities` what the tags mark: an Entity
+    for each person, place and so on.
+
+    A text is cut into words as those of the training data were; a list of words is taken as it is (`start` then counts
+    in the words joined by spaces). A list of texts, or of lists of words, gives a list.
+    """
     task = asked(former, "tag", None)
+    if entities and not any(label[1:2] == "-" for label in former.labels):
+        what = f"the tags of this model ({', '.join(former.labels[:4])}, …) mark no entities"
+        raise Error(what, fix="leave entities out, to get the tag of each word")
     one = isinstance(texts, str)
     given = [texts] if one else rows_of(texts)
     if not given:
         return []
-    found = [list(cut(text, number)) for number, text in enumerate(given)]
-    rows = [{"words": [word for word, _ in row]} for row in found]
+    found = [list(cut(text, number, task.detached)) for number, text in enumerate(given)]
+    rows = [{"words": [normalise(word) for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
-    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    said = outputs(former, data, task, tell)
     made = []
     for row, (tags, sure) in zip(found, predict.tags(data, said, [len(row) for row in found]), strict=True):
         made.append([
             Word(word, former.labels[max(0, t)], start, start + len(word), p)
             for (word, start), t, p in zip(row, tags.tolist(), sure.tolist(), strict=True)
         ])  # fmt: skip
+    if entities:
+        grouped = [list(group(row, text)) for row, text in zip(made, given, strict=True)]
+        return grouped[0] if one else grouped
     return made[0] if one else made
 
 
-def cut(text: Any, number: int) -> Iterator[tuple[str, int]]:
+def group(words: Sequence[Word], text: Any) -> Iterator[Entity]:
+    """Yield the entities that tagged words make up."""
+    whole = text if isinstance(text, str) else " ".join(text)
+    for label, first, last in find_entities(word.tag for word in words):
+        some = words[first : last + 1]
+        start, end = some[0].start, some[-1].end
+        yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
+
+
+def cut(text: Any, number: int, detached: str | None = None) -> Iterator[tuple[str, int]]:
     """The words of a text, and where each begins."""
     if isinstance(text, str):
         check(text, number)
-        found = [(match[0], match.start()) for match in WORD.finditer(text)]
+        found = list(split_words(text, detached))
         yield from found or [(text.strip(), len(text) - len(text.lstrip()))]
         return
     at = 0
@@ -146,23 +189,34 @@ def answer(
         raise Error(f"there are no {best} best answers", fix="ask for 1 or more")
     one = isinstance(question, str)
     pairs = [(question, context)] if one else rows_of(question)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    places: list[list[int] | None] = []  # where the characters of a context stood before it was composed
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or pair[1] is None:
             raise Error(f"question {number + 1} has no context", fix="give answer(question, context), or pairs of them")
         for text in pair:
             check(text, number)
-        rows.append({"question": pair[0], "context": pair[1]})
+        context, origins = compose_with_origins(pair[1])
+        rows.append({"question": normalise(pair[0]), "context": context})
+        places.append(origins)
     reader = Reader.of(former, task)
     data = encode(task, rows, reader, ())
-    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    said = outputs(former, data, task, tell)
     found = predict.spans(task, data, said, [row["context"] for row in rows], max(best, 5), reader.tokenizer.left)
     made = []
-    for some in found:
+    for some, pair, origins in zip(found, pairs, places, strict=True):
         shares = predict.softmax(predict.np.array([s.score for s in some] or [0.0]))
-        listed = [Answer(s.text, s.start, s.end, float(p), s.score) for s, p in zip(some, shares, strict=False)]
+        listed = [placed(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
         made.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
     return made[0] if one else made
+
+
+def placed(span: predict.Span, probability: float, context: str, origins: list[int] | None) -> Answer:
+    """Return an answer that refers to the context as the caller gave it."""
+    if origins is None or span.start < 0:
+        return Answer(span.text, span.start, span.end, probability, span.score)
+    start, end = origins[span.start], origins[span.end]
+    return Answer(context[start:end], start, end, probability, span.score)
 
 
 def choose(
@@ -178,18 +232,21 @@ def choose(
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or isinstance(pair[1], str):
             raise Error(f"question {number + 1} has no choices", fix="give choose(question, choices), or pairs of them")
         check(pair[0], number)
-        rows.append({"text": pair[0], "choices": list(pair[1] or ())})
+        for choice in pair[1] or ():
+            check(choice, number)
+        rows.append({"text": normalise(pair[0]), "choices": [normalise(choice) for choice in pair[1] or ()]})
     data = encode(task, rows, Reader.of(former, task), ())
-    said = predict.outputs(former, data, predict.part_of(former, task), tell)
+    said = outputs(former, data, task, tell)
     made = []
-    for row, shares in zip(rows, predict.choices(said), strict=True):
+    for pair, shares in zip(pairs, predict.choices(said), strict=True):
         best = int(shares.argmax())
-        made.append(Choice(best, str(row["choices"][best]), tuple(shares.tolist())))
+        made.append(Choice(best, str(list(pair[1])[best]), tuple(shares.tolist())))
     return made[0] if one else made
 
 
 def asked(former: Any, name: str, long: str | None) -> Task:
     """The model's task, with another way to take long texts if one is asked for."""
+    check_verb(former, "score" if name == "regress" else name)
     task = task_of(former, name)
     if long is None:
         return task
@@ -214,7 +271,7 @@ def text_rows(texts: Any, task: Task) -> tuple[list[dict[str, Any]], bool]:
         if task.pair is not None and task.pair != (pair[1] is not None):
             what, fix = ("stands alone", "pairs") if task.pair else ("is a pair", "single texts")
             raise Error(f"text {number + 1} {what}, and this model has learned from {fix}", fix=f"give {fix}")
-        rows.append({"text": pair[0], "other": pair[1]})
+        rows.append({"text": normalise(pair[0]), "other": None if pair[1] is None else normalise(pair[1])})
     if not rows:
         raise Error("there are no texts", fix="give at least one")
     return rows, one

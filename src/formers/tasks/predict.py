@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from ..config import Tell
+from ..errors import NonFinite
 from .encoded import Encoded, portions, shifted
 from .inputs import start_token
 from .task import Task
@@ -55,6 +56,12 @@ def outputs(
     finally:
         former.model.train(was)
     return rows
+
+
+def check_finite(said: Sequence[np.ndarray] | np.ndarray) -> None:
+    """Raise NonFinite if what a head says holds NaN or infinity."""
+    if not all(np.isfinite(one).all() for one in said):
+        raise NonFinite("what its head says")
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:

@@ -43,6 +43,7 @@ class Task:
     most: int = 30  # tokens of an answer that is looked for in a context
     output: int = 128  # tokens of a text that is written
     abstains: bool = False  # a question may have no answer
+    detached: str | None = None  # marks that were words of their own among the tagged words; None: nobody knows
 
     def __post_init__(self) -> None:
         positive(self, "length", "most", "output")
@@ -81,6 +82,14 @@ def task_of(former: Any, name: str) -> Task:
 
 VERB = {"regress": "score", "translate": "translate", "summarise": "summarise", "classify": "classify", "tag": "tag",
         "answer": "answer", "choose": "choose"}  # fmt: skip
+
+
+def tasks_of(family: Any, config: Any) -> list[str]:
+    """Return the tasks that a family has a head for and can learn; translating and summarising need two sides."""
+    heads = family.heads(config)
+    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
+    can = [name for name, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    return can if pair else [name for name in can if name not in ("translate", "summarise")]
 
 
 def window(config: Any, most: int = 512) -> int:

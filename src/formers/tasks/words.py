@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import Error
+from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..text.words import grams
 
@@ -34,7 +35,7 @@ def look_up(former: Any, words: Sequence[str]) -> tuple[Tensor, Tensor]:
     if former.tokenizer is None or not hasattr(former.model.body, "word"):
         raise Error(f"this {former.family} has no words", fix="take word vectors (family vectors) with a vocabulary")
     c, table, number = former.config, former.model.body.table.detach(), former.tokenizer.rust.token_to_id
-    unknown = former.tokenizer.id("unk")
+    unknown, words = former.tokenizer.id("unk"), [normalise(word) for word in words]
     ids = [next((i for i in (number(w), number(w.lower())) if i not in (None, unknown)), -1) for w in words]
     rows = torch.tensor(ids, dtype=torch.long, device=table.device)
     has = rows >= 0

@@ -102,6 +102,27 @@ def composed(text: str) -> str:
     return text if unicodedata.is_normalized("NFC", ready) and ready == text else unicodedata.normalize("NFC", ready)
 
 
+def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
+    """Return a text in NFC, and where each of its characters, and its end, stood in the text as it was given.
+
+    The places are None where the text is NFC already."""
+    if composed(text) == text:
+        return text, None
+    parts: list[tuple[int, str]] = []  # stretches that compose by themselves: a letter with its marks, a syllable
+    for at, character in enumerate(text):
+        if parts and (
+            unicodedata.combining(character) or composed(parts[-1][1] + character) != composed(parts[-1][1]) + character
+        ):
+            parts[-1] = parts[-1][0], parts[-1][1] + character
+        else:
+            parts.append((at, character))
+    made, origins = [], []
+    for at, part in parts:
+        made.append(composed(part))
+        origins += [at + i * len(part) // len(made[-1]) for i in range(len(made[-1]))]
+    return "".join(made), [*origins, len(text)]
+
+
 def ordered(text: str, form: Form = "NFD") -> str:
     """Text whose long runs of marks are in Unicode's order already; its normal forms stay the same."""
     if text.isascii() or not marks(form, 1).search(text[::RUN]):  # a long run has one of these places

@@ -21,6 +21,7 @@ import tokenizers
 from ..config import table
 from ..errors import Error
 from . import bounds
+from .batch_encoding import BatchEncoding, encode_texts
 from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
 from .charsmap import RISKY, Charsmap
 from .joints import JOINT, mark_morphemes, marked, strip_joints
@@ -83,6 +84,31 @@ class Tokenizer:
 
     def __len__(self) -> int:
         return self.rust.get_vocab_size(with_added_tokens=True)
+
+    def __repr__(self) -> str:
+        kinds = {"BPE": "byte-level BPE" if self.bytes else "BPE", "Unigram": "unigram", "WordLevel": "words"}
+        name = str(self.model.get("type"))
+        marks = ", ".join(f"{role} {token}" for role, token in self.special.items())
+        return f"Tokenizer({kinds.get(name, name)}, {len(self):,} pieces; {marks or 'no special tokens'})"
+
+    def __call__(
+        self,
+        texts: Any,
+        text_pair: Any = None,
+        *,
+        padding: bool | str = False,
+        truncation: bool | str = False,
+        max_length: int | None = None,
+        return_tensors: str | None = None,
+        add_special_tokens: bool = True,
+    ) -> BatchEncoding:
+        """Encode a text or a list of texts as transformers does: input_ids, attention_mask, and token_type_ids where
+        the template marks the texts of a pair.
+
+        A pair is given by `text_pair`, or as a tuple in the list. `padding` is True (to the longest) or "max_length",
+        `truncation` True, "only_first" or "only_second", `return_tensors` "pt" or "np".
+        """
+        return encode_texts(self, texts, text_pair, padding, truncation, max_length, return_tensors, add_special_tokens)
 
     def id(self, role: str) -> int | None:
         """The id of a special token by its role."""

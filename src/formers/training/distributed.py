@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..errors import Error
+from ..former import choose_device
 from .settings import Parallel
 from .state import Tensors
 from .world import T, World
@@ -194,25 +195,11 @@ def company(world: World) -> Iterator[None]:
         raise Error(what, fix="see what that one said, and go on with --resume") from None
 
 
-def chosen(device: Any, local: int) -> torch.device:
-    """The device that was asked for, or a GPU if there is one; of several processes each has its own."""
-    try:
-        found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
-    except (RuntimeError, TypeError):
-        raise Error(f"there is no device {device!r}", fix="give cuda, cuda:1 or cpu") from None
-    if found.type != "cuda":
-        return found
-    found = torch.device("cuda", local if found.index is None else found.index)
-    if not torch.cuda.is_available() or found.index >= torch.cuda.device_count():
-        raise Error(f"there is no GPU {found} here", fix="formers doctor says what there is; --device cpu does without")
-    return found
-
-
 def together(device: Any = None) -> World:
     """The processes of this run, by torchrun's variables; alone without them."""
     size, rank, local = (int(os.environ.get(name, least)) for name, least in
                          (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))  # fmt: skip
-    device = chosen(device, local)
+    device = choose_device(device, local)
     if size == 1:
         return World(device=device)
     if device.type == "cuda":

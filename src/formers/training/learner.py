@@ -29,7 +29,8 @@ from ..tasks.encoded import Encoded
 from ..tasks.examples import Examples
 from ..tasks.inputs import start_token
 from ..tasks.predict import part_of
-from ..tasks.task import NUMBER, TASKS, Task, window
+from ..tasks.task import NUMBER, TASKS, Task, tasks_of, window
+from ..tasks.word_split import find_detached
 from ..text.templates import FAMILY, style
 from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
@@ -61,11 +62,12 @@ def task_for(wanted: Wanted, examples: Examples) -> Task:
         kind = "many"
     abstains = wanted.task == "answer" and any(not row["possible"] for row in examples.rows)
     pairs = {row.get("other") is not None for row in examples.rows} if wanted.task in ("classify", "regress") else set()
+    detached = find_detached(row["words"] for row in examples.rows) if wanted.task == "tag" else None
     prefix, words = t.prefix, t.text and wanted.task == "classify"
     return Task(
         name=wanted.task, kind="text" if words else kind, length=t.length or 512, long=t.long, stride=t.stride,
         both=t.both, prefix=prefix, words=words, most=t.most, output=t.output, abstains=abstains,
-        pair=pairs.pop() if len(pairs) == 1 else None,
+        pair=pairs.pop() if len(pairs) == 1 else None, detached=detached,
     )  # fmt: skip
 
 
@@ -73,11 +75,9 @@ def able(family: Family, config: Any, task: Task, name: str) -> None:
     """Refuse a task that a family has no head for, and say what it can do."""
     heads = family.heads(config)
     pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
-    can = [one for one, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    can = tasks_of(family, config)
     if task.words and pair and "lm" in heads:
         return
-    if not pair:
-        can = [one for one in can if one not in ("translate", "summarise")]
     if task.name in can and not task.words:
         return
     fix = f"it can learn: {', '.join(can)}" if can else "it has no head for any task; its vectors can go into another"

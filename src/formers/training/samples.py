@@ -12,6 +12,7 @@ import torch
 
 from ..data.loader import IGNORED, batches
 from ..data.store import Store
+from ..errors import NonFinite
 from ..former import Former
 from ..generation.sample import Options, continue_ids
 from ..objectives.causal import CausalLM
@@ -35,6 +36,8 @@ class Samples:
         self.former.model.eval()
         try:
             said = self.continued() if isinstance(self.goal, CausalLM) else self.guessed()
+        except NonFinite:  # the training loop decides what becomes of such a run
+            said = None
         finally:
             self.former.model.train(was)
             torch.random.set_rng_state(state)

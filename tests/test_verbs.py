@@ -1,0 +1,202 @@
+"""Every verb on every family and head: it answers, or an Error names the verbs that do; answers are finite."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import json
+import math
+import unicodedata
+
+import pytest
+import torch
+
+from formers import Error
+from formers.errors import NonFinite
+from formers.registry import MEMBERS
+from formers.text.tokenizer import Tokenizer
+from formers.text.trainers import FAMILY, train
+from formers.verbs import VERBS, verbs_of
+from tests.models.test_family import ALL, make
+
+LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
+ROWS = [{"text": text, "label": label} for text in LINES[:2] for label in "ab"]
+LABELLED = {
+    "classify": {"text": LINES[0], "label": "LABEL_1"},
+    "tag": {"words": ["the", "cat"], "tags": ["LABEL_0", "LABEL_1"]},
+    "answer": {"question": "who", "context": "the cat sat", "answers": [{"text": "cat", "start": 4}]},
+    "choose": {"text": "the cat", "choices": ["sat", "ran"], "label": 0},
+}
+
+
+def pair(f):
+    """An encoder-decoder whose likelihood is asked for by pairs."""
+    return f.pair and f.head == "lm"
+
+
+ASKED = {
+    "augment": lambda f: f.augment(ROWS, keep=None, tokens=2),
+    "embed": lambda f: f.embed("the cat"),
+    "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": LINES[0], "target": "the mat"})] * 2),
+    "fill": lambda f: f.fill("the ___ sat"),
+    "neighbours": lambda f: f.neighbours("the cat", texts=LINES[:2]),
+    "classify": lambda f: f.classify("the cat"),
+    "score": lambda f: f.score(("the cat", "the mat") if pair(f) else "the cat sat"),
+    "tag": lambda f: f.tag("the cat"),
+    "answer": lambda f: f.answer("who", "the cat sat"),
+    "choose": lambda f: f.choose("the cat", ["sat", "ran"]),
+    "generate": lambda f: f.generate("the cat", 2),
+    "summarise": lambda f: f.summarise("the cat sat", tokens=2),
+    "translate": lambda f: f.translate("the cat", None if f.pair else "German", tokens=2),
+}
+
+
+@functools.cache
+def tokenizer(kind):
+    return train(kind[0], LINES, 300, workers=1, style=kind[1])
+
+
+@functools.cache
+def model(name, head):
+    """A tiny model with a tokenizer of its family's kind; made once."""
+    if name == "vectors":
+        from formers.interop.vectors import named
+
+        words = [*LINES[0].split(), *LINES[1].split()]
+        return named(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
+    words = tokenizer(FAMILY[name])
+    sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
+    known = {key: value for key, value in sizes.items() if hasattr(MEMBERS[name].family.config(), key)}
+    f = make(name, head, **known)
+    f.tokenizer = words
+    return f
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
+def test_every_verb_answers_or_names_those_that_do(name, head):
+    f = model(name, head)
+    known = verbs_of(f)
+    assert {"embed", "neighbours"} <= set(known) <= set(VERBS)
+    for verb in VERBS:
+        if verb in known:
+            ASKED[verb](f)
+            continue
+        with pytest.raises(Error, match=f"this {name} with head '{head}'( of 2 labels)? does not {verb}") as caught:
+            ASKED[verb](f)
+        assert f"it can {', '.join(known)};".lower() in str(caught.value).lower()
+
+
+def damaged(name, head, value):
+    """A copy of a model whose weights are all NaN or infinite."""
+    f = model(name, head)
+    f = dataclasses.replace(f, model=copy.deepcopy(f.model))
+    with torch.no_grad():
+        for parameter in f.model.parameters():
+            parameter.fill_(value)
+    return f
+
+
+PRETRAINED = [(name, member.family.pretraining) for name, member in MEMBERS.items()]
+TASKED = [("bert", "classify"), ("bert", "tag"), ("bert", "answer"), ("bert", "choose"), ("gpt2", "classify")]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "head"), [*PRETRAINED, *TASKED])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_that_are_not_finite_are_an_error(name, head, value):
+    f = damaged(name, head, value)
+    for verb in verbs_of(f):
+        with pytest.raises(NonFinite, match="not finite") as caught:
+            ASKED[verb](f)
+        assert caught.value.code == 3, verb
+
+
+@pytest.mark.parametrize("how", [{"beams": 2}, {"temperature": 0}, {"samples": 2, "top_k": 5}, {"stream": True}])
+def test_no_way_of_writing_hides_them(how):
+    for f in (damaged("gpt2", "lm", math.nan), damaged("t5", "lm", math.inf)):
+        with pytest.raises(NonFinite):
+            list(f.generate("the cat", 20, **how))
+    f, small = damaged("gpt2", "lm", math.nan), model("gpt2", "lm")
+    with pytest.raises(NonFinite):
+        f.generate("the cat", 4, draft=small)
+    with pytest.raises(NonFinite):
+        small.generate("the cat", 4, draft=f, temperature=0)
+
+
+def test_a_token_with_a_damaged_vector_is_noticed_where_it_stands():
+    """One row of the embedding is NaN: a text with that token is an error, any other has its answer."""
+    f = dataclasses.replace(model("gptj", "lm"), model=copy.deepcopy(model("gptj", "lm").model))
+    want, banned = f.generate("the cat", 4, temperature=0), f.tokenizer.encode("log", special=False)
+    with torch.no_grad():
+        f.model.body.table[banned[0]] = math.nan
+    assert f.generate("the cat", 4, temperature=0) == want
+    for prompts in ("log", ["the cat", "log"]):
+        with pytest.raises(NonFinite):
+            f.generate(prompts, 4, temperature=0, banned=[tuple(banned)])
+
+
+def published(name, head):
+    """A model whose tokenizer does not compose text itself, as GPT-2's published one."""
+    f = model(name, head)
+    about = json.loads(f.tokenizer.text)
+    about["normalizer"] = None
+    return dataclasses.replace(f, tokenizer=Tokenizer(json.dumps(about), f.tokenizer.special))
+
+
+def plain(found):
+    """An answer with its texts composed and its numbers rounded; places are left out."""
+    if isinstance(found, str):
+        return unicodedata.normalize("NFC", found)
+    if isinstance(found, torch.Tensor):
+        return plain(found.tolist())
+    if isinstance(found, float):
+        return round(found, 4)
+    if hasattr(found, "_asdict"):
+        return plain({k: v for k, v in found._asdict().items() if k != "span"})
+    if dataclasses.is_dataclass(found):
+        return plain({k: v for k, v in vars(found).items() if k not in ("start", "end", "spans", "span")})
+    if isinstance(found, dict):
+        return {plain(key): plain(value) for key, value in found.items()}
+    return [plain(one) for one in found] if isinstance(found, list | tuple) else found
+
+
+KOREAN = {
+    ("gpt2", "lm"): {
+        "generate": lambda f, n: f.generate(n("안녕하세요 여러분"), 6, temperature=0),
+        "generate, banned": lambda f, n: f.generate("the cat", 8, seed=1, banned=[n("날씨가")], stop=[n("좋")]),
+        "translate": lambda f, n: f.translate(n("오늘은 날씨가"), n("영어"), n("한국어"), tokens=4),
+        "summarise": lambda f, n: f.summarise(n("오늘은 날씨가 좋습니다"), tokens=4),
+        "score": lambda f, n: f.score(n("오늘은 날씨가")),
+        "embed": lambda f, n: f.embed(n("오늘은 날씨가"), level="word"),
+        "neighbours": lambda f, n: f.neighbours(n("날씨가 좋습니다"), texts=[n("오늘은 날씨가"), n("여러분")]),
+        "attention": lambda f, n: f.attention(n("오늘은 날씨가")).pieces,
+        "augment": lambda f, n: f.augment([{"text": n(LINES[1]), "label": n("가")}] * 2, keep=None, tokens=3).rows,
+    },
+    ("bert", "mlm"): {"fill": lambda f, n: f.fill(n("오늘은 ___ 좋습니다"))},
+    ("bert", "classify"): {"classify": lambda f, n: f.classify([n("오늘은 날씨가"), (n("오늘은"), n("여러분"))])},
+    ("bert", "tag"): {"tag": lambda f, n: f.tag([n("오늘은 날씨가"), [n("오늘은"), n("여러분")]])},
+    ("bert", "answer"): {"answer": lambda f, n: f.answer(n("오늘은"), n("여러분 날씨가 좋습니다"), best=3)},
+    ("bert", "choose"): {"choose": lambda f, n: f.choose(n("오늘은"), [n("여러분"), n("날씨가")])},
+    ("vectors", "none"): {"neighbours": lambda f, n: f.neighbours(n("날씨가"), 4)},
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "head"), KOREAN)
+def test_decomposed_korean_has_the_same_answer(name, head):
+    f = model(name, head) if name == "vectors" else published(name, head)
+    for verb, ask in KOREAN[name, head].items():
+        both = [plain(ask(f, functools.partial(unicodedata.normalize, form))) for form in ("NFC", "NFD")]
+        assert both[0] == both[1], verb
+
+
+def test_places_are_those_of_the_text_that_was_given():
+    text = unicodedata.normalize("NFD", "오늘은 날씨가 좋습니다")
+    found = published("bert", "answer").answer("오늘은", text, best=5)
+    assert all(text[one.start : one.end] == one.text for one in found)
+    assert len({one.text for one in found}) > 1
+    words = published("bert", "tag").tag(text)
+    assert [text[word.start : word.end] for word in words] == text.split()
+    assert [word.word for word in words] == text.split()
