@@ -65,11 +65,14 @@ def save_tokenizer(tokenizer: Tokenizer, where: Any) -> Path:
     return Path(where)
 
 
-def options_of(tokenizer: Tokenizer) -> dict[str, str]:
-    """What tokenizer_config.json says."""
+def options_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tokenizer_config.json says; segments are asked for where the template of a pair has them."""
     side = {"padding_side": "left"} if tokenizer.left else {}
+    frame = tokenizer.frame(pair=True)
+    typed = (frame.before or frame.after) and frame.segments[1] != frame.segments[3]
+    names = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
     named = {f"{role}_token": token for role, token in roles(tokenizer).items()}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **side, **named}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names, **side, **named}
 
 
 def roles(tokenizer: Tokenizer) -> dict[str, str]:
