@@ -56,6 +56,11 @@ def open_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> Answers
     if tokenizer is not None:
         facts["limit"] = tokenizer.model_max_length
         facts["pads"] = tokenizer.pad_token_id is not None
+        if name.endswith("ForSequenceClassification"):  # the padding decides which token is read
+            rows = [cases[0]["text"], 2 * cases[0]["text"]]
+            batch = tokenizer(rows, padding=True, truncation=True, return_tensors="pt")
+            with torch.inference_mode():
+                facts["padded"] = model(**batch).logits[0].tolist()
     if model.can_generate():
         known = model.generation_config
         facts["generation"] = {role: getattr(known, f"{role}_token_id") for role in ("bos", "eos", "pad")}

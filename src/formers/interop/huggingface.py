@@ -18,11 +18,11 @@ from ..former import LABELS, Former, empty
 from ..keymap import KeyMap, Reading
 from ..nn.prune import whole
 from ..registry import MEMBERS, Member, member
-from ..tasks.reading import reads_segments
+from ..tasks.reading import TASKS, framed, reads_segments
 from ..text.tokenizer import Tokenizer
 from . import safe
 from .model_card import write_card
-from .tokenizers import BESIDE, options_of, read_tokenizer
+from .tokenizers import BESIDE, PADDING, options_of, read_tokenizer, with_added_token, with_end_marks
 from .weights import Weights, real, write_weights
 
 # Keys of every config that do not change the numbers of these families.
@@ -206,6 +206,7 @@ def write(
     """
     form = find_format(former)
     real(former.model)
+    former = prepare_reader(former)
     check_expressible(former)
     if form.gone:
         warnings.warn(form.gone, stacklevel=3)
@@ -344,6 +345,37 @@ def tokenizer_options(former: Former) -> dict[str, Any] | None:
     if (filler := find_filler(former.tokenizer)) is not None:
         options.setdefault("pad_token", filler)
     return options
+
+
+def prepare_reader(former: Former) -> Former:
+    """A model with a task's head whose tokenizer reads texts as the task did, also where formers adds the marks.
+
+    Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark behind each text: the written
+    template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
+    padding as well, the vocabulary gets a pad token of its own.
+    """
+    tokenizer, c = former.tokenizer, former.config
+    if tokenizer is None or former.head not in TASKS or "tokenizer_config.json" in former.kept:
+        return former
+    text, special, eos = tokenizer.text, dict(tokenizer.special), tokenizer.special.get("eos")
+    if framed(tokenizer, False) != tokenizer.frame() and eos is not None:
+        text = with_end_marks(text, eos, tokenizer.rust.token_to_id(eos))
+    vocab, pad = c.vocab, c.pad
+    if former.head == "classify" and "pad" not in special:
+        special["pad"] = special["unk"] if special.get("unk") not in (None, eos) else PADDING
+        if special["pad"] == PADDING:
+            text, vocab = with_added_token(text, PADDING, len(tokenizer)), max(vocab, len(tokenizer) + 1)
+    if text == tokenizer.text and special == tokenizer.special:
+        return former
+    made = Tokenizer(text, special)
+    pad = made.id("pad") if former.head == "classify" else pad
+    other = empty(former.family, dataclasses.replace(c, vocab=vocab, pad=pad), former.head, former.labels)
+    state = dict(former.model.state_dict())
+    table = state["body.embed.token.weight"]
+    if vocab > c.vocab:
+        state["body.embed.token.weight"] = torch.cat((table, table.new_zeros(vocab - c.vocab, table.shape[1])))
+    other.model.load_state_dict(state, assign=True)
+    return dataclasses.replace(former, config=other.config, model=other.model, tokenizer=made)
 
 
 def find_filler(tokenizer: Tokenizer) -> str | None:
