@@ -235,10 +235,12 @@ def compare_model(
             theirs = tensors.get(f"{name}.{key}")
             if row is None or (theirs is None and "ids" in case):
                 continue
-            if theirs is None or theirs[0].tolist() != row:
-                got = None if theirs is None else theirs[0].tolist()
-                at = next((i for i, (x, y) in enumerate(zip(got or [], row, strict=False)) if x != y), len(row))
-                what = f"the {key} of the {name} differ from ours at token {at}"
+            got = [] if theirs is None else theirs[0].tolist()
+            if got != row:
+                at = next(
+                    (i for i, (x, y) in enumerate(zip(got, row, strict=False)) if x != y), min(len(got), len(row))
+                )
+                what = f"the {key} of the {name} " + (f"differ from ours at token {at}" if got else "are not there")
                 raise Error(f"no, transformers reads something else: {what}", fix="please report it")
         for key, ours in compute_outputs(former, ids, segments, case.get("decoder")).items():
             theirs = tensors.get(f"{name}.{key}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from ..text.tokenizer import Tokenizer
 LANGUAGES = ("en", "ko")
 HANGUL_SHARE = 0.2  # of the pieces that are letters, from which on the text is taken to be Korean
 LOOKED_AT = 50_000  # pieces of a vocabulary, at most
+BYTES = re.compile(r"<(?:0x)?[0-9a-fA-F]+>")  # a part of a character, as a tokenizer shows it
 
 # The hub's name of what a head does.
 PIPELINES = {
@@ -128,7 +130,8 @@ def find_language(tokenizer: Tokenizer | None) -> str:
         return "en"
     step = max(1, len(tokenizer) // LOOKED_AT)
     pieces = [tokenizer.token(i) for i in range(0, len(tokenizer), step)]
-    letters = [piece for piece in pieces if any(c.isalpha() for c in piece) and piece not in tokenizer.reserved]
+    pieces = [piece.strip(" ▁#") for piece in pieces if piece not in tokenizer.reserved and not BYTES.fullmatch(piece)]
+    letters = [p for p in pieces if any(c.isalpha() for c in p) and (len(p) > 1 or not p.isascii())]
     korean = sum(any("가" <= c <= "힣" or "\u1100" <= c <= "\u11ff" for c in piece) for piece in letters)
     return "ko" if letters and korean / len(letters) >= HANGUL_SHARE else "en"
 
