@@ -140,7 +140,7 @@ def together(
     for low in range(0, len(rows), batch):
         some = rows[low : low + batch]
         keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
-        beside = {} if frame is None else {"segments": segment_rows(frame, some)}
+        beside: dict[str, Any] = {} if frame is None else {"segments": segment_rows(frame, some)}
         hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float()
         own = parts[low : low + batch]  # copies, so that the rest is free
         read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]

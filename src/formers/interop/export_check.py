@@ -264,7 +264,7 @@ def compute_outputs(
 ) -> dict[str, Tensor]:
     """Our outputs for one text, under the names that transformers has for them."""
     shape = (1, 1, -1) if former.head in ("choose", "double") else (1, -1)
-    given: dict[str, Tensor] = {"ids": torch.tensor(ids).view(shape)}
+    given: dict[str, Any] = {"ids": torch.tensor(ids).view(shape)}
     if segments is not None:
         given["segments"] = torch.tensor(segments).view(shape)
     if decoder is not None:
@@ -294,7 +294,7 @@ def compare_vectors(
         ids, segments = case["ours"]
         if case["pair"] is not None:  # it encodes the first text alone
             ids, segments = lay_out(former, case["text"], None)
-        kinds = {} if segments is None else {"segments": torch.tensor([segments])}
+        kinds: dict[str, Any] = {} if segments is None else {"segments": torch.tensor([segments])}
         ours = pooled(former.hidden(torch.tensor([ids]), **kinds)[0], pool)
         ours = torch.nn.functional.normalize(ours, dim=-1) if normalise else ours
         away = (tensors[f"{case['name']}.vector"] - ours).abs().max().item()

@@ -43,7 +43,7 @@ def open_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> Answers
     kind = getattr(transformers, name)
     model, info = kind.from_pretrained(where, dtype=torch.float32, output_loading_info=True, **local)
     model.eval()
-    tokenizer = None
+    tokenizer: Any = None
     if (Path(where) / "tokenizer.json").is_file():
         tokenizer = transformers.AutoTokenizer.from_pretrained(where, **local)
     facts: dict[str, Any] = {
