@@ -98,6 +98,7 @@ def judged(name: str, folder: Path) -> dict[str, str]:
     assert f"{sum(p.numel() for p in former.model.parameters() if p.requires_grad):,}" in body
     assert "text.txt" in body
     assert "| training steps | 2 |" in body
+    assert ("add_special_tokens=False" in body) == (name in ("gpt", "xlnet", "transformer_xl")), "a prompt has no end"
     imported(name, former, out)
     if name in GONE:
         return {"opens": "no: transformers 4.35.2"}

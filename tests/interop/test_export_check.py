@@ -210,6 +210,31 @@ def test_what_differs_is_named(damage, words, tmp_path):
     assert words in str(refused.value)
 
 
+HEADS = [
+    ("bert", "tag"), ("bert", "answer"), ("bert", "choose"), ("bert", "nsp"), ("bert", "mlm"), ("roberta", "none"),
+    ("gpt2", "double"), ("gpt2", "tag"), ("xlnet", "beam"), ("xlnet", "choose"), ("t5", "tag"), ("t5", "answer"),
+    ("bart", "answer"), ("bart", "none"), ("transformer", "none"), ("ernie", "classify"),
+]  # fmt: skip
+
+
+@needs_transformers
+@pytest.mark.parametrize(
+    ("family", "head", "tokenizer"),
+    [*((*one, True) for one in HEADS), ("bert", "mlm", False), ("bart", "lm", False), ("gpt2", "double", False)],
+)
+def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
+    from formers.interop.export_probe import open_transformers
+
+    roles = {"eos": 3, "start": 1} if hasattr(MEMBERS[family].family.config, "start") else {}
+    former = small(family, head, tokenizer=tokenizer, layers=2, **roles)
+    formers.export(former, tmp_path / "hf")
+    cases = export_check.make_cases(former)
+    facts, tensors = open_transformers(str(tmp_path / "hf"), cases)
+    assert export_check.compare_model(former, cases, facts, tensors) < 1e-4
+    compared = export_check.compute_outputs(former, *cases[0]["ours"], cases[0].get("decoder"))
+    assert bool(compared) == (head != "beam"), "the beam head answers in a form of its own"
+
+
 def test_what_is_not_installed_is_not_checked(capsys, tmp_path, monkeypatch):
     formers.save(small("bert", "none", tokenizer=True), tmp_path / "bert")
     for reader in ("vllm", "tei"):

@@ -34,6 +34,8 @@ from transformers import AutoTokenizer, {architecture}
 tokenizer = AutoTokenizer.from_pretrained("path/to/{name}"{side})
 model = {architecture}.from_pretrained("path/to/{name}")
 ```"""
+PROMPT = """prompt = tokenizer("…", add_special_tokens=False, return_tensors="pt")  # without the marks that end a text
+"""
 LOAD_SENTENCES = """```python
 from sentence_transformers import SentenceTransformer
 
@@ -165,6 +167,8 @@ def card_text(words: Words, former: Former, architecture: str, name: str, senten
     elif architecture:
         left = former.head == "lm" and not former.pair
         example = LOAD.format(name=name, architecture=architecture, side=', padding_side="left"' if left else "")
+        if left and former.tokenizer is not None and former.tokenizer.frame().after:
+            example = example.removesuffix("```") + PROMPT + "```"
     else:
         example = ""
     lines += ["", f"## {words.load}", ""]
