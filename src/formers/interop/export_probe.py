@@ -37,11 +37,11 @@ def open_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> Answers
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    local = {"local_files_only": True}
+    local = {"local_files_only": True, "trust_remote_code": False}
     config = transformers.AutoConfig.from_pretrained(where, **local)
     name = config.architectures[0]
     kind = getattr(transformers, name)
-    model, info = kind.from_pretrained(where, dtype=torch.float32, output_loading_info=True, **local)
+    model, info = kind.from_pretrained(where, dtype=torch.float32, output_loading_info=True, local_files_only=True)
     model.eval()
     tokenizer: Any = None
     if (Path(where) / "tokenizer.json").is_file():
@@ -89,7 +89,9 @@ def open_sentence_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    model = sentence_transformers.SentenceTransformer(where, device="cpu", local_files_only=True)
+    model = sentence_transformers.SentenceTransformer(
+        where, device="cpu", local_files_only=True, trust_remote_code=False
+    )
     vectors = model.encode([case["text"] for case in cases], convert_to_tensor=True, show_progress_bar=False)
     tensors = {f"{case['name']}.vector": row.float().contiguous() for case, row in zip(cases, vectors, strict=True)}
     facts = {"version": sentence_transformers.__version__, "architecture": "SentenceTransformer"}
