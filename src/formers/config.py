@@ -189,6 +189,15 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def follow_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
+    """Settings read from a file, with None for each of the decoder's `sizes` that equals the encoder's.
+
+    A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
+    """
+    same = [ours for ours, source in sizes.items() if source in settings and settings.get(ours) == settings[source]]
+    return settings | dict.fromkeys(same)
+
+
 @dataclass(frozen=True)
 class Row:
     """One key of another library's config: how to read it into our settings, and how to write it back."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .config import ConfigMap, renamed
@@ -52,6 +52,8 @@ class Format:
     keys: Callable[[Any, str], KeyMap]  # (config, head) → the map
     adjust: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = None  # (settings, class, file) → settings
     architecture: Callable[[Any, str], str | None] | None = None  # exceptions from the table when we write
+    gone: str = ""  # why today's version of the other library does not read it, and which one does
+    config_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys to write where no original has a word
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Family:
     objective: str = ""  # its own pretraining objective: a name in objectives/choose.py
     hf: Format | None = None
     bilm: Format | None = None  # options.json and hdf5 weights (interop/bilm.py)
+    no_export: str = ""  # without `hf`: what to do instead, as the remedy of an error
 
 
 # Hugging Face's names of activations; the first of several is the one we write.

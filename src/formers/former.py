@@ -48,6 +48,7 @@ class Former:
     labels: tuple[str, ...] = ()
     task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (tasks/task.py)
     adapters: dict[str, Tensor] = field(default_factory=dict)  # to be saved beside the weights (nn/lora.py)
+    training: dict[str, Any] = field(default_factory=dict)  # what its run knows of it, for a model card
     kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:

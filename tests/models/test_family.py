@@ -137,6 +137,7 @@ def test_a_gradient_reaches_every_parameter(name, head):
         assert parameter.grad is None or parameter.grad.any(), parameter_name
 
 
+@pytest.mark.filterwarnings("ignore:transformers 5 has no Transformer-XL")
 @every_head
 def test_save_load_export_import(name, head, tmp_path):
     f = make(name, head)
@@ -302,6 +303,7 @@ def with_heads():
     return [name for name in MEMBERS if attentions(make(name).model.body)]
 
 
+@pytest.mark.filterwarnings("ignore:transformers 5 has no Transformer-XL")
 @pytest.mark.filterwarnings("ignore:layers .* share one block")
 @pytest.mark.parametrize("name", with_heads())
 def test_pruned_as_masked(name, tmp_path):

@@ -41,8 +41,9 @@ def copied(ours, theirs, decoder):
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_layers_of_torch_without_the_final_norms():
-    f = formers.build("transformer", seed=4, **SIZES)
+@pytest.mark.parametrize("halves", [True, False])
+def test_layers_of_torch_without_the_final_norms(halves):
+    f = formers.build("transformer", seed=4, halves=halves, **SIZES)
     g = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for p in f.model.parameters():
@@ -52,7 +53,7 @@ def test_layers_of_torch_without_the_final_norms():
     keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
 
     def embedded(ids):
-        return body.embed.token(ids) * math.sqrt(24) + Sinusoids(24)(torch.arange(ids.shape[1]))
+        return body.embed.token(ids) * math.sqrt(24) + Sinusoids(24, halves)(torch.arange(ids.shape[1]))
 
     x, y = embedded(source), embedded(target)
     for block in body.encoder.blocks:
@@ -82,6 +83,7 @@ def test_sinusoids_of_the_paper(dim):
 
 
 def test_no_alternating_sinusoids_in_marians_format(tmp_path):
-    with pytest.raises(formers.Error, match="alternating"):
-        formers.export(formers.build("transformer", **SIZES), tmp_path / "hf")
+    with pytest.raises(formers.Error, match=r"alternating .* --model.halves true"):
+        formers.export(formers.build("transformer", halves=False, **SIZES), tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
+    formers.export(formers.build("transformer", **SIZES), tmp_path / "hf")

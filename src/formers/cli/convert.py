@@ -71,18 +71,25 @@ def export(
     source: str,
     out: Path | None = None,
     *,
+    to: Literal["transformers", "sentence-transformers"] | None = None,
     head: str = "auto",
     dtype: Dtype | None = None,
     shard: str = "5GB",
+    pool: Literal["mean", "first", "last", "max", "weighted"] = "mean",
+    normalise: bool = False,
+    language: Literal["en", "ko"] | None = None,
     pickle: bool = False,
-    check: Literal["transformers", "vllm", "tei"] | None = None,
+    check: Literal["transformers", "sentence-transformers", "vllm", "tei"] | None = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Turn a model into a directory that transformers' from_pretrained opens; ELMo, into options.json and hdf5.
+    """Turn a model into a directory that transformers' from_pretrained opens, with a model card (README.md).
+
+    ELMo becomes options.json and hdf5, as bilm-tf has them.
 
     formers export my-bert bert-for-hf
     formers export my-gpt2 gpt2-half --dtype bfloat16 --shard 500MB
-    formers export runs/gpt2-1 --check vllm
+    formers export my-bert sentences --to sentence-transformers --normalise
+    formers export runs/gpt2-1 gpt2-for-hf --check transformers
 
     Parameters
     ----------
@@ -90,44 +97,59 @@ def export(
         A formers directory, the folder of a training run, or anything that import takes.
     out
         The directory to write; one that exists is refused without --overwrite.
+    to
+        sentence-transformers writes the model without its head, with modules that pool its states, for
+        SentenceTransformer(path).
     head
         Another head than the model's own.
     dtype
         The type of the weights; as they are by default.
     shard
         The largest size of one file of weights.
+    pool
+        With --to sentence-transformers: what makes one vector of a text's tokens.
+    normalise
+        With --to sentence-transformers: vectors have length 1.
+    language
+        The language of the model card; ko adds README.ko.md. By default the share of Hangul in the vocabulary tells.
     pickle
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
     check
-        Write nothing; say whether this reader could load the exported model (exit code 0) or why not (2). tei is
-        Hugging Face's text-embeddings-inference.
+        Open the export in this reader, in a process of its own, and compare tokens and numbers with formers' own for a
+        text, a pair and an over-long text: exit code 0, or 2 with the reason. Without OUT, nothing is left behind. tei
+        is Hugging Face's text-embeddings-inference.
     """
     from ..interop.directory import export as write
     from ..interop.safe import free
 
     limit = size(shard)
-    if check is not None:
-        answer(source, check, head=head, pickle=pickle)
-        return
-    if out is None:
+    if out is None and check is None:
         raise Error("no directory to write is named", fix=f"formers export {source} OUT")
-    free(out, overwrite)
+    if to != "sentence-transformers" and (pool != "mean" or normalise) and check != "sentence-transformers":
+        raise Error("--pool and --normalise make one vector of a text", fix="add --to sentence-transformers")
+    if out is not None:
+        free(out, overwrite)
+    kind = None if dtype is None else torch_dtype(dtype)
+    vectors: dict[str, Any] = {"pool": pool, "normalise": normalise}
+    files: dict[str, Any] = {"language": language, "overwrite": overwrite}
     with progress(Console(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
-        with noted():
-            kind = None if dtype is None else torch_dtype(dtype)
-            write(former, out, dtype=kind, shard=limit, overwrite=overwrite, tell=tell)
-    report(former, out)
+        if out is not None:
+            with noted():
+                write(former, out, to=to, dtype=kind, shard=limit, tell=tell, **files, **vectors)
+    if out is not None:
+        report(former, out)
+    if check is not None:
+        fits = check == (to or "transformers") or (to is None and check in ("vllm", "tei"))
+        run_check(former, check, out if fits else None, dtype=kind, **vectors)
 
 
-def answer(source: str, reader: str, **how: Any) -> None:
-    """Say whether a reader can load what an export would write."""
-    from ..interop.serving import check
+def run_check(former: Any, reader: str, where: Path | None, **how: Any) -> None:
+    """Open an export in a reader and say what was found."""
+    from ..interop.export_check import check_export
 
-    with progress(Console(stderr=True), "check", quiet=2) as tell:
-        former = opened(source, dtype=None, tell=tell, **how)
     with noted():
-        said = check(former, reader)
+        said = check_export(former, reader, where, **how)
     Console(highlight=False, soft_wrap=True).print(f"{reader}: {said}", markup=False)
 
 

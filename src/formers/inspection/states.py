@@ -14,9 +14,11 @@ from torch.nn.utils.rnn import pad_sequence
 from ..config import Tell
 from ..errors import Error, NonFinite
 from ..former import Former
+from ..tasks.reading import reads_segments
 from ..tasks.words import look_up
 from ..text import chars, words
 from ..text.normalise import normalise
+from ..text.tokenizer import Frame
 
 WINDOW = 1024  # tokens at once, for attention without a limit of its own
 Span = tuple[int, int]
@@ -134,11 +136,13 @@ def together(
         for low, high in spans
     ]
     parts = [part for piece, spans in zip(group, places, strict=True) for part in kept(piece, spans)]
+    frame = former.tokenizer.frame() if former.tokenizer is not None and reads_segments(former) else None
     read: list[tuple[Tensor, ...]] = []
     for low in range(0, len(rows), batch):
         some = rows[low : low + batch]
         keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
-        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer)).float()  # (B, T, dim)
+        beside: dict[str, Any] = {} if frame is None else {"segments": segment_rows(frame, some)}
+        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float()
         own = parts[low : low + batch]  # copies, so that the rest is free
         read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]
     found, at = [], 0
@@ -155,6 +159,13 @@ def check_vectors(*some: Tensor) -> None:
     """Raise NonFinite if a vector holds NaN or infinity."""
     if not all(bool(vectors.isfinite().all()) for vectors in some):
         raise NonFinite("vectors")
+
+
+def segment_rows(frame: Frame, rows: Sequence[Tensor]) -> Tensor:
+    """The segments of single texts with their marks, (B, T): XLNet's last mark has one of its own."""
+    before, own, _, _, after = frame.segments
+    made = [torch.tensor([*before, *[own] * (len(row) - len(before) - len(after)), *after]) for row in rows]
+    return pad_sequence(made, batch_first=True)
 
 
 def kept(piece: Pieces, spans: list[Span]) -> list[tuple[Span, Span, Span]]:

@@ -15,6 +15,7 @@ from ..former import Former, empty
 from ..keymap import Reading
 from ..registry import member
 from . import hdf5, huggingface, safe
+from .model_card import write_card
 from .weights import Weights
 
 OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
@@ -55,8 +56,15 @@ def read(
     return former, Reading(reading.moves, reading.fresh + sorted(set(names) - set(mapped)), reading.checks)
 
 
-def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, tell: Tell | None = None) -> None:
-    """A directory that bilm-tf and its followers read; always float32, as they expect it."""
+def write(
+    former: Former,
+    out: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    tell: Tell | None = None,
+    language: str | None = None,
+) -> None:
+    """Write a directory that bilm-tf and its followers read, with a model card; always float32, as they expect it."""
     hdf5.needed()
     import h5py
 
@@ -83,6 +91,7 @@ def write(former: Former, out: Any, *, dtype: torch.dtype | None = None, tell: T
         original = safe.parse_json(former.kept[OPTIONS], Path(OPTIONS)) if OPTIONS in former.kept else {}
         theirs = form.config.write(c, flat(original, OPTIONS)) | {"char_cnn.n_characters": c.characters}
         safe.write_json(folder / OPTIONS, settings.merge(theirs))
+        write_card(folder, former, "", language, dtype=torch.float32)
 
 
 def flat(options: dict[str, Any], where: object, prefix: str = "") -> dict[str, Any]:

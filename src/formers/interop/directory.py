@@ -29,13 +29,14 @@ from ..nn.tiles import guard
 from ..registry import member
 from ..tasks.task import Task
 from . import bilm, hdf5, huggingface, safe
+from .sentence_encoder import write_sentence_encoder
 from .tokenizers import own, roles
 from .unpickle import opened
 from .weights import Weights, real, write_weights
 
 FORMAT = 1
 SMALL = 2**24  # numbers of a new head that nobody minds
-FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer", "task", "adapters"}
+FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer", "task", "adapters", "training"}
 
 
 def load(
@@ -133,6 +134,7 @@ def read(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> t
     former = empty(one.name, config, about["head"] if head == "auto" else head, labels or about["labels"])
     if head in ("auto", about["head"]) and (task := about.get("task")):
         former.task = dataclasses.asdict(settings.build(Task, settings.coerce(task, dict, "task", path), where=path))
+    former.training = settings.coerce(about.get("training", {}), dict, "training", path)
     if safe.exists(where, "tokenizer.json"):
         limit = safe.WORDS_LIMIT if one.name == "vectors" else safe.FILE_LIMIT
         former.tokenizer = own(where, about["special"], limit)
@@ -286,16 +288,35 @@ def put(model: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def export(
-    former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, overwrite: bool = False,
+    former: Former,
+    out: Any,
+    *,
+    to: str | None = None,
+    dtype: torch.dtype | None = None,
+    shard: int = 5 * 10**9,
+    pool: str = "mean",
+    normalise: bool = False,
+    language: str | None = None,
+    overwrite: bool = False,
     tell: Tell | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Write a model the way others read it: a directory for transformers' from_pretrained, or (ELMo) options.json with
-    one hdf5 file. A directory that is there already is replaced with `overwrite` only, once the new one is complete."""
+    one hdf5 file; and a model card. A directory that is there already is replaced with `overwrite` only, once the new
+    one is complete.
+
+    `to` sentence-transformers writes a model without its head that SentenceTransformer opens, with the `pool` and
+    `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells.
+    """
+    how: dict[str, Any] = {"dtype": dtype, "language": language, "tell": tell}
+    if to not in (None, "transformers", "sentence-transformers"):
+        raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
     with safe.replacing(out, overwrite) as folder:
-        if member(former.family).family.bilm is not None:
-            bilm.write(former, folder, dtype=dtype, tell=tell)
+        if to == "sentence-transformers":
+            write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
+        elif to is None and member(former.family).family.bilm is not None:
+            bilm.write(former, folder, **how)
         else:
-            huggingface.write(former, folder, dtype=dtype, shard=shard, tell=tell)
+            huggingface.write(former, folder, shard=shard, **how)
 
 
 def save(
@@ -309,7 +330,7 @@ def save(
         "format": FORMAT, "family": former.family, "head": former.head, "config": dataclasses.asdict(former.config),
         "labels": list(former.labels), "special": {} if former.tokenizer is None else roles(former.tokenizer),
         "tokenizer": None if former.tokenizer is None else former.tokenizer.fingerprint, "task": former.task,
-        **({"adapters": True} if former.adapters else {}),
+        **({"adapters": True} if former.adapters else {}), **({"training": former.training} if former.training else {}),
     }  # fmt: skip
     with safe.replacing(path, overwrite) as place, safe.staged(place) as folder:
         write_weights(

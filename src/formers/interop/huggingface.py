@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,16 @@ import torch
 from .. import config as settings
 from ..config import Tell, shown
 from ..errors import Error
+from ..family import Format
 from ..former import LABELS, Former, empty
-from ..keymap import Reading
+from ..keymap import KeyMap, Reading
 from ..nn.prune import whole
 from ..registry import MEMBERS, Member, member
+from ..tasks.reading import TASKS, framed, reads_segments
+from ..text.tokenizer import Tokenizer
 from . import safe
-from .tokenizers import BESIDE, options_of, read_tokenizer
+from .model_card import write_card
+from .tokenizers import BESIDE, PADDING, options_of, read_tokenizer, with_added_token, with_end_marks
 from .weights import Weights, real, write_weights
 
 # Keys of every config that do not change the numbers of these families.
@@ -34,6 +40,7 @@ COMMON = frozenset(
 )
 FIXED = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
 DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
+ENDLESS = 10**9  # transformers writes 10^30 for a tokenizer that knows no limit
 
 
 def read(
@@ -54,6 +61,7 @@ def read(
     former = empty(one.name, ours, own if head == "auto" else head, labels or label_names(config, path))
     former.kept = {"config.json": safe.read_bytes(where, "config.json")}
     former.tokenizer = read_tokenizer(where, former.kept)
+    drop_filler(former, config.get("pad_token_id"))
     return former, plan(one, former, own, weights, where)
 
 
@@ -182,16 +190,31 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def write(
-    former: Former, out: Any, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9, tell: Tell | None = None
+    former: Former,
+    out: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    shard: int = 5 * 10**9,
+    tell: Tell | None = None,
+    language: str | None = None,
+    beside: Callable[[Path], None] | None = None,
 ) -> None:
-    """A directory that transformers' from_pretrained opens."""
-    one = member(former.family)
-    hf = one.family.hf
-    if hf is None:
-        raise Error(f"{one.name} has no format in transformers", fix="use formers.save")
+    """Write a directory that transformers' from_pretrained opens, with a model card.
+
+    `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `beside` writes more
+    files into the same directory before it appears.
+    """
+    form = find_format(former)
     real(former.model)
+    former = prepare_reader(former)
+    check_expressible(former)
+    if form.gone:
+        warnings.warn(form.gone, stacklevel=3)
+    if former.tokenizer is not None and former.tokenizer.morphemes:
+        note = "the tokenizer cuts Korean at morphemes first, which other libraries do not do: their tokens will differ"
+        warnings.warn(note, stacklevel=3)
     parameters = whole(former.model.body, dict(former.model.named_parameters()))
-    keys = hf.keys(former.config, former.head)
+    keys = form.keys(former.config, former.head)
     moves = keys.moves(parameters)
 
     def tensors() -> Any:
@@ -210,21 +233,180 @@ def write(
                 (folder / name).write_bytes(data)
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
-            if "tokenizer_config.json" not in former.kept:
-                safe.write_json(folder / "tokenizer_config.json", options_of(former.tokenizer))
+            options = tokenizer_options(former)
+            if options is not None:
+                safe.write_json(folder / "tokenizer_config.json", options)
+        if generates(former) and "generation_config.json" not in former.kept:
+            safe.write_json(folder / "generation_config.json", generation_config(former))
+        write_card(folder, former, architecture_of(former), language, dtype=dtype)
+        if beside is not None:
+            beside(folder)
+
+
+def find_format(former: Former) -> Format:
+    """The format of a model's family in transformers; an Error that says what is possible where there is none."""
+    family = member(former.family).family
+    if family.hf is None:
+        what = f"{former.family} has no format in transformers"
+        raise Error(what, fix=family.no_export or "keep the formers directory")
+    return family.hf
+
+
+def check_expressible(former: Former) -> None:
+    """Refuse a model of which transformers' config.json cannot say everything: it would compute other numbers."""
+    form, family = find_format(former), member(former.family).family
+    config = their_config(former, former.dtype)
+    known = {key: value for key, value in config.items() if key in form.config.rows or key in form.config.older}
+    said = form.config.read(known, where="config.json")
+    if form.adjust is not None:
+        names = WrittenNames(former, form.keys(former.config, former.head))
+        said = form.adjust(said, config["architectures"][0], names)
+    again = settings.build(family.config, said, where="config.json")
+    for field in dataclasses.fields(former.config):  # what it says may be said in other words; silence is silence
+        value, other = getattr(former.config, field.name), getattr(again, field.name)
+        if field.name not in (*said, "pruned") and value != other:  # pruned heads come back empty
+            what = f"transformers has no word for {field.name} = {shown(value)} in a {form.model_type}"
+            raise Error(what, fix=f"train with --model.{field.name} {other}, or keep it as a formers directory")
+
+
+def explain_export(former: Former) -> str | None:
+    """What to know before a model is trained if it is to be exported afterwards; None if all of it can be."""
+    if member(former.family).family.bilm is not None:
+        return None
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        try:
+            check_expressible(former)
+        except Error as error:
+            return str(error)
+    return (
+        "; ".join(dict.fromkeys([*(str(note.message) for note in notes), find_format(former).gone])).strip("; ") or None
+    )
+
+
+class WrittenNames:
+    """The names of the tensors that an export writes, for a config map to look at: no tensor is read."""
+
+    def __init__(self, former: Former, keys: KeyMap):
+        names = [name for name, _ in former.model.named_parameters()]
+        self.sources = {name: move.ours for move in keys.moves(names) for name in move.theirs}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.sources)
+
+    def equal(self, one: str, other: str) -> bool:
+        """True if both are written from one parameter."""
+        return self.sources[one] == self.sources[other]
 
 
 def their_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
     """config.json: what the original said where it still holds, our values for the rest."""
-    hf = member(former.family).family.hf
-    assert hf is not None
+    hf = find_format(former)
     original = safe.parse_json(former.kept["config.json"], Path("config.json")) if "config.json" in former.kept else {}
     config = hf.config.write(former.config, original)
-    name = hf.architecture(former.config, former.head) if hf.architecture else None
-    name = name or next(theirs for theirs, ours in hf.architectures.items() if ours == former.head)
-    config |= {"model_type": hf.model_type, "architectures": [name]}
+    config |= {"model_type": hf.model_type, "architectures": [architecture_of(former)]}
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = DTYPES[dtype]
+    if not original:
+        config |= hf.config_defaults
     if former.labels:
         names = {str(i): label for i, label in enumerate(former.labels)}
         config |= {"id2label": names, "label2id": {label: i for i, label in enumerate(former.labels)}}
     return config
+
+
+def architecture_of(former: Former) -> str:
+    """The class of transformers that holds this model with its head."""
+    form = find_format(former)
+    name = form.architecture(former.config, former.head) if form.architecture else None
+    name = name or next((theirs for theirs, ours in form.architectures.items() if ours == former.head), None)
+    if name is None:
+        what = f"transformers has no class for a {former.family} with the head {former.head!r}"
+        raise Error(what, fix="keep it as a formers directory; --head none exports the model without its head")
+    return name
+
+
+def tokenizer_options(former: Former) -> dict[str, Any] | None:
+    """tokenizer_config.json: a new one, or an imported one with what it lacks; None to leave an imported one alone.
+
+    Without model_input_names, transformers would give both texts of a pair the same segment; without
+    model_max_length, `truncation=True` would cut nothing; without a pad token, it could not make a batch.
+    """
+    assert former.tokenizer is not None
+    name = "tokenizer_config.json"
+    limit = getattr(former.config, "context", None)
+    needed: dict[str, Any] = {} if limit is None else {"model_max_length": limit}
+    if name in former.kept:
+        options = safe.parse_json(former.kept[name], Path(name))
+        length = options.get("model_max_length")
+        missing = needed and (not isinstance(length, int) or length > ENDLESS)
+        return options | needed if missing else None
+    names = ["input_ids", *(["token_type_ids"] if reads_segments(former) else []), "attention_mask"]
+    options = options_of(former.tokenizer) | {"model_input_names": names} | needed
+    if (filler := find_filler(former.tokenizer)) is not None:
+        options.setdefault("pad_token", filler)
+    return options
+
+
+def prepare_reader(former: Former) -> Former:
+    """A model with a task's head whose tokenizer reads texts as the task did, also where formers adds the marks.
+
+    Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark behind each text: the written
+    template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
+    padding as well, the vocabulary gets a pad token of its own.
+    """
+    tokenizer, c = former.tokenizer, former.config
+    if tokenizer is None or former.head not in TASKS or "tokenizer_config.json" in former.kept:
+        return former
+    text, special, eos = tokenizer.text, dict(tokenizer.special), tokenizer.special.get("eos")
+    if framed(tokenizer, False) != tokenizer.frame() and eos is not None:
+        text = with_end_marks(text, eos, tokenizer.rust.token_to_id(eos))
+    vocab, pad = c.vocab, c.pad
+    if former.head == "classify" and "pad" not in special:
+        special["pad"] = special["unk"] if special.get("unk") not in (None, eos) else PADDING
+        if special["pad"] == PADDING:
+            text, vocab = with_added_token(text, PADDING, len(tokenizer)), max(vocab, len(tokenizer) + 1)
+    if text == tokenizer.text and special == tokenizer.special:
+        return former
+    made = Tokenizer(text, special)
+    pad = made.id("pad") if former.head == "classify" else pad
+    other = empty(former.family, dataclasses.replace(c, vocab=vocab, pad=pad), former.head, former.labels)
+    state = dict(former.model.state_dict())
+    table = state["body.embed.token.weight"]
+    if vocab > c.vocab:
+        state["body.embed.token.weight"] = torch.cat((table, table.new_zeros(vocab - c.vocab, table.shape[1])))
+    other.model.load_state_dict(state, assign=True)
+    return dataclasses.replace(former, config=other.config, model=other.model, tokenizer=made)
+
+
+def find_filler(tokenizer: Tokenizer) -> str | None:
+    """A special token to fill up batches with, also of a tokenizer without a pad token (GPT-2)."""
+    return next((tokenizer.special[role] for role in ("pad", "eos", "unk") if role in tokenizer.special), None)
+
+
+def drop_filler(former: Former, pad: Any) -> None:
+    """Take the role of padding from a token that only stands in for it, where config.json names no pad token."""
+    special = {} if former.tokenizer is None else former.tokenizer.special
+    if pad is None and special.get("pad") in (special.get("eos"), special.get("unk")):
+        special.pop("pad", None)
+
+
+def generates(former: Former) -> bool:
+    """True for a language model that writes text: generation_config.json belongs to it."""
+    causal = member(former.family).family.pretraining == "lm" or getattr(former.config, "causal", False)
+    return former.head == "lm" and causal
+
+
+def generation_config(former: Former) -> dict[str, Any]:
+    """generation_config.json: where generation begins and ends, and what fills up a batch."""
+    c, tokenizer = former.config, former.tokenizer
+    eos = list(c.eos) if isinstance(c.eos, tuple) else c.eos
+    pad = c.pad
+    if pad is None and tokenizer is not None and (filler := find_filler(tokenizer)) is not None:
+        pad = tokenizer.rust.token_to_id(filler)
+    found = {"bos_token_id": c.bos, "eos_token_id": eos, "pad_token_id": pad}
+    if former.pair:
+        found["decoder_start_token_id"] = next((i for i in (c.start, c.bos, c.pad) if i is not None), None)
+    written: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
+    if former.family == "transformer" and pad is not None and pad != eos:
+        written["bad_words_ids"] = [[pad]]  # as generation here: it begins with it, and never writes it
+    return written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ BESIDE = (
 )  # fmt: skip
 TEXTS = ("vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe")
 TARGET = "tokenizer.target.json"  # Marian's other side, in a formers directory
+PADDING = "<|padding|>"  # the pad token of tokenizers that have none, where one is needed
 MODELS = ("spiece.model", "sentencepiece.bpe.model")
 
 
@@ -65,11 +67,35 @@ def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) ->
     return Path(where)
 
 
-def options_of(tokenizer: Tokenizer) -> dict[str, str]:
-    """What tokenizer_config.json says."""
+def options_of(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tokenizer_config.json says; segments are asked for where the template of a pair has them."""
     side = {"padding_side": "left"} if tokenizer.left else {}
+    frame = tokenizer.frame(pair=True)
+    typed = (frame.before or frame.after) and frame.segments[1] != frame.segments[3]
+    names = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
     named = {f"{role}_token": token for role, token in roles(tokenizer).items()}
-    return {"tokenizer_class": "PreTrainedTokenizerFast", **side, **named}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names, **side, **named}
+
+
+def with_end_marks(text: str, token: str, index: int) -> str:
+    """A tokenizer.json whose template puts an end mark behind each text; what was done after encoding stays."""
+    about = json.loads(text)
+    mark = {"SpecialToken": {"id": token, "type_id": 0}}
+    parts = [{"Sequence": {"id": "A", "type_id": 0}}, mark]
+    again = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": token, "type_id": 1}}]
+    known = {token: {"id": token, "ids": [index], "tokens": [token]}}
+    template = {"type": "TemplateProcessing", "single": parts, "pair": parts + again, "special_tokens": known}
+    before = about.get("post_processor")
+    both = {"type": "Sequence", "processors": [before, template]}
+    return json.dumps(about | {"post_processor": template if before is None else both}, ensure_ascii=False)
+
+
+def with_added_token(text: str, token: str, index: int) -> str:
+    """A tokenizer.json with one more special token, which no text contains."""
+    about = json.loads(text)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [*about.get("added_tokens", []), {"id": index, "content": token, **flags}]
+    return json.dumps(about | {"added_tokens": added}, ensure_ascii=False)
 
 
 def roles(tokenizer: Tokenizer) -> dict[str, str]:

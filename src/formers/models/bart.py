@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, Row, divides, positive, probability
+from ..config import ConfigMap, Row, divides, follow_encoder, positive, probability
 from ..family import ACT, TOKENS, Family, Format, Head
 from ..keymap import KeyMap, Op
 from ..nn.attention import Attention
@@ -129,8 +129,10 @@ def heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
 
 ROWS: dict[str, str | Row] = {
     "vocab_size": "vocab", "max_position_embeddings": "context", "d_model": "dim", "encoder_layers": "layers",
-    "decoder_layers": "decoder_layers", "encoder_attention_heads": "heads", "decoder_attention_heads": "decoder_heads",
-    "encoder_ffn_dim": "ff", "decoder_ffn_dim": "decoder_ff", "activation_function": ACT, "dropout": "dropout",
+    "decoder_layers": Row(lambda v: {"decoder_layers": v}, lambda c: c.depth), "encoder_attention_heads": "heads",
+    "decoder_attention_heads": Row(lambda v: {"decoder_heads": v}, lambda c: c.decoder_heads or c.heads),
+    "encoder_ffn_dim": "ff", "decoder_ffn_dim": Row(lambda v: {"decoder_ff": v}, lambda c: c.decoder_ff or c.ff),
+    "activation_function": ACT, "dropout": "dropout",
     "attention_dropout": "attention_dropout", "activation_dropout": "act_dropout",
     "classifier_dropout": "head_dropout", "scale_embedding": "scaled", "init_std": "init",
     "tie_word_embeddings": "tied", "decoder_start_token_id": "start", **TOKENS,
@@ -153,11 +155,15 @@ HF_CONFIG = ConfigMap(
 )
 
 
+SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}
+
+
 def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """Their class says whether there is an encoder, the tensors whether the sides share their embeddings."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
-    return settings | {"encoder": not alone, "shared": alone or len(tables) < 2 or file.equal(*tables)}
+    shared = alone or len(tables) < 2 or file.equal(*tables)
+    return follow_encoder(settings, **SIZES) | {"encoder": not alone, "shared": shared}
 
 
 def body(decoder_only: bool = False) -> dict[str, str | Op]:
@@ -223,6 +229,7 @@ def architecture(name: str) -> Any:
     return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
 
 
+UNFORCED = {"forced_eos_token_id": None}  # their classes end every text of full length with token 2 (Marian: 0)
 PRESETS: dict[str, dict[str, Any]] = {
     "bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072},
     "bart-large": {},
@@ -231,5 +238,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 FAMILY = Family(
     BARTConfig, BART, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
     tokenizer="bpe", objective="denoise", norm_order="post",
-    hf=Format("bart", classes("Bart"), HF_CONFIG, keys, adjust, architecture("Bart")),
+    hf=Format("bart", classes("Bart"), HF_CONFIG, keys, adjust, architecture("Bart"),
+              config_defaults=UNFORCED),
 )  # fmt: skip

@@ -200,4 +200,5 @@ FAMILY = Family(
     ELMoConfig, ELMo, heads, pretraining="lm", counted="none", init=init, presets=PRESETS,
     tokenizer="characters", objective="bidirectional", narrow_rate=True,
     bilm=Format("bilm", {"bilm": "none"}, CONFIG, keys),
+    no_export="formers export without --to writes the options.json and hdf5 file of bilm-tf and AllenNLP",
 )  # fmt: skip

@@ -130,4 +130,5 @@ PRESETS: dict[str, dict[str, Any]] = {
 FAMILY = Family(
     GNMTConfig, GNMT, heads, pretraining="lm", counted="lm", init=seq2seq.init, presets=PRESETS,
     tokenizer="wordpiece", objective="seq2seq",
+    no_export="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

@@ -53,4 +53,5 @@ PRESETS: dict[str, dict[str, Any]] = {  # table 2.1; 2.7B and 6.7B as printed, 1
 FAMILY = Family(
     GPT3Config, GPT3, gpt2.heads, pretraining="lm", counted="lm", init=gpt2.init, presets=PRESETS, segments=True,
     tokenizer="bpe", objective="causal",
+    no_export="pretrain gpt2, the same model without bands, or gpt_neo, whose bands transformers knows",
 )  # fmt: skip

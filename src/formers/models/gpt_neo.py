@@ -87,11 +87,13 @@ def heads(c: GPTNeoConfig) -> dict[str, dict[str, Head]]:
 
 
 def expanded(types: Any) -> dict[str, Any]:
-    """Their [[["global", "local"], 12]]: a pattern and how often it is repeated."""
+    """Their [[["global", "local"], 12]]: a pattern and how often it is repeated; ours is as short as it can be."""
     pattern = [kind for kinds, times in types for _ in range(min(times, 1000)) for kind in kinds]
     if not pattern or len(pattern) > 1000:
         raise Error("attention_types names no layers, or too many", fix='write for example [[["global", "local"], 12]]')
-    return {"pattern": tuple(pattern)}
+    every = range(len(pattern))
+    period = next(n for n in range(1, len(pattern) + 1) if all(pattern[i] == pattern[i % n] for i in every))
+    return {"pattern": tuple(pattern[:period])}
 
 
 HF_CONFIG = ConfigMap(

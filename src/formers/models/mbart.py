@@ -41,5 +41,6 @@ FAMILY = Family(
     MBARTConfig, bart.BART, bart.heads, pretraining="lm", counted="lm", init=bert.init,
     presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
     tokenizer="unigram", objective="denoise",
-    hf=Format("mbart", bart.classes("MBart"), HF_CONFIG, bart.keys, bart.adjust, bart.architecture("MBart")),
+    hf=Format("mbart", bart.classes("MBart"), HF_CONFIG, bart.keys, bart.adjust, bart.architecture("MBart"),
+              config_defaults=bart.UNFORCED),
 )  # fmt: skip

@@ -270,4 +270,5 @@ PRESETS: dict[str, dict[str, Any]] = {
 FAMILY = Family(
     Seq2SeqConfig, Seq2Seq, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
     tokenizer="bpe", objective="seq2seq",
+    no_export="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

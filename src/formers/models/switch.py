@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, Row, positive, probability
+from ..config import ConfigMap, Row, follow_encoder, positive, probability
 from ..errors import Error
 from ..family import ACT, Family, Format, Head
 from ..keymap import KeyMap, Op
@@ -161,6 +161,7 @@ def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, 
     the two of the sides."""
     found = t5.adjust(settings, architecture, file)
     alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
+    found = found if alone or found.get("decoder_layers") else follow_encoder(found, decoder_sparse="sparse")
     return found | {"shared": found["scaled"], "tied": found["scaled"] and found["tied"]} | alone
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from ..config import LARGEST, ConfigMap, Row, positive, probability
+from ..config import LARGEST, ConfigMap, Row, follow_encoder, positive, probability
 from ..errors import Error
 from ..family import ACT, TOKENS, Family, Format, Head
 from ..keymap import KeyMap, Op
@@ -155,7 +155,8 @@ def written(c: T5Config) -> str:
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "d_model": "dim", "d_kv": "head_dim", "d_ff": "ff", "num_heads": "heads",
-        "num_layers": "layers", "num_decoder_layers": "decoder_layers", "feed_forward_proj": Row(feed, written),
+        "num_layers": "layers", "num_decoder_layers": Row(lambda v: {"decoder_layers": v}, lambda c: c.depth),
+        "feed_forward_proj": Row(feed, written),
         "relative_attention_num_buckets": "buckets", "relative_attention_max_distance": "far",
         "dropout_rate": "dropout", "classifier_dropout": "head_dropout", "layer_norm_epsilon": "eps",
         "initializer_factor": "init", "tie_word_embeddings": "tied", "scale_decoder_outputs": "scaled",
@@ -178,7 +179,7 @@ def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, 
     alone = architecture.endswith(("EncoderModel", "ForTokenClassification"))
     return {
         "scaled": settings.get("tied", True),
-        **settings,
+        **follow_encoder(settings, decoder_layers="layers"),
         "tied": head not in file or file.equal(head, token),
         **({"decoder_layers": 0} if alone else {}),
     }

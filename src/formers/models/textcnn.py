@@ -140,4 +140,5 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     TextCNNConfig, TextCNN, heads, pretraining="classify", counted="classify", init=init, presets=PRESETS,
+    no_export="keep the formers directory: formers.load and formers classify open it",
 )  # fmt: skip

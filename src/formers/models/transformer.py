@@ -5,7 +5,8 @@ New     1. no recurrence: attention alone, in several heads   2. positions as si
         residual blocks with a norm after each   4. embeddings × √dim, shared by both sides and the output
         5. label smoothing, and a learning rate that warms up (training/optim.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: the paper alternates sines and cosines; Marian's files have all sines first (`halves`)
+Differs from the reference: the paper's formula alternates sines and cosines; its released code and Marian's files have
+        all sines first (`halves`, the default)
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import ConfigMap, Row, positive
+from ..config import ConfigMap, Row, follow_encoder, positive
 from ..errors import Error
 from ..family import Family, Format, Head
 from ..keymap import KeyMap
@@ -39,7 +40,7 @@ class TransformerConfig(bart.BARTConfig):
     ff: int = 2048
     act: str = "relu"
     scaled: bool = True
-    halves: bool = False  # of the sinusoids
+    halves: bool = True  # all sines before all cosines, as in the released code; False: in turn, as in the paper
     pad: int | None = 0
     bos: int | None = None
     eos: int | tuple[int, ...] | None = 1
@@ -90,14 +91,16 @@ def fixed(value: Any) -> dict[str, Any]:
 def written(c: TransformerConfig) -> bool:
     """The same, back: other sinusoids have no place in Marian's files."""
     if not c.halves:
-        raise Error("Marian's format has no alternating sinusoids", fix="train with halves=True to export it later")
+        what = "Marian's format has no alternating sinusoids (model.halves false)"
+        raise Error(what, fix="train with --model.halves true, the default, to export it later")
     return True
 
 
 HF_CONFIG = ConfigMap(
     {key: row for key, row in bart.ROWS.items() if key != "classifier_dropout"}
     | {
-        "decoder_vocab_size": "target_vocab", "share_encoder_decoder_embeddings": "shared",
+        "decoder_vocab_size": Row(lambda v: {"target_vocab": v}, lambda c: c.target_vocab or c.vocab),
+        "share_encoder_decoder_embeddings": "shared",
         "static_position_embeddings": Row(fixed, written),
     },
     aliases={key: name for key, name in bart.ALIASES.items() if name in bart.ROWS and key != "classif_dropout"},
@@ -119,7 +122,7 @@ def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, 
     found = bart.adjust(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:
         return found | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}
-    return found | {"shared": found["shared"] and settings.get("shared", True)}
+    return follow_encoder(found, target_vocab="vocab") | {"shared": found["shared"] and settings.get("shared", True)}
 
 
 def keys(c: TransformerConfig, head: str) -> KeyMap:
@@ -149,7 +152,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "transformer-base": {},
     "transformer-big": {"dim": 1024, "heads": 16, "ff": 4096, "dropout": 0.3},
     "opus-mt": {
-        "vocab": 58101, "context": 512, "act": "silu", "halves": True, "pad": 58100, "eos": 0, "start": 58100,
+        "vocab": 58101, "context": 512, "act": "silu", "pad": 58100, "eos": 0, "start": 58100,
     },
 }  # fmt: skip
 
@@ -157,5 +160,6 @@ FAMILY = Family(
     TransformerConfig, Transformer, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
     tokenizer="bpe", objective="seq2seq", norm_order="post",
     hf=Format("marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, keys,
-              adjust, architecture),
+              adjust, architecture,
+              config_defaults=bart.UNFORCED),
 )  # fmt: skip

@@ -238,5 +238,5 @@ FAMILY = Family(
     tokenizer="bpe", objective="causal", norm_order="post",
     hf=Format("transfo-xl", {
         "TransfoXLModel": "none", "TransfoXLLMHeadModel": "lm", "TransfoXLForSequenceClassification": "classify",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, keys, gone="transformers 5 has no Transformer-XL any more; version 4.35.2 opens it"),
 )  # fmt: skip

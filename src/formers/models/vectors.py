@@ -98,4 +98,5 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     VectorsConfig, Vectors, heads, pretraining="none", counted="none", init=init, presets=PRESETS,
+    no_export="formers.interop.vectors.write(f, 'vectors.txt') writes the files of word2vec, GloVe and fastText",
 )  # fmt: skip

@@ -15,6 +15,7 @@ from ..text.tokenizer import Frame, Tokenizer
 from ..text.words import WORD
 from .task import Task
 
+TASKS = ("classify", "tag", "answer", "beam", "choose")  # heads whose texts end with a mark, if the tokenizer has none
 Ids = np.ndarray  # (n,) tokens, or (n, slots) characters
 
 
@@ -38,10 +39,9 @@ class Reader:
             raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
         slots = getattr(former.config, "slots", None)
         frames = (spelled(slots), spelled(slots)) if slots else (framed(tokenizer, False), framed(tokenizer, True))
-        segments = getattr(former.config, "segments", 0) > 1 or hasattr(former.model.body, "blank")
         limit = getattr(former.config, "context", None)
         length = task.length if limit is None else min(task.length, limit)
-        return Reader(tokenizer, *frames, length, segments, slots, task.prefix)
+        return Reader(tokenizer, *frames, length, reads_segments(former), slots, task.prefix)
 
     def tokens(self, texts: Sequence[str]) -> list[Ids]:
         """The tokens of texts, without marks; a text of no tokens is one unknown one."""
@@ -99,6 +99,11 @@ class Reader:
             if low + room >= count:
                 return
             low += step
+
+
+def reads_segments(former: Any) -> bool:
+    """True if the model tells the two texts of a pair apart by segments."""
+    return getattr(former.config, "segments", 0) > 1 or hasattr(former.model.body, "blank")
 
 
 def framed(tokenizer: Tokenizer, pair: bool) -> Frame:

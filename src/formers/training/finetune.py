@@ -15,6 +15,7 @@ from ..config import Tell
 from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, count
+from ..interop.huggingface import explain_export
 from ..nn.lora import apply
 from ..tasks.examples import Examples
 from ..tasks.records import divided
@@ -113,6 +114,8 @@ def finetune(
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
         say(run.words())
+        if world.first and (why := explain_export(run.former)) is not None:
+            say(f"export: {why}")
         meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
         drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
         found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is

@@ -18,6 +18,7 @@ from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, build, count, empty
 from ..interop.directory import save
+from ..interop.huggingface import explain_export
 from ..registry import member
 from ..text.language import detect_language
 from ..text.tokenizer import Tokenizer
@@ -117,6 +118,8 @@ def pretrain(
             say(f"the same bits in every run: {slowdown(asked, found, world)}")
         run = Course(asked, found, world, say)
         say(run.words())
+        if world.first and (why := explain_export(run.former)) is not None:
+            say(f"export: {why}")
         ready(path, run)
 
         def begin() -> None:
@@ -309,6 +312,26 @@ def remember(folder: Folder, asked: Asked, found: Material, world: World) -> Non
     folder.describe(about)
 
 
+def training_facts(folder: Folder, step: int) -> dict[str, Any]:
+    """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
+    about = folder.about()
+    asked, data = about["asked"], about.get("data") or {}
+    held: dict[str, Any] = next((row["held"] for row in folder.history() if row["step"] == step and "held" in row), {})
+    sources = [asked["data"].get(name) for name in ("source", "train")]
+    base = asked.get("init") or asked.get("source")
+    base = base if base is None or base.startswith("hub:") else Path(base).name
+    names = [
+        Path(str(one)).name for value in sources if value for one in ([value] if isinstance(value, str) else value)
+    ]
+    counts = {key: data[key] for key in ("tokens", "documents", "examples") if isinstance(data.get(key), int)}
+    found = {
+        "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
+        "init": base, "data": {"sources": names, **counts},
+        "validation": {key: value for key, value in held.items() if value is not None},
+    }  # fmt: skip
+    return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
+
+
 def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda made: None) -> tuple[Former, int]:
     """The best checkpoint as a formers directory, and in memory; its step. `last` is done before it is saved."""
     kept = Checkpoints(folder.path / "steps", clean=False)
@@ -324,6 +347,7 @@ def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda mad
         made.tokenizer = run.former.tokenizer
         put(made.model, groups.get("average", groups["model"]))
     made.model.eval()
+    made.training = training_facts(folder, best)
     last(made)
     target = folder.path / "model"
     if target.exists():

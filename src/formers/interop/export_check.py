@@ -1,0 +1,342 @@
+"""Checking an export: it is opened in the library that it is for, in a process of its own, and its numbers compared.
+
+What is known of libraries that are not here (their classes, the settings that they insist on) is said as such.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import Error
+from ..former import Former
+from ..registry import Member, member
+from ..tasks.reading import TASKS, framed, reads_segments
+from ..text.tokenizer import Tokenizer
+from . import huggingface, safe
+from .apart import INHERITED, scratch
+from .huggingface import architecture_of, check_expressible, find_format, their_config
+from .sentence_encoder import take_encoder, write_sentence_encoder
+from .weights import Weights
+
+# Who reads exports, their full names, and the Python package of each.
+READERS = {
+    "transformers": "transformers", "sentence-transformers": "sentence-transformers", "vllm": "vLLM",
+    "tei": "text-embeddings-inference",
+}  # fmt: skip
+PACKAGES = {"transformers": "transformers", "sentence-transformers": "sentence_transformers", "vllm": "vllm", "tei": ""}
+SECONDS = 600  # for a library to open a model and read three texts
+NEAR = 1e-3  # of the largest number: more than rounding, less than any mistake
+TEXT = "The cat sat on the mat. 한국어 문장도 읽습니다."
+PAIR = "It was 7 o'clock, and nobody came. 아무도 오지 않았다."
+# vLLM's own registry of classes, and as what it serves them.
+VLLM = {
+    **dict.fromkeys(
+        ("GPT2LMHeadModel", "GPTJForCausalLM", "GPTNeoXForCausalLM", "BloomForCausalLM"), "it generates text"
+    ),
+    **dict.fromkeys(("BertModel", "RobertaModel"), "it gives embeddings"),
+    "RobertaForMaskedLM": "it gives embeddings; the head is passed over",
+    **dict.fromkeys(
+        ("GPT2ForSequenceClassification", "BertForSequenceClassification", "RobertaForSequenceClassification"),
+        "it classifies texts",
+    ),
+    "BertForTokenClassification": "it classifies tokens, in newer versions",
+}
+DROPPED = ("BartModel", "BartForConditionalGeneration", "MBartForConditionalGeneration")  # after vLLM 0.10.2
+# Values that vLLM's classes insist on, or take for granted.
+INSISTS: dict[str, tuple[str, Any]] = {
+    "scale_attn_by_inverse_layer_idx": ("GPT2", False),
+    "scale_attn_weights": ("GPT2", True),
+    "tie_word_embeddings": ("GPTJ", False),
+}
+TEI_ACTS = ("gelu", "relu", "silu")
+TEI_HEADS = {
+    "none": "it gives embeddings (start it with --pooling mean or cls)",
+    "classify": "it classifies texts",
+    "mlm": "it gives embeddings (--pooling mean, cls or splade)",
+    "pretraining": "it gives embeddings (--pooling mean or cls); the head is passed over",
+    "nsp": "it gives embeddings (--pooling mean or cls); the head is passed over",
+}
+
+
+def check_export(
+    former: Former,
+    reader: str,
+    where: Path | None = None,
+    *,
+    pool: str = "mean",
+    normalise: bool = False,
+    dtype: torch.dtype | None = None,
+    seconds: int = SECONDS,
+) -> str:
+    """Open an export of this model in a reader, and compare tokens and numbers with ours: what was found, in a line.
+
+    `where` is the exported directory (None: one is made for the check and removed), `dtype` the type that it was
+    exported with, `pool` and `normalise` those of an export to sentence-transformers. A reader that is not installed
+    is not checked, and the answer says so. An Error says why the reader cannot open it, or what it computes otherwise.
+    """
+    expect_reader(former, reader)
+    if reader in ("vllm", "tei"):
+        known = {"vllm": expect_vllm, "tei": expect_tei}[reader](former)
+        here = bool(PACKAGES[reader]) and importlib.util.find_spec(PACKAGES[reader]) is not None
+        why = f"formers does not start {READERS[reader]}" if here else f"{READERS[reader]} is not installed"
+        return f"not checked: {why}; it has a class for this model: {known}"
+    if importlib.util.find_spec(PACKAGES[reader]) is None:
+        return f"not checked: {READERS[reader]} is not installed"
+    with scratch() as folder:
+        if where is None:
+            where = folder / "export"
+            if reader == "transformers":
+                huggingface.write(former, where, dtype=dtype)
+            else:
+                write_sentence_encoder(former, where, pool=pool, normalise=normalise, dtype=dtype)
+        if dtype is not None:
+            former.to(dtype=dtype)
+        former.to("cpu", torch.float32)
+        cases = make_cases(former)
+        facts, tensors = ask(reader, Path(where), cases, folder, seconds)
+        if reader == "transformers":
+            worst = compare_model(former, cases, facts, tensors)
+        else:
+            worst = compare_vectors(former, cases, tensors, pool, normalise)
+    read = ", ".join({"text": "a text", "pair": "a pair", "long": "an over-long text"}[case["name"]] for case in cases)
+    rest = f"the same tokens and numbers for {read}; the largest difference is {worst:.0e}"
+    return f"yes: {facts['architecture']} opens in {READERS[reader]} {facts['version']}: {rest}"
+
+
+def expect_reader(former: Former, reader: str) -> None:
+    """Refuse, before anything is written, a model that a reader has no way to open."""
+    try:
+        gone = find_format(former).gone
+        check_expressible(former)
+        if reader == "sentence-transformers":
+            take_encoder(former)
+    except Error as error:
+        raise no(reader, error.what, error.fix) from None
+    if gone:
+        raise no(reader, gone, "open it with that version, or keep it as a formers directory")
+
+
+def no(reader: str, why: str, fix: str | None) -> Error:
+    """The answer no."""
+    return Error(f"no, {READERS[reader]} cannot open it: {why}", fix=fix)
+
+
+def make_cases(former: Former) -> list[dict[str, Any]]:
+    """What both sides read: a text, a pair and a text that is too long, or ids where there is no tokenizer.
+
+    `ids` and `segments` of our own reading stand beside the text under "ours".
+    """
+    limit = getattr(former.config, "context", None)
+    start = next((i for i in (getattr(former.config, n, None) for n in ("start", "bos", "pad")) if i is not None), 0)
+    vocab = getattr(former.config, "target_vocab", None) or former.config.vocab
+    first = [start, *(i % vocab for i in range(7, 12))]
+    needs_decoder = former.pair and former.head in ("lm", "none")
+    more: dict[str, Any] = {"decoder": first[:limit]} if needs_decoder else {}
+    if former.tokenizer is None:
+        ids = [(7 * i + 3) % former.config.vocab for i in range(min(limit or 12, 12))]
+        return [{"name": "text", "ids": ids, "ours": (ids, None), **more}]
+    long = " ".join([TEXT, PAIR] * (1 if limit is None else limit // 4 + 1))
+    rows = [("text", TEXT, None), ("pair", TEXT[:23], PAIR[:18]), *([] if limit is None else [("long", long, None)])]
+    return [
+        {"name": name, "text": text, "pair": pair, "ours": lay_out(former, text, pair), **more}
+        for name, text, pair in rows
+    ]
+
+
+def lay_out(former: Former, text: str, pair: str | None) -> tuple[list[int], list[int] | None]:
+    """The ids of a text or a pair as formers reads them, cut to the model's context; its segments if it has any."""
+    assert former.tokenizer is not None
+    frame = (framed if former.head in TASKS else Tokenizer.frame)(former.tokenizer, pair is not None)
+    one = former.tokenizer.encode(text, special=False)
+    two = [] if pair is None else former.tokenizer.encode(pair, special=False)
+    marks = len(frame.before) + len(frame.between) * (pair is not None) + len(frame.after)
+    limit = getattr(former.config, "context", None)
+    if limit is not None and marks + len(one) + len(two) > limit:
+        left, right = cut_lengths(len(one), len(two), limit - marks)
+        one, two = one[:left], two[:right]
+    before, a, between, b, after = frame.segments
+    if pair is None:
+        ids, kinds = [*frame.before, *one, *frame.after], [*before, *[a] * len(one), *after]
+    else:
+        ids = [*frame.before, *one, *frame.between, *two, *frame.after]
+        kinds = [*before, *[a] * len(one), *between, *[b] * len(two), *after]
+    return ids, kinds if reads_segments(former) else None
+
+
+def cut_lengths(one: int, two: int, room: int) -> tuple[int, int]:
+    """The lengths of two texts that must fit into `room`: the longer one is cut first, as in the tokenizers library."""
+    short, long = sorted((one, two))
+    long = max(short, room - short)
+    if short + long > room:
+        short, long = room // 2, room // 2 + room % 2
+    return (long, short) if one > two else (short, long)
+
+
+def ask(
+    reader: str, where: Path, cases: list[dict[str, Any]], folder: Path, seconds: int
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Run export_probe.py in a process of its own, without a network and with a time limit; its answers."""
+    plain = [{key: value for key, value in case.items() if key != "ours"} for case in cases]
+    safe.write_json(folder / "request.json", {"target": reader, "where": str(where.resolve()), "cases": plain})
+    environment = {name: os.environ[name] for name in (*INHERITED, "HOME", "USERPROFILE") if name in os.environ}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }  # fmt: skip
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "formers.interop.export_probe", str(folder)], stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, errors="replace", timeout=seconds, env=environment, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        what = f"{READERS[reader]} did not open it within {seconds} s"
+        raise Error(what, where=where, fix="try again on a faster machine") from None
+    if not safe.exists(folder, "answers.json"):
+        lines = done.stderr.strip().splitlines()
+        why = lines[-1][:200] if lines else f"its process ended with code {done.returncode}"
+        raise no(reader, why, "is the installation whole? python -m pip check tells")
+    facts = safe.read_json(folder, "answers.json")
+    if "error" in facts:
+        raise no(reader, facts["error"], "please report it with the family and its settings")
+    answers = Weights(folder, "answers")
+    return facts, {name: answers.get(name) for name in answers}
+
+
+def compare_model(
+    former: Former, cases: list[dict[str, Any]], facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> float:
+    """Compare what transformers read and computed with ours: the largest difference, or an Error that names the first
+    thing that is not the same."""
+    for kind in ("missing", "unexpected", "mismatched"):
+        if facts[kind]:
+            raise no("transformers", f"tensor {facts[kind][0]} is {kind}", "please report it")
+    if former.tokenizer is not None and not facts["pads"]:
+        raise no("transformers", "there is no token to fill up a batch with", "give the tokenizer a pad token")
+    if "padded" in facts:
+        away = (torch.tensor(facts["padded"]) - tensors[f"{cases[0]['name']}.logits"][0]).abs().max().item()
+        if not away <= NEAR:
+            what = f"in a batch with a longer one, the answer to the text differs by {away:.2g}"
+            raise Error(f"no, transformers computes something else: {what}", fix="please report it")
+    worst = 0.0
+    for case in cases:
+        name, (ids, segments) = case["name"], case["ours"]
+        wanted = {"input_ids": ids, "token_type_ids": segments, "attention_mask": [1] * len(ids)}
+        for key, row in wanted.items():
+            theirs = tensors.get(f"{name}.{key}")
+            if row is None or (theirs is None and "ids" in case):
+                continue
+            got = [] if theirs is None else theirs[0].tolist()
+            if got != row:
+                at = next(
+                    (i for i, (x, y) in enumerate(zip(got, row, strict=False)) if x != y), min(len(got), len(row))
+                )
+                what = f"the {key} of the {name} " + (f"differ from ours at token {at}" if got else "are not there")
+                raise Error(f"no, transformers reads something else: {what}", fix="please report it")
+        for key, ours in compute_outputs(former, ids, segments, case.get("decoder")).items():
+            theirs = tensors.get(f"{name}.{key}")
+            if theirs is None:
+                raise no("transformers", f"it gives no {key}", "please report it")
+            away = (theirs.float().reshape(ours.shape) - ours).abs().max().item()
+            worst = max(worst, away)
+            if not away <= NEAR * max(1.0, ours.abs().max().item()):
+                what = f"{key} of the {name} differ by {away:.2g}"
+                raise Error(f"no, transformers computes something else: {what}", fix="please report it")
+    return worst
+
+
+# Our name of a head's part, and of the output that holds it in transformers where it is not "logits".
+PARTS = {"nsp": "seq_relationship_logits", "sop": "sop_logits", "choose": "mc_logits"}
+
+
+@torch.inference_mode()
+def compute_outputs(
+    former: Former, ids: list[int], segments: list[int] | None, decoder: list[int] | None
+) -> dict[str, Tensor]:
+    """Our outputs for one text, under the names that transformers has for them."""
+    shape = (1, 1, -1) if former.head in ("choose", "double") else (1, -1)
+    given: dict[str, Any] = {"ids": torch.tensor(ids).view(shape)}
+    if segments is not None:
+        given["segments"] = torch.tensor(segments).view(shape)
+    if decoder is not None:
+        given["target"] = torch.tensor([decoder])
+    if former.head in ("none", "beam"):
+        return {} if former.head == "beam" else {"last_hidden_state": former.hidden(**given)}
+    found = former.logits(**given)
+    if former.head == "answer":
+        return {"start_logits": found[..., 0], "end_logits": found[..., 1]}
+    if not isinstance(found, dict):
+        return {"logits": found}
+    return {
+        PARTS.get(name, "prediction_logits" if former.head == "pretraining" else "logits"): value
+        for name, value in found.items()
+    }
+
+
+@torch.inference_mode()
+def compare_vectors(
+    former: Former, cases: list[dict[str, Any]], tensors: Mapping[str, Tensor], pool: str, normalise: bool
+) -> float:
+    """Compare the vectors of sentence-transformers with ours: the largest difference, or an Error."""
+    from ..inspection.embed import pooled
+
+    worst = 0.0
+    for case in cases:
+        ids, segments = case["ours"]
+        if case["pair"] is not None:  # it encodes the first text alone
+            ids, segments = lay_out(former, case["text"], None)
+        kinds: dict[str, Any] = {} if segments is None else {"segments": torch.tensor([segments])}
+        ours = pooled(former.hidden(torch.tensor([ids]), **kinds)[0], pool)
+        ours = torch.nn.functional.normalize(ours, dim=-1) if normalise else ours
+        away = (tensors[f"{case['name']}.vector"] - ours).abs().max().item()
+        worst = max(worst, away)
+        if not away <= NEAR * max(1.0, ours.abs().max().item()):
+            what = f"the vector of the {case['name']} differs by {away:.2g}"
+            raise Error(f"no, sentence-transformers computes something else: {what}", fix="please report it")
+    return worst
+
+
+def expect_vllm(former: Former) -> str:
+    """As what vLLM serves this model, by its list of classes; an Error if it has none for it."""
+    one, config = member(former.family), their_config(former, former.dtype)
+    name = architecture_of(former)
+    if name in DROPPED:
+        raise no("vllm", f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version")
+    if name not in VLLM:
+        raise no("vllm", f"it has no {name}", other(one, VLLM))
+    for key, (prefix, value) in INSISTS.items():
+        if name.startswith(prefix) and config.get(key, value) != value:
+            raise no("vllm", f"it knows {name} with {key} = {value} only", "serve it with formers or transformers")
+    note = "" if former.tokenizer is not None else "; without a tokenizer only by --skip-tokenizer-init"
+    return f"{name}, {VLLM[name]}{note}"
+
+
+def expect_tei(former: Former) -> str:
+    """As what text-embeddings-inference serves this model: of this family, BERT and RoBERTa; else an Error."""
+    config = their_config(former, former.dtype)
+    if former.family not in ("bert", "roberta"):
+        raise no("tei", f"of this family it serves bert and roberta, not {former.family}", "serve it with formers")
+    if former.head not in TEI_HEADS:
+        raise no("tei", f"it has no head {former.head}", "--head none exports the encoder alone")
+    if config["hidden_act"] not in TEI_ACTS:
+        known = ", ".join(TEI_ACTS)
+        raise no("tei", f"hidden_act {config['hidden_act']} is not one of {known}", "serve it with formers")
+    if former.tokenizer is None:
+        raise no("tei", "it needs a tokenizer.json", "put the tokenizer beside the model and export again")
+    return f"{architecture_of(former)}, {TEI_HEADS[former.head]}"
+
+
+def other(one: Member, known: dict[str, str]) -> str:
+    """Heads of the same family that would do."""
+    assert one.family.hf is not None
+    heads = [head for name, head in one.family.hf.architectures.items() if name in known]
+    return f"it would with --head {', '.join(heads)}" if heads else "serve it with formers or transformers"

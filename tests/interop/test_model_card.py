@@ -1,0 +1,106 @@
+"""The model card of an export: what the run knows, in the language of the text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import yaml
+
+import formers
+from formers import Error
+from formers.cli.main import main
+from formers.interop.model_card import find_language
+from formers.text import bpe, unigram, wordpiece
+
+ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
+KOREAN = ["고양이가 매트 위에 앉아 있다.", "일곱 시였지만 아무도 오지 않았다."]
+
+
+def made(texts=ENGLISH, **more):
+    f = formers.build("bert", vocab=120, context=16, dim=8, layers=1, heads=2, ff=16, **more)
+    f.tokenizer = wordpiece.train(texts, 120)
+    return f
+
+
+def parts(folder, name="README.md"):
+    _, front, body = (folder / name).read_text(encoding="utf-8").split("---\n", 2)
+    return yaml.safe_load(front), body
+
+
+def test_the_card_says_what_the_run_knows(tmp_path):
+    f = made(head="classify", labels=["no", "yes|maybe"])
+    f.training = {
+        "steps": 1200, "task": "classify", "init": "hub:lab/base", "validation": {"accuracy": 0.91234, "loss": 0.3},
+        "data": {"sources": ["reviews.csv"], "documents": 5000},
+    }  # fmt: skip
+    formers.save(f, tmp_path / "own")
+    again = formers.load(tmp_path / "own")
+    assert again.training == f.training
+    formers.export(again, tmp_path / "hf", dtype=torch.bfloat16)
+    front, body = parts(tmp_path / "hf")
+    assert front == {
+        "language": "en", "license": None, "library_name": "transformers", "pipeline_tag": "text-classification",
+        "tags": ["formers", "bert"],
+    }  # fmt: skip
+    lines = [line for line in body.splitlines() if line.startswith("| ") and line != "| | |"]
+    rows = dict(line[2:-2].split(" | ", 1) for line in lines)
+    assert rows["training steps"] == "1,200"
+    assert rows["validation"] == "accuracy 0.9123, loss 0.3"
+    assert rows["training data"] == "reviews.csv, 5,000 documents"
+    assert rows["started from"] == "hub:lab/base"
+    assert rows["weights"] == "bfloat16"
+    assert rows["labels"] == "no, yes\\|maybe"
+    assert 'BertForSequenceClassification.from_pretrained("path/to/hf")' in body
+    assert not (tmp_path / "hf" / "README.ko.md").exists()
+
+
+def test_facts_that_nobody_vouches_for_do_no_harm(tmp_path):
+    formers.save(made(), tmp_path / "own")
+    path = tmp_path / "own" / "formers.json"
+    about = json.loads(path.read_text())
+    odd = {"steps": "many", "init": "<script>\n---\n# x", "data": [1], "validation": {"a": "b", "c": True, "d": 1}}
+    path.write_text(json.dumps(about | {"training": odd}))
+    formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
+    front, body = parts(tmp_path / "hf")
+    assert front["library_name"] == "transformers"
+    assert "| started from | &lt;script> --- # x |" in body
+    assert "| validation | d 1 |" in body
+    assert "many" not in body
+    path.write_text(json.dumps(about | {"training": 3}))
+    with pytest.raises(Error, match="'training' must be"):
+        formers.load(tmp_path / "own")
+
+
+def test_a_korean_card_for_korean_text(tmp_path, capsys):
+    f = made(KOREAN)
+    formers.export(f, tmp_path / "hf")
+    front, body = parts(tmp_path / "hf")
+    assert front["language"] == "ko"
+    assert "README.ko.md" in body
+    korean = (tmp_path / "hf" / "README.ko.md").read_text(encoding="utf-8")
+    assert "| 모델 계열 | bert" in korean
+    assert "불러오는 방법" in korean
+    formers.save(f, tmp_path / "own")
+    with pytest.raises(SystemExit) as end:
+        main(["export", str(tmp_path / "own"), str(tmp_path / "en"), "--language", "en"])
+    assert end.value.code == 0
+    assert not (tmp_path / "en" / "README.ko.md").exists()
+    with pytest.raises(Error, match="no model card in 'fr'"):
+        formers.export(f, tmp_path / "fr", language="fr")
+    assert not (tmp_path / "fr").exists()
+
+
+def test_the_vocabulary_tells_the_language():
+    for train in (bpe.train, unigram.train, wordpiece.train):
+        assert find_language(train(KOREAN * 3, 330)) == "ko"
+        assert find_language(train(ENGLISH * 3, 330)) == "en"
+    assert find_language(None) == "en"
+
+
+def test_the_card_of_a_sentence_encoder(tmp_path):
+    formers.export(made(), tmp_path / "st", to="sentence-transformers")
+    front, body = parts(tmp_path / "st")
+    assert (front["library_name"], front["pipeline_tag"]) == ("sentence-transformers", "sentence-similarity")
+    assert 'SentenceTransformer("path/to/st")' in body
