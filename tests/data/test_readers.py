@@ -143,7 +143,7 @@ class TestText:
         assert expected[0] == ["가나", "한국어😀", "둘"]
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-    @given(st.text(st.characters() | st.sampled_from("\n\r\0 \ufeff가"), max_size=60), st.integers(1, 9))
+    @given(st.text(st.characters(codec="utf-8") | st.sampled_from("\n\r\0 \ufeff가"), max_size=60), st.integers(1, 9))
     def test_equal_to_reading_all_at_once(self, tmp_path, monkeypatch, text, chunk):
         path = put(tmp_path / "a.txt", text or "x")
         monkeypatch.setattr(streams, "CHUNK", chunk)

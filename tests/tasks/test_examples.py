@@ -220,11 +220,12 @@ def test_errors_name_what_is_there(tmp_path):
 
 
 def test_conll(tmp_path):
-    text = "-DOCSTART- -X- O\n\n# sent 1\nEU NNP B-ORG\nrejects VBZ O\n\n\n#\tO\n서울\tB-LOC\n"
-    (tmp_path / "a.conll").write_text(text, encoding="utf-8")
-    found = read_examples(tmp_path / "a.conll")
-    assert [r["words"] for r in found.rows] == [["EU", "rejects"], ["#", "서울"]]
-    assert found.labels == ("O", "B-LOC", "B-ORG")
+    text = "-DOCSTART- -X- O\n\n# sent 1\nEU NNP B-ORG\nrejects VBZ O\n\n\n# NN O\n서울 NNP B-LOC\n"
+    for name, mark in (("a.conll", " "), ("b.iob", "\t")):
+        (tmp_path / name).write_text(text.replace(" ", mark).replace(f"#{mark}sent", "# sent"), encoding="utf-8")
+        found = read_examples(tmp_path / name)
+        assert [r["words"] for r in found.rows] == [["EU", "rejects"], ["#", "서울"]]
+        assert found.labels == ("O", "B-LOC", "B-ORG")
     (tmp_path / "b.conll").write_text("EU B-ORG\nalone\n", encoding="utf-8")
     with pytest.raises(Error, match="line 2"):
         read_examples(tmp_path / "b.conll")

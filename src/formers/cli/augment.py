@@ -11,6 +11,7 @@ from ..errors import Error
 from .convert import noted
 from .embed import ready
 from .progress import progress
+from .reading import Reading
 
 
 def augment(
@@ -30,6 +31,7 @@ def augment(
     tokens: int = 40,
     seed: int = 0,
     columns: str | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Make new labelled examples: words hidden and refilled by a masked model, or texts continued by a decoder.
 
@@ -79,7 +81,7 @@ def augment(
 
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
-    found = read_examples(train, "classify", columns)
+    found = read_examples(train, "classify", columns, **(reading or Reading()).options())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(found.said, markup=False)
     words = read_columns(names)[0] if names else {}

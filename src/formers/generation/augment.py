@@ -81,16 +81,25 @@ def augment(
     *,
     columns: Any = None,
     keep: Any = "linear",
+    column: str | None = None,
+    encoding: str = "utf-8",
+    skip: bool = False,
+    delimiter: str | None = None,
+    header: bool | None = None,
     tell: Tell | None = None,
     **how: Any,
 ) -> Augmented:
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `keep` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned Former, or
-    None. With `out`, a jsonl file, a run that was stopped goes on. The rest is `How`: way ("fill", "continue"), times,
-    rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
+    None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl file, a run
+    that was stopped goes on. The rest is `How`: way ("fill", "continue"), times, rate, top, temperature, tokens, seed,
+    conditional (see `teach`), names, sure.
     """
-    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
+    reading: dict[str, Any] = {
+        "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
+    }  # fmt: skip
+    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)
     plan = plan_of(former, how)
     same = judge_of(keep, found.rows, plan.sure)
     plans = {name: value for name, value in vars(plan).items() if name != "sure"}  # whatever judges them, they are made

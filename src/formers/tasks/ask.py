@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,6 +16,8 @@ from .encode import encode
 from .inputs import rows_of
 from .reading import Reader
 from .task import Task, task_of
+
+CHARACTER = re.compile(r"\S")
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
     given = [texts] if one else rows_of(texts)
     if not given:
         return []
-    found = [list(cut(text, number)) for number, text in enumerate(given)]
+    found = [list(cut(text, number, task.characters)) for number, text in enumerate(given)]
     rows = [{"words": [word for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
     said = predict.outputs(former, data, predict.part_of(former, task), tell)
@@ -115,11 +118,11 @@ def tag(former: Any, texts: Any, *, tell: Tell | None = None) -> Any:
     return made[0] if one else made
 
 
-def cut(text: Any, number: int) -> Iterator[tuple[str, int]]:
-    """The words of a text, and where each begins."""
+def cut(text: Any, number: int, characters: bool = False) -> Iterator[tuple[str, int]]:
+    """The words of a text, or its characters but spaces, and where each begins."""
     if isinstance(text, str):
         check(text, number)
-        found = [(match[0], match.start()) for match in WORD.finditer(text)]
+        found = [(match[0], match.start()) for match in (CHARACTER if characters else WORD).finditer(text)]
         yield from found or [(text.strip(), len(text) - len(text.lstrip()))]
         return
     at = 0

@@ -43,6 +43,7 @@ class Task:
     most: int = 30  # tokens of an answer that is looked for in a context
     output: int = 128  # tokens of a text that is written
     abstains: bool = False  # a question may have no answer
+    characters: bool = False  # words that get a tag are single characters (KLUE-NER)
 
     def __post_init__(self) -> None:
         positive(self, "length", "most", "output")

@@ -16,6 +16,7 @@ from ..former import Former
 from ..interop.directory import load
 from ..objectives.choose import WITHOUT_PAIRS
 from ..registry import member
+from ..tasks.examples import read_columns
 from ..tasks.task import window
 from ..text.tokenizer import Tokenizer
 from .configure import by_dots, configure, read
@@ -43,6 +44,8 @@ def continued(
 ) -> Run:
     """Pretraining that starts from `model`; epochs and examples become steps and tokens."""
     single = {SAME.get(key, key): value for key, value in given.items() if key not in ("data.train", "data.valid")}
+    if "=" in str(single.get("data.column", "")):  # --columns text=NAME
+        single["data.column"] = read_columns(single["data.column"])[0].get("text")
     if sources["test"] is not None:
         raise Error("plain text is judged by held-out text alone", fix="leave test out, and give valid")
     for key in single:
