@@ -81,6 +81,8 @@ def augment(
 
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
+    if not teach >= 0:
+        raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
     found = read_examples(train, "classify", columns, **(reading or Reading()).options())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(found.said, markup=False)

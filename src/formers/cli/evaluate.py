@@ -56,11 +56,10 @@ def evaluate(
         The first so many examples only.
     """
     from ..inspection.evaluate import evaluate as measure
-    from ..inspection.evaluate import speaks
 
     with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
         former = ready(model, tell)
-        how = {"batch": batch, "stride": stride, "memory": memory} if speaks(former) and kind != "task" else {}
+        how: dict[str, Any] = {"batch": batch, "stride": stride, "memory": memory}
         more: dict[str, Any] = {**how, "tell": tell}
         found = measure(former, data, kind, columns=columns, limit=limit, **(reading or Reading()).options(), **more)
     console = Console(highlight=False, soft_wrap=True)

@@ -32,7 +32,10 @@ class Reading:
         str | None, Parameter(help="What stands between the columns of a table: ';', tab, '|'; found by default.")
     ] = None
     header: Annotated[
-        bool | None, Parameter(help="The first row names the columns; with --no-header they are numbered from 0.")
+        bool | None,
+        Parameter(
+            negative="--no-header", help="The first row names the columns; with --no-header they are numbered from 0."
+        ),
     ] = None
 
     def options(self) -> dict[str, Any]:

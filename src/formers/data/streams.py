@@ -17,7 +17,7 @@ from ..text.normalise import Changes, compose, normalise, scrub
 
 CHUNK = 1 << 18  # bytes read at once
 HEAD = 1 << 16  # bytes that are looked at to tell what a file is
-BOMB = (1 << 28, 1000)  # a packed file that gives more bytes than this, and so many times its size, is refused
+BOMB = (1 << 26, 1000)  # a packed file that gives more bytes than this, and so many times its size, is refused
 FEED = 1 << 8
 PACKED = (".gz", ".xz", ".zst")
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -263,9 +263,14 @@ def lines(pieces: Iterable[str], longest: int, changes: Changes) -> Iterator[tup
 
 def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
     """Lines, or parts of long ones, each with whether its line ends there."""
-    rest = ""
+    held: list[str] = []  # the beginning of a line that has not ended
+    size = 0
     for piece in pieces:
-        *whole, rest = (rest + piece).split("\n")
+        if "\n" not in piece and size + len(piece) <= longest:
+            held.append(piece)
+            size += len(piece)
+            continue
+        *whole, rest = "".join((*held, piece)).split("\n")
         for line in whole:
             if len(line) > longest:
                 *long, line = slices(line, longest)
@@ -273,7 +278,8 @@ def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
             yield line, True
         *long, rest = slices(rest, longest)
         yield from ((part, False) for part in long)
-    if rest:
+        held, size = [rest], len(rest)
+    if rest := "".join(held):
         yield rest, True
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, positive
 from ..data.draws import bits
 from ..data.resumed import Resumed
 from ..errors import Error
@@ -61,6 +61,7 @@ class How:
             raise Error(f"examples are not made by {self.way!r}", fix="choose fill or continue")
         if self.times < 1 or self.top < 1 or self.tokens < 1:
             raise Error("times, top and tokens are at least 1", fix="leave them out")
+        positive(self, "seed", least=0)
         if not 0 < self.rate <= 1 or not 0 <= self.sure <= 1 or self.temperature <= 0:
             raise Error("rate and sure are shares, and temperature is above 0", fix="leave them out")
 

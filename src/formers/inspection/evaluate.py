@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, positive
 from ..errors import Error
 from ..former import Former
 from ..tasks.ask import score as number
@@ -69,6 +70,9 @@ def evaluate(
     reading: dict[str, Any] = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
+    asked = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory": None} | how)
+    positive(asked, "limit", "batch", "stride")
+    positive(asked, "memory", least=0)
     if kind is not None and kind not in KINDS:
         raise Error(f"there is no measure {kind!r}", fix="choose " + ", ".join(KINDS))
     kind = kind or kind_of(former, data, columns, reading)
