@@ -9,6 +9,7 @@ import pytest
 import formers
 from formers.tasks.conll import find_layout
 from formers.tasks.examples import read_examples
+from formers.training.continued import shared_documents
 from formers.training.parts import find_overlap
 
 WORDS = ("좋은", "지루한", "멋진", "나쁜")
@@ -87,3 +88,13 @@ def test_characters_are_tagged(tmp_path):
     found = formers.load(made.folder / "model").tag(text)
     assert [word.word for word in found] == list("서울산다")
     assert all(text[word.start : word.end] == word.word for word in found)
+
+
+def test_documents_of_plain_text_in_two_parts(tmp_path):
+    (tmp_path / "a.txt").write_text("".join(f"문서 {i}\n" for i in range(9)), encoding="cp949")
+    (tmp_path / "b.txt").write_text("문서 3\n새 문서\n", encoding="cp949")
+    how = {"encoding": "cp949", "unit": "line"}
+    (said,) = shared_documents(tmp_path / "a.txt", [tmp_path / "b.txt"], how)
+    assert "1 of 2 valid documents are among the train documents too (50%)" in said
+    assert shared_documents(tmp_path / "a.txt", ["새 문서"], how) == []
+    assert shared_documents(tmp_path / "a.txt", None, how) == []

@@ -69,10 +69,10 @@ def content(row: Mapping[str, Any]) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def overlap_said(found: Sequence[tuple[str, str, int, int]]) -> list[str]:
-    """A warning for each pair of parts that share examples."""
+def overlap_said(found: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
+    """A warning for each pair of parts that share examples, or documents of plain text."""
     return [
-        f"warning: {shared:,} of {count:,} {name} examples are among the {before} examples too"
+        f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
         f" ({shared / count:.0%}): the measures say nothing of new texts"
         for name, before, shared, count in found
     ]
