@@ -460,10 +460,13 @@ def test_another_encoding_is_named(encoding, form, before, tmp_path):
     assert changes.undecodable == 0
 
 
-def test_damage_is_counted_and_not_refused(tmp_path):
+def test_damage_is_counted_and_not_refused(tmp_path, monkeypatch):
     path = put(tmp_path / "a.txt", ("한국어 글이다.\n" * 50).encode() + b"broken \xff\n" + b"plain\n" * 300)
     documents, changes = taken(path, unit="line")
     assert (len(documents), changes.undecodable) == (351, 1)
+    with monkeypatch.context() as small:  # the first part of a file is no measure
+        small.setattr(streams, "CHUNK", 500)
+        assert taken(put(tmp_path / "a.txt", b"one \xff\n" + b"plain words\n" * 5000), unit="line")[1].undecodable == 1
     late = b"plain English words\n" * 20_000 + "schön groß über Straße\n".encode("latin-1") * 600
     with pytest.raises(Error, match="it seems to be latin-1"):  # beyond the first chunk
         taken(put(tmp_path / "b.txt", late), unit="line")

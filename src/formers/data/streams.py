@@ -17,7 +17,7 @@ from ..text.normalise import Changes, compose, normalise, scrub
 
 CHUNK = 1 << 18  # bytes read at once
 HEAD = 1 << 16  # bytes that are looked at to tell what a file is
-BOMB = (1 << 26, 1000)  # a packed file that gives more bytes than this, and so many times its size, is refused
+BOMB = (1 << 26, 300)  # a packed file that gives more bytes than this, and so many times its size, is refused
 FEED = 1 << 8
 PACKED = (".gz", ".xz", ".zst")
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -119,20 +119,26 @@ def need(module: str, what: str) -> Any:
 def decoded(parts: Iterable[bytes], changes: Changes, encoding: str = "utf-8", where: object = None) -> Iterator[str]:
     """Clean text with \\n as its only line end, in pieces. Bytes that are no text are left out and counted; where they
     are too many for damage, the text has another encoding, and that is an error which names the likely one."""
-    decoder = decoder_of(encoding)
-    ends, first, before = io.IncrementalNewlineDecoder(None, translate=True), True, changes.undecodable
-    size = longer = 0
+    decoder, ends = decoder_of(encoding), io.IncrementalNewlineDecoder(None, translate=True)
+    before, size, longer, head = changes.undecodable, 0, 0, b""
+    waiting: list[str] = []  # pieces of the first HEAD bytes, which are judged together
     for part in parts:
-        if first and encoding == "utf-8":
+        if not size and encoding == "utf-8":
             check_kind(part, where)
-        first = False
         text = unicode(decoder, part, encoding, where)
         size, longer = size + len(part), longer + len(part) - len(text)
-        pieces = list(tidy(text, ends, changes))
+        waiting += tidy(text, ends, changes)
+        if size < HEAD:
+            head += part
+            continue
         if (bad := changes.undecodable - before) and is_other_encoding(encoding, bad, size, longer):
-            raise other_encoding(part, encoding, where)
-        yield from pieces
-    yield from tidy(unicode(decoder, b"", encoding, where, last=True), ends, changes, last=True)
+            raise other_encoding(head + part, encoding, where)
+        yield from waiting
+        waiting, head = [], b""
+    waiting += tidy(unicode(decoder, b"", encoding, where, last=True), ends, changes, last=True)
+    if head and (bad := changes.undecodable - before) and is_other_encoding(encoding, bad, size, longer):
+        raise other_encoding(head, encoding, where)
+    yield from waiting
 
 
 def is_other_encoding(encoding: str, bad: int, size: int, longer: int) -> bool:

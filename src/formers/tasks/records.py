@@ -17,7 +17,7 @@ from .conll import find_layout, read_sentences
 
 CONLL = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
 LONGEST = 1 << 30  # characters of a JSON file that is one value
-MOST, ROWS = 1 << 31, 10_000_000  # bytes, unpacked, and rows of a table, which is kept in memory
+MOST, ROWS = 1 << 31, 5_000_000  # bytes, unpacked, and rows of a table, which is kept in memory
 
 
 @dataclass

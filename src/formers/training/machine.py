@@ -38,11 +38,12 @@ class Meter:
         """One step."""
         self.recent.append((report.seconds, report.tokens, report.step))
         begin, end = self.recent[0], self.recent[-1]
-        spent = end[0] - begin[0] if len(self.recent) > 1 else report.seconds
-        tokens = end[1] - begin[1] if len(self.recent) > 1 else report.tokens
+        if len(self.recent) == 1:  # of a run that goes on, all that it has done before
+            begin = (0.0, 0, 0)
+        spent, tokens, taken = (last - first for first, last in zip(begin, end, strict=True))
         speed = tokens / max(1e-9, spent)
         steps = self.trainer.settings.steps
-        each = spent / max(1, end[2] - begin[2])
+        each = spent / max(1, taken)
         part = next((v for k, v in report.losses.items() if k in ("lm", "mlm")), report.loss)
         measure = f"perplexity {math.exp(min(part, 50.0)):,.1f}" if self.measure is None else self.measure()
         words = ", ".join(filter(None, (f"loss {report.loss:.3f}", measure, f"{speed:,.0f} tokens/s")))
