@@ -65,7 +65,10 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
     assert [json.loads(line)["texts"][0] for line in out.splitlines()] == f.generate(["the cat", "안녕"], temperature=0)
     piped = run(capsys, "generate", models / "gpt2", "--tokens", 4, stdin="안녕\n".encode(), monkeypatch=monkeypatch)
     assert piped[1] == f.generate("안녕", 4) + "\n"
-    for data, message in ((b"", "the standard input is empty"), (b"\xff\xfe\xff", "the standard input is no text")):
+    for data, message in (
+        (b"", "the standard input is empty"),
+        (b"\xff\xfe\xff", "the standard input: this is not UTF-8"),
+    ):
         code, _, err = run(capsys, "generate", models / "gpt2", stdin=data, monkeypatch=monkeypatch)
         assert code == 2
         assert message in err

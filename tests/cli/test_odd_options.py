@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import formers
 from formers.cli.main import main
 from formers.text.trainers import train
 
@@ -68,6 +69,50 @@ def test_prepare(words, folder, tmp_path, capsys):
 def test_train(kind, words, folder, tmp_path, capsys):
     refused(capsys, "tokenizer", "train", kind, folder / "t.txt", "--out", tmp_path / "t", *words)
     assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize("words", [
+    ("--limit", "-3"), ("--limit", "0"), ("--batch", "0"), ("--stride", "-1"), ("--memory", "-3"),
+])  # fmt: skip
+@pytest.mark.parametrize("file", ["t.txt", "pairs.jsonl"])
+def test_counts_of_evaluate(words, file, folder, capsys):
+    if not (folder / "model").exists():
+        tokenizer = train("gpt2", LINES, 300, workers=1)
+        former = formers.build("gpt2", vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32)
+        former.tokenizer = tokenizer
+        formers.save(former, folder / "model")
+        (folder / "pairs.jsonl").write_text('{"good": "the cat", "bad": "cat the"}\n' * 9)
+    assert "must be at least" in refused(capsys, "evaluate", folder / "model", "--data", folder / file, *words)
+
+
+@pytest.mark.parametrize("words", [("--folds", "0"), ("--folds", "1"), ("--folds", "-2"), ("--seeds", "0"),
+                                   ("--seeds", "-1"), ("--batch", "0"), ("--data.limit", "-3")])  # fmt: skip
+def test_counts_of_finetune(words, folder, capsys):
+    (folder / "c.tsv").write_text("text\tlabel\n" + "".join(f"a {i}\t{i % 2}\n" for i in range(20)))
+    refused(capsys, "finetune", "textcnn", "--train", folder / "c.tsv", *words)
+
+
+@pytest.mark.parametrize("words", [("--teach", "-3"), ("--seed", "-1"), ("--times", "0")])
+def test_counts_of_augment(words, folder, tmp_path, capsys):
+    test_counts_of_finetune(("--batch", "0"), folder, capsys)
+    if not (folder / "masked").exists():
+        tokenizer = train("bert", LINES, 200, workers=1)
+        former = formers.build("bert", head="mlm", vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32)
+        former.tokenizer = tokenizer
+        formers.save(former, folder / "masked")
+    with pytest.raises(SystemExit) as end:
+        main(
+            [
+                "augment",
+                str(folder / "masked"),
+                "--train",
+                str(folder / "c.tsv"),
+                "--out",
+                str(tmp_path / "o.jsonl"),
+                *words,
+            ]
+        )
+    assert end.value.code == 2, capsys.readouterr().err
 
 
 def test_bytes_that_an_encoding_does_not_know_are_counted(folder, tmp_path, capsys):

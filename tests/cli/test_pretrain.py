@@ -76,7 +76,7 @@ def test_help_answers_without_torch(capsys):
     for family in pairs:
         one = run(capsys, "pretrain", family, "--help")[1]
         assert "my.txt" not in one
-        assert f"formers pretrain {family} --data pairs.csv --data.column de,en" in one
+        assert f"formers pretrain {family} --data pairs.csv --column de,en" in one
     for option in ("--data", "--config", "--recipe", "--resume", "--print-config", "--dry-run"):
         assert option in one
 

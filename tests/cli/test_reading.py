@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import formers
 from formers import Store
 from formers.cli.main import main
 from formers.interop.tokenizers import load_tokenizer
@@ -94,9 +95,78 @@ def test_settings_of_a_finished_store_are_compared(folder, capsys):
     assert (code, "other settings" in err) == (2, True)
 
 
-@pytest.mark.parametrize("words", [("prepare",), ("show",), ("tokenizer", "train"), ("tokenizer", "compare")])
-def test_help_names_them(words, capsys):
-    code, out, _ = run(capsys, *words, "--help")
+EVERY = (
+    "prepare", "show", "tokenizer train", "tokenizer compare", "pretrain bert", "finetune", "evaluate", "augment",
+    "classify", "score", "tag", "answer", "generate", "translate", "summarise", "fill", "embed", "neighbours",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_help_names_them(command, capsys):
+    code, out, _ = run(capsys, *command.split(), "--help")
     assert code == 0
-    assert all(option in out for option in ("--column", "--encoding", "--skip"))
+    assert all(option in out for option in ("--column", "--encoding", "--skip", "--delimiter", "--no-header"))
     assert "formers" in out
+
+
+SMALL = ("--model.embed", "8", "--model.filters", "4", "--epochs", "1", "--tune.baseline", "false")
+LABELLED = [(f"{word} 영화 {i}", label) for i in range(8) for word, label in (("좋은", "1"), ("지루한", "0"))]
+
+
+def test_a_file_of_korean_excel_is_learnt_from(tmp_path, capsys):
+    """A cp949 csv with semicolons and no header: refused with the remedy, learnt from with it, gone on with and judged
+    by; the options are remembered."""
+    path, run_folder = tmp_path / "old.csv", tmp_path / "run"
+    path.write_text("".join(f"{text};{label}\n" for text, label in LABELLED), encoding="cp949")
+    words = ("finetune", "textcnn", "--train", path, "--out", run_folder, *SMALL)
+    code, _, err = run(capsys, *words)
+    assert (code, "--encoding cp949" in err, err.count("\n")) == (2, True, 1)
+    how = ("--encoding", "cp949", "--no-header")
+    code, out, err = run(capsys, *words, *how)
+    assert code == 0, err
+    assert "text = column '0', label = column '1': 2 labels, 16 examples; a semicolon stands between columns" in err
+    asked = json.loads((run_folder / "run.json").read_text(encoding="utf-8"))["asked"]["data"]
+    assert (asked["encoding"], asked["header"]) == ("cp949", False)
+    code, _, err = run(capsys, "finetune", "--resume", "--out", run_folder)
+    assert code == 0, err
+    code, _, err = run(capsys, "finetune", "--resume", "--out", run_folder, "--encoding", "utf-16")
+    assert (code, "data.encoding cannot change" in err) == (2, True)
+    code, out, err = run(capsys, "evaluate", run_folder / "model", "--data", path, *how, "--as-json")
+    assert (code, json.loads(out)["examples"]) == (0, 16), err
+    code, out, err = run(capsys, "classify", run_folder / "model", "--file", path, *how, "--column", "0")
+    assert (code, out.count('"label"')) == (0, 16), err
+    code, out, err = run(capsys, *words[:4], "--out", tmp_path / "folds", *SMALL, *how, "--folds", "2")
+    assert code == 0, err
+    assert "runs:" in out
+
+
+def test_python_takes_the_same(tmp_path):
+    path = tmp_path / "old.csv"
+    path.write_text("".join(f"{text};{label}\n" for text, label in LABELLED), encoding="cp949")
+    how = {"encoding": "cp949", "delimiter": ";", "header": False}
+    small = {"model.embed": 8, "model.filters": 4, "tune.baseline": False}
+    made = formers.finetune("textcnn", path, epochs=1, out=tmp_path / "run", overrides=small, **how)
+    assert formers.evaluate(made.former, path, **how).examples == 16
+    tokenizer = made.former.tokenizer
+    store = formers.prepare(path, tokenizer, tmp_path / "store", column="0", **how)
+    assert len(store.starts) - 1 == 16
+
+
+def test_pretraining_takes_them(tmp_path, capsys):
+    (tmp_path / "old.csv").write_text("".join(f"{i};{text}\n" for i, text in enumerate(KOREAN)), encoding="cp949")
+    words = ("pretrain", "bert", "--data", tmp_path / "old.csv", "--print-config")
+    how = ("--encoding", "cp949", "--delimiter", "|", "--no-header", "--column", "1", "--skip")
+    code, out, _ = run(capsys, *words, *how)
+    said = "encoding: cp949 skip: true delimiter: '|' header: false"
+    assert (code, said in out, "column: '1'" in out) == (0, True, True)
+
+
+def test_a_pipe_in_another_encoding(monkeypatch, capsys):
+    import io
+    import sys
+
+    from formers.cli.reading import piped
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("안녕하세요 여러분".encode("cp949"))))
+    with pytest.raises(formers.Error, match="the standard input: this is not UTF-8: it seems to be cp949"):
+        piped("utf-8")

@@ -143,7 +143,7 @@ class TestText:
         assert expected[0] == ["가나", "한국어😀", "둘"]
 
     @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
-    @given(st.text(st.characters() | st.sampled_from("\n\r\0 \ufeff가"), max_size=60), st.integers(1, 9))
+    @given(st.text(st.characters(codec="utf-8") | st.sampled_from("\n\r\0 \ufeff가"), max_size=60), st.integers(1, 9))
     def test_equal_to_reading_all_at_once(self, tmp_path, monkeypatch, text, chunk):
         path = put(tmp_path / "a.txt", text or "x")
         monkeypatch.setattr(streams, "CHUNK", chunk)
@@ -427,3 +427,104 @@ def test_pairs_of_columns(tmp_path):
         list(read(rows, column="de,fr"))
     with pytest.raises(Error, match="no text in 'en'"):
         list(read([*rows, {"de": "drei", "en": 3}], column="de,en"))
+
+
+OTHER = {  # text in another encoding, and what it is called
+    "latin-1": ("Die Straße ist schön, und im März blühen Bäume.\n", "latin-1"),
+    "cp1252": ("Où est l’hôtel ? Le garçon a mangé une crêpe.\n", "cp1252"),
+    "cp949": ("이 영화는 정말 재미있었습니다. 또 보고 싶네요!\n", "cp949"),
+    "utf-16-le": ("이 영화는 정말 재미있었습니다. 또 보고 싶네요!\n", "utf-16-le"),
+    "utf-16-be": ("안녕하세요 여러분\n", "utf-16-be"),
+    "shift_jis": ("これは日本語の文章です。東京へ行きました。\n", "shift_jis"),
+    "gb18030": ("我们今天去学校学习中文，老师说这很好。\n", "gb18030"),
+}
+
+
+@pytest.mark.parametrize("before", ["", "plain words come first\n" * 30])
+@pytest.mark.parametrize("form", ["txt", "csv", "jsonl"])
+@pytest.mark.parametrize("encoding", OTHER)
+def test_another_encoding_is_named(encoding, form, before, tmp_path):
+    """One accented letter in a thousand is refused, and not left out: 'schön' must not become 'schn'."""
+    line, name = OTHER[encoding]
+    if form == "jsonl":
+        line, before = (json.dumps({"text": t.strip()}, ensure_ascii=False) + "\n" if t else "" for t in (line, before))
+    whole = before + ("text\n" if form == "csv" else "") + line.replace(",", "") if form == "csv" else before + line
+    path = put(tmp_path / f"a.{form}", whole.encode(encoding))
+    with pytest.raises(Error, match=f"not UTF-8: it seems to be {name}. .*say --encoding {name}") as error:
+        taken(path)
+    assert "a." + form in str(error.value)
+    documents, changes = taken(path, encoding=name, unit="line")
+    assert documents[-1] == (
+        json.loads(line)["text"] if form == "jsonl" else line.replace(",", "")[:-1] if form == "csv" else line[:-1]
+    )
+    assert changes.undecodable == 0
+
+
+def test_damage_is_counted_and_not_refused(tmp_path, monkeypatch):
+    path = put(tmp_path / "a.txt", ("한국어 글이다.\n" * 50).encode() + b"broken \xff\n" + b"plain\n" * 300)
+    documents, changes = taken(path, unit="line")
+    assert (len(documents), changes.undecodable) == (351, 1)
+    with monkeypatch.context() as small:  # the first part of a file is no measure
+        small.setattr(streams, "CHUNK", 500)
+        assert taken(put(tmp_path / "a.txt", b"one \xff\n" + b"plain words\n" * 5000), unit="line")[1].undecodable == 1
+    late = b"plain English words\n" * 20_000 + "schön groß über Straße\n".encode("latin-1") * 600
+    with pytest.raises(Error, match="it seems to be latin-1"):  # beyond the first chunk
+        taken(put(tmp_path / "b.txt", late), unit="line")
+
+
+@pytest.mark.parametrize(("text", "how", "want"), [
+    ("text;n\n좋다;1\n나쁘다;2\n", {}, ["좋다", "나쁘다"]),
+    ("text|n\n좋다|1\n", {}, ["좋다"]),
+    ("a,b;text\n1;좋다, 참\n", {"delimiter": ";"}, ["좋다, 참"]),
+    ("a,b;text\n1;좋다, 참\n", {"delimiter": "semicolon", "column": "1"}, ["좋다, 참"]),
+    ("좋다,1\n나쁘다,2\n", {"header": False}, ["좋다", "나쁘다"]),
+    ("좋다,정말\n나쁘다,너무\n", {"header": False, "column": "1"}, ["정말", "너무"]),
+    ("좋다,정말\n", {"header": False, "column": "0,1"}, ["좋다\t정말"]),
+])  # fmt: skip
+def test_delimiters_and_headers(text, how, want, tmp_path):
+    assert taken(put(tmp_path / "a.csv", text), **how)[0] == want
+    if "delimiter" in how:
+        assert taken(put(tmp_path / "a.txt", text), **how)[0] == want, "a text file too"
+
+
+def test_a_column_of_a_text_file(tmp_path):
+    put(tmp_path / "a.txt", "id\tsaid\n1\t좋다\n2\t나쁘다\n")
+    assert taken(tmp_path / "a.txt", column="said")[0] == ["좋다", "나쁘다"]
+    put(tmp_path / "b.txt", "가는 말이\n곱다\n")
+    with pytest.raises(Error, match=r"plain text and has no column 'said'. .*--delimiter"):
+        taken(tmp_path / "b.txt", column="said")
+    put(tmp_path / "c.jsonl", '{"said": "셋"}\n')
+    assert taken([tmp_path / "b.txt", tmp_path / "c.jsonl"], column="said")[0] == ["가는 말이", "곱다", "셋"]
+    for wrong in ("ab", "", '"'):
+        with pytest.raises(Error, match="cannot stand between columns"):
+            taken(tmp_path / "a.txt", delimiter=wrong)
+
+
+def test_what_is_too_large_is_refused(tmp_path, monkeypatch):
+    """A small file that unpacks to a huge one, a table that does not fit into memory: with small limits here."""
+    from formers.data import readers
+    from formers.tasks import records
+
+    monkeypatch.setattr(streams, "BOMB", (10_000, 100))
+    path = put(tmp_path / "a.txt.xz", "a\n" * 100_000)
+    with pytest.raises(Error, match=r"unpacks to more than .* over 100 times its size"):
+        taken(path, unit="line")
+    assert len(taken(put(tmp_path / "b.txt", "a\n" * 100_000), unit="line")[0]) == 100_000
+    monkeypatch.setattr(readers, "MOST", 1000)
+    with pytest.raises(Error, match="more than 1,000 bytes, unpacked"):
+        readers.rows(tmp_path / "b.txt")
+    monkeypatch.setattr(records, "MOST", 1000)
+    for name, text in (("c.csv", "text,label\n" + "a,1\n" * 500), ("c.json", "[" + "1," * 600 + "1]")):
+        with pytest.raises(Error, match="more than 1,000 bytes, unpacked"):
+            records.read_table(put(tmp_path / name, text))
+    monkeypatch.setattr(records, "MOST", 1 << 20)
+    monkeypatch.setattr(records, "ROWS", 100)
+    with pytest.raises(Error, match="more than 100 rows"):
+        records.read_table(tmp_path / "c.csv")
+
+
+def test_a_column_is_found_in_any_form_of_unicode(tmp_path):
+    """A header typed on one system and a name typed on another differ in their Hangul alone."""
+    file = tmp_path / "a.csv"
+    file.write_text(unicodedata.normalize("NFD", "문서,번호\n좋은 영화,1\n"), encoding="utf-8")
+    assert list(read(file, column="문서")) == ["좋은 영화"]

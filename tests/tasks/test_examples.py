@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.tasks.examples import read_examples
+from formers.tasks.examples import check_labels, read_examples
 
 FILES = {  # what each file of the data folder must be understood as: task, columns, examples, labels
     "classify/nsmc.test.tsv.xz": ("classify", {"text", "label"}, 49_997, 2),
@@ -220,11 +220,12 @@ def test_errors_name_what_is_there(tmp_path):
 
 
 def test_conll(tmp_path):
-    text = "-DOCSTART- -X- O\n\n# sent 1\nEU NNP B-ORG\nrejects VBZ O\n\n\n#\tO\n서울\tB-LOC\n"
-    (tmp_path / "a.conll").write_text(text, encoding="utf-8")
-    found = read_examples(tmp_path / "a.conll")
-    assert [r["words"] for r in found.rows] == [["EU", "rejects"], ["#", "서울"]]
-    assert found.labels == ("O", "B-LOC", "B-ORG")
+    text = "-DOCSTART- -X- O\n\n# sent 1\nEU NNP B-ORG\nrejects VBZ O\n\n\n# NN O\n서울 NNP B-LOC\n"
+    for name, mark in (("a.conll", " "), ("b.iob", "\t")):
+        (tmp_path / name).write_text(text.replace(" ", mark).replace(f"#{mark}sent", "# sent"), encoding="utf-8")
+        found = read_examples(tmp_path / name)
+        assert [r["words"] for r in found.rows] == [["EU", "rejects"], ["#", "서울"]]
+        assert found.labels == ("O", "B-LOC", "B-ORG")
     (tmp_path / "b.conll").write_text("EU B-ORG\nalone\n", encoding="utf-8")
     with pytest.raises(Error, match="line 2"):
         read_examples(tmp_path / "b.conll")
@@ -289,3 +290,61 @@ COLUMNS = st.sampled_from([
 def test_odd_tables_are_read_or_refused(rows, task, columns, labelled):
     with contextlib.suppress(Error):
         assert all(read_examples(rows, task, columns, labelled=labelled).rows)
+
+
+def test_klue_sts(tmp_path):
+    rows = [
+        {"guid": f"klue-sts-v1_{i:05}", "source": "airbnb-rtt", "sentence1": f"숙소가 좋아요 {i}",
+         "sentence2": "방이 좋아요",
+         "labels": {"label": 3.7, "real-label": 3.714, "binary-label": 1},
+         "annotations": {"agreement": "0:0:0:2:3:2:0", "annotators": ["07", "13"]}} for i in range(3)
+    ]  # fmt: skip
+    (tmp_path / "klue-sts.json").write_text(json.dumps(rows, ensure_ascii=False, indent=2), encoding="utf-8")
+    found = read_examples(tmp_path / "klue-sts.json")
+    assert (found.task, found.rows[0]["label"]) == ("regress", 3.714)
+    assert found.rows[0]["other"] == "방이 좋아요"
+    found = read_examples(tmp_path / "klue-sts.json", "classify", "label=labels.binary-label")
+    assert found.rows[0]["label"] == "1"
+    assert read_examples(rows, "regress", "label=labels.label").rows[0]["label"] == 3.7, "rows in memory too"
+
+
+def test_how_files_are_read(tmp_path):
+    want = [{"text": "좋다, 참", "other": None, "label": "1"}, {"text": "나쁘다", "other": None, "label": "0"}]
+    (tmp_path / "a.csv").write_text("리뷰;등급\n좋다, 참;1\n나쁘다;0\n", encoding="cp949")
+    with pytest.raises(Error, match=r"a\.csv: this is not UTF-8: it seems to be cp949"):
+        read_examples(tmp_path / "a.csv")
+    found = read_examples(tmp_path / "a.csv", encoding="cp949")
+    assert found.rows == want
+    assert "a semicolon stands between columns" in found.said
+    (tmp_path / "b.csv").write_text('"좋다, 참",1\n나쁘다,0\n', encoding="utf-8")
+    assert read_examples(tmp_path / "b.csv", header=False).rows == want
+    assert read_examples(tmp_path / "b.csv", "classify", "text=0,label=1", header=False).rows == want
+    (tmp_path / "c.txt").write_text("text\tlabel\n좋다, 참\t1\n나쁘다\t0\n", encoding="utf-8")
+    assert read_examples(tmp_path / "c.txt").rows == want, "by content"
+    (tmp_path / "d.txt").write_text("좋다, 참|1\n나쁘다|0\n", encoding="utf-8")
+    assert read_examples(tmp_path / "d.txt", delimiter="|", header=False).rows == want
+    (tmp_path / "e.csv").write_text("a,b,c\nx y,z w,1\n", encoding="utf-8")
+    assert read_examples(tmp_path / "e.csv", "classify", "label=2", column="0,1").rows[0]["other"] == "z w"
+    (tmp_path / "f.tsv").write_bytes(b"text\tlabel\n" + ("참 좋다\t1\n" * 40).encode() + b"bad \xff\t0\n")
+    assert "1 bytes or characters that are not UTF-8 removed" in read_examples(tmp_path / "f.tsv").said
+
+
+@pytest.mark.parametrize("limit", [0, -3])
+def test_odd_limits(limit):
+    with pytest.raises(Error, match=f"cannot take {limit} examples"):
+        read_examples([{"text": "a", "label": "b"}], limit=limit)
+
+
+def test_labels_that_are_none(monkeypatch):
+    rows = [{"text": f"a {i}", "label": f"l{i}"} for i in range(150)]
+    with pytest.raises(Error, match="150 different labels in 150 rows .'l0', 'l1', 'l10'"):
+        check_labels(read_examples(rows))
+    check_labels(read_examples([*rows, *rows]))
+    monkeypatch.setattr("formers.tasks.examples.LABELS", 10)
+    with pytest.raises(Error, match="at most 10 are learnt|At most 10 are learnt"):
+        check_labels(read_examples([*rows, *rows]))
+
+
+def test_no_usable_row_names_the_columns():
+    with pytest.raises(Error, match="the columns are 'text', 'label'"):
+        read_examples([{"text": "", "label": "1"}])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.tasks.entities import entities
+from formers.tasks.entities import entities, find_scheme
 from formers.tasks.metrics import judge
 from formers.tasks.overlap import common, parts_of, signatures
 
@@ -85,6 +85,65 @@ def test_entities_as_seqeval(rows):
         assert found["f1"] == pytest.approx(f1_score(truths, guesses))
         assert found["precision"] == pytest.approx(precision_score(truths, guesses))
         assert found["recall"] == pytest.approx(recall_score(truths, guesses))
+
+
+SCHEMES = {"IOB2": "BIIB", "IOBES": "BIES", "BILOU": "BILU"}  # first, inside, last and only word of an entity
+SPANS = st.lists(st.tuples(st.sampled_from(["PER", "LOC-2"]), st.integers(0, 3)), max_size=4)
+
+
+def tagged(spans, marks, size):
+    """The tags of entities of so many words in a row; of none, O."""
+    found = []
+    for kind, length in spans:
+        inside = [marks[3]] if length == 1 else [marks[0], *[marks[1]] * (length - 2), marks[2]]
+        found += ["O"] if not length else [f"{mark}-{kind}" for mark in inside]
+    return [*found, *["O"] * (size - len(found))]
+
+
+def turned(rows):
+    """Tags with the mark behind."""
+    return [[tag if tag == "O" else f"{tag[2:]}-{tag[0]}" for tag in row] for row in rows]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("scheme", SCHEMES)
+@given(rows=st.lists(st.tuples(SPANS, SPANS), min_size=1, max_size=3))
+@settings(max_examples=40)
+def test_schemes_as_seqeval(scheme, rows):
+    import seqeval.scheme
+    from seqeval.metrics import f1_score
+
+    truths, guesses = ([tagged(row[side], SCHEMES[scheme], 12) for row in rows] for side in (0, 1))
+    how = {"mode": "strict", "scheme": getattr(seqeval.scheme, scheme)}
+    assert judge("tag", truths, guesses)["f1"] == pytest.approx(f1_score(truths, guesses, **how))
+    found = judge("tag", turned(truths), turned(guesses))
+    assert found["f1"] == pytest.approx(f1_score(turned(truths), turned(guesses), **how, suffix=True))
+    naver = [[[t if t == "O" else f"{t[:-2]}_{t[-1]}" for t in row] for row in turned(s)] for s in (truths, guesses)]
+    assert judge("tag", *([["-" if t == "O" else t for t in row] for row in side] for side in naver)) == found
+
+
+@pytest.mark.filterwarnings("ignore")
+@given(st.lists(st.lists(st.tuples(*[st.sampled_from([*KINDS[:8], "O"])] * 2), min_size=1), min_size=1, max_size=4))
+def test_marks_behind_as_seqeval(rows):
+    from seqeval.metrics import f1_score
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    sides = [turned([[pair[side] for pair in row] for row in rows]) for side in (0, 1)]
+    for row in sides[0]:
+        assert entities(row, suffix=True) == get_entities(row, suffix=True)
+    if find_scheme([tag for side in sides for row in side for tag in row]) == "suffix":
+        assert judge("tag", *sides)["f1"] == pytest.approx(f1_score(*sides, suffix=True))
+
+
+def test_schemes_are_told_apart():
+    for tags, want in (
+        (["B-PER", "O"], "prefix"), (["B_PER", "-"], "prefix"), (["PER-B", "NUM-I", "O"], "suffix"),
+        (["PER_B", "-"], "suffix"), (["B", "I", "O"], "bare"), (["O"], "bare"), (["NNG", "JKS"], None),
+        (["I-PER", "O"], "prefix"), (["NN-I"], None),
+    ):  # fmt: skip
+        assert find_scheme(tags) == want, tags
+    assert judge("tag", [["PER-B", "PER-I", "O"]], [["PER-B", "PER-I", "O"]])["f1"] == 1.0
+    assert judge("tag", [["PER_B", "PER_I", "-"]], [["PER_B", "-", "-"]])["f1"] == 0.0
 
 
 def test_schemes_of_tags():

@@ -12,6 +12,7 @@ from ..verbs import fills
 from .common import Overwrite, Placement, check_output, load_model, place_model
 from .convert import noted, opened
 from .progress import progress
+from .reading import Reading
 
 
 def augment(
@@ -33,6 +34,7 @@ def augment(
     columns: str | None = None,
     overwrite: Overwrite = False,
     placement: Placement | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Make new labelled examples: words hidden and refilled by a masked model, or texts continued by a decoder.
 
@@ -83,7 +85,9 @@ def augment(
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
     check_output(out, overwrite)
-    found = read_examples(train, "classify", columns)
+    if not teach >= 0:
+        raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
+    found = read_examples(train, "classify", columns, **(reading or Reading()).options())
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     console.print(found.said, markup=False)
     words = read_columns(names)[0] if names else {}

@@ -11,6 +11,7 @@ from rich.console import Console
 from .common import Placement, load_model, to_json
 from .convert import noted
 from .progress import progress
+from .reading import Reading
 
 
 def evaluate(
@@ -23,10 +24,9 @@ def evaluate(
     memory: int | None = None,
     batch: int = 16,
     limit: int | None = None,
-    encoding: str = "utf-8",
-    skip: bool = False,
     as_json: Annotated[bool, Parameter(help="One line of JSON.")] = False,
     placement: Placement | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Measure a model on a file: perplexity, minimal pairs, choices, last words, or the measures of its task.
 
@@ -34,6 +34,7 @@ def evaluate(
     formers evaluate my-bert --data blimp.jsonl
     formers evaluate my-gpt2 --data copa.jsonl --kind choices
     formers evaluate runs/bert-classify-1/model --data nsmc.test.tsv
+    formers evaluate runs/bert-classify-1/model --data old.csv --encoding cp949 --delimiter ";"
 
     Parameters
     ----------
@@ -53,19 +54,14 @@ def evaluate(
         Texts at once.
     limit
         The first so many examples only.
-    encoding
-        How text files are encoded: utf-8, cp949, utf-16, …
-    skip
-        Count broken rows of tables and leave them out, instead of stopping.
     """
     from ..inspection.evaluate import evaluate as measure
-    from ..inspection.evaluate import speaks
 
     with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
         former = load_model(model, placement, tell)
-        how = {"batch": batch, "stride": stride, "memory": memory} if speaks(former) and kind != "task" else {}
+        how: dict[str, Any] = {"batch": batch, "stride": stride, "memory": memory}
         more: dict[str, Any] = {**how, "tell": tell}
-        found = measure(former, data, kind, columns=columns, skip=skip, encoding=encoding, limit=limit, **more)
+        found = measure(former, data, kind, columns=columns, limit=limit, **(reading or Reading()).options(), **more)
     console = Console(highlight=False, soft_wrap=True)
     if as_json:
         quoted = {"signatures": found.signatures} if found.signatures else {}

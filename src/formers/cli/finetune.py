@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
+from ..errors import Error
 from .pretrain import Rest, overrides
 from .progress import progress
+from .reading import Reading
 
 Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
 
@@ -35,6 +37,7 @@ def finetune(
     sweep: str | None = None,
     resume: bool = False,
     device: str | None = None,
+    reading: Reading | None = None,
 ) -> None:
     """Teach MODEL a task from examples, judge it by others, and write a report.
 
@@ -46,6 +49,8 @@ def finetune(
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10
     formers finetune transformer --task translate --train en-de.tsv --valid en-de.dev.tsv --columns text=en,target=de
     formers finetune runs/gpt2-1/model --task lm --train articles.txt --epochs 2
+    formers finetune textcnn --train old.csv --encoding cp949 --delimiter ";" --columns text=review,label=stars
+    formers finetune my-bert --task tag --train ner.txt --columns words=0,tags=3
     formers finetune bert-mini --train stsb.tsv --sweep "lr=1e-4,3e-4 epochs=3,5"
 
     Parameters
@@ -61,7 +66,7 @@ def finetune(
     test
         Examples that are looked at once, at the end.
     columns
-        Which column is what: text=document,label=class.
+        Which column is what, by name or number from 0: text=document,label=class.
     out
         The run's folder; runs/FAMILY-TASK-NUMBER by default.
     config
@@ -93,8 +98,11 @@ def finetune(
     """
     import os
 
+    if folds == 0:
+        raise Error("0 folds make no comparison", fix="take --folds 5, or leave it out")
     given = overrides(settings)
     short = {"epochs": epochs, "batch": batch, "lora": lora, "features": features}
+    given |= (reading or Reading()).given()
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
     first = os.environ.get("RANK", "0") == "0"
@@ -102,12 +110,12 @@ def finetune(
     say = lambda text: console.print(text, markup=False)  # noqa: E731
     told: dict[str, Any] = {"task": task, "columns": columns, "config": config, "device": device, "say": say}
     with progress(console, "finetune") as tell:
-        if folds or seeds or sweep:
+        if folds is not None or seeds is not None or sweep:
             from ..training.folds import compare
 
             more: dict[str, Any] = {
                 "folds": folds or 0,
-                "seeds": seeds or 1,
+                "seeds": 1 if seeds is None else seeds,
                 "sweep": sweep or "",
                 "overrides": given,
                 "tell": tell,

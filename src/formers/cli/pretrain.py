@@ -12,6 +12,7 @@ from rich.console import Console
 from ..errors import Error
 from ..registry import MEMBERS, Member
 from .progress import progress
+from .reading import Reading
 
 PAIRS = ("seq2seq", "gnmt", "transformer")  # these learn from a source and its target
 UNTRAINED = ("textcnn", "vectors")  # these are not pretrained: a task's, or a method of its own
@@ -79,8 +80,9 @@ def verb(member: Member) -> Callable[..., None]:
         device: str | None = None,
         deterministic: bool = False,
         tensorboard: bool = False,
+        reading: Reading | None = None,
     ) -> None:
-        given = overrides(settings)
+        given = {**(reading or Reading()).given(), **overrides(settings)}
         if deterministic:
             given["train.deterministic"] = True
         if data:
@@ -112,7 +114,7 @@ def example(name: str) -> str:
     return f"""It learns from pairs: source TAB target in each line, or two columns.
 
 formers pretrain {name} --data pairs.txt
-formers pretrain {name} --data pairs.csv --data.column de,en"""
+formers pretrain {name} --data pairs.csv --column de,en"""
 
 
 def overrides(words: Sequence[str]) -> dict[str, Any]:

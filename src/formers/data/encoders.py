@@ -35,6 +35,8 @@ class Options:
     encoding: str = "utf-8"
     skip: bool = False
     tests_column: str | None = None
+    delimiter: str | None = None
+    header: bool | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1:

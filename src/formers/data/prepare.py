@@ -54,6 +54,8 @@ def prepare(
     column: str | None = None,
     encoding: str = "utf-8",
     skip: bool = False,
+    delimiter: str | None = None,
+    header: bool | None = None,
     workers: int = 0,
     splitter: str | None = "rules",
     units: str | None = None,
@@ -70,10 +72,10 @@ def prepare(
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
-    takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`
-    and `skip` are those of `read`. `held_out` is the share of documents that become the part "held". `units` is kiwi,
-    learn or a file of phrases. `tests` (files, or {name: texts}) are looked for in the text: what is found is counted,
-    and left out with `drop_tests`.
+    takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`,
+    `skip`, `delimiter` and `header` are those of `read`. `held_out` is the share of documents that become the part
+    "held". `units` is kiwi, learn or a file of phrases. `tests` (files, or {name: texts}) are looked for in the text:
+    what is found is counted, and left out with `drop_tests`.
     """
     rank, ranks = place(rank, ranks)
     if not 0 <= workers <= WORKERS:
@@ -81,12 +83,14 @@ def prepare(
         raise Error(f"there cannot be {workers:,} workers", fix=fix)
     where = Path(out)
     options = Options(
-        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column
-    )
+        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
+        delimiter, header,
+    )  # fmt: skip
     if units not in (None, "kiwi", "learn"):
         read_phrases(Path(units))  # what is wrong with it is said before anything is begun
     tell = tell or (lambda *_: None)
-    entry = opened(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip)
+    entry = opened(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip, delimiter=delimiter,
+                   header=header)  # fmt: skip
     with ExitStack() as stack:
         try:
             where.mkdir(parents=True, exist_ok=True)
@@ -102,7 +106,8 @@ def prepare(
         if not begin(where, tokenizer, options, entry, tests):
             prove([path for group in range(len(entry.groups)) for path in entry.files(group)], made_of(where), tell)
             return Store.open(where, tokenizer=tokenizer)
-        watch = None if tests is None else watch_over(tests, column=tests_column, encoding=encoding, skip=skip)
+        watch = None if tests is None else watch_over(tests, column=tests_column, encoding=encoding, skip=skip,
+                                                          delimiter=delimiter, header=header)  # fmt: skip
         if units == "learn" and not (where / "phrases.txt").exists():
             if ranks > 1 or not entry.again:
                 raise Error(

@@ -14,13 +14,14 @@ from typing import Any, Literal
 from ..errors import Error
 from ..text.normalise import Changes, compose, scrub
 from . import tables
-from .streams import PACKED, chunks, decoded, lines, slices
+from .streams import PACKED, chunks, decoded, limited, lines, slices
 
 LANGUAGES = ("en", "ko")
 TEXT = (".txt", ".text", ".md")
 FORMS = (*TEXT, *tables.FORMS)
 UNITS = ("auto", "line", "block", "file")
 LONGEST = 1_000_000  # characters of a document
+MOST = 1 << 31  # bytes, unpacked, of a text that is read as a whole
 AVERAGE = 500  # lines between two blank ones: with more, a blank line is an accident
 
 
@@ -92,14 +93,17 @@ def read(
     longest: int = LONGEST,
     skip: bool = False,
     encoding: str = "utf-8",
+    delimiter: str | None = None,
+    header: bool | None = None,
     blank: bool = False,
 ) -> Iterator[str]:
     """The documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
 
     In text files a document is a line, a block between blank lines, or the file; "auto" takes blocks where blank lines
-    stand between them. In tables it is a row's `column`. Longer ones than `longest` characters are cut. `changes`
-    counts; a broken row is an error, or, with `skip`, counted and left out. A row of a table without text is left out,
-    or, with `blank`, an empty text.
+    stand between them. In tables it is a row's `column`, by its name or its number from 0; `delimiter` stands between
+    the columns of csv files and their kind, and `header=False` says that the first row names none. Documents longer
+    than `longest` characters are cut. `changes` counts; a broken row is an error, or, with `skip`, counted and left
+    out. A row of a table without text is left out, or, with `blank`, an empty text.
     """
     if unit not in UNITS:
         raise Error(f"there is no unit {unit!r}", fix="choose " + ", ".join(UNITS))
@@ -107,8 +111,9 @@ def read(
         raise Error(f"a document has at least one character, longest is {longest}", fix=f"take {LONGEST}")
     changes = Changes() if changes is None else changes
     if by_path(source):
-        wants = tables.Wants(column, changes, skip, encoding)
+        wants = tables.Wants(column, changes, skip, encoding, delimiter, header)
         files = find(source)
+        check_columns(files, wants)
         return itertools.chain.from_iterable(of_file(path, unit, longest, wants, blank) for path in files)
     return finished(tables.of_python(source, column, changes, skip), longest, changes, blank)
 
@@ -119,25 +124,40 @@ def by_path(source: Any) -> bool:
     return many or isinstance(source, str | os.PathLike)
 
 
+def check_columns(files: Iterable[Path], wants: tables.Wants) -> None:
+    """Refuse a column of files that are all plain text and have none."""
+    if wants.column is not None and not any(has_columns(path, wants) for path in files):
+        fix = "leave --column out, or say what stands between columns: --delimiter ';'"
+        raise Error(f"this is plain text and has no column {wants.column!r}", where=next(iter(files)), fix=fix)
+
+
+def has_columns(path: Path, wants: tables.Wants) -> bool:
+    """Whether a file is read as a table: by its name, or because a delimiter or a column of a text file is named."""
+    if form(path) not in TEXT or wants.delimiter is not None:
+        return True
+    return wants.column is not None and tables.is_tabbed(path, wants.encoding)
+
+
 def of_file(path: Path, unit: str, longest: int, wants: tables.Wants, blank: bool) -> Iterator[str]:
     """The documents of one file."""
     changes = wants.changes
-    if form(path) not in TEXT:
+    if has_columns(path, wants):
         yield from finished(tables.of_file(path, str(form(path)), wants), longest, changes, blank)
         return
     pieces = decoded(chunks(path), changes, wants.encoding, path)
     yield from of_text(pieces, unit, longest, changes)
 
 
-def rows(path: Path, encoding: str = "utf-8") -> list[str]:
-    """The lines of a text file, as many as it has: a blank one is an empty string."""
-    found = text(path, encoding).removesuffix("\n").split("\n")
-    return ["" if line.isspace() else compose(line, Changes()) for line in found]
+def rows(path: Path, encoding: str = "utf-8", changes: Changes | None = None) -> list[str]:
+    """The lines of a text file, as many as it has: a blank one is an empty string. `changes` counts."""
+    changes = changes or Changes()
+    found = text(path, encoding, changes).removesuffix("\n").split("\n")
+    return ["" if line.isspace() else compose(line, changes) for line in found]
 
 
-def text(path: Path, encoding: str = "utf-8") -> str:
-    """A text file as it is."""
-    return "".join(decoded(chunks(path), Changes(), encoding, path))
+def text(path: Path, encoding: str = "utf-8", changes: Changes | None = None) -> str:
+    """A text file as it is; `changes` counts what was left out."""
+    return "".join(decoded(limited(chunks(path), MOST, path), changes or Changes(), encoding, path))
 
 
 def of_text(pieces: Iterator[str], unit: str, longest: int, changes: Changes) -> Iterator[str]:

@@ -16,6 +16,8 @@ from ..errors import Error
 from ..text.normalise import Changes, compose, normalise, scrub
 
 CHUNK = 1 << 18  # bytes read at once
+HEAD = 1 << 16  # bytes that are looked at to tell what a file is
+BOMB = (1 << 26, 300)  # a packed file that gives more bytes than this, and so many times its size, is refused
 FEED = 1 << 8
 PACKED = (".gz", ".xz", ".zst")
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError)
@@ -48,8 +50,12 @@ def chunks(path: Path) -> Iterator[bytes]:
     done = 0
     try:
         with path.open("rb") as raw:
+            most = max(BOMB[0], BOMB[1] * path.stat().st_size)
             for chunk in unpacked(raw, path.suffix.lower()):
                 done += len(chunk)
+                if done > most:
+                    what = f"unpacks to more than {done - len(chunk):,} bytes, over {BOMB[1]:,} times its size"
+                    raise Error(what, where=path, fix="this is no text; if it is, unpack it first")
                 yield chunk
     except DAMAGED as e:
         raise Error(
@@ -59,6 +65,16 @@ def chunks(path: Path) -> Iterator[bytes]:
         ) from e
     except OSError as e:
         raise Error(f"cannot be read ({e.strerror or e})", where=path, fix="look at its permissions") from e
+
+
+def limited(parts: Iterable[bytes], most: int, where: object) -> Iterator[bytes]:
+    """Bytes, up to `most` of them; more are an error, for what is kept in memory as a whole."""
+    done = 0
+    for part in parts:
+        if (done := done + len(part)) > most:
+            what = f"has more than {most:,} bytes, unpacked, and all of it would be kept in memory"
+            raise Error(what, where=where, fix="give a part of it, or make a store of it: formers prepare")
+        yield part
 
 
 def unpacked(raw: IO[bytes], suffix: str) -> Iterator[bytes]:
@@ -101,22 +117,111 @@ def need(module: str, what: str) -> Any:
 
 
 def decoded(parts: Iterable[bytes], changes: Changes, encoding: str = "utf-8", where: object = None) -> Iterator[str]:
-    """Clean text with \\n as its only line end, in pieces; bytes that are no text are counted and left out."""
-    decoder = decoder_of(encoding)
-    ends, first = io.IncrementalNewlineDecoder(None, translate=True), True
+    """Clean text with \\n as its only line end, in pieces. Bytes that are no text are left out and counted; where they
+    are too many for damage, the text has another encoding, and that is an error which names the likely one."""
+    decoder, ends = decoder_of(encoding), io.IncrementalNewlineDecoder(None, translate=True)
+    before, size, longer, head = changes.undecodable, 0, 0, b""
+    waiting: list[str] = []  # pieces of the first HEAD bytes, which are judged together
     for part in parts:
-        if first and encoding == "utf-8":
-            check(part, where)
-        first = False
-        yield from tidy(unicode(decoder, part, encoding, where), ends, changes)
-    yield from tidy(unicode(decoder, b"", encoding, where, last=True), ends, changes, last=True)
+        if not size and encoding == "utf-8":
+            check_kind(part, where)
+        text = unicode(decoder, part, encoding, where)
+        size, longer = size + len(part), longer + len(part) - len(text)
+        waiting += tidy(text, ends, changes)
+        if size < HEAD:
+            head += part
+            continue
+        if (bad := changes.undecodable - before) and is_other_encoding(encoding, bad, size, longer):
+            raise other_encoding(head + part, encoding, where)
+        yield from waiting
+        waiting, head = [], b""
+    waiting += tidy(unicode(decoder, b"", encoding, where, last=True), ends, changes, last=True)
+    if head and (bad := changes.undecodable - before) and is_other_encoding(encoding, bad, size, longer):
+        raise other_encoding(head, encoding, where)
+    yield from waiting
+
+
+def is_other_encoding(encoding: str, bad: int, size: int, longer: int) -> bool:
+    """Whether `bad` undecodable bytes among `size` are too many to be damage. `longer` is how many more bytes than
+    characters there are: a text in UTF-8 with damage has more characters of several bytes than broken ones, a text in
+    Latin-1 or cp949 has hardly any."""
+    if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+        return bad > 16 and bad * 20 > size
+    return (bad * 1000 > size and bad * 8 > longer) or (bad > 16 and bad * 50 > size)
+
+
+def other_encoding(data: bytes, encoding: str, where: object) -> Error:
+    """The error for text that is not in the encoding it was read in; it names the likely one."""
+    seems = likely_encoding(data)
+    what = "this is not UTF-8" if encoding == "utf-8" else f"this is not {encoding}"
+    if seems is None:
+        return Error(f"{what}: it seems to be some other encoding, or no text", where=where, fix="turn it into UTF-8")
+    if seems == "utf-8":
+        return Error(f"{what}: it seems to be utf-8", where=where, fix="leave the encoding out")
+    fix = f"turn it into UTF-8, or say --encoding {seems}, or encoding={seems!r}"
+    return Error(f"{what}: it seems to be {seems}", where=where, fix=fix)
+
+
+def likely_encoding(data: bytes) -> str | None:
+    """The encoding that a text seems to have, judged by the letters that it gives in each; None if in none of them it
+    looks like writing."""
+    if mark := next((name for mark, name in MARKS.items() if data.startswith(mark)), None):
+        return mark
+    odd = re.search(rb"[^\x01-\x7f]", data)  # what comes before is the same in all of them
+    start = max(0, (odd.start() if odd else 0) - 64) // 2 * 2
+    head = data[start : start + HEAD]
+    scores: dict[str, float] = {}
+    for name in CANDIDATES:
+        text = codecs.getincrementaldecoder(name)("replace").decode(head[: len(head) // 2 * 2])
+        # Text in UTF-16 has a zero byte in each space and line end; without any, any pairs of bytes will look like it.
+        share = 0.6 if name.startswith("utf-16") and head.count(0) * 100 < len(head) else 1.0
+        scores[name] = share * plausibility(text, name)
+    best = max(scores, key=scores.__getitem__)
+    if scores[best] < 0.75:
+        return None
+    return "latin-1" if best == "cp1252" and not re.search(rb"[\x80-\x9f]", head) else best
+
+
+# What text may be that is not UTF-8; of two that look alike, the first one is taken.
+CANDIDATES = ("utf-8", "utf-16-le", "utf-16-be", "cp949", "cp1252", "shift_jis", "gb18030", "euc_jp")
+HANGUL, KANA = re.compile("[가-힣ㄱ-ㅣ]"), re.compile("[ぁ-ゖァ-ヺー]")
+IDEOGRAPH, WIDE = re.compile("[一-鿿]"), re.compile("[、-〕·…―‘’“”「」！-～]")
+ACCENTED = re.compile("[A-Za-z][À-ÖØ-öø-ÿŒœŠšŽžŸ]|[À-ÖØ-öø-ÿŒœŠšŽžŸ][a-z]|[€£§°±²³«»·¿¡–—‘’“”„…©®ªº]")
+KOREAN = 0.3  # what an ideograph is worth in cp949, where it is rare; elsewhere 0.8
+
+
+def plausibility(text: str, encoding: str) -> float:
+    """How much of a decoded text is writing of the encoding's own languages, from 0 to 1: of the characters beyond
+    ASCII the share that are its letters. UTF-16 is judged by all characters, as any bytes make some."""
+    if encoding.startswith("utf-16"):
+        ascii_, beyond = re.findall(r"[\t\n\r -~]", text), re.findall(r"[^\t\n\r -~]", text)
+    else:
+        ascii_, beyond = [], re.findall(r"[^\0-\x7f]", text)
+    own = "".join(beyond)
+    if not own and not ascii_:
+        return 0.0
+    good = float(len(ascii_))
+    if encoding == "cp1252":  # runs of such letters are pieces of another encoding
+        good += min(len(own), len(ACCENTED.findall(text))) - 0.25 * len(re.findall("[\x80-\uffff]{3,}", text))
+    else:
+        good += len(HANGUL.findall(own)) if encoding in ("cp949", "utf-16-le", "utf-16-be", "utf-8") else 0
+        good += len(KANA.findall(own)) if encoding != "cp949" and encoding != "gb18030" else 0
+        good += (KOREAN if encoding == "cp949" else 0.8) * len(IDEOGRAPH.findall(own)) + 0.8 * len(WIDE.findall(own))
+        if encoding == "utf-8" or encoding.startswith("utf-16"):
+            good += len(re.findall("[À-ʯͰ-῿]", own))
+    return max(0.0, good - 4 * own.count("\ufffd")) / (len(ascii_) + len(own))
 
 
 def decoder_of(encoding: str) -> codecs.IncrementalDecoder:
     """What turns bytes into text; one that is none becomes half a character (U+DC80 and on), whatever the encoding."""
+    return codecs.getincrementaldecoder(decodable(encoding))("surrogateescape" if encoding == "utf-8" else HALVES)
+
+
+def decodable(encoding: str) -> str:
+    """The name of an encoding of text, or an error where there is none of this name."""
     try:
-        if codecs.lookup(encoding)._is_text_encoding:  # hex, zip and rot13 are codecs too
-            return codecs.getincrementaldecoder(encoding)("surrogateescape" if encoding == "utf-8" else HALVES)
+        if codecs.lookup(encoding)._is_text_encoding and codecs.getincrementaldecoder(encoding):  # hex and zip are none
+            return encoding
     except (LookupError, ValueError):
         pass
     fix = "known are utf-8, cp949, euc-kr, utf-16, latin-1 and many more"
@@ -139,26 +244,18 @@ def tidy(text: str, ends: io.IncrementalNewlineDecoder, changes: Changes, last: 
         yield scrub(text, changes)
 
 
-def check(head: bytes, where: object) -> None:
-    """Refuse a file that is no UTF-8 text at all, and say what it seems to be."""
-    head = head[: 1 << 16]
+def check_kind(head: bytes, where: object) -> None:
+    """Refuse a file that is packed, a PDF and the like, or plainly UTF-16 or UTF-32, and say what it seems to be."""
+    head = head[:HEAD]
     for magic, what in MAGIC.items():
         if head.startswith(magic):
             raise Error(
                 f"this is {what}, not what its name says", where=where, fix="give it the right name, or unpack it"
             )
-    seems = next((name for mark, name in MARKS.items() if head.startswith(mark)), None)
-    if seems is None and len(head) >= 8 and max(head[::2].count(0), head[1::2].count(0)) * 5 > len(head):
-        seems = "utf-16"  # two in five of the even or of the odd bytes are zero
-    if seems is None:
-        text = head.decode("utf-8", "surrogateescape")
-        bad = len(re.findall("[\udc80-\udcff]", text))
-        if bad < 64 or bad * 10 < len(head):
-            return
-        korean = codecs.getincrementaldecoder("cp949")("replace").decode(head)
-        seems = "cp949" if korean.count("\ufffd") * 100 < len(korean) else "some other encoding, or no text"
-    fix = "turn it into UTF-8" + ("" if " " in seems else f", or say --encoding {seems}, or encoding={seems!r}")
-    raise Error(f"this is not UTF-8: it seems to be {seems}", where=where, fix=fix)
+    marked = any(head.startswith(mark) for mark in MARKS)
+    # Two in five of the even or of the odd bytes are zero: letters of two bytes, of which one is empty.
+    if marked or (len(head) >= 8 and max(head[::2].count(0), head[1::2].count(0)) * 5 > len(head)):
+        raise other_encoding(head, "utf-8", where)
 
 
 def lines(pieces: Iterable[str], longest: int, changes: Changes) -> Iterator[tuple[str, bool]]:
@@ -172,9 +269,14 @@ def lines(pieces: Iterable[str], longest: int, changes: Changes) -> Iterator[tup
 
 def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
     """Lines, or parts of long ones, each with whether its line ends there."""
-    rest = ""
+    held: list[str] = []  # the beginning of a line that has not ended
+    size = 0
     for piece in pieces:
-        *whole, rest = (rest + piece).split("\n")
+        if "\n" not in piece and size + len(piece) <= longest:
+            held.append(piece)
+            size += len(piece)
+            continue
+        *whole, rest = "".join((*held, piece)).split("\n")
         for line in whole:
             if len(line) > longest:
                 *long, line = slices(line, longest)
@@ -182,7 +284,8 @@ def parts(pieces: Iterable[str], longest: int) -> Iterator[tuple[str, bool]]:
             yield line, True
         *long, rest = slices(rest, longest)
         yield from ((part, False) for part in long)
-    if rest:
+        held, size = [rest], len(rest)
+    if rest := "".join(held):
         yield rest, True
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import json
 import tempfile
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from typing import Any
 
 from ..errors import Error
 from ..text.normalise import Changes
-from .streams import PACKED, chunks, decoded, need, parts
+from .streams import HEAD, PACKED, check_kind, chunks, decodable, decoded, limited, need, parts
 
 NAMES = ("text", "document", "content", "sentence", "body", "article", "review", "comment", "paragraph", "본문", "내용")
 JSON = (".jsonl", ".ndjson", ".json")
@@ -24,6 +26,7 @@ FORMS = (*JSON, *SEPARATED, *PARQUET)
 RECORD = 1 << 25  # characters of a row; the text inside may be as long
 SAMPLE = 20  # rows that are looked at to find the column
 WHICH = "say --column NAME, or column='NAME'"
+MARKS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}  # names of delimiters
 NUMBER = frozenset("0123456789+-.,eE%/: ")
 
 
@@ -35,6 +38,20 @@ class Wants:
     changes: Changes
     skip: bool = False
     encoding: str = "utf-8"
+    delimiter: str | None = None  # between columns; None: as the file's name and its first line say
+    header: bool | None = None  # whether the first row names the columns; None: it does, unless the content says no
+    most: int | None = None  # bytes, unpacked, that a file may have
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None:
+            object.__setattr__(self, "delimiter", MARKS.get(self.delimiter.lower(), self.delimiter))
+            if len(str(self.delimiter)) != 1 or self.delimiter in ('"', "\n", "\r"):
+                fix = "give one character, or tab, comma, semicolon, pipe, space"
+                raise Error(f"{self.delimiter!r} cannot stand between columns", fix=fix)
+
+    def chunks(self, path: Path) -> Iterator[bytes]:
+        """The bytes of a file, up to as many as it may have; more are an error."""
+        return chunks(path) if self.most is None else limited(chunks(path), self.most, path)
 
     def broken(self, what: str, where: str) -> None:
         """A row that cannot be read: an error, or counted."""
@@ -50,15 +67,18 @@ def of_file(path: Path, form: str, wants: Wants) -> Iterator[str]:
     elif form in JSON:
         yield from texts(json_lines(path, wants), wants.column, wants.changes, path, wants)
     else:
-        yield from of_separated(path, SEPARATED[form], wants)
+        yield from of_separated(path, form, wants)
 
 
 def pick(rows: Sequence[Mapping[str, Any]], column: str | None, changes: Changes, where: object) -> str:
     """The column that holds the text, by its name or as the only one with words in it."""
     names = list(dict.fromkeys(name for row in rows for name in row if name is not None))
     if column is not None:
-        if column in names or ("," in column and set(column.split(",")) <= set(names)):
-            return column  # one, or several by commas: a pair
+        if column in names:
+            return column
+        named = [by_number(one, names) for one in column.split(",")]  # one, or several by commas: a pair
+        if None not in named:
+            return ",".join(map(str, named))
         raise Error(f"there is no column {column!r}; there are {listed(names)}", where=where, fix="choose one of these")
     wordy = [n for n in names if any(isinstance(row.get(n), str) and not NUMBER.issuperset(row[n]) for row in rows)]
     found = next((n for known in NAMES for n in names if str(n).lower() == known), None)
@@ -67,6 +87,17 @@ def pick(rows: Sequence[Mapping[str, Any]], column: str | None, changes: Changes
         raise Error(f"which column is the text? There are {listed(names)}", where=where, fix=WHICH)
     changes.note(f"the column {found!r} is the text")
     return found
+
+
+def by_number(column: str, names: Sequence[str]) -> str | None:
+    """The column that is meant: by its name, in any form of Unicode, else by its number, which counts from 0; None if
+    there is no such."""
+    if column in names:
+        return column
+    alike = {unicodedata.normalize("NFC", name): name for name in names}
+    if (name := alike.get(unicodedata.normalize("NFC", column))) is not None:
+        return name
+    return names[int(column)] if column.isdecimal() and column.isascii() and int(column) < len(names) else None
 
 
 def names_in(chosen: str, names: Iterable[Any]) -> list[str]:
@@ -112,7 +143,7 @@ def texts(rows: Iterator[Any], column: str | None, changes: Changes, where: obje
 def whole_lines(path: Path, wants: Wants) -> Iterator[tuple[int, str]]:
     """Numbered lines; one that is too long for a row is broken, and is passed over without holding it."""
     number, passing = 1, False
-    for text, ended in parts(decoded(chunks(path), wants.changes, wants.encoding, path), RECORD):
+    for text, ended in parts(decoded(wants.chunks(path), wants.changes, wants.encoding, path), RECORD):
         wants.changes.lines += ended
         if not ended and not passing:
             wants.broken(f"a row has more than {RECORD:,} characters", f"{path}, line {number}")
@@ -140,10 +171,9 @@ def json_lines(path: Path, wants: Wants) -> Iterator[tuple[int, Any]]:
             wants.broken(f"a line is a record or a string, not {type(value).__name__}", f"{path}, line {number}")
 
 
-def of_separated(path: Path, mark: str, wants: Wants) -> Iterator[str]:
-    """The texts of a csv or tsv file; its first row names the columns."""
-    rows = csv_rows(path, wants) if mark == "," else tsv_rows(path, wants)
-    _, names = next(rows, (0, []))
+def of_separated(path: Path, form: str, wants: Wants) -> Iterator[str]:
+    """The texts of a csv or tsv file."""
+    names, rows = open_separated(path, form, wants)
     first = list(itertools.islice(rows, SAMPLE))
     records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
     at = [names.index(name) for name in names_in(pick(records, wants.column, wants.changes, path), names)]
@@ -154,11 +184,61 @@ def of_separated(path: Path, mark: str, wants: Wants) -> Iterator[str]:
             wants.broken(f"a row has {len(row)} fields, the first one {len(names)}", f"{path}, line {number}")
 
 
-def csv_rows(path: Path, wants: Wants) -> Iterator[tuple[int, list[str]]]:
+def open_separated(
+    path: Path, form: str, wants: Wants, named: Sequence[str] | None = None
+) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+    """The columns and the numbered rows of a csv or tsv file. The first row names the columns, unless they are `named`
+    or there is no header: then they are numbered from 0."""
+    mark = delimiter_of(path, form, wants)
+    rows = tsv_rows(path, wants) if mark == "\t" else csv_rows(path, wants, mark)
+    if named:
+        return list(named), rows
+    _, first = start = next(rows, (0, []))
+    if wants.header is False:
+        return [str(i) for i in range(len(first))], itertools.chain([start], rows)
+    return first, rows
+
+
+def delimiter_of(path: Path, form: str, wants: Wants) -> str:
+    """What stands between the columns of a file: as told, as its name says, or, where a csv file has no comma in its
+    first line, the mark that is there."""
+    if wants.delimiter is not None:
+        return wants.delimiter
+    usual = SEPARATED.get(form, "\t")
+    first = next((line for line in head_lines(path, wants.encoding) if line.strip()), "")
+    found = max("\t;|", key=first.count)
+    if usual != "," or "," in first or found not in first:
+        return usual
+    names = {mark: name for name, mark in MARKS.items() if name.isalpha()}
+    wants.changes.note(f"a {names[found]} stands between columns")
+    return found
+
+
+def head_lines(path: Path, encoding: str) -> list[str]:
+    """The first whole lines of a file, some 64 kB of it, to look at before it is read."""
+    data = b""
+    for chunk in chunks(path):
+        data += chunk
+        if len(data) > HEAD:
+            break
+    if encoding == "utf-8":
+        check_kind(data, path)
+    decoder = codecs.getincrementaldecoder(decodable(encoding))("ignore")
+    found = decoder.decode(data[:HEAD]).removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return found[:-1] if len(data) > HEAD else found
+
+
+def is_tabbed(path: Path, encoding: str) -> bool:
+    """Whether the first lines of a text file have columns: as many tabs in each, and at least one."""
+    counts = {line.count("\t") for line in head_lines(path, encoding)[:SAMPLE] if line.strip()}
+    return len(counts) == 1 and counts != {0}
+
+
+def csv_rows(path: Path, wants: Wants, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
     """Rows of a csv file, whose fields may have several lines."""
     csv.field_size_limit(max(csv.field_size_limit(), RECORD))
     source = (text + "\n" for _, text in whole_lines(path, wants))
-    reader = csv.reader(source)
+    reader = csv.reader(source, delimiter=delimiter)
     while True:
         number = reader.line_num + 1
         try:

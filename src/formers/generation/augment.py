@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, positive
 from ..data.draws import bits
 from ..data.resumed import Resumed
 from ..errors import Error
@@ -62,6 +62,7 @@ class How:
             raise Error(f"examples are not made by {self.way!r}", fix="choose fill or continue")
         if self.times < 1 or self.top < 1 or self.tokens < 1:
             raise Error("times, top and tokens are at least 1", fix="leave them out")
+        positive(self, "seed", least=0)
         if not 0 < self.rate <= 1 or not 0 <= self.sure <= 1 or self.temperature <= 0:
             raise Error("rate and sure are shares, and temperature is above 0", fix="leave them out")
 
@@ -82,6 +83,11 @@ def augment(
     *,
     columns: Any = None,
     keep: Any = "linear",
+    column: str | None = None,
+    encoding: str = "utf-8",
+    skip: bool = False,
+    delimiter: str | None = None,
+    header: bool | None = None,
     tell: Tell | None = None,
     overwrite: bool = False,
     **how: Any,
@@ -89,12 +95,15 @@ def augment(
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `keep` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned Former, or
-    None. With `out`, a jsonl file, a run that was stopped goes on, and a file of that
-    name is replaced with `overwrite` only. The rest is `How`: way ("fill", "continue"), times,
-    rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
+    None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl file, a run
+    that was stopped goes on, and a file of that name is replaced with `overwrite` only. The rest is `How`: way ("fill",
+    "continue"), times, rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
     """
     check_verb(former, "augment")
-    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
+    reading: dict[str, Any] = {
+        "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
+    }  # fmt: skip
+    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)
     plan = plan_of(former, how)
     same = judge_of(keep, found.rows, plan.sure)
     plans = {name: value for name, value in vars(plan).items() if name != "sure"}  # whatever judges them, they are made

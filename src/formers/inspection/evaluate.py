@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, positive
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.ask import score as number
+from ..tasks.columns import resolved
 from ..tasks.examples import read_columns, read_examples
 from ..tasks.records import Table, read_table
 from ..text.normalise import normalise
@@ -55,18 +57,25 @@ def speaks(former: Former) -> bool:
 
 
 def evaluate(
-    former: Former, data: Any, kind: str | None = None, *, columns: Any = None, skip: bool = False,
-    encoding: str = "utf-8", limit: int | None = None, **how: Any,
+    former: Former, data: Any, kind: str | None = None, *, columns: Any = None, limit: int | None = None,
+    column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
+    header: bool | None = None, **how: Any,
 ) -> Worth:  # fmt: skip
     """Measure a model on a file, rows or a dataset.
 
     A language model by its perplexity on texts (of an encoder-decoder: of targets), by `pairs` of a good and a bad
     sentence (which is likelier), by `choices` (which is the likeliest behind a text), or by `cloze`: the last word of
     each text. A fine-tuned model by the measures of its task. The kind is found by the columns and the model if it is
-    not named. `how` goes to likelihood: batch, stride, memory, tell.
+    not named. `column`, `encoding`, `skip`, `delimiter` and `header` say how files are read. `how` goes to likelihood:
+    batch, stride, memory, tell.
     """
     check_verb(former, "evaluate")
-    reading: dict[str, Any] = {"skip": skip, "encoding": encoding}
+    reading: dict[str, Any] = {
+        "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
+    }  # fmt: skip
+    asked = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory": None} | how)
+    positive(asked, "limit", "batch", "stride")
+    positive(asked, "memory", least=0)
     if kind is not None and kind not in KINDS:
         raise Error(f"there is no measure {kind!r}", fix="choose " + ", ".join(KINDS))
     kind = kind or kind_of(former, data, columns, reading)
@@ -101,8 +110,9 @@ def kind_of(former: Former, data: Any, columns: Any, reading: dict[str, Any]) ->
 
 def sided(data: Any, columns: Any, reading: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
     """A table, and which of its columns are the good and the bad sentence, if there are such."""
-    given, header = read_columns(columns)
-    table = read_table(data, header, **reading)
+    given, names = read_columns(columns)
+    table = read_table(data, names, **reading)
+    given = {side: resolved(column, table.names) for side, column in given.items()}
     return table, {"good": first(table, GOOD), "bad": first(table, BAD), **given}
 
 
@@ -222,10 +232,12 @@ def by_task(
     name = former.task["name"] if former.task else None
     found = read_examples(data, name, columns, limit=limit, **reading)
     task = task_of(former, found.task)
-    coded = encode(task, found.rows, Reader.of(former, task), former.labels)
+    reader = Reader.of(former, task)
+    coded = encode(task, found.rows, reader, former.labels)
+    said = "; ".join(filter(None, (found.said, reader.unknown(coded))))
     answers = coded.labels if task.kind == "tags" else coded.answers
     goal = goal_of(former, task, coded, Tune(), answers, train=False)
     seen = verdict(former, task, goal, found.rows, tell)
     if not all(map(math.isfinite, seen.sure)) or not (task.kind == "text" or task.words or math.isfinite(seen.loss)):
         raise NonFinite(f"answers to {found.task}")
-    return Worth(found.task, len(found.rows), found.said, seen.measures, signatures_of(task, seen))
+    return Worth(found.task, len(found.rows), said, seen.measures, signatures_of(task, seen))

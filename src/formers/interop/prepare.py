@@ -15,7 +15,7 @@ def prepare(source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, **o
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
-    The options are those of formers.data.prepare.prepare: unit, column, encoding, skip, workers, splitter,
-    units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell.
+    The options are those of formers.data.prepare.prepare: unit, column, encoding, skip, delimiter, header,
+    workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell.
     """
     return make(source, tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer), out, **options)

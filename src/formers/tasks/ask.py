@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,10 +16,13 @@ from . import predict
 from .encode import encode
 from .encoded import Encoded
 from .entities import entities as find_entities
+from .entities import find_scheme
 from .inputs import rows_of
 from .reading import Reader
 from .task import Task, task_of
 from .word_split import split_words
+
+CHARACTER = re.compile(r"\S")
 
 
 @dataclass(frozen=True)
@@ -126,14 +130,15 @@ def tag(former: Any, texts: Any, *, entities: bool = False, tell: Tell | None = 
     in the words joined by spaces). A list of texts, or of lists of words, gives a list.
     """
     task = asked(former, "tag", None)
-    if entities and not any(label[1:2] == "-" for label in former.labels):
+    scheme = find_scheme(former.labels)
+    if entities and scheme is None:
         what = f"the tags of this model ({', '.join(former.labels[:4])}, …) mark no entities"
         raise Error(what, fix="leave entities out, to get the tag of each word")
     one = isinstance(texts, str)
     given = [texts] if one else rows_of(texts)
     if not given:
         return []
-    found = [list(cut(text, number, task.detached)) for number, text in enumerate(given)]
+    found = [list(cut(text, number, task)) for number, text in enumerate(given)]
     rows = [{"words": [normalise(word) for word, _ in row]} for row in found]
     data = encode(task, rows, Reader.of(former, task), former.labels)
     said = outputs(former, data, task, tell)
@@ -144,25 +149,28 @@ def tag(former: Any, texts: Any, *, entities: bool = False, tell: Tell | None = 
             for (word, start), t, p in zip(row, tags.tolist(), sure.tolist(), strict=True)
         ])  # fmt: skip
     if entities:
-        grouped = [list(group(row, text)) for row, text in zip(made, given, strict=True)]
+        grouped = [list(group(row, text, scheme)) for row, text in zip(made, given, strict=True)]
         return grouped[0] if one else grouped
     return made[0] if one else made
 
 
-def group(words: Sequence[Word], text: Any) -> Iterator[Entity]:
+def group(words: Sequence[Word], text: Any, scheme: str | None) -> Iterator[Entity]:
     """Yield the entities that tagged words make up."""
     whole = text if isinstance(text, str) else " ".join(text)
-    for label, first, last in find_entities(word.tag for word in words):
+    for label, first, last in find_entities([word.tag for word in words], suffix=scheme == "suffix"):
         some = words[first : last + 1]
         start, end = some[0].start, some[-1].end
         yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
 
 
-def cut(text: Any, number: int, detached: str | None = None) -> Iterator[tuple[str, int]]:
-    """The words of a text, and where each begins."""
+def cut(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
+    """The words of a text, or its characters but spaces where the model learned those, and where each begins."""
     if isinstance(text, str):
         check(text, number)
-        found = list(split_words(text, detached))
+        if task.characters:
+            found = [(match[0], match.start()) for match in CHARACTER.finditer(text)]
+        else:
+            found = list(split_words(text, task.detached))
         yield from found or [(text.strip(), len(text) - len(text.lstrip()))]
         return
     at = 0

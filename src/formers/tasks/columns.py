@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..data.tables import NAMES, NUMBER, listed
+from ..data.tables import NAMES, NUMBER, by_number, listed
 from ..errors import Error
+from .entities import find_scheme
 
 TASKS = ("classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm")
 # The parts that a task needs, and those that it may have beside them.
@@ -30,10 +31,13 @@ PAIRS = (
 )  # fmt: skip
 LABELS = (
     "label", "labels", "class", "category", "gold_label", "sentiment", "intent", "emotion", "topic", "rating", "stars",
-    "y", "target", "레이블", "라벨", "분류", "감정",
+    "y", "target", "레이블", "라벨", "분류", "감정", "등급", "평점",
 )  # fmt: skip
 PLAIN = ("label", "labels", "class", "gold_label")  # these are meant, whatever stands beside them
-SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "value", "점수", "유사도")
+SCORES = (
+    "labels.real-label", "labels.label", "label.real-label", "label.label", "score", "similarity", "similarity_score",
+    "relatedness_score", "value", "점수", "유사도",
+)  # fmt: skip
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "pos_tags", "ner", "labels", "ner_labels")
 QUESTIONS, CONTEXTS = ("question", "query", "질문"), ("context", "passage", "paragraph", "document", "text", "지문")
 ANSWERS = ("answers", "answer", "답", "정답")
@@ -48,15 +52,27 @@ TEXTS = (*NAMES, "tweet", "utterance", "message", "question", "title", "premise"
 IDS = re.compile(r"(?:.*_)?(?:id|idx|index|guid|pairid)|unnamed: \d+|", re.IGNORECASE)
 
 
+def are_names(fields: Iterable[str]) -> bool:
+    """Whether all fields of a row are names that columns have, so that the row is a header."""
+    pairs = {name for pair in PAIRS for name in pair}
+    known = {*TEXTS, *LABELS, *SCORES, *WORDS, *TAGS, *ANSWERS, *CONTEXTS, *SUMMARIES, *SOURCES, *TARGETS, *pairs}
+    return all(name.strip().lower() in known or IDS.fullmatch(name.strip()) for name in fields)
+
+
 def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The task and its columns by part; `given` is what was said by hand."""
+    """The task and its columns by part; `given` is what was said by hand: names of columns, or their numbers from 0."""
+    given = {part: resolved(column, table.names) for part, column in given.items()}
     check_given(table, task, given)
     left = [name for name in table.names if name not in set(flat(given.values()))]
     look = Look(table, left)
     for name in (task,) if task else FINDERS:
         if not set(given) <= set(flat(NEEDS[name])):
             continue
-        rest = {"label": lambda: texts_of(look, []), "target": lambda: source(look)}  # the label is said: the text
+        rest = {  # where the label is said, the text is looked for, and so on
+            "label": lambda: texts_of(look, []), "target": lambda: source(look),
+            "tags": lambda: {k: v for k, v in {"words": look.first(WORDS)}.items() if v},
+            "words": lambda: {k: v for k, v in {"tags": look.first(TAGS)}.items() if v},
+        }  # fmt: skip
         alone = next((find() for part, find in rest.items() if part in given and "text" not in given), {})
         roles = {**FINDERS[name](look), **alone, **given}
         if all(part in roles for part in NEEDS[name][0]):
@@ -65,10 +81,20 @@ def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[
         return task, found
     if task in ("classify", "regress") and (label := look.first((*SCORES, *LABELS))):
         check_values(look.values(label), label, task, table.where)
+    task = task or ("tag" if "words" in table.names else None)
     what = f"which columns are {' and '.join(NEEDS[task][0])}" if task else "what are these columns for"
-    known = " ".join(f"{part}=COLUMN" for part in NEEDS[task or "classify"][0])
-    fix = f"name them, for example --columns {known!r}, or columns={{...}}"
+    known = ",".join(f"{part}=COLUMN" for part in NEEDS[task or "classify"][0])
+    fix = f"name them, for example --columns {known}, or columns={{...}}; a number counts columns from 0"
+    if table.plain and task != "lm":
+        fix = "this is plain text: give a csv, tsv or jsonl file, or say what parts its columns: --delimiter tab"
     raise Error(f"{what}? There are {listed(table.names)}", where=table.where, fix=fix)
+
+
+def resolved(column: Any, names: list[str]) -> Any:
+    """A column by its name where a number was given; a list of them likewise. What is not there stays as it is."""
+    if isinstance(column, list | tuple):
+        return [resolved(one, names) for one in column]
+    return by_number(str(column), names) or column
 
 
 def check_values(values: Iterable[Any], label: str, task: str, where: object) -> None:
@@ -197,10 +223,25 @@ def missing(value: Any) -> bool:
 
 
 def tag(look: Look) -> dict[str, Any]:
-    """Words and their tags, in lists."""
+    """Words and their tags, in lists, or between spaces where as many tags of entities stand beside words."""
     tuples = look.names == ["0", "1"]
     words, tags = ("0", "1") if tuples else (look.first(WORDS), look.first(TAGS))
-    return {"words": words, "tags": tags} if look.lists(words) and look.lists(tags) else {}
+    if look.lists(words) and look.lists(tags):
+        return {"words": words, "tags": tags}
+    for tags in look.names:
+        beside = [tokens(value) for value in look.values(tags)]
+        flat_ = [tag for row in beside for tag in row]
+        if len(flat_) == len(beside) or find_scheme(flat_) not in ("prefix", "suffix"):
+            continue
+        for words in look.names:
+            if words != tags and list(map(len, map(tokens, look.values(words)))) == list(map(len, beside)):
+                return {"words": words, "tags": tags}
+    return {}
+
+
+def tokens(value: Any) -> list[str]:
+    """A list of words or tags, which may be one string with spaces between them."""
+    return [str(v) for v in value] if is_list(value) else value.split() if isinstance(value, str) else []
 
 
 def answer(look: Look) -> dict[str, Any]:

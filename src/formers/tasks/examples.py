@@ -15,11 +15,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..data.tables import listed
 from ..errors import Error
-from ..text.normalise import Changes, compose, scrub
+from ..text.normalise import WORDS, Changes, compose, scrub
 from .columns import find_roles, flat, is_list, missing, number
+from .entities import OUTSIDE
 from .records import Table, read_table
 
+COUNTED = ("undecodable", "replaced", "skipped")  # losses that are told with what was understood
+LABELS = 100_000  # different labels of a training set
 MISSING = ("", "-")  # labels of those that have none: an empty field, SNLI's mark
 
 
@@ -45,28 +49,55 @@ def read_examples(
     *,
     labelled: bool = True,
     between: str | None = None,
-    skip: bool = False,
-    encoding: str = "utf-8",
     limit: int | None = None,
+    column: str | None = None,
+    **reading: Any,
 ) -> Examples:
     """The examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
 
     `columns` says what is what: {"text": "document"}, "text=document label=class"; a list names the columns of a table
-    without names. A list under "label" makes one label of each column that is 1. `labelled=False` takes rows without
-    labels too (their label is None); else they are left out and counted. `between` parts several labels in one field.
+    without names; a number counts columns from 0. `column` is short for the text alone, or two for a pair. `reading` is
+    how files are read: encoding, skip, delimiter, header. A list under "label" makes one label of each column that is
+    1. `labelled=False` takes rows without labels too (their label is None); else they are left out and counted.
+    `between` parts several labels in one field.
     """
-    given, header = read_columns(columns)
-    table = read_table(source, header, skip, encoding)
+    if limit is not None and limit < 1:
+        raise Error(f"cannot take {limit} examples", fix="give a limit of 1 or more, or leave it out")
+    given, names = read_columns(columns)
+    given = {**column_parts(column, task), **given}
+    kind = task or ("tag" if {"words", "tags"} & set(given) else None)
+    table = read_table(source, names, task=kind, column=column or next(iter(flat(given.values())), None), **reading)
     if not table.rows:
         raise Error("there are no examples", where=table.where, fix="give at least one row")
     task, roles = unlabelled(table, task, given) if not labelled else find_roles(table, task, given)
     reader = Reader(table, task, roles, labelled, between)
     rows = reader.read(limit)
     if not rows:
-        raise Error(f"no row can be used: {reader.lost()}", where=table.where, fix="name the columns by hand")
+        what = f"no row can be used: {reader.lost()}; the columns are {listed(table.names)}"
+        raise Error(what, where=table.where, fix="name them by hand, for example --columns text=COLUMN,label=COLUMN")
     labels = label_order(rows, task, table.classes.get(str(roles.get("tags" if task == "tag" else "label"))))
     several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
     return Examples(task, rows, reader.said(rows, labels), labels, several)
+
+
+def column_parts(column: str | None, task: str | None) -> dict[str, str]:
+    """The parts that --column names: the text (of tags the words), and with a comma its second side."""
+    if column is None:
+        return {}
+    first, mark, second = column.partition(",")
+    if not mark:
+        return {"words" if task == "tag" else "text": first}
+    return {"text": first, "target" if task in ("translate", "summarise") else "other": second}
+
+
+def check_labels(examples: Examples) -> None:
+    """Refuse labels that cannot be learnt: more than LABELS, or so many that most rows have one of their own."""
+    count, rows = len(examples.labels), len(examples.rows)
+    if count > LABELS or (count > 100 and 2 * count > rows):
+        what = f"there are {count:,} different {'tags' if examples.task == 'tag' else 'labels'} in {rows:,} rows"
+        shown = ", ".join(repr(label[:20]) for label in examples.labels[:3])
+        fix = f"at most {LABELS:,} are learnt; name the right column: --columns label=COLUMN"
+        raise Error(f"{what} ({shown} …)", where=examples.said.partition(", ")[0], fix=fix)
 
 
 def read_columns(columns: Any) -> tuple[dict[str, Any], list[str] | None]:
@@ -200,14 +231,14 @@ class Reader:
     def tagged_words(self, place: int, record: dict[str, Any]) -> dict[str, Any] | None:
         """A row of tag; words without a character are left out with their tags."""
         given: list[Any] = [record.get(self.roles[part]) for part in ("words", "tags")]
-        if not all(map(is_list, given)):
-            raise self.wrong("words and tags are lists", place)
-        words, tags = map(list, given)
+        if not all(is_list(value) or isinstance(value, str) for value in given):
+            raise self.wrong("words and tags are lists, or stand between spaces", place)
+        words, tags = (value.split() if isinstance(value, str) else list(value) for value in given)
         if len(words) != len(tags):
             raise self.wrong(f"there are {len(words)} words and {len(tags)} tags", place)
         names = [self.name(tag, self.roles["tags"]) for tag in tags]
         pairs = [(w, t) for w, t in zip((self.clean(str(w)) for w in words), names, strict=True) if w.strip()]
-        self.left["words without characters"] += len(words) - len(pairs)
+        self.left["words of spaces alone"] += len(words) - len(pairs)
         self.left += Counter()  # zeros go
         if not pairs:
             return self.lose("without words")
@@ -285,8 +316,13 @@ class Reader:
         if self.task == "regress" and (values := [row["label"] for row in rows if row["label"] is not None]):
             kinds = f": {min(values):g} to {max(values):g}"
         left = f"; left out: {self.lost()}" if self.left else ""
-        broken = f"; {self.changes.skipped:,} broken rows skipped" if self.changes.skipped else ""
-        return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{broken}"
+        more = "".join(f"; {text}" for text in (*losses(self.changes), *self.changes.notes))
+        return f"{self.task}: {', '.join(parts)}{kinds}, {len(rows):,} examples{left}{more}"
+
+
+def losses(changes: Changes) -> list[str]:
+    """What of a file was left out, in words: bytes that are no text, rows that are broken."""
+    return [f"{count:,} {WORDS[name]}" for name in COUNTED if (count := getattr(changes, name))]
 
 
 MAKERS = {
@@ -339,4 +375,6 @@ def label_order(rows: Iterable[dict[str, Any]], task: str, names: list[str] | No
     values = {v for row in rows for v in flat([row["tags"] if task == "tag" else row["label"]]) if v is not None}
     if names and values <= set(names):
         return tuple(names)
-    return tuple(sorted(values, key=lambda v: (v != "O", not v.isdecimal(), int(v) if v.isdecimal() else 0, v)))
+    outside = OUTSIDE if task == "tag" else ("O",)
+    order = lambda v: (v not in outside, not v.isdecimal(), int(v) if v.isdecimal() else 0, v)  # noqa: E731
+    return tuple(sorted(values, key=order))

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import Error
-from .entities import entities
+from .entities import entities, find_scheme
 from .overlap import bleu, questions, rouge
 
 LOW = ("loss", "perplexity", "mse", "mae")  # the measures that are better when they are low; all others when high
@@ -141,11 +141,6 @@ def ranks(values: Sequence[float]) -> list[float]:
     return found
 
 
-def schemed(tags: set[str]) -> bool:
-    """Tags that mark where entities begin and go on: B-PER, or B alone; nothing but O is a text without any."""
-    return any(tag[1:2] == "-" for tag in tags) or tags <= set("BIOESLU")
-
-
 def tags(truths: list[Sequence[str]], guesses: list[Sequence[str]]) -> dict[str, float]:
     """F1, precision and recall of whole entities, and accuracy by word; of tags without entities, accuracy and F1."""
     for number, (true, said) in enumerate(zip(truths, guesses, strict=True), 1):
@@ -157,9 +152,11 @@ def tags(truths: list[Sequence[str]], guesses: list[Sequence[str]]) -> dict[str,
     if not flat[0]:
         raise Error("there is nothing to judge", fix="give at least one word")
     accuracy = sum(map(_same, *flat)) / len(flat[0])
-    if not schemed({*flat[0], *flat[1]}):  # parts of speech
+    if (scheme := find_scheme({*flat[0], *flat[1]})) is None:  # parts of speech
         return labels(*flat)
-    there, seen = ({(n, *e) for n, row in enumerate(rows) for e in entities(row)} for rows in (truths, guesses))
+    there, seen = (
+        {(n, *e) for n, row in enumerate(rows) for e in entities(row, scheme == "suffix")} for rows in (truths, guesses)
+    )
     both = len(there & seen)
     return {
         "f1": f1(both, len(seen), len(there)),

@@ -62,6 +62,13 @@ class Reader:
         rows = self.tokenizer.encode_batch_with_offsets(texts, special=False, parse=False)
         return [(np.array(ids, np.int64), offsets) for ids, offsets in rows]
 
+    def unknown(self, data: Any) -> str:
+        """How many of the tokens of examples the tokenizer does not know, in words; nothing where it knows all."""
+        index = None if self.slots or self.tokenizer.bytes else self.tokenizer.id("unk")
+        sides = [data.ids] if index is not None else []
+        count = sum(int(np.count_nonzero(side == index)) for side in sides)
+        return f"{count:,} of {sum(map(len, sides)):,} tokens unknown" if count else ""
+
     @property
     def blank(self) -> int:
         """What stands for a text of no tokens."""

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from ..data import readers, tables
-from ..data.streams import PACKED, chunks, decoded
+from ..data.streams import PACKED, decoded
 from ..errors import Error
 from ..text.normalise import Changes
+from .columns import PLAIN, are_names
+from .conll import find_layout, read_sentences
 
 CONLL = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
 LONGEST = 1 << 30  # characters of a JSON file that is one value
+MOST, ROWS = 1 << 31, 5_000_000  # bytes, unpacked, and rows of a table, which is kept in memory
 
 
 @dataclass
@@ -26,22 +29,36 @@ class Table:
     changes: Changes
     names: list[str] = field(default_factory=list)
     classes: dict[str, list[str]] = field(default_factory=dict)  # a HF dataset's names of numbered labels
+    plain: bool = False  # running text, which has no columns
 
     def __post_init__(self) -> None:
         self.names = self.names or list(dict.fromkeys(str(name) for _, row in self.rows for name in row))
 
 
-def read_table(source: Any, header: Sequence[str] | None = None, skip: bool = False, encoding: str = "utf-8") -> Table:
-    """All records of a source; `header` names the columns of a file without a first row of names, or of tuples."""
+def read_table(
+    source: Any,
+    names: Sequence[str] | None = None,
+    *,
+    task: str | None = None,
+    skip: bool = False,
+    encoding: str = "utf-8",
+    delimiter: str | None = None,
+    header: bool | None = None,
+    column: str | None = None,
+) -> Table:
+    """All records of a source; `names` are those of the columns of a file without a first row of names, or of tuples.
+    `task` and `column` help to tell tagged words and tables from running text."""
     changes = Changes()
-    wants = tables.Wants(None, changes, skip, encoding)
+    wants = tables.Wants(column, changes, skip, encoding, delimiter, header, MOST)
     if not readers.by_path(source):
-        return of_python(source, header, changes)
+        return of_python(source, names, changes)
     files = [Path(source)] if conll(source) and Path(source).is_file() else readers.find(source)
-    parts = [of_file(path, header, wants) for path in files]
-    if any(part.names != parts[0].names for part in parts):
-        raise Error("these files have different columns", where=files[0], fix="read them one by one")
-    return Table([row for part in parts for row in part.rows], source, changes, parts[0].names)
+    parts = [of_file(path, names, wants, task) for path in files]
+    if odd := next((part for part in parts if part.names != parts[0].names), None):
+        both = f"{tables.listed(parts[0].names)} and {tables.listed(odd.names)}"
+        raise Error(f"these files have different columns: {both}", where=odd.where, fix="read them one by one")
+    rows = [row for part in parts for row in part.rows]
+    return Table(rows, source, changes, parts[0].names, plain=all(part.plain for part in parts))
 
 
 def conll(source: Any) -> bool:
@@ -52,31 +69,66 @@ def conll(source: Any) -> bool:
     return bool(suffixes) and suffixes[-1] in CONLL
 
 
-def of_file(path: Path, header: Sequence[str] | None, wants: tables.Wants) -> Table:
-    """The records of one file, by its form."""
+def of_file(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: str | None) -> Table:
+    """The records of one file, by its form and its content."""
     form = readers.form(path)
-    if conll(path):
-        rows: Iterable[tuple[int, dict[str, Any]]] = of_conll(path, wants)
-    elif form in tables.PARQUET:
+    if form in tables.PARQUET:
         rows = of_parquet(path, wants)
     elif form in tables.JSON:
         rows = of_json(path, wants)
-    elif form in tables.SEPARATED:
-        return of_separated(path, header, wants)
     else:
-        rows = ((i, {"text": text}) for i, text in enumerate(readers.read(path, changes=wants.changes), 1))
-    return Table(list(rows), path, wants.changes)
+        layout = None
+        if conll(path) or (not names and wants.delimiter in (None, "\t", " ") and form != ".csv"):
+            layout = find_layout(tables.head_lines(path, wants.encoding), conll(path) or task == "tag")
+        if layout is not None and layout.sentences:
+            bare = "" if layout.header else ", and there is no header"
+            wants.changes.note(f"words and tags stand between spaces{bare}")
+            named = None if layout.header else layout.names
+            return of_separated(path, ".tsv", named, wants)
+        if layout is not None:
+            wants.changes.note(layout.said())
+            return Table(list(limited(read_sentences(path, layout, wants), path)), path, wants.changes, layout.names)
+        if conll(path):
+            raise Error("there are no words with tags in it", where=path, fix="a line has a word and its tag")
+        if form not in readers.TEXT or names or wants.delimiter is not None or is_named(path, wants):
+            return of_separated(path, str(form), names, wants)
+        texts = readers.read(path, changes=wants.changes, encoding=wants.encoding)
+        found = list(limited(((i, {"text": text}) for i, text in enumerate(texts, 1)), path))
+        return Table(found, path, wants.changes, plain=True)
+    return Table(flattened(list(limited(rows, path))), path, wants.changes)
 
 
-def of_separated(path: Path, header: Sequence[str] | None, wants: tables.Wants) -> Table:
+def is_named(path: Path, wants: tables.Wants) -> bool:
+    """Whether a text file is a table: tabs in every line, and a first line that names columns, or somebody who does."""
+    if not tables.is_tabbed(path, wants.encoding):
+        return False
+    first = next(line for line in tables.head_lines(path, wants.encoding) if line.strip())
+    return wants.header is not None or wants.column is not None or are_names(first.split("\t"))
+
+
+def limited(rows: Iterable[Any], path: Path) -> Iterator[Any]:
+    """Rows, up to as many as are kept in memory; more are an error."""
+    for number, row in enumerate(rows):
+        if number >= ROWS:
+            raise Error(f"there are more than {ROWS:,} rows, and all are kept in memory", where=path, fix="give fewer")
+        yield row
+
+
+def flattened(rows: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[str, Any]]]:
+    """Rows in which a table under a label's name, as in KLUE-STS, becomes columns: labels.label, labels.real-label."""
+    for _, row in rows:
+        for name in [n for n in row if n.lower() in PLAIN and isinstance(row[n], Mapping)]:
+            row |= {f"{name}.{key}": value for key, value in row.pop(name).items()}
+    return rows
+
+
+def of_separated(path: Path, form: str, named: Sequence[str] | None, wants: tables.Wants) -> Table:
     """The records of a csv or tsv file; a row with more or fewer fields than the first is broken."""
-    comma = tables.SEPARATED[str(readers.form(path))] == ","
-    rows = tables.csv_rows(path, wants) if comma else tables.tsv_rows(path, wants)
-    names = list(header) if header else next(rows, (0, []))[1]
+    names, rows = tables.open_separated(path, form, wants, named)
     if len(set(names)) < len(names):
         raise Error(f"two columns have one name: {tables.listed(names)}", where=path, fix="give each its own name")
     found = []
-    for number, row in rows:
+    for number, row in limited(rows, path):
         if len(row) == len(names):
             found.append((number, dict(zip(names, row, strict=True))))
         elif row:
@@ -87,7 +139,7 @@ def of_separated(path: Path, header: Sequence[str] | None, wants: tables.Wants) 
 def of_json(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
     """The records of JSON lines, of one list of records, or of SQuAD's form."""
     if readers.form(path) == ".json":
-        whole = "".join(decoded(chunks(path), wants.changes, wants.encoding, path))
+        whole = "".join(decoded(wants.chunks(path), wants.changes, wants.encoding, path))
         try:
             value = json.loads(whole, strict=False) if len(whole) < LONGEST else None
         except (ValueError, RecursionError):
@@ -116,28 +168,6 @@ def of_squad(articles: list[Any], where: object) -> Iterator[tuple[int, dict[str
                 if lacking:
                     raise Error(f"there is no {lacking[0]!r}", where=f"{where}, question {number}", fix="repair it")
                 yield number, {"context": paragraph["context"], **asked}
-
-
-def of_conll(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Sentences of lines with the word first and its tag last; blank lines and -DOCSTART- end a sentence."""
-    words: list[str] = []
-    tags: list[str] = []
-    start = 1
-    for number, line in tables.whole_lines(path, wants):
-        parts = line.split("\t") if "\t" in line else line.split()
-        parts = [part.strip() for part in parts]
-        if any(parts) and parts[0] != "-DOCSTART-" and not (line.startswith("#") and len(parts) != 2):
-            if len(parts) < 2 or not parts[0] or not parts[-1]:
-                wants.broken("a line has a word and its tag", f"{path}, line {number}")
-                continue
-            start = start if words else number
-            words.append(parts[0])
-            tags.append(parts[-1])
-        elif words and not line.startswith("#"):
-            yield start, {"words": words, "tags": tags}
-            words, tags = [], []
-    if words:
-        yield start, {"words": words, "tags": tags}
 
 
 def of_parquet(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -174,7 +204,7 @@ def of_python(source: Any, header: Sequence[str] | None, changes: Changes) -> Ta
             raise Error(f"examples cannot be read from {type(source).__name__}", fix="give a path, rows or a dataset")
         rows = list(source)
     changes.lines += len(rows)
-    return Table(list(records(rows, header, None)), None, changes, classes=classes)
+    return Table(flattened(list(records(rows, header, None))), None, changes, classes=classes)
 
 
 def records(rows: Iterable[Any], header: Sequence[str] | None, where: object) -> Iterator[tuple[int, dict[str, Any]]]:

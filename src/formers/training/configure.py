@@ -18,6 +18,8 @@ from .recipes import recipe
 from .settings import Train
 
 TABLES = ("data", "model", "objective", "train")
+READING = ("column", "encoding", "skip", "delimiter", "header")  # how files are read: settings of every `data:` table
+TEXTS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.between")  # never numbers
 TOP = ("family", "recipe", "preset", "init")
 
 
@@ -32,6 +34,8 @@ class Data:
     column: str | None = None  # the column or key with the text, in tables and jsonl; two for pairs: de,en
     encoding: str = "utf-8"
     skip: bool = False  # count broken rows of tables and leave them out, instead of stopping
+    delimiter: str | None = None  # between the columns of tables; None: found
+    header: bool | None = None  # the first row names the columns; None: it does
     splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules"  # how sentences are found; tabs: pairs
     units: str | None = None  # phrases and entities for ERNIE: kiwi, learn, or a file
     deduplicate: Literal["exact", "near", "no"] = "no"
@@ -42,7 +46,7 @@ class Data:
     @property
     def reading(self) -> dict[str, Any]:
         """How files are read, as data/readers.py and prepare want it."""
-        return {name: getattr(self, name) for name in ("unit", "column", "encoding", "skip")}
+        return {name: getattr(self, name) for name in ("unit", *READING)}
 
     def __post_init__(self) -> None:
         positive(self, "pieces", "looks")
@@ -184,7 +188,8 @@ def dotted(values: Mapping[str, Any], known: tuple[str, ...] = TABLES) -> dict[s
         table, _, name = key.partition(".")
         if table not in known or not name:
             raise Error(f"unknown setting {key!r}", fix=f"settings begin with {', '.join(t + '.' for t in known)}")
-        tables.setdefault(table, {})[name] = worded(value) if isinstance(value, str) else value
+        text = isinstance(value, str) and (key not in TEXTS or value == "null")
+        tables.setdefault(table, {})[name] = worded(value) if text else value
     return tables
 
 

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..data.readers import by_path
+from ..data.readers import read as read_text
 from ..data.store import Store
 from ..errors import Error
 from ..former import Former
 from ..interop.directory import load
 from ..objectives.choose import WITHOUT_PAIRS
 from ..registry import member
+from ..tasks.examples import read_columns
 from ..tasks.task import window
 from ..text.tokenizer import Tokenizer
 from .configure import by_dots, configure, read
 from .evaluate import Score
 from .learner import family_of
-from .material import material
+from .material import aside_of, material
+from .parts import content, overlap_said
 from .pretrain import Run, fresh, pretrain
 from .runs import Folder
 from .tuning import RATE, Tune, find
 
+MANY = 100_000  # documents that are compared
 STEPS = 10  # of an epoch, at least, if the text is long enough
 SAME = {"data.columns": "data.column"}  # what pretraining calls otherwise
 TUNED = ("tune.epochs", "tune.batch", "tune.length", "tune.warm", "tune.checks")
@@ -43,6 +48,8 @@ def continued(
 ) -> Run:
     """Pretraining that starts from `model`; epochs and examples become steps and tokens."""
     single = {SAME.get(key, key): value for key, value in given.items() if key not in ("data.train", "data.valid")}
+    if "=" in str(single.get("data.column", "")):  # --columns text=NAME
+        single["data.column"] = read_columns(single["data.column"])[0].get("text")
     if sources["test"] is not None:
         raise Error("plain text is judged by held-out text alone", fix="leave test out, and give valid")
     for key in single:
@@ -65,7 +72,7 @@ def continued(
         what = f"{named or family} has nothing to go on with"
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
     path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
-    settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"])
+    settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"], how["say"])
     settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
     return pretrain(
         family_of(source), text, out=path, config=config, init=source, held=held, overrides={**settings, **plain},
@@ -74,7 +81,15 @@ def continued(
 
 
 def schedule(
-    source: str, path: Path, text: Any, held: Any, plain: dict[str, Any], single: dict[str, Any], config: Any, tell: Any
+    source: str,
+    path: Path,
+    text: Any,
+    held: Any,
+    plain: dict[str, Any],
+    single: dict[str, Any],
+    config: Any,
+    tell: Any,
+    say: Callable[[str], None],
 ) -> tuple[dict[str, Any], Tokenizer | None]:
     """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way; and its
     tokenizer, if none was asked for and the text is not a store yet."""
@@ -87,6 +102,8 @@ def schedule(
     (path / "data" / "tune.json").write_text(json.dumps({**told, "length": length}), encoding="utf-8")
     files = {"data.source": [str(text)]} if by_path(text) else {}
     asked = configure(former.family, config, {**files, **plain, "train.length": 1}, init=source)
+    for line in shared_documents(text, aside_of(asked.data, held), asked.data.reading):
+        say(line)
     done = isinstance(text, Store) or (bool(files) and (Path(str(text)) / "store.json").is_file())
     tokenizer = None if done or asked.data.tokenizer is not None else former.tokenizer
     found = material(asked.family, asked.data, path / "data", None if files else text, tokenizer, held, tell)
@@ -102,6 +119,19 @@ def schedule(
         "train.schedule": "linear", **own(former),
     }  # fmt: skip
     return settings, tokenizer
+
+
+def shared_documents(text: Any, held: Any, reading: Mapping[str, Any]) -> list[str]:
+    """A warning where held-out documents, of the first MANY, are among the first MANY to learn from."""
+    if any(source is None or isinstance(source, Iterator | Store) for source in (text, held)):
+        return []
+    if by_path(text) and (Path(str(text)) / "store.json").is_file():
+        return []
+    both = ([content({"text": d}) for d in itertools.islice(read_text(s, **reading), MANY)] for s in (text, held))
+    learnt, asked = both
+    known = set(learnt)
+    shared = sum(key in known for key in asked)
+    return overlap_said([("valid", "train", shared, len(asked))] if shared else [], "documents")
 
 
 def own(former: Former) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from .judging import Verdict, shown, signatures_of, tables, verdict
 from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
-from .parts import PARTS, identity, in_lists, keep, read_parts
+from .parts import PARTS, find_overlap, identity, in_lists, keep, overlap_said, read_parts
 from .pretrain import finish, fresh
 from .report import format_number, report
 from .runs import Folder, drive, number
@@ -111,6 +111,8 @@ def finetune(
         folder = Folder(path)
         for name, part in parts.items():
             say(f"{name}: {part.said}")
+        for line in overlap_said(find_overlap(parts)):
+            say(line)
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
         say(run.words())
@@ -264,6 +266,10 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
         if values
     ]
     sections.append({"title": "Measures", "head": head, "rows": rows})
+    if shared := find_overlap(run.parts):
+        told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
+        head = ["part", "shares examples with", "examples in common", "of"]
+        sections.append({"title": "Overlap: the same texts in two parts", "head": head, "rows": told})
     if quoted := signatures_of(run.task, seen[last]):
         told = [[name, words] for name, words in quoted.items()]
         sections.append({"title": "How they were computed", "head": ["measure", "signature"], "rows": told})

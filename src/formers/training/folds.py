@@ -12,20 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell, coerce
+from ..config import Tell, build, coerce
 from ..data.draws import shuffled
 from ..errors import Error
 from ..tasks.examples import Examples, read_examples
 from ..tasks.metrics import cost
 from ..tasks.records import divided
-from .configure import read, worded
+from .configure import READING, dotted, read, worded
 from .distributed import together
 from .finetune import Tuned, finetune, same
 from .parts import chosen, grouped
 from .pretrain import fresh
 from .report import escape_markdown, put, table_of
 from .runs import Folder
+from .tuning import TABLES, Data
 from .world import World
+
+DATA = ("columns", "between", *READING)  # the settings that say how examples are read
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def compare(
     valid = held if valid is None and not folds else valid
     world = together(how.get("device"))  # one meeting for all runs
     path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
-    whole = world.agreed(lambda: read_examples(train, task, columns)) if folds else None
+    whole = world.agreed(lambda: read_whole(train, task, columns, overrides or {}, how)) if folds else None
     trials, first = [], first_seed(overrides or {}, how)
     for settings in combinations(sweep):
         runs = []
@@ -120,6 +123,17 @@ def compare(
         write(made)
     world.close()
     return made
+
+
+def read_whole(
+    train: Any, task: str | None, columns: Any, overrides: Mapping[str, Any], how: Mapping[str, Any]
+) -> Examples:
+    """All examples, to be parted into folds; how they are read is said by the overrides, single settings or a file."""
+    tables = [read(how.get("config")).get("data") or {}, how.get("data") or {}]
+    single = {key: value for key, value in how.items() if key in DATA}
+    given = {**tables[0], **tables[1], **single, **dotted(overrides, TABLES).get("data", {})}
+    data = build(Data, {key: value for key, value in given.items() if key in DATA}, where="data")
+    return read_examples(train, task, columns or data.columns, between=data.between, **data.reading)
 
 
 def one_run(

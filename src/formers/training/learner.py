@@ -62,11 +62,12 @@ def task_for(wanted: Wanted, examples: Examples) -> Task:
         kind = "many"
     abstains = wanted.task == "answer" and any(not row["possible"] for row in examples.rows)
     pairs = {row.get("other") is not None for row in examples.rows} if wanted.task in ("classify", "regress") else set()
+    characters = wanted.task == "tag" and all(len(word) == 1 for row in examples.rows for word in row["words"])
     detached = find_detached(row["words"] for row in examples.rows) if wanted.task == "tag" else None
     prefix, words = t.prefix, t.text and wanted.task == "classify"
     return Task(
         name=wanted.task, kind="text" if words else kind, length=t.length or 512, long=t.long, stride=t.stride,
-        both=t.both, prefix=prefix, words=words, most=t.most, output=t.output, abstains=abstains,
+        both=t.both, prefix=prefix, words=words, most=t.most, output=t.output, abstains=abstains, characters=characters,
         pair=pairs.pop() if len(pairs) == 1 else None, detached=detached,
     )  # fmt: skip
 

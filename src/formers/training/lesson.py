@@ -49,9 +49,10 @@ class Lesson:
         self.reader, self.tune = Reader.of(self.former, self.task), wanted.tune
         self.main, self.seen = main_measure(self.task, wanted.tune.metric, parts["valid"]), math.nan
         data = encode(self.task, training.rows, self.reader, self.former.labels)
+        self.say_unknown("train", data, say)
         self.answers = data.labels if self.task.kind == "tags" else data.answers
         self.goal = goal_of(self.former, self.task, data, wanted.tune, self.answers)
-        self.judges = {name: self.examples(name) for name in parts if name != "train"}  # odd labels end it here
+        self.judges = {name: self.examples(name, say) for name in parts if name != "train"}  # odd labels end it here
         if self.task.kind == "number" and data.answers is not None:
             centred(self.former, self.goal.part, data.answers)
         frozen(self.former, wanted.tune)
@@ -69,7 +70,12 @@ class Lesson:
         if long > 0:
             say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
-    def examples(self, name: str) -> Supervised:
+    def say_unknown(self, name: str, data: Any, say: Callable[[str], None]) -> None:
+        """Say how many tokens of a part the tokenizer does not know, if there are any."""
+        if told := self.reader.unknown(data):
+            say(f"{name}: {told}")
+
+    def examples(self, name: str, say: Callable[[str], None]) -> Supervised:
         """The examples of a part, to be judged by."""
         rows = self.parts[name].rows
         try:
@@ -78,6 +84,7 @@ class Lesson:
             data = encode(self.task, rows, self.reader, self.former.labels)
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
+        self.say_unknown(name, data, say)
         return goal_of(self.former, self.task, data, self.tune, self.answers, train=False)
 
     def source(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:

@@ -106,10 +106,10 @@ def look(data: Data, source: Any) -> None:
     except Error as e:
         if e.fix != WHICH:
             raise
-        fix = f"say --data.column {column}, or data={{'column': '{column}'}}"
+        fix = f"say --column {column}, or data={{'column': '{column}'}}"
         raise Error(e.what, where=e.where, fix=fix) from None
     if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
-        fix = f"write source TAB target in each line, or name two columns of a table: --data.column {column}"
+        fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
         raise Error("no document is a pair of two sentences", where=source[0] if by_path(source) else None, fix=fix)
 
 

@@ -13,7 +13,7 @@ from ..data.draws import shuffled
 from ..data.readers import by_path
 from ..errors import Error
 from ..tasks.columns import flat
-from ..tasks.examples import Examples, label_order, read_examples
+from ..tasks.examples import Examples, check_labels, label_order, read_examples
 from .tuning import Data
 
 PARTS = ("train", "valid", "test")
@@ -34,16 +34,48 @@ def read_parts(
             source = read_kept(begun, name, task or "classify")
         if source is None:
             continue
-        how: dict[str, Any] = {"task": task, "columns": columns or data.columns, "between": data.between}
-        parts[name] = source if isinstance(source, Examples) else read_examples(source, **how)
+        how: dict[str, Any] = {"columns": columns or data.columns, "between": data.between, **data.reading}
+        parts[name] = source if isinstance(source, Examples) else read_examples(source, task, **how)
         task = parts[name].task
-    if "train" not in parts:
+    if "train" in parts:
+        check_labels(parts["train"])
+    else:
         raise Error("there are no examples to learn from", fix="give --train FILE")
     if data.limit is not None:
         parts["train"] = drawn(parts["train"], data.limit)
     if "valid" not in parts:
         parts = {**held_out(parts["train"], data.held_out), **{k: v for k, v in parts.items() if k == "test"}}
     return parts
+
+
+def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int]]:
+    """(part, earlier part, rows in common, rows of the part) for parts that share examples: rows whose text is the same
+    but for case and spaces, whatever their labels are."""
+    keys = {name: [content(row) for row in part.rows] for name, part in parts.items()}
+    found = []
+    for name, before in (("valid", "train"), ("test", "train"), ("test", "valid")):
+        if name in keys and before in keys:
+            known = set(keys[before])
+            if shared := sum(key in known for key in keys[name]):
+                found.append((name, before, shared, len(keys[name])))
+    return found
+
+
+def content(row: Mapping[str, Any]) -> bytes:
+    """What tells whether two rows ask the same: a hash of their texts without case and spaces."""
+    fields = [row.get(key) for key in ("text", "other", "question", "context")]
+    parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
+    text = "\0".join("".join(part.casefold().split()) for part in parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def overlap_said(found: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
+    """A warning for each pair of parts that share examples, or documents of plain text."""
+    return [
+        f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
+        f" ({shared / count:.0%}): the measures say nothing of new texts"
+        for name, before, shared, count in found
+    ]
 
 
 def in_lists(examples: Examples) -> Examples:

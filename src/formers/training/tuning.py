@@ -12,7 +12,7 @@ from ..config import build, coerce, positive, probability, schema, suggest
 from ..errors import Error
 from ..registry import MEMBERS, member, preset
 from ..tasks.task import TASKS
-from .configure import dotted, plain, read
+from .configure import READING, dotted, plain, read
 from .recipes import OWN, SMALL
 from .settings import Train
 
@@ -28,12 +28,22 @@ class Data:
     valid: str | None = None
     test: str | None = None
     columns: str | None = None  # which column is what: text=document,label=class
+    column: str | None = None  # the column with the text, where that is all there is to say; two for pairs: de,en
+    encoding: str = "utf-8"
+    skip: bool = False  # count broken rows and leave them out, instead of stopping
+    delimiter: str | None = None  # between the columns of tables; None: found
+    header: bool | None = None  # the first row names the columns; None: it does, unless the content says no
     between: str | None = None  # what stands between several labels in one field: ";"
     held_out: float = 0.1  # the share of the training examples to be judged by, if there are no others
     tokenizer: str | None = None  # of a model from scratch: a tokenizer.json or a folder with one; None trains one,
     kind: str | None = None  # of this kind (bpe, wordpiece, unigram, words; None: the family's)
     pieces: int = 8000  # with so many pieces
     limit: int | None = None  # so many of the training examples, drawn from all
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """How files are read, as tasks/examples.py wants it."""
+        return {name: getattr(self, name) for name in READING}
 
     def __post_init__(self) -> None:
         positive(self, "pieces", "limit")
