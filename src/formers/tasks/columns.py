@@ -48,12 +48,15 @@ TEXTS = (*NAMES, "tweet", "utterance", "message", "question", "title", "premise"
 IDS = re.compile(r"(?:.*_)?(?:id|idx|index|guid|pairid)|unnamed: \d+|", re.IGNORECASE)
 
 
-def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The task and its columns by part; `given` is what was said by hand."""
+def find_roles(
+    table: Any, task: str | None, given: Mapping[str, Any], plain_text: bool = True
+) -> tuple[str, dict[str, Any]]:
+    """The task and its columns by part; `given` is what was said by hand. Without `plain_text`, the task lm is taken
+    only if it is named."""
     check_given(table, task, given)
     left = [name for name in table.names if name not in set(flat(given.values()))]
     look = Look(table, left)
-    for name in (task,) if task else FINDERS:
+    for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
         if not set(given) <= set(flat(NEEDS[name])):
             continue
         rest = {"label": lambda: texts_of(look, []), "target": lambda: source(look)}  # the label is said: the text
@@ -67,8 +70,22 @@ def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[
         check_values(look.values(label), label, task, table.where)
     what = f"which columns are {' and '.join(NEEDS[task][0])}" if task else "what are these columns for"
     known = " ".join(f"{part}=COLUMN" for part in NEEDS[task or "classify"][0])
+    if task is None and not plain_text:
+        what, known = what_is_missing(look, known)
     fix = f"name them, for example --columns {known!r}, or columns={{...}}"
+    if task is None and not plain_text:
+        fix += "; plain text without labels: --task lm"
     raise Error(f"{what}? There are {listed(table.names)}", where=table.where, fix=fix)
+
+
+def what_is_missing(look: Look, known: str) -> tuple[str, str]:
+    """What to say of a table that fits no task, and which columns to name where only one choice is left."""
+    texts = lm(look)
+    rest = [name for name in look.names if name not in texts.values() and not IDS.fullmatch(name)]
+    if not texts:
+        return "what are these columns for", known
+    label = rest[0] if len(rest) == 1 else "COLUMN"
+    return "which column has the labels", f"text={texts['text']} label={label}"
 
 
 def check_values(values: Iterable[Any], label: str, task: str, where: object) -> None:

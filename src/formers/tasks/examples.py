@@ -48,18 +48,20 @@ def read_examples(
     skip: bool = False,
     encoding: str = "utf-8",
     limit: int | None = None,
+    plain_text: bool = True,
 ) -> Examples:
     """The examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
 
     `columns` says what is what: {"text": "document"}, "text=document label=class"; a list names the columns of a table
     without names. A list under "label" makes one label of each column that is 1. `labelled=False` takes rows without
     labels too (their label is None); else they are left out and counted. `between` parts several labels in one field.
+    `plain_text=False` refuses a table without labels, unless the task lm is named.
     """
     given, header = read_columns(columns)
     table = read_table(source, header, skip, encoding)
     if not table.rows:
         raise Error("there are no examples", where=table.where, fix="give at least one row")
-    task, roles = unlabelled(table, task, given) if not labelled else find_roles(table, task, given)
+    task, roles = unlabelled(table, task, given) if not labelled else find_roles(table, task, given, plain_text)
     reader = Reader(table, task, roles, labelled, between)
     rows = reader.read(limit)
     if not rows:

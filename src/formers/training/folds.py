@@ -15,13 +15,13 @@ from typing import Any
 from ..config import Tell, coerce
 from ..data.draws import shuffled
 from ..errors import Error
-from ..tasks.examples import Examples, read_examples
+from ..tasks.examples import Examples
 from ..tasks.metrics import cost
 from ..tasks.records import divided
-from .configure import read, worded
+from .configure import by_dots, read, worded
 from .distributed import together
 from .finetune import Tuned, finetune, same
-from .parts import chosen, grouped
+from .parts import chosen, grouped, read_part
 from .pretrain import fresh
 from .report import put, rows_of
 from .runs import Folder
@@ -96,7 +96,9 @@ def compare(
     valid = held if valid is None and not folds else valid
     world = together(how.get("device"))  # one meeting for all runs
     path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
-    whole = world.agreed(lambda: read_examples(train, task, columns)) if folds else None
+    told = {**by_dots(read(how.get("config"))), **(overrides or {})}
+    named_columns, between = columns or told.get("data.columns"), told.get("data.between", how.get("between"))
+    whole = world.agreed(lambda: read_part(train, task, named_columns, between)) if folds else None
     trials, first = [], first_seed(overrides or {}, how)
     for settings in combinations(sweep):
         runs = []

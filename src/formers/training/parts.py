@@ -34,8 +34,7 @@ def read_parts(
             source = read_kept(begun, name, task or "classify")
         if source is None:
             continue
-        how: dict[str, Any] = {"task": task, "columns": columns or data.columns, "between": data.between}
-        parts[name] = source if isinstance(source, Examples) else read_examples(source, **how)
+        parts[name] = read_part(source, task, columns or data.columns, data.between)
         task = parts[name].task
     if "train" not in parts:
         raise Error("there are no examples to learn from", fix="give --train FILE")
@@ -44,6 +43,15 @@ def read_parts(
     if "valid" not in parts:
         parts = {**held_out(parts["train"], data.held_out), **{k: v for k, v in parts.items() if k == "test"}}
     return parts
+
+
+def read_part(source: Any, task: str | None, columns: Any, between: str | None) -> Examples:
+    """The labelled examples of one source; plain text is refused: it is learnt by the task lm, which has its own way."""
+    if not isinstance(source, Examples):
+        return read_examples(source, task, columns, between=between, plain_text=False)
+    if source.task == "lm" and task != "lm":
+        raise Error("these examples are plain text without labels", fix="name the task: --task lm, or task='lm'")
+    return source
 
 
 def in_lists(examples: Examples) -> Examples:
