@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from formers.training.runs import Folder
+from formers.errors import Error
+from formers.training.pretrain import claim_run_folder
 from tests.cli.test_pretrain import run
 from tests.training.test_finetune import ROWS
 
@@ -36,3 +35,65 @@ def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, column
     assert "--task lm" in error
     assert ("--columns 'text=document label=kind'" in error) == (file == "odd.tsv")
     assert not (here / "runs").exists(), "a failed command leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["finetune", "bert", "--train", "nothing.tsv"],
+        ["finetune", "bert", "--train", "reviews.tsv", "--tune.freeze", -5],
+        ["finetune", "seq2seq", "--train", "reviews.tsv"],
+        ["finetune", "bert", "--train", "reviews.tsv", "--sweep", "lr=1e-3 freeze=0,-5"],
+        ["finetune", "bert", "--train", "reviews.tsv", "--sweep", "lr=1e-3,fast"],
+        ["finetune", "bert", "--train", "reviews.tsv", "--folds", 100],
+        ["finetune", "nowhere/model", "--task", "lm", "--train", "글.txt"],
+        ["pretrain", "gpt2", "--data", "nothing.txt"],
+        ["pretrain", "gpt2"],
+        ["pretrain", "gpt2", "--data", "reviews.tsv", "--data.column", "kind"],
+        ["pretrain", "transformer_xl", "--data", "글.txt", "--train.ramp", 4],
+        ["prepare", "nothing.txt", "--tokenizer", "tokenizer", "--out", "runs/store"],
+        ["prepare", "글.txt", "--out", "runs/store", "--tokenizer", "nothing"],
+        ["prepare", "odd.tsv", "--tokenizer", "tokenizer", "--out", "runs/store", "--column", "nothing"],
+        ["prepare", "글.txt", "--tokenizer", "tokenizer", "--out", "runs/store", "--tests", "nothing.txt"],
+        ["tokenizer", "train", "bert", "nothing.txt", "--out", "runs/tokenizer"],
+        ["export", "nothing", "--out", "runs/exported"],
+        ["import", "nothing", "--out", "runs/imported"],
+    ],
+    ids=lambda words: " ".join(map(str, words)),
+)
+def test_a_failed_command_leaves_no_folder(capsys, here, words):
+    if "tokenizer" in words:
+        run(capsys, "tokenizer", "train", "bert", "글.txt", "--size", 200, "--out", "tokenizer")
+    code, _, error = run(capsys, *words)
+    assert code == 2
+    assert error.splitlines()[-1].startswith("formers: ")
+    assert "See formers --help" not in error, "the command is a good one"
+    assert not (here / "runs").exists(), sorted(map(str, here.rglob("*")))
+
+
+def fail(path, error, *files):
+    """Make a run's folder with some files in it, and fail; the folder."""
+    with pytest.raises(type(error)), claim_run_folder(path, "bert") as made:
+        raise_after(made, error, files)
+    return made
+
+
+def raise_after(folder, error, files):
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    raise error
+
+
+def test_two_runs_never_take_the_same_number(here):
+    wrong = Error("wrong")
+    with claim_run_folder(None, "bert") as one, claim_run_folder(None, "bert") as two:
+        assert (one.name, two.name) == ("bert-1", "bert-2")
+        assert not fail(None, wrong, "data/store/store.json").exists()
+        assert not fail(None, KeyboardInterrupt(), "data/store/begun.json").exists()
+        assert fail(None, KeyboardInterrupt(), "data/store/store.json").exists(), "a finished store is worth hours"
+        assert fail(None, wrong, "run.json").exists(), "a run that has begun can go on"
+    assert fail(one, wrong).exists(), "it was there before"
+    assert not fail(here / "a" / "b", wrong).exists()
+    assert not (here / "a").exists()
+    assert fail(here / "a" / "b", wrong, "data/tokenizer.json").exists(), "a folder that was named keeps its text"

@@ -22,7 +22,7 @@ from .configure import by_dots, configure, read
 from .evaluate import Score
 from .learner import family_of
 from .material import material
-from .pretrain import Run, fresh, pretrain
+from .pretrain import Run, claim_run_folder, pretrain
 from .runs import Folder
 from .tuning import RATE, Tune, find
 
@@ -64,13 +64,13 @@ def continued(
     if source is None:
         what = f"{named or family} has nothing to go on with"
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
-    path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
-    settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"])
-    settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
-    return pretrain(
-        family_of(source), text, out=path, config=config, init=source, held=held, overrides={**settings, **plain},
-        tokenizer=tokenizer, **how,
-    )  # fmt: skip
+    with claim_run_folder(None if out is None else Path(out), f"{family_of(source)}-lm") as path:
+        settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"])
+        settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
+        return pretrain(
+            family_of(source), text, out=path, config=config, init=source, held=held,
+            overrides={**settings, **plain}, tokenizer=tokenizer, **how,
+        )  # fmt: skip
 
 
 def schedule(

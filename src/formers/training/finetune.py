@@ -27,7 +27,7 @@ from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
 from .parts import PARTS, identity, in_lists, keep, read_parts
-from .pretrain import finish, fresh
+from .pretrain import claim_run_folder, finish
 from .report import report
 from .runs import Folder, drive, number
 from .settings import FREE
@@ -99,7 +99,7 @@ def finetune(
             before = begun(path, resume, told)
             now = given if before is None else told
             wanted, parts = understood(model, task, sources, columns, config, now, before, path)
-            path = path or fresh(f"{wanted.family}-{wanted.task}")
+            path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
             stack.enter_context(Folder(path).held())
             return path, before, wanted, parts
 

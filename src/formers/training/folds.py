@@ -7,6 +7,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,11 +21,14 @@ from ..tasks.metrics import cost
 from ..tasks.records import divided
 from .configure import by_dots, read, worded
 from .distributed import together
-from .finetune import Tuned, finetune, same
+from .finetune import Tuned, finetune, same, single
+from .learner import family_of
 from .parts import chosen, grouped, read_part
-from .pretrain import fresh
+from .pretrain import claim_run_folder
+from .refusals import contradictions
 from .report import put, rows_of
 from .runs import Folder
+from .tuning import configure, find
 from .world import World
 
 
@@ -95,33 +99,55 @@ def compare(
     train, held = divided(train)
     valid = held if valid is None and not folds else valid
     world = together(how.get("device"))  # one meeting for all runs
-    path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
     told = {**by_dots(read(how.get("config"))), **(overrides or {})}
     named_columns, between = columns or told.get("data.columns"), told.get("data.between", how.get("between"))
     whole = world.agreed(lambda: read_part(train, task, named_columns, between)) if folds else None
-    trials, first = [], first_seed(overrides or {}, how)
-    for settings in combinations(sweep):
-        runs = []
-        if "train.seed" in settings and seeds > 1:
-            raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
-        start = coerce(settings.get("train.seed", first), int, "train.seed")
-        for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
-            name = named(settings, seed, fold + 1 if folds else None)
-            say(f"run {name}")
-            learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
-            given = {**(overrides or {}), **settings, "train.seed": seed}
-            asked: dict[str, Any] = {
-                "test": judged, "task": task if whole is None else whole.task,
-                "columns": columns if whole is None else None, "overrides": given, **how,
-            }  # fmt: skip
-            runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
-        trials.append(Trial(settings, runs))
-    main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
-    made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
-    if world.first:
-        write(made)
-    world.close()
+    first, every = first_seed(overrides or {}, how), combinations(sweep)
+    if seeds > 1 and any("train.seed" in settings for settings in every):
+        raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
+    if task != "lm":
+        for settings in every:
+            coerce(settings.get("train.seed", first), int, "train.seed")
+        for settings in every:  # a mistake in the last combination is known before the first is learnt
+            check_settings(model, task, how, {**(overrides or {}), **settings})
+    trials: list[Trial] = []
+    with ExitStack() as stack:
+        wanted = None if out is None else Path(out)
+        path = world.agreed(lambda: stack.enter_context(claim_run_folder(wanted, "comparison")))
+        for settings in every:
+            runs = []
+            start = coerce(settings.get("train.seed", first), int, "train.seed")
+            for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
+                name = named(settings, seed, fold + 1 if folds else None)
+                say(f"run {name}")
+                learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
+                given = {**(overrides or {}), **settings, "train.seed": seed}
+                asked: dict[str, Any] = {
+                    "test": judged, "task": task if whole is None else whole.task,
+                    "columns": columns if whole is None else None, "overrides": given, **how,
+                }  # fmt: skip
+                runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
+            trials.append(Trial(settings, runs))
+        main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
+        made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
+        if world.first:
+            write(made)
+        world.close()
     return made
+
+
+def check_settings(model: Any, task: str | None, how: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Refuse settings that a run would refuse, before any of several runs begins."""
+    if model is None:
+        return
+    bare = {k: v for k, v in how.items() if k not in ("config", "device", "hook", "columns")}
+    family, source, preset = find(str(model))
+    given = single(bare, overrides, {}, None)
+    kind = family or family_of(str(source))
+    wanted = configure(kind, source, preset, task or "classify", how.get("config"), given)
+    for wrong, what, fix in contradictions(wanted):
+        if wrong:
+            raise Error(what, fix=fix)
 
 
 def one_run(

@@ -46,7 +46,7 @@ def read_parts(
 
 
 def read_part(source: Any, task: str | None, columns: Any, between: str | None) -> Examples:
-    """The labelled examples of one source; plain text is refused: it is learnt by the task lm, which has its own way."""
+    """The labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
         return read_examples(source, task, columns, between=between, plain_text=False)
     if source.task == "lm" and task != "lm":

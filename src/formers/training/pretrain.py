@@ -7,17 +7,19 @@ import itertools
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config import Tell
+from ..data.lock import busy
 from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, build, count, empty
 from ..interop.directory import save
+from ..interop.safe import remove
 from ..registry import member
 from ..text.tokenizer import Tokenizer
 from .adopt import known
@@ -27,7 +29,7 @@ from .course import Course, ready
 from .distributed import Shards, arranged, company, together
 from .evaluate import Score
 from .machine import Meter, deterministic, enough, machine, memory
-from .material import Material, changed, material
+from .material import Material, changed, check_text, material
 from .rehearsal import slowdown
 from .report import report
 from .resume import resumed
@@ -91,23 +93,26 @@ def pretrain(
     world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
-        path, asked = world.agreed(
+        wanted, asked = world.agreed(
             lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
         )
         world = arranged(world, asked.train.parallel)
-        check_shares(asked.train, world, (path / "run.json").is_file())
-        folder, numbers = Folder(path), parameters(asked)
+        check_shares(asked.train, world, wanted is not None and (wanted / "run.json").is_file())
+        numbers = parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
         stack.enter_context(deterministic(asked.train.deterministic))
 
-        def prepare() -> Material:
-            stack.enter_context(folder.held())
-            roomy(path, asked, numbers)
-            found = material(asked.family, asked.data, path / "data", text, tokenizer, held, tell)
-            unchanged(folder, found, same)
-            return found
+        def prepare() -> tuple[Path, Material]:
+            check_text(asked.data, text, held)
+            here = stack.enter_context(claim_run_folder(wanted, asked.family))
+            stack.enter_context(Folder(here).held())
+            roomy(here, asked, numbers)
+            found = material(asked.family, asked.data, here / "data", text, tokenizer, held, tell)
+            unchanged(Folder(here), found, same)
+            return here, found
 
-        found = world.agreed(prepare)  # the others map the same files
+        path, found = world.agreed(prepare)  # the others map the same files
+        folder = Folder(path)
         if asked.train.deterministic:
             say(f"the same bits in every run: {slowdown(asked, found, world)}")
         run = Course(asked, found, world, say)
@@ -179,8 +184,9 @@ def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: M
 
 def place(
     family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, **top: Any
-) -> tuple[Path, Asked]:
-    """The run's folder and what is asked: of a run that goes on, what was asked before and may be changed."""
+) -> tuple[Path | None, Asked]:
+    """The folder that was named, or that of the run that goes on, and what is asked: of a run that goes on, what was
+    asked before and may be changed."""
     path = Path(out) if out is not None else None
     if path is None and resume:
         path = newest(family)
@@ -190,16 +196,52 @@ def place(
         asked = configure(family, config, given, **top)
         if asked.init is not None:
             known(asked)
-        return path or fresh(asked.family), asked
+        return path, asked
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     assert path is not None
     return path, resumed(path, about["asked"], family, tables_of(config), given, top)
 
 
-def fresh(family: str) -> Path:
-    """A new folder among the runs."""
-    return next(p for i in itertools.count(1) if not (p := Path("runs") / f"{family}-{i}").exists())
+@contextmanager
+def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
+    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well.
+
+    A run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if
+    it was not there before and no file is in it. A token store that is complete survives Ctrl-C.
+    """
+    runs = Path("runs") if path is None else path.parent
+    new = [folder for folder in (runs, *runs.parents) if not folder.exists()]
+    there = path is not None and path.exists()
+    try:
+        numbered = (runs / f"{stem}-{i}" for i in itertools.count(1))
+        here = next(p for p in numbered if make_folder(p)) if path is None else path
+        here.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Error(f"cannot write here ({error.strerror})", where=path or runs, fix="choose another --out") from None
+    try:
+        yield here
+    except BaseException as error:
+        if not there and next(here.rglob("run.json"), None) is None and not busy(here / "lock"):
+            stored = next(here.rglob("store.json"), None) is not None
+            if path is None and (isinstance(error, Exception) or not stored):
+                shutil.rmtree(here, ignore_errors=True)
+            inside = sorted((p for p in here.rglob("*") if p.is_dir()), reverse=True)
+            remove([*inside, here, *new])
+        raise
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder unless there is something of this name already; was it made?"""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+        except FileNotFoundError:  # another process that failed has just removed the empty parent
+            continue
+        return True
 
 
 def newest(family: str | None) -> Path | None:
