@@ -97,3 +97,29 @@ def test_two_runs_never_take_the_same_number(here):
     assert not fail(here / "a" / "b", wrong).exists()
     assert not (here / "a").exists()
     assert fail(here / "a" / "b", wrong, "data/tokenizer.json").exists(), "a folder that was named keeps its text"
+
+
+def test_a_result_that_is_not_finite_is_no_model(capsys, here):
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK]
+    code, out, error = run(capsys, *words, "--lr", 1e38, "--out", "one")
+    assert (code, out) == (3, "")
+    assert "the validation loss is not finite (2 of 3 steps had a loss or gradient that is not finite)" in error
+    assert "--resume and a lower --train.lr" in error
+    assert not (here / "one" / "model").exists()
+    assert not (here / "one" / "report.html").exists()
+    code, out, _ = run(capsys, *words, "--train.lr", 1e-3, "--out", "one", "--resume")
+    assert code == 0
+    assert (here / "one" / "model").exists()
+    code, out, error = run(capsys, *words, "--sweep", "lr=1e38,1e-3", "--out", "two")
+    assert code == 3, "but what went well is told"
+    assert "lr 0.001" in out
+    assert "1 of the runs diverged, and their settings are left out: lr=1e+38-seed0" in error
+    assert "lr=1e+38" in (here / "two" / "report.md").read_text()
+    assert run(capsys, *words, "--folds", 2, "--lr", 1e38, "--out", "three")[0] == 3
+    sizes = [*TINY, "--model.context", 24, "--train.steps", 4, "--train.length", 24, "--train.tokens", 240]
+    for share in (0.2, 0.0):
+        more = ["--train.lr", 1e38, "--train.warmup", 0, "--data.held_out", share, "--out", f"text{share}"]
+        code, _, error = run(capsys, "pretrain", "gpt2", "--data", "글.txt", *sizes, *more)
+        assert code == 3
+        assert "3 of 4 steps had a loss or gradient that is not finite" in error
+        assert not (here / f"text{share}" / "model").exists()

@@ -115,7 +115,7 @@ def finetune(
             done = compare(model, train, valid, test=test, out=out, **more, **told)
             if first:
                 print(done.words())
-            return
+            return done.check()
         from ..training.finetune import finetune as teach
 
         made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)

@@ -27,7 +27,7 @@ from .learner import family_of
 from .lesson import Lesson
 from .machine import Meter, deterministic, enough, machine, memory
 from .parts import PARTS, identity, in_lists, keep, read_parts
-from .pretrain import claim_run_folder, finish
+from .pretrain import check_finite, claim_run_folder, finish
 from .report import report
 from .runs import Folder, drive, number
 from .settings import FREE
@@ -232,6 +232,7 @@ def same(
 
 def conclude(folder: Folder, run: Lesson, tell: Tell) -> dict[str, dict[str, float]]:
     """Save the best checkpoint, judge it by all examples that were not learnt from, and write the report."""
+    check_finite(folder, run.trainer)
     former, best = finish(folder, run, lambda made: settled(made, run.tune))
     apply(former.model.body, former.adapters)
     former.adapters = {}

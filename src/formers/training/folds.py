@@ -23,6 +23,7 @@ from .configure import by_dots, read, worded
 from .distributed import together
 from .finetune import Tuned, finetune, same, single
 from .learner import family_of
+from .loop import Diverged
 from .parts import chosen, grouped, read_part
 from .pretrain import claim_run_folder
 from .refusals import contradictions
@@ -54,6 +55,7 @@ class Comparison:
 
     folder: Path
     trials: list[Trial]
+    diverged: tuple[str, ...] = ()  # runs whose result is not finite; their trials are left out
 
     def lines(self) -> list[list[str]]:
         """A table: settings, runs, and mean ± deviation of each measure."""
@@ -66,8 +68,15 @@ class Comparison:
         return rows
 
     def words(self) -> str:
-        """The same for a terminal."""
+        """The table of all trials for a terminal, and where the runs are."""
         return "\n".join("  ".join(row) for row in self.lines()) + f"\nruns: {self.folder}"
+
+    def check(self) -> None:
+        """Raise Diverged if a run has."""
+        if self.diverged:
+            names = ", ".join(self.diverged)
+            what = f"{len(self.diverged)} of the runs diverged, and their settings are left out: {names}"
+            raise Diverged(what, where=self.folder, fix="take a smaller learning rate for them")
 
 
 def compare(
@@ -110,12 +119,12 @@ def compare(
             coerce(settings.get("train.seed", first), int, "train.seed")
         for settings in every:  # a mistake in the last combination is known before the first is learnt
             check_settings(model, task, how, {**(overrides or {}), **settings})
-    trials: list[Trial] = []
+    trials, diverged = list[Trial](), list[str]()
     with ExitStack() as stack:
         wanted = None if out is None else Path(out)
         path = world.agreed(lambda: stack.enter_context(claim_run_folder(wanted, "comparison")))
         for settings in every:
-            runs = []
+            runs, before = [], len(diverged)
             start = coerce(settings.get("train.seed", first), int, "train.seed")
             for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
                 name = named(settings, seed, fold + 1 if folds else None)
@@ -126,10 +135,20 @@ def compare(
                     "test": judged, "task": task if whole is None else whole.task,
                     "columns": columns if whole is None else None, "overrides": given, **how,
                 }  # fmt: skip
-                runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
-            trials.append(Trial(settings, runs))
+                try:
+                    runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
+                except Error as error:
+                    if error.code != Diverged.code:
+                        raise
+                    say(f"run {name} is left out: {error}")
+                    diverged.append(name)
+            if len(diverged) == before:
+                trials.append(Trial(settings, runs))
+        if not trials:
+            Comparison(path, [], tuple(diverged)).check()
         main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
-        made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
+        order = sorted(trials, key=lambda trial: cost(main, trial.mean(main)))
+        made = Comparison(path, order, tuple(diverged))
         if world.first:
             write(made)
         world.close()
@@ -166,7 +185,8 @@ def write(made: Comparison) -> None:
     rows, path = made.lines(), made.folder
     table = [*rows_of(rows[0]), f"|{'---|' * len(rows[0])}", *(line for row in rows[1:] for line in rows_of(row))]
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
-    put(path / "report.md", "\n".join([f"# {path.name}", "", *table, ""]))
+    left = [f"Diverged, and left out: {', '.join(made.diverged)}", ""] if made.diverged else []
+    put(path / "report.md", "\n".join([f"# {path.name}", "", *table, "", *left]))
 
 
 def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:

@@ -103,7 +103,8 @@ class Lesson:
                 found = verdict(self.former, self.task, self.judges["valid"], *told)
                 seen = {"loss": found.loss, **seen, **found.measures}
         self.seen = seen[self.main]
-        seen["cost"] = cost(self.main, self.seen)
+        finite = math.isfinite(seen["loss"])  # a model of nan still has an accuracy, and must not be the best
+        seen["cost"] = cost(self.main, self.seen) if finite else math.nan
         self.patient(seen["cost"])
         return seen
 
@@ -128,7 +129,7 @@ class Lesson:
 
         def no_better() -> bool:
             rows = [row["held"]["cost"] for row in Folder(self.path).history() if "held" in row]
-            costs = [math.inf if c is None else c for c in (*rows, cost)]
+            costs = [math.inf if c is None or math.isnan(c) else c for c in (*rows, cost)]
             return len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
 
         self.trainer.enough = self.world.agreed(no_better)  # the first one writes the history

@@ -28,6 +28,7 @@ from .configure import TABLES, Asked, configure, sized, tables_of
 from .course import Course, ready
 from .distributed import Shards, arranged, company, together
 from .evaluate import Score
+from .loop import Diverged, Trainer
 from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, changed, check_text, material
 from .rehearsal import slowdown
@@ -135,6 +136,7 @@ def pretrain(
         if begun == asked.train.steps and found.held is not None:  # it had ended before, and is judged as it was then
             run.check()
         former, score, baseline = run.former, run.judged, None
+        world.agreed(lambda: check_finite(folder, run.trainer))
         if world.first:
             former, best = finish(folder, run)
             score, baseline = judged(folder, best, run) or score, run.unigram()
@@ -306,6 +308,26 @@ def remember(folder: Folder, asked: Asked, found: Material, world: World) -> Non
     folder.describe(about)
 
 
+def check_finite(folder: Folder, trainer: Trainer) -> None:
+    """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
+    Checkpoints of the last non-finite steps are put aside, so that the run can go on before them."""
+    kept = Checkpoints(folder.path / "steps", clean=False)
+    rows, scores = folder.history(), kept.scores()
+    steps = [row for row in rows if "loss" in row]
+    bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
+    best = next((step for step in sorted(scores) if scores[step] is not None), None)
+    looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
+    excused = trainer.scaler.is_enabled() and not trainer.skipped  # fp16 finds its scale by trial and error
+    told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
+    if looks and best is None and looks[-1].get("loss") is None:
+        told = f"the validation loss is not finite ({told})"
+    elif 2 * bad <= len(steps) or excused:
+        return
+    if trainer.skipped:
+        kept.part_with(trainer.step - trainer.skipped - 1)
+    raise Diverged(told, where=folder.path, fix="go on with --resume and a lower --train.lr; no model was written")
+
+
 def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda made: None) -> tuple[Former, int]:
     """The best checkpoint as a formers directory, and in memory; its step. `last` is done before it is saved."""
     kept = Checkpoints(folder.path / "steps", clean=False)
@@ -320,6 +342,9 @@ def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda mad
         made = build(run.asked.family, head=run.former.head, **dataclasses.asdict(run.former.config))
         made.tokenizer = run.former.tokenizer
         put(made.model, groups.get("average", groups["model"]))
+    if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
+        what = f"the weights of step {best:,} are not finite"
+        raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")
     made.model.eval()
     last(made)
     target = folder.path / "model"

@@ -29,6 +29,7 @@ from ..models.vectors import Kind, VectorsConfig
 from ..objectives import static
 from ..text.words import grams, read
 from . import glove
+from .loop import Diverged
 
 RATES = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 PLACES, BLOCKS = 32, 32  # places of a block, and blocks of one step; four times as many diverge
@@ -89,7 +90,7 @@ def train(
     work = glove.vectors if kind == "glove" else blockwise
     table = work(corpus, c, epochs, rate, seed, lambda jobs: run(jobs, threads, say))
     if not table.isfinite().all():
-        raise Error("the vectors are not numbers any more", fix="take a smaller learning rate")
+        raise Diverged("the vectors are not finite", fix="take a smaller learning rate")
     return named(corpus.words, table, lower=lower, **{**more, "kind": kind, "dim": c.dim})
 
 
