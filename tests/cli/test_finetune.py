@@ -6,6 +6,7 @@ import pytest
 
 from formers.errors import Error
 from formers.training.pretrain import claim_run_folder
+from formers.training.runs import Folder
 from tests.cli.test_pretrain import run
 from tests.training.test_finetune import ROWS
 
@@ -123,3 +124,111 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, here):
         assert code == 3
         assert "3 of 4 steps had a loss or gradient that is not finite" in error
         assert not (here / f"text{share}" / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--train.lr", 0], "the learning rate must be above 0, got 0.0"),
+        (["--train.lr", -1e-3], "the learning rate must be above 0"),
+        (["--train.lr", "nan"], "setting 'lr' must be float, not nan"),
+        (["--train.lr", "inf"], "setting 'lr' must be float, not inf"),
+        (["--train.betas", "[0.9, 1.0]"], "betas are two numbers from 0 to below 1"),
+        (["--train.eps", 0], "eps must be above 0"),
+        (["--train.decay", -0.1], "decay must be at least 0"),
+        (["--train.decay", "nan"], "setting 'decay' must be float, not nan"),
+        (["--train.clip", -1], "clip must be at least 0"),
+        (["--train.warmup", 50], "a warm-up of 50 steps does not end within"),
+        (["--train.ema", 1], "ema must be at least 0 and below 1"),
+        (["--model.dropout", 1], "dropout must be at least 0 and below 1"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["pretrain", "finetune"])
+def test_settings_that_would_teach_nothing_are_refused(capsys, here, verb, words, message):
+    begin = {
+        "pretrain": ["pretrain", "bert", "--data", "글.txt", "--train.steps", 20],
+        "finetune": ["finetune", "bert", "--train", "reviews.tsv", *QUICK],
+    }[verb]
+    code, _, error = run(capsys, *begin, *words)
+    assert code == 2
+    assert message in error
+    assert not (here / "runs").exists()
+
+
+def test_finished_runs_say_so(capsys, here):
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--out", "run"]
+    assert run(capsys, *words)[0] == 0
+    again = [*words, "--resume"]
+    code, out, error = run(capsys, *again)
+    assert code == 0
+    assert "this run was finished before: all 3 steps are done; raise --epochs or --train.steps to go on" in error
+    code, out, error = run(capsys, *again, "--lr", 1e-2)
+    assert (code, out) == (2, "")
+    assert "this run is finished: with all 3 steps done, train.lr changes nothing. Raise --epochs above 1" in error
+    last = len(words) - words[::-1].index("--epochs")
+    more = [*words[:last], 3, *words[last + 1 :], "--resume"]
+    assert run(capsys, *more)[0] == 0
+    assert Folder(here / "run").history()[-1]["step"] == 9
+    assert "9 steps are done, more than 3" in run(capsys, *again)[2]
+    sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240]
+    words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
+    assert run(capsys, *words)[0] == 0
+    asked = Folder(here / "text").about()["asked"]["train"]
+    assert (asked["seed"], asked["warmup"]) == (5, 0), "a recipe's warm-up is no longer than the run"
+    code, _, error = run(capsys, *words, "--resume")
+    assert code == 0
+    assert "this run was finished before: all 2 steps are done; raise --train.steps to go on" in error
+    code, out, error = run(capsys, *words, "--resume", "--train.lr", 1)
+    assert (code, out) == (2, "")
+    assert "train.lr changes nothing. Raise --train.steps above 2" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["finetune", "bert-base-uncased"], "hub:google-bert/bert-base-uncased fetches it from the hub"),
+        (["finetune", "klue/bert-base"], "hub:klue/bert-base to fetch it from the hub"),
+        (["finetune", "albert-base-v2"], "hub:albert/albert-base-v2 fetches it"),
+        (["finetune", "bert-base-uncasd"], "Did you mean 'bert-base-uncased'"),
+        (["pretrain", "bert", "--preset", "bert-base-uncased"], "--init hub:google-bert/bert-base-uncased"),
+        (["pretrain", "bert-base-uncased"], "formers pretrain bert --init hub:google-bert/bert-base-uncased --data"),
+        (["pretrain", "roberta-base"], "formers pretrain roberta --preset roberta-base --data FILE"),
+        (["pretrain", "gpt3-small"], ". formers pretrain gpt3 --preset gpt3-small"),
+        (["pretrain", "textcnn"], ". formers finetune textcnn --train FILE"),
+        (["pretrain", "vectors"], "choose pretrain word2vec, glove or fasttext".capitalize()),
+        (["pretrain", "berd"], "Did you mean 'bert'?"),
+    ],
+)
+def test_a_published_name_is_not_answered_with_random_weights(capsys, here, words, message):
+    data = ["--train", "reviews.tsv"] if words[0] == "finetune" else ["--data", "글.txt"]
+    code, _, error = run(capsys, *words, *data)
+    assert code == 2
+    assert message in error
+
+
+def test_random_weights_are_named_as_such(capsys, here):
+    model = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--data.pieces", 300, "--train.steps", 1]
+    words = ["finetune", "gpt2-medium", "--train", "reviews.tsv", "--out", "run", *model]
+    said = run(capsys, *words)[2]
+    assert "gpt2-medium starts from random weights; the published weights are hub:openai-community/gpt2-medium" in said
+    words = ["pretrain", "gpt2", "--data", "글.txt", "--out", "two", "--preset", "gpt2-medium", *model]
+    said = run(capsys, *words, "--train.length", 16, "--train.tokens", 64)[2]
+    assert "are hub:openai-community/gpt2-medium: --init goes on from them" in said
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_plain_line(capsys, here):
+    words = ["finetune", "textcnn", "--train", "reviews.tsv", "--train.checkpointing", "true", "--train.steps", 1]
+    said = run(capsys, *words, "--model.embed", 8, "--model.filters", 4)[2]
+    assert "formers: note: this family has no blocks: train.checkpointing does nothing\n" in said
+    assert "Warning" not in said
+    assert ".py" not in said
+
+
+def test_counts_are_whole_numbers(capsys, here):
+    sizes = [*TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240, "--train.steps", 1]
+    assert run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "run", *sizes)[0] == 0
+    said = dict(line.split()[:2] for line in run(capsys, "evaluate", "run", "--data", "글.txt")[1].splitlines()[1:])
+    assert said["words"] == "336"
+    assert said["tokens"].replace(",", "").isdigit()
+    assert "." in said["nats"]

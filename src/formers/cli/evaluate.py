@@ -74,6 +74,7 @@ def evaluate(
         return
     console.print(f"{found.kind}, {found.examples:,} examples ({found.said})", markup=False)
     for name, value in found.measures.items():
-        console.print(f"{name:<18} {value:,.0f}" if value > 1e4 else f"{name:<18} {value:.4f}", markup=False)
+        whole = isinstance(value, int) or value > 1e4  # a count, or a perplexity beyond all reason
+        console.print(f"{name:<18} {value:,.0f}" if whole else f"{name:<18} {value:.4f}", markup=False)
     for name, words in found.signatures.items():
         console.print(f"{name:<18} {words}", markup=False)

@@ -49,6 +49,8 @@ print_config
     Print all settings as YAML, and end.
 dry_run
     Say how large and how long the run would be, from a few measured steps, and end.
+seed
+    Of the new weights, the order of the text, what is hidden, and dropout; 0 by default.
 device
     cuda, cuda:1, cpu; what there is by default.
 deterministic
@@ -76,6 +78,7 @@ def verb(member: Member) -> Callable[..., None]:
         resume: bool = False,
         print_config: bool = False,
         dry_run: bool = False,
+        seed: int | None = None,
         device: str | None = None,
         deterministic: bool = False,
         tensorboard: bool = False,
@@ -83,6 +86,8 @@ def verb(member: Member) -> Callable[..., None]:
         given = overrides(settings)
         if deterministic:
             given["train.deterministic"] = True
+        if seed is not None:
+            given["train.seed"] = seed
         if data:
             given["data.source"] = data
         if tokenizer is not None:
@@ -188,12 +193,38 @@ def tell(rows: Sequence[tuple[str, str]]) -> None:
         console.print(f"{key:>12}  {value}", markup=False)
 
 
+def refuse_family(*words: Rest) -> None:
+    """Answer a word that is no family to pretrain: what it is, and what to type instead."""
+    from ..config import suggest
+    from ..registry import find_published
+
+    if not words:
+        return pretrain.help_print([])
+    name = words[0]
+    if name == "textcnn":
+        raise Error("a TextCNN is trained on a task, not pretrained", fix="formers finetune textcnn --train FILE")
+    if name == "vectors":
+        raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
+    family = next((one.name for one in MEMBERS.values() if name in (*one.aliases, *one.family.presets)), None)
+    if place := find_published(name):
+        names = (one for one in sorted(MEMBERS, key=len, reverse=True) if name.replace("-", "_").startswith(one))
+        fix = f"go on from its weights: formers pretrain {family or next(names, 'FAMILY')} --init {place} --data FILE"
+        if family:
+            fix += f"; a new model of its size: formers pretrain {family} --preset {name} --data FILE"
+        raise Error(f"{name!r} is a published checkpoint, not a family", fix=fix)
+    if family:
+        fix = f"formers pretrain {family}" + (f" --preset {name}" if name in MEMBERS[family].family.presets else "")
+        raise Error(f"{name!r} is not the name of a family", fix=fix)
+    raise Error(f"there is no family {name!r}", fix=suggest(name, [m for m in MEMBERS if m not in UNTRAINED]))
+
+
 pretrain = App(
     name="pretrain",
     help="Train a model of a family on text, with the family's own objective.\n\nformers pretrain bert --data my.txt",
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
+pretrain.default(refuse_family)
 for _member in MEMBERS.values():
     if _member.name not in UNTRAINED:
         pretrain.command(verb(_member), name=_member.name)

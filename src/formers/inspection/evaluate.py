@@ -143,9 +143,9 @@ def perplexity(former: Former, texts: Sequence[Any], tell: Tell | None = None, *
         "bits_byte": nats / max(1, size) / math.log(2),
         "nats": nats / tokens,
         "right": sum(int(one.right.sum()) for one in found) / tokens,
-        "tokens": float(tokens),
-        "words": float(words),
-        "bytes": float(size),
+        "tokens": tokens,
+        "words": words,
+        "bytes": size,
     }
 
 

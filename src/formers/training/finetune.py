@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, coerce
 from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, count
 from ..nn.lora import apply
 from ..tasks.examples import Examples
 from ..tasks.records import divided
-from .configure import by_dots, read
+from .checkpoint import Checkpoints
+from .configure import by_dots, dotted, read
 from .continued import continued, is_text, measures, same_text
 from .distributed import company, together
 from .freedom import settled
@@ -29,9 +30,10 @@ from .machine import Meter, deterministic, enough, machine, memory
 from .parts import PARTS, identity, in_lists, keep, read_parts
 from .pretrain import check_finite, claim_run_folder, finish
 from .report import report
+from .resume import refuse_if_finished
 from .runs import Folder, drive, number
 from .settings import FREE
-from .tuning import TABLES, Data, Tune, Wanted, configure, find
+from .tuning import TABLES, Data, Tune, Wanted, configure, describe_random_start, find
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def finetune(
             path = None if out is None else Path(out)
             told = {**by_dots(read(config)), **given}
             before = begun(path, resume, told)
-            now = given if before is None else told
+            now = given if before is None else told | longer(before, told)
             wanted, parts = understood(model, task, sources, columns, config, now, before, path)
             path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
             stack.enter_context(Folder(path).held())
@@ -111,9 +113,13 @@ def finetune(
             say(f"{name}: {part.said}")
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
+        if wanted.source is None:
+            say(describe_random_start(wanted.family, wanted.preset))
         say(run.words())
         meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
-        drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
+        first = drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
+        if first == run.asked.train.steps:
+            say(f"this run was finished before: all {first:,} steps are done; raise --epochs or --train.steps to go on")
         found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is
         world.close()
     return Tuned(path, run.former, found["valid"], found["test"], found["baseline"], time.perf_counter() - began)
@@ -149,12 +155,34 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     about = Folder(path).about()
     asked = about["asked"]
     now = configure(asked["family"], asked["source"], asked["preset"], asked["task"], asked, given).table()
-    may = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in FREE), "tune.patience"}
+    may = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in FREE), "tune.patience", "tune.epochs"}
     for key in sorted(set(given) - may):
         table, _, name = key.partition(".")
         if asked.get(table, {}).get(name) != now.get(table, {}).get(name):
             raise Error(f"{key} cannot change in a run that goes on", where=path, fix="leave it out")
+    then = configure(
+        asked["family"], asked["source"], asked["preset"], asked["task"], asked, {**given, **longer(about, given)}
+    )
+    refuse_if_finished(path, about, then.table(), f"--epochs above {asked['tune']['epochs']:g}, or --train.steps,")
+    done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
+    if done > then.train.steps:
+        what = f"{done:,} steps are done, more than {then.train.steps:,}"
+        raise Error(what, where=path, fix=f"--train.steps {done} or more")
     return about
+
+
+def longer(about: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The steps of a run that goes on for another number of epochs."""
+    asked = about["asked"]
+    if "tune.epochs" not in given or "train.steps" in given:
+        return {}
+    now = dotted({"tune.epochs": given["tune.epochs"]}, TABLES)["tune"]["epochs"]
+    old = asked["tune"]["epochs"]
+    if coerce(now, float, "tune.epochs") == old:
+        return {}
+    if "steps" in about.get("chosen", ()):
+        raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
+    return {"train.steps": max(1, round(asked["train"]["steps"] * now / old))}
 
 
 def understood(

@@ -136,7 +136,7 @@ class Lesson:
 
     def words(self) -> str:
         """The run in one line."""
-        s, name = self.asked.train, self.asked.source or f"{self.asked.family} from scratch"
+        s, name = self.asked.train, self.asked.source or self.asked.preset or self.asked.family
         share = f"{count(self.former.model):,} of {sum(p.numel() for p in self.former.model.parameters()):,}"
         return (
             f"{name}: {share} parameters learn to {self.task.name}; {len(self.goal.data):,} examples,"

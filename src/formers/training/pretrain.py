@@ -33,11 +33,12 @@ from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, changed, check_text, material
 from .rehearsal import slowdown
 from .report import report
-from .resume import resumed
+from .resume import refuse_if_finished, resumed
 from .runs import Folder, drive, number
 from .samples import Samples
 from .settings import Train
 from .state import put
+from .tuning import describe_random_start
 from .world import World
 
 
@@ -117,6 +118,9 @@ def pretrain(
         if asked.train.deterministic:
             say(f"the same bits in every run: {slowdown(asked, found, world)}")
         run = Course(asked, found, world, say)
+        if asked.init is None and asked.preset is not None:
+            hint = describe_random_start(asked.family, asked.preset)
+            say(hint + (": --init goes on from them" if "hub:" in hint else ""))
         say(run.words())
         ready(path, run)
 
@@ -133,8 +137,10 @@ def pretrain(
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
             tell=meter,
         )  # fmt: skip
-        if begun == asked.train.steps and found.held is not None:  # it had ended before, and is judged as it was then
-            run.check()
+        if begun == asked.train.steps:
+            say(f"this run was finished before: all {begun:,} steps are done; raise --train.steps to go on")
+            if found.held is not None:  # it is judged as it was then
+                run.check()
         former, score, baseline = run.former, run.judged, None
         world.agreed(lambda: check_finite(folder, run.trainer))
         if world.first:
@@ -202,7 +208,9 @@ def place(
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     assert path is not None
-    return path, resumed(path, about["asked"], family, tables_of(config), given, top)
+    asked = resumed(path, about["asked"], family, tables_of(config), given, top)
+    refuse_if_finished(path, about, asked.table(), f"--train.steps above {asked.train.steps:,}")
+    return path, asked
 
 
 @contextmanager

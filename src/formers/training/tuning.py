@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from ..config import build, coerce, positive, probability, schema, suggest
 from ..errors import Error
-from ..registry import MEMBERS, member, preset
+from ..registry import MEMBERS, PUBLISHED, find_published, member, preset
 from ..tasks.task import TASKS
 from .configure import dotted, plain, read
 from .recipes import OWN, SMALL
@@ -78,6 +78,9 @@ class Tune:
         probability(self, "warm", "smoothing")
         if not self.epochs > 0 or not self.checks > 0:
             raise Error("epochs and checks must be above 0", fix="take for example tune.epochs 3")
+        if not self.auxiliary >= 0 or not self.lora_alpha > 0:
+            what = f"auxiliary must be at least 0 and lora_alpha above 0, got {self.auxiliary} and {self.lora_alpha}"
+            raise Error(what, fix="take for example tune.auxiliary 0.5, tune.lora_alpha 16")
         if not 0 < self.layer_decay <= 1:
             raise Error(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}", fix="take 0.9")
 
@@ -173,9 +176,23 @@ def find(model: str) -> tuple[str, str | None, str | None]:
         for one in MEMBERS.values():
             if model in one.family.presets:
                 return one.name, None, model
-        names = [*MEMBERS, *(p for one in MEMBERS.values() for p in one.family.presets)]
+        if place := find_published(model):
+            what = f"the checkpoint {model!r} is not on this machine"
+            raise Error(what, fix=f"{place} fetches it from the hub (pip install 'formers[hub]'), or give its folder")
+        names = [*MEMBERS, *(p for one in MEMBERS.values() for p in one.family.presets), *PUBLISHED]
         raise Error(f"there is no model {model!r}", fix=f"{suggest(model, names)}; a folder is a checkpoint")
-    raise Error("there is no such checkpoint", where=model, fix="give a folder, hub:owner/name, or a family's name")
+    fix = (
+        f"give its folder, or {find_published(model) or 'hub:owner/name'} to fetch it from the hub, or a family's name"
+    )
+    raise Error("there is no such checkpoint", where=model, fix=fix)
+
+
+def describe_random_start(family: str, preset: str | None) -> str:
+    """What to tell somebody who names a model by its published name and gets new weights."""
+    name = preset or family
+    place = find_published(name)
+    hint = f"; the published weights are {place}" if place else ""
+    return f"{name} starts from random weights{hint}"
 
 
 def configure(
@@ -246,4 +263,8 @@ def scheduled(wanted: Wanted, sizes: Any, dim: int, processes: int = 1) -> Train
     if wanted.source is not None and t.optimizer in ("adamw", "adam"):
         # Adapters and heads alone take ten times as much.
         values["lr"] = RATE / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
-    return dataclasses.replace(t, **{k: v for k, v in values.items() if k not in wanted.chosen or k == "length"})
+    made = dataclasses.replace(t, **{k: v for k, v in values.items() if k not in wanted.chosen or k == "length"})
+    if made.warmup > made.steps and made.schedule != "inverse":
+        what = f"a warm-up of {made.warmup:,} steps does not end within {made.steps:,} steps"
+        raise Error(what, fix=f"--train.warmup {made.steps // 10}, or more --epochs")
+    return made
