@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
+import yaml
 
 from formers.errors import Error
 from formers.training.pretrain import claim_run_folder
@@ -232,3 +236,124 @@ def test_counts_are_whole_numbers(capsys, here):
     assert said["words"] == "336"
     assert said["tokens"].replace(",", "").isdigit()
     assert "." in said["nats"]
+
+
+def test_print_config_given_back_is_the_same_run(capsys, here):
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--seed", 3]
+    code, text, _ = run(capsys, *words, "--print-config")
+    assert code == 0
+    told = yaml.safe_load(text)
+    assert told["task"] == "classify"
+    assert told["tune"]["epochs"] == 1
+    assert "epochs: 1\n" in text, "no 1.0"
+    assert "steps" not in told["train"], "the examples say"
+    (here / "run.yaml").write_text(text, encoding="utf-8")
+    assert run(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
+    assert run(capsys, *words, "--out", "one")[0] == 0
+    assert run(capsys, "finetune", "--config", "run.yaml", "--out", "two")[0] == 0
+    one, two = (Folder(here / name).about()["asked"] for name in ("one", "two"))
+    assert one == two
+    assert not (here / "runs").exists()
+    for family in ("transformer", "textcnn", "t5"):
+        task = "classify" if family == "textcnn" else "translate"
+        text = run(capsys, "finetune", family, "--task", task, "--print-config")[1]
+        (here / "run.yaml").write_text(text, encoding="utf-8")
+        assert run(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
+    assert "no model is named" in run(capsys, "finetune", "--print-config")[2]
+
+
+def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, here):
+    before = sorted(here.rglob("*"))
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--dry-run"]
+    code, said, error = run(capsys, *words)
+    assert code == 0, error
+    rows = dict(line.strip().split("  ", 1) for line in said.splitlines())
+    assert "2 labels, 48 examples" in rows["train"]
+    assert rows["labels"] == "no, yes"
+    assert rows["steps"].startswith("3 of ")
+    assert "random weights" in rows["model"]
+    assert "tokens/s" in rows["speed"]
+    assert run(capsys, *words, "--seeds", 3, "--sweep", "lr=1e-3,1e-4")[1].splitlines()[-1].endswith("6 such runs")
+    assert sorted(here.rglob("*")) == before
+    sizes = [*TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240, "--train.steps", 1]
+    run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "start", *sizes)
+    before = sorted(here.rglob("*"))
+    words = ["finetune", "start", "--task", "lm", "--train", "글.txt", "--epochs", 2]
+    code, said, error = run(capsys, *words, "--dry-run")
+    assert code == 0, error
+    assert "tokens/s" in said
+    text = run(capsys, *words, "--print-config")[1]
+    assert sorted(here.rglob("*")) == before
+    asked = yaml.safe_load(text)
+    assert (asked["init"], asked["data"]["source"]) == ("start", ["글.txt"])
+    assert asked["train"]["steps"] > 10
+
+
+class Weights:
+    """A module like W&B's, as far as it is used."""
+
+    def __init__(self):
+        self.begun, self.lines, self.ended = [], [], 0
+
+    def init(self, **given):
+        if given["project"] == "forbidden":
+            raise RuntimeError("no key")
+        self.begun.append(given)
+        return SimpleNamespace(id=given.get("id", "abc"), log=self.log, finish=self.finish)
+
+    def log(self, values, step):
+        self.lines.append((step, values))
+
+    def finish(self):
+        self.ended += 1
+
+
+def test_metrics_go_to_weights_and_biases(capsys, here, monkeypatch):
+    fake = Weights()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--wandb", "--out", "tests/한글"]
+    assert run(capsys, *words)[0] == 0
+    given = fake.begun[0]
+    assert (given["project"], given["name"], given["config"]["task"]) == ("tests", "한글", "classify")
+    assert {step for step, _ in fake.lines} == {1, 2, 3}
+    assert {"training/lr", "training/classify", "held/accuracy"} <= {key for _, seen in fake.lines for key in seen}
+    assert fake.ended == 1
+    assert run(capsys, *words, "--resume", "--train.steps", 5)[0] == 0
+    assert (fake.begun[1]["id"], fake.begun[1]["resume"]) == ("abc", "allow")
+    sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240]
+    words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--wandb"]
+    assert run(capsys, *words, "--out", "experiments/a")[0] == 0
+    assert (fake.begun[2]["project"], fake.begun[2]["name"], fake.ended) == ("experiments", "a", 3)
+    monkeypatch.setenv("WANDB_PROJECT", "forbidden")
+    code, _, error = run(capsys, *words, "--out", "b")
+    assert code == 2
+    assert "Weights & Biases did not begin (no key). Log in with: wandb login" in error
+    for option, module in (("--wandb", "wandb"), ("--tensorboard", "torch.utils.tensorboard")):
+        monkeypatch.setitem(sys.modules, module, None)
+        for verb in (["pretrain", "gpt2", *sizes], ["finetune", "bert", "--train", "reviews.tsv"]):
+            code, _, error = run(capsys, *verb, option)
+            assert code == 2
+            assert "is not installed. pip install 'formers[track]'" in error
+    assert not (here / "runs").exists()
+
+
+def test_metrics_go_to_tensorboard(capsys, here, monkeypatch):
+    told = []
+
+    class Writer:
+        def __init__(self, where):
+            told.append(where)
+
+        def add_scalar(self, *given):
+            told.append(given)
+
+        def close(self):
+            told.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--tensorboard", "--seeds", 2, "--out", "both"]
+    assert run(capsys, *words)[0] == 0
+    folders = [one for one in told if isinstance(one, str) and one != "closed"]
+    assert folders == ["both/seed0/tensorboard", "both/seed1/tensorboard"]
+    assert told.count("closed") == 2
+    assert [one[::2] for one in told if one[0] == "training/lr"] == [("training/lr", step) for step in (1, 2, 3)] * 2

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from .pretrain import Rest, overrides
+from .pretrain import Rest, Switch, overrides
+from .pretrain import tell as tell_rows
 from .progress import progress
 
 Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
@@ -34,7 +35,11 @@ def finetune(
     seeds: int | None = None,
     sweep: str | None = None,
     resume: bool = False,
+    print_config: Switch = False,
+    dry_run: Switch = False,
     device: str | None = None,
+    tensorboard: Switch = False,
+    wandb: Switch = False,
 ) -> None:
     """Teach MODEL a task from examples, judge it by others, and write a report.
 
@@ -47,6 +52,10 @@ def finetune(
     formers finetune transformer --task translate --train en-de.tsv --valid en-de.dev.tsv --columns text=en,target=de
     formers finetune runs/gpt2-1/model --task lm --train articles.txt --epochs 2
     formers finetune bert-mini --train stsb.tsv --sweep "lr=1e-4,3e-4 epochs=3,5"
+    formers finetune runs/bert-1/model --train reviews.tsv --dry-run
+    formers finetune bert-mini --train reviews.tsv --print-config > run.yaml
+
+    Exit codes: 2 an error, 3 the result is not finite, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
 
     Parameters
     ----------
@@ -86,8 +95,17 @@ def finetune(
         Learn with each combination of settings: "lr=1e-4,3e-4 batch=16,32".
     resume
         Go on with the run in --out.
+    print_config
+        Print all settings as YAML, for --config, and end.
+    dry_run
+        Say what was understood of the examples, how large and how long the run would be, from a few measured steps,
+        and end.
     device
         cuda, cuda:1, cpu; what there is by default.
+    tensorboard
+        Write the metrics for TensorBoard as well (extra track).
+    wandb
+        Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
     settings
         Dotted settings with their values: --tune.patience 3.
     """
@@ -100,8 +118,16 @@ def finetune(
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
     say = lambda text: console.print(text, markup=False)  # noqa: E731
-    told: dict[str, Any] = {"task": task, "columns": columns, "config": config, "device": device, "say": say}
-    with progress(console, "finetune") as tell:
+    told: dict[str, Any] = {"task": task, "columns": columns, "config": config}
+    if print_config or dry_run:
+        return preview(
+            print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
+        )
+    from ..training.tracking import track
+
+    told |= {"device": device, "say": say}
+    with track(tensorboard and first, wandb and first) as hook, progress(console, "finetune") as tell:
+        told["hook"] = hook
         if folds or seeds or sweep:
             from ..training.folds import compare
 
@@ -124,3 +150,22 @@ def finetune(
         if values:
             out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}", markup=False)
     out_.print(f"model: {made.folder / 'model'}\nreport: {made.folder / 'report.html'}", markup=False)
+
+
+def preview(
+    print_config: bool, model: str | None, train: str | None, valid: str | None, folds: int | None, seeds: int | None,
+    sweep: str | None, device: str | None, **asked: Any,
+) -> None:  # fmt: skip
+    """Say what a run would do, and write nothing: its settings, or its size and time."""
+    from ..training.finetune import print_settings, rehearse_task
+
+    if print_config:
+        print(print_settings(model, train, valid, **asked), end="")
+        return
+    rows = rehearse_task(model, train, valid, device=device, **asked)
+    if folds or seeds or sweep:
+        from ..training.folds import combinations
+
+        runs = max(1, folds or 0) * (seeds or 1) * len(combinations(sweep or ""))
+        rows.append(("runs", f"{runs:,} such runs"))
+    tell_rows(rows)

@@ -57,10 +57,13 @@ deterministic
     The same bits in every run, on a GPU too; what that costs is measured and told.
 tensorboard
     Write the metrics for TensorBoard as well (extra track).
+wandb
+    Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
 settings
     Dotted settings with their values: --train.lr 1e-3.
 """
 Rest = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
+Switch = Annotated[bool, Parameter(negative=())]
 
 
 def verb(member: Member) -> Callable[..., None]:
@@ -82,6 +85,7 @@ def verb(member: Member) -> Callable[..., None]:
         device: str | None = None,
         deterministic: bool = False,
         tensorboard: bool = False,
+        wandb: bool = False,
     ) -> None:
         given = overrides(settings)
         if deterministic:
@@ -103,7 +107,7 @@ def verb(member: Member) -> Callable[..., None]:
 
             tell(rehearse(member.name, config, given, device=device, **top))
             return
-        run(member.name, given, out, config, resume, device, tensorboard, top)
+        run(member.name, given, out, config, resume, device, top, tensorboard, wandb)
 
     words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
     pretrain.__doc__ = HELP.format(help=words, name=member.name, first=example(member.name), presets=presets)
@@ -139,22 +143,23 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
 
 def run(
     family: str, given: dict[str, Any], out: Path | None, config: Any, resume: bool, device: str | None,
-    tensorboard: bool, top: dict[str, Any],
+    top: dict[str, Any], tensorboard: bool = False, wandb: bool = False,
 ) -> None:  # fmt: skip
     """Train, and say how it goes."""
     import os
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
-    from ..training.pretrain import newest, pretrain
+    from ..training.pretrain import pretrain
+    from ..training.tracking import track
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
-    hook = board(lambda: out or newest(family) or Path("runs")) if tensorboard else None
-    with progress(console, family) as tell:
+    first = os.environ.get("RANK", "0") == "0"
+    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
+    with track(tensorboard and first, wandb and first) as hook, progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
             say=lambda text: console.print(text, markup=False), hook=hook, **top,
         )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
+    console = Console(highlight=False, soft_wrap=True, quiet=not first)
     if done.score is not None:
         right = f", {done.score.accuracy:.1%} right" if done.score.accuracy == done.score.accuracy else ""  # ELMo: none
         base = (
@@ -162,28 +167,6 @@ def run(
         )
         console.print(f"held-out text: {done.score.loss:.2f} nats{right}{base}", markup=False)
     console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
-
-
-def board(where: Callable[[], Path]) -> Callable[[dict[str, Any]], None]:
-    """A hook that writes for TensorBoard into the run's folder, which is there when the first line comes."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise Error("TensorBoard is not here", fix="pip install 'formers[track]'") from None
-    writers: list[Any] = []
-
-    def hook(line: dict[str, Any]) -> None:
-        if not writers:
-            writers.append(SummaryWriter(str(where() / "tensorboard")))
-        writer, step = writers[0], line["step"]
-        for name, value in {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}.items():
-            if value is not None:
-                writer.add_scalar(f"training/{name}", value, step)
-        for name, value in line.get("held", {}).items():
-            if value is not None:
-                writer.add_scalar(f"held/{name}", value, step)
-
-    return hook
 
 
 def tell(rows: Sequence[tuple[str, str]]) -> None:

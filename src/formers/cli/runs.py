@@ -78,7 +78,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None) -> None:
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
-    train(asked["family"], given, out, asked, False, device, False, {"same": about["data"]})
+    train(asked["family"], given, out, asked, False, device, {"same": about["data"]})
 
 
 def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None) -> None:

@@ -38,6 +38,7 @@ from .runs import Folder, drive, number
 from .samples import Samples
 from .settings import Train
 from .state import put
+from .tracking import Tracker
 from .tuning import describe_random_start
 from .world import World
 
@@ -83,9 +84,9 @@ def pretrain(
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
     ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
     to be judged by (a list, DataFrame or dataset; files are named by data.held). With `resume`,
-    a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (for
-    W&B, MLflow), `say` gets words for people. `same` are the fingerprints (run.json's `data`) of a run that is to be
-    repeated: other data is refused.
+    a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (a
+    function, or one of training/tracking.py's), `say` gets words for people. `same` are the fingerprints (run.json's
+    `data`) of a run that is to be repeated: other data is refused.
     """
     began = time.perf_counter()
     given = together_overrides(text, overrides, tables)
@@ -132,6 +133,8 @@ def pretrain(
         small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
         samples = Samples(run.former, small, found, path) if world.first else None
         meter = Meter(run.trainer, tell)
+        if isinstance(hook, Tracker) and world.first:
+            hook.begin(path, asked.table())
         begun = drive(
             run.trainer, run.source, folder, check=run.check if found.held is not None else None,
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,

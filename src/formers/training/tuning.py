@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from ..config import build, coerce, positive, probability, schema, suggest
 from ..errors import Error
 from ..registry import MEMBERS, PUBLISHED, find_published, member, preset
@@ -107,6 +109,34 @@ class Wanted:
             "data": plain(dataclasses.asdict(self.data)), "model": plain(self.model),
             "tune": plain(dataclasses.asdict(self.tune)), "train": plain(dataclasses.asdict(self.train)),
         }  # fmt: skip
+
+    def text(self) -> str:
+        """The settings as YAML, for --config. What the examples decide is left out, so that they decide it again."""
+        table = self.table()
+        derived = [name for name in DERIVED if name not in self.chosen and not (name == "warmup" and self.holds_warmup)]
+        table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
+        if self.tune.length and "context" not in self.options:
+            table["model"].pop("context", None)
+        words = f"# {', '.join(derived)} of train follow from the examples, tune.epochs and tune.batch.\n"
+        return words + yaml.safe_dump(whole_numbers(table), sort_keys=False, allow_unicode=True)
+
+    @property
+    def holds_warmup(self) -> bool:
+        """A recipe whose schedule has a warm-up of its own keeps it, whatever the examples are."""
+        return self.train.schedule == "inverse"
+
+
+# Settings of `train` that follow from the examples unless they are given.
+DERIVED = ("length", "tokens", "accumulate", "steps", "check", "save", "warmup", "lr")
+
+
+def whole_numbers(value: Any) -> Any:
+    """Floats without a fraction as integers, all the way down: people write epochs: 3."""
+    if isinstance(value, dict):
+        return {key: whole_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [whole_numbers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 # What learns a task from nothing within minutes: model, tune, train, data.
