@@ -16,7 +16,7 @@ Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "s
 
 
 def finetune(
-    model: str | None = None,
+    model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *settings: Rest,
     task: Name | None = None,
     train: Annotated[str | None, Parameter(accepts_keys=False)] = None,
@@ -31,6 +31,8 @@ def finetune(
     seed: int | None = None,
     lora: int | None = None,
     features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None,
+    vectors: str | None = None,
+    freeze_vectors: Switch = False,
     folds: int | None = None,
     seeds: int | None = None,
     sweep: str | None = None,
@@ -49,6 +51,7 @@ def finetune(
 
     formers finetune runs/bert-1/model --train reviews.tsv --valid reviews.dev.tsv
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10
+    formers finetune textcnn --train reviews.tsv --vectors runs/fasttext-1
     formers finetune transformer --task translate --train en-de.tsv --valid en-de.dev.tsv --columns text=en,target=de
     formers finetune runs/gpt2-1/model --task lm --train articles.txt --epochs 2
     formers finetune bert-mini --train stsb.tsv --sweep "lr=1e-4,3e-4 epochs=3,5"
@@ -87,6 +90,11 @@ def finetune(
         The rank of adapters that learn in place of the weights.
     features
         Learn a head on a frozen model: its last layer, the second to last, sum or concatenation of four, a mix of all.
+    vectors
+        Word vectors for the embeddings of a TextCNN: a run or folder of formers pretrain word2vec, glove or fasttext,
+        or a published file (glove.6B.100d.txt, GoogleNews….bin.gz, cc.ko.300.vec.gz, cc.ko.300.bin).
+    freeze_vectors
+        The word vectors stay as they are.
     folds
         Learn so many times, each time judged by another part of the examples.
     seeds
@@ -111,8 +119,11 @@ def finetune(
     """
     import os
 
+    if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
+        model, settings = None, (model, *settings)
     given = overrides(settings)
-    short = {"epochs": epochs, "batch": batch, "lora": lora, "features": features}
+    short: dict[str, Any] = {"epochs": epochs, "batch": batch, "lora": lora, "features": features, "vectors": vectors}
+    short["vectors_frozen"] = freeze_vectors or None
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
     first = os.environ.get("RANK", "0") == "0"

@@ -176,6 +176,86 @@ def tell(rows: Sequence[tuple[str, str]]) -> None:
         console.print(f"{key:>12}  {value}", markup=False)
 
 
+VECTORS = {
+    "word2vec": "word vectors by skip-gram (or CBOW: --model.kind cbow)",
+    "glove": "word vectors from counts of words that occur together",
+    "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
+}
+VECTOR_HELP = """{help}.
+
+Splits the text at spaces and punctuation, trains a vector for each word, and writes a model and a report with the
+neighbours of some words. Any setting can be given by its name: --model.window 10, --model.kind cbow, --model.min_n 2,
+--train.lr 0.05, --train.threads 1 (the same bits in every run), --data.column review, --data.encoding cp949.
+
+formers pretrain {name} --data my.txt
+formers pretrain {name} --data reviews.csv --data.column review --dim 300 --min-count 2 --out runs/words
+formers neighbours runs/words king
+formers finetune textcnn --vectors runs/words --train reviews.tsv
+
+Exit codes: 2 an error, 3 the vectors are not finite, 130 after Ctrl-C (nothing is saved: there are no checkpoints).
+
+Parameters
+----------
+data
+    Files, folders or globs (txt, jsonl, csv, tsv, parquet, also packed).
+out
+    The run's folder; runs/{name}-NUMBER by default.
+config
+    A YAML file with settings, as --print-config writes it.
+dim
+    Numbers of a vector; 100 by default.
+window
+    The farthest neighbour on either side that counts; 5 by default.
+min_count
+    Rarer words are left out; 5 by default.
+epochs
+    How often the text is seen.
+seed
+    Of the first vectors and of all that is drawn; 0 by default. One thread repeats exactly.
+print_config
+    Print all settings as YAML, and end.
+tensorboard
+    Write the metrics for TensorBoard as well (extra track).
+wandb
+    Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
+settings
+    Dotted settings with their values: --model.negatives 10.
+"""
+
+
+def vector_verb(method: str) -> Callable[..., None]:
+    """The subcommand of one way to train word vectors."""
+
+    def pretrain(
+        *settings: Rest,
+        data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+        out: Path | None = None,
+        config: Path | None = None,
+        dim: int | None = None,
+        window: int | None = None,
+        min_count: int | None = None,
+        epochs: int | None = None,
+        seed: int | None = None,
+        print_config: bool = False,
+        tensorboard: bool = False,
+        wandb: bool = False,
+    ) -> None:
+        given = overrides(settings)
+        short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
+        short |= {"train.epochs": epochs, "train.seed": seed}
+        given |= {name: value for name, value in short.items() if value is not None}
+        if print_config:
+            from ..training.vector_run import configure_vectors
+
+            print(configure_vectors(method, config, given).text(), end="")
+            return
+        run(method, given, out, config, False, None, {}, tensorboard, wandb)
+
+    words = VECTORS[method][0].upper() + VECTORS[method][1:]
+    pretrain.__doc__ = VECTOR_HELP.format(help=words, name=method)
+    return pretrain
+
+
 def refuse_family(*words: Rest) -> None:
     """Answer a word that is no family to pretrain: what it is, and what to type instead."""
     from ..config import suggest
@@ -208,6 +288,8 @@ pretrain = App(
     default_parameter=Parameter(negative=()),
 )
 pretrain.default(refuse_family)
+for _method in VECTORS:
+    pretrain.command(vector_verb(_method), name=_method)
 for _member in MEMBERS.values():
     if _member.name not in UNTRAINED:
         pretrain.command(verb(_member), name=_member.name)

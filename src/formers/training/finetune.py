@@ -117,7 +117,7 @@ def finetune(
             say(f"{name}: {part.said}")
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
-        if wanted.source is None:
+        if wanted.source is None and wanted.tune.vectors is None:
             say(describe_random_start(wanted.family, wanted.preset))
         say(run.words())
         meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)

@@ -40,6 +40,7 @@ from .settings import Train
 from .state import put
 from .tracking import Tracker
 from .tuning import describe_random_start
+from .vector_run import METHODS, pretrain_vectors
 from .world import World
 
 
@@ -80,6 +81,7 @@ def pretrain(
     **tables: Mapping[str, Any],
 ) -> Run:
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
+    The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
 
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
     ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
@@ -89,6 +91,16 @@ def pretrain(
     `data`) of a run that is to be repeated: other data is refused.
     """
     began = time.perf_counter()
+    if family in (*METHODS, "vectors"):
+        other = {"recipe": recipe, "preset": preset, "init": init, "tokenizer": tokenizer, "held": held}
+        other |= {"resume": resume or None}
+        for name, value in other.items():
+            if value is not None:
+                raise Error(f"{name} does not apply to word vectors", fix="leave it out")
+        given = together_overrides(None, overrides, tables)
+        how = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
+        path, vectors, seconds = pretrain_vectors(str(family), text, out, config, given, **how)
+        return Run(path, vectors, None, None, seconds)
     given = together_overrides(text, overrides, tables)
     if isinstance(tokenizer, str | Path):
         given, tokenizer = {**given, "data.tokenizer": str(tokenizer)}, None

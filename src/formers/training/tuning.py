@@ -72,7 +72,8 @@ class Tune:
     output: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
     baseline: bool = True  # a linear model over counted words is judged beside it
-    vectors: str | None = None  # word vectors for the embeddings (TextCNN)
+    vectors: str | None = None  # word vectors for the embeddings (TextCNN): a formers directory, or a published file
+    vectors_frozen: bool = False  # they stay as they are
 
     def __post_init__(self) -> None:
         positive(self, "batch", "length", "most", "output")
