@@ -357,3 +357,21 @@ def test_metrics_go_to_tensorboard(capsys, here, monkeypatch):
     assert folders == ["both/seed0/tensorboard", "both/seed1/tensorboard"]
     assert told.count("closed") == 2
     assert [one[::2] for one in told if one[0] == "training/lr"] == [("training/lr", step) for step in (1, 2, 3)] * 2
+
+
+def test_runs_are_listed_with_task_and_main_metric(capsys, here):
+    words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK]
+    for more in (["--out", "all/a"], ["--out", "all/b", "--test", "reviews.tsv", "--tune.metric", "f1_macro"]):
+        assert run(capsys, *words, *more)[0] == 0
+    patient = ["--out", "all/c", "--tune.patience", 1, "--lr", 1e-99]
+    words[words.index("--epochs") + 1] = 9
+    assert run(capsys, *words, *patient)[0] == 0
+    run(capsys, *words, "--out", "all/d", "--lr", 1e38)
+    rows = {line.split()[0]: line.split() for line in run(capsys, "runs", "all")[1].splitlines()}
+    assert rows["run"][1:3] == ["family", "task"]
+    assert rows["a"][1:3] == ["bert", "classify"]
+    assert rows["a"][6] == "accuracy"
+    assert rows["b"][6:8] == ["test", "f1_macro"]
+    assert (rows["a"][-1], rows["c"][-1]) == ("done", "done"), "one that has stopped early is done, too"
+    assert int(rows["c"][3]) < int(rows["c"][5])
+    assert rows["d"][-1] == "diverged"

@@ -148,6 +148,7 @@ def test_a_textcnn_starts_from_vectors(capsys, tmp_path, vectors, name):
     code, _, error = run(capsys, *words, *more)
     assert code == 0, error
     assert "pieces have a vector" in error
+    assert len(run(capsys, "neighbours", vectors / name, "좋은", "--k", 2)[1].splitlines()) == 2
     former, known = formers.load(tmp_path / "a"), formers.load(vectors / "run")
     place, row = former.tokenizer.rust.token_to_id("좋은"), known.tokenizer.rust.token_to_id("좋은")
     assert torch.allclose(former.model.body.table[place], known.model.body.table[row], atol=1e-5), "they stay"

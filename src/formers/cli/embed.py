@@ -109,12 +109,14 @@ def neighbours(
 
     formers neighbours my-bert "a film about music" --file reviews.txt
     formers neighbours my-bert "배를 타고 건넜다" --word 배 --same --file lines.txt
-    formers neighbours my-vectors king
+    formers neighbours runs/word2vec-1 king
+    formers neighbours glove.6B.100d.txt king
 
     Parameters
     ----------
     model
-        A formers directory, a Hugging Face directory, hub:owner/name, or the folder of a training run.
+        A formers directory, a Hugging Face directory, hub:owner/name, the folder of a training run, or a published file
+        of word vectors (GloVe, word2vec, fastText).
     query
         A text; of word vectors, without texts to look in, a word.
     file
@@ -142,9 +144,13 @@ def neighbours(
 
 
 def ready(model: str, tell: Any) -> Any:
-    """A model, on a GPU where there is one."""
+    """A model, or the word vectors of a published file; on a GPU where there is one."""
     import torch
 
+    if Path(model).is_file():
+        from ..interop.vectors import read as read_vectors
+
+        return read_vectors(model, tell=tell)
     return opened(model, dtype=None, tell=tell).to("cuda" if torch.cuda.is_available() else None)
 
 
