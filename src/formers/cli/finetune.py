@@ -120,8 +120,9 @@ def finetune(
     import os
 
     if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
-        model, settings = None, (model, *settings)
-    given = overrides(settings)
+        given, model = overrides([model, *settings]), None
+    else:
+        given = overrides(settings)
     short: dict[str, Any] = {"epochs": epochs, "batch": batch, "lora": lora, "features": features, "vectors": vectors}
     short["vectors_frozen"] = freeze_vectors or None
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}

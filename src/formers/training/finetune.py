@@ -378,7 +378,12 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
     loss = run.text_loss(run.judges["valid"]) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
     score = {"loss": number(loss), "accuracy": every.get("accuracy"), "all": every}
-    more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0}
+    more: dict[str, Any] = {
+        "best": best,
+        "parameters": count(run.former.model),
+        "memory": memory(run.world.device),
+        "share": 0.0,
+    }
     more["ended"] = [run.trainer.step, run.asked.train.steps]
     folder.describe({**folder.about(), "result": {"score": score, "baseline": None, "measures": found, **more}})
     return found

@@ -98,7 +98,7 @@ def pretrain(
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
         given = together_overrides(None, overrides, tables)
-        how = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
+        how: dict[str, Any] = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
         path, vectors, seconds = pretrain_vectors(str(family), text, out, config, given, **how)
         return Run(path, vectors, None, None, seconds)
     given = together_overrides(text, overrides, tables)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -67,10 +68,10 @@ class WeightsAndBiases(Tracker):
 
     def __init__(self) -> None:
         try:
-            import wandb
+            client = importlib.import_module("wandb")
         except ImportError:
             raise Error("Weights & Biases is not installed", fix="pip install 'formers[track]'") from None
-        self.client: Any = wandb
+        self.client: Any = client
         self.run: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:

@@ -39,7 +39,7 @@ SIZES = tuple(name for name in schema(VectorsConfig) if name != "vocab")  # the 
 KINDS = {"word2vec": ("skipgram", "cbow"), "glove": ("glove",), "fasttext": ("fasttext",)}
 EPOCHS = {"word2vec": 5, "fasttext": 5, "glove": 15}  # as the released programs have them by default
 BUCKETS = 200_000  # of fastText's n-grams: the released 2,000,000 take 800 MB at 100 numbers each
-HANGUL = {"min_n": 2, "max_n": 4}  # a syllable is what two or three letters are elsewhere
+HANGUL: dict[str, Any] = {"min_n": 2, "max_n": 4}  # a syllable is what two or three letters are elsewhere
 SHOWN, NEAR = 8, 5  # words whose neighbours a report shows, and how many of them
 LOOK = 100_000  # characters from which the script is known
 
