@@ -383,8 +383,8 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
         "parameters": count(run.former.model),
         "memory": memory(run.world.device),
         "share": 0.0,
+        "ended": [run.trainer.step, run.asked.train.steps],
     }
-    more["ended"] = [run.trainer.step, run.asked.train.steps]
     folder.describe({**folder.about(), "result": {"score": score, "baseline": None, "measures": found, **more}})
     return found
 
