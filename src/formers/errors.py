@@ -15,7 +15,10 @@ class Error(Exception):
 
     def __str__(self) -> str:
         text = self.what if self.where is None else f"{self.where}: {self.what}"
-        return text if self.fix is None else f"{text}. {self.fix[:1].upper()}{self.fix[1:]}"
+        if self.fix is None:
+            return text
+        copied = self.fix.startswith(("formers ", "hub:", "pip "))  # what is to be typed keeps its case
+        return f"{text}. {self.fix if copied else self.fix[:1].upper() + self.fix[1:]}"
 
 
 class NonFinite(Error):

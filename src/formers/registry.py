@@ -84,6 +84,35 @@ MEMBERS = {
 ALIASES = {alias: member.name for member in MEMBERS.values() for alias in member.aliases}
 
 
+# Who publishes the checkpoints that are known by a bare name; the same name may be a size of ours with random weights.
+OWNERS = {
+    "google-bert": ("bert-base-uncased", "bert-large-uncased", "bert-base-cased", "bert-large-cased",
+                    "bert-base-multilingual-cased", "bert-base-multilingual-uncased", "bert-base-chinese"),
+    "FacebookAI": ("roberta-base", "roberta-large"),
+    "albert": tuple(f"albert-{size}-{v}" for size in ("base", "large", "xlarge", "xxlarge") for v in ("v1", "v2")),
+    "nghuyong": ("ernie-1.0-base-zh", "ernie-2.0-base-en", "ernie-2.0-large-en", "ernie-3.0-base-zh"),
+    "openai-community": ("openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"),
+    "EleutherAI": ("gpt-neo-125m", "gpt-neo-1.3B", "gpt-neo-2.7B", "gpt-j-6b", "gpt-neox-20b", "pythia-70m",
+                   "pythia-160m", "pythia-410m"),
+    "transfo-xl": ("transfo-xl-wt103",),
+    "bigscience": ("bloom-560m", "bloom-1b1", "bloom-1b7", "bloom-3b", "bloom-7b1", "bloom"),
+    "xlnet": ("xlnet-base-cased", "xlnet-large-cased"),
+    "facebook": ("bart-base", "bart-large", "mbart-large-cc25", "mbart-large-50"),
+    "google-t5": ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b"),
+    "google": (*(f"{kind}-{size}" for kind in ("t5-v1_1", "mt5") for size in ("small", "base", "large", "xl", "xxl")),
+               *(f"switch-base-{n}" for n in (8, 16, 32, 64, 128, 256)), "switch-large-128"),
+}  # fmt: skip
+PUBLISHED = {name.lower(): f"hub:{owner}/{name}" for owner, names in OWNERS.items() for name in names}
+
+
+def find_published(name: str) -> str | None:
+    """Where a checkpoint that is known by a bare name is published (hub:owner/name). owner/name is taken at its word,
+    unless it begins with a folder that is here: then it is a path with a mistake in it."""
+    if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name) and not Path(name).parent.exists():
+        return f"hub:{name}"
+    return PUBLISHED.get(name.lower())
+
+
 def member(name: str) -> Member:
     """A member by its name or alias."""
     if not isinstance(name, str):
@@ -105,6 +134,9 @@ def preset(name: str, values: str | None) -> tuple[Member, dict[str, object]]:
     for one in (found, *variants):
         if values in one.family.presets:
             return one, dict(one.family.presets[values])
+    if place := find_published(values):
+        what = f"{values!r} is a published checkpoint, no preset of {found.name}"
+        raise Error(what, fix=f"start from its weights with --init {place}; presets: {', '.join(found.family.presets)}")
     raise Error(f"{found.name} has no preset {values!r}", fix=suggest(values, found.family.presets))
 
 

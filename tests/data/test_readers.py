@@ -350,7 +350,7 @@ class TestTables:
     def test_without_the_packages(self, tmp_path, monkeypatch, name, module):
         (tmp_path / name).write_bytes(b"x")
         monkeypatch.setitem(sys.modules, module, None)
-        with pytest.raises(Error, match=rf'needs the package {module}. Pip install "formers\[data\]"'):
+        with pytest.raises(Error, match=rf'needs the package {module}. pip install "formers\[data\]"'):
             taken(tmp_path / name)
 
 

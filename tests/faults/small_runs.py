@@ -27,7 +27,7 @@ TRAIN = {
     "steps": 8,
     "tokens": 96,
     "length": 24,
-    "warmup": 2,
+    "warmup": 1,
     "check": 4,
     "save": 1,
     "last": 3,

@@ -312,7 +312,7 @@ def test_without_the_extra(published, tmp_path, monkeypatch):
     bare = formers.load(published[0])
     monkeypatch.setitem(sys.modules, "h5py", None)
     for call in (lambda: formers.load(published[0]), lambda: formers.export(bare, tmp_path / "out")):
-        with pytest.raises(Error, match=r"need h5py. Pip install 'formers\[elmo\]'"):
+        with pytest.raises(Error, match=r"need h5py. pip install 'formers\[elmo\]'"):
             call()
 
 

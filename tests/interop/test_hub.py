@@ -368,7 +368,7 @@ def test_the_command_line(run, hub, home, small, tmp_path):
 
 def test_without_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(Error, match=r"the hub needs its client. Pip install 'formers\[hub\]'"):
+    with pytest.raises(Error, match=r"the hub needs its client. pip install 'formers\[hub\]'"):
         formers.load("hub:lab/small")
     with pytest.raises(Error, match="is not the name of a model"):  # said before anything is missed
         client.fetch("hub:")

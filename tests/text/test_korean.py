@@ -15,7 +15,7 @@ from formers.text import korean, sentences
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "kiwipiepy", None)
     korean.kiwi.cache_clear()
-    with pytest.raises(Error, match=r'need the package kiwipiepy. Pip install "formers\[ko\]"'):
+    with pytest.raises(Error, match=r'need the package kiwipiepy. pip install "formers\[ko\]"'):
         korean.morphemes("가")
     with pytest.raises(Error, match="kiwipiepy"):
         sentences.split("가", splitter="kiwi")

@@ -151,7 +151,7 @@ def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch)
 
 
 def test_patience_ends_a_run(tmp_path):
-    run = tune(out=tmp_path, epochs=50, checks=1, patience=2, lr=0.0)
+    run = tune(out=tmp_path, epochs=50, checks=1, patience=2, lr=1e-99)
     looks = [row for row in run.history if "held" in row]
     assert len(looks) == 3, "the first, and two that were no better"
 
@@ -219,7 +219,7 @@ def test_a_number_is_learnt(tmp_path, checkpoint):
 def test_other_labels_get_a_new_head(tmp_path, checkpoint):
     first = tune(str(checkpoint), out=tmp_path / "one")
     rows = [{**row, "label": label} for row in ROWS for label in ("a", "b", "c")]
-    run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / "two", lr=0.0)
+    run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / "two", lr=1e-99)
     assert run.former.labels == ("a", "b", "c")
     name = "body.blocks.0.ff.up.weight"
     assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
@@ -234,7 +234,7 @@ def test_a_head_on_features_is_followed_by_another(tmp_path, deep, view):
     first = tune(str(deep), out=tmp_path / "one", features=view)
     name = "body.blocks.0.ff.up.weight"
     for number, (rows, more) in enumerate([(THREE, {}), (ROWS, {}), (THREE, {"features": "last"})]):
-        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / f"two{number}", lr=0.0, **more)
+        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / f"two{number}", lr=1e-99, **more)
         assert run.former.labels == (("a", "b", "c") if rows is THREE else ("no", "yes"))
         assert torch.equal(run.former.model.get_parameter(name), first.former.model.get_parameter(name))
         assert "@" not in run.former.head or more
@@ -251,7 +251,7 @@ def test_a_language_model_beside_the_head_may_learn_other_labels(tmp_path):
     assert "lm" in first.history[0]["losses"]
     two = [{**row, "label": "a" if row["label"] == "yes" else "b"} for row in ROWS]
     for name, rows, labels in (("three", THREE, ("a", "b", "c")), ("two", two, ("a", "b")), ("same", ROWS, None)):
-        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / name, lr=0.0)
+        run = tune(str(first.folder / "model"), rows, rows[:12], out=tmp_path / name, lr=1e-99)
         assert run.former.labels == (labels or first.former.labels)
         assert torch.equal(run.former.model.body.embed.token.weight, first.former.model.body.embed.token.weight)
         new, old = (one.former.model.parts["classify"].out.weight for one in (run, first))
@@ -402,10 +402,10 @@ def test_plain_text_goes_on_with_pretraining(tmp_path, checkpoint):
     assert done.valid["perplexity"] == pytest.approx(run.valid["perplexity"])
     with pytest.raises(Error, match="has nothing to go on with"):
         formers.finetune("gpt2", file, task="lm", out=tmp_path / "two")
-    swept = compare(checkpoint, file, task="lm", sweep="lr=3e-3,0.0 epochs=2", out=tmp_path / "sweep", length=16)
+    swept = compare(checkpoint, file, task="lm", sweep="lr=3e-3,1e-99 epochs=2", out=tmp_path / "sweep", length=16)
     assert swept.trials[0].settings["train.lr"] == 3e-3, "the lower perplexity is the better one"
     with pytest.raises(Error, match="the run here has tune.batch 32, not 8"):
-        compare(checkpoint, file, task="lm", sweep="lr=3e-3,0.0 epochs=2", out=tmp_path / "sweep", length=16, batch=8)
+        compare(checkpoint, file, task="lm", sweep="lr=3e-3,1e-99 epochs=2", out=tmp_path / "sweep", length=16, batch=8)
     with pytest.raises(Error, match="tune.lora is nothing that"):
         formers.finetune(checkpoint, file, task="lm", lora=3, out=tmp_path / "two")
 

@@ -35,7 +35,7 @@ TEXT = [
     ". ".join(" ".join(WORDS[(s + i) % 10] for i in range(6)) for s in RNG.integers(0, 10, 5)) + "." for _ in range(60)
 ]
 SMALL = {"dim": 16, "layers": 1, "heads": 2, "context": 24, "ff": 32}
-TRAIN = {"steps": 12, "tokens": 240, "length": 24, "warmup": 2, "check": 6, "save": 6, "lr": 1e-2, "samples": 2}
+TRAIN = {"steps": 12, "tokens": 240, "length": 24, "warmup": 1, "check": 6, "save": 6, "lr": 1e-2, "samples": 2}
 OWN = {"pieces": 300, "looks": 2, "held_out": 0.2}
 
 
@@ -143,7 +143,9 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     begin = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", config=file, recipe="quick")
     assert go_on({}).history == begin.history, "the same command"
     assert go_on({"train": {"steps": 3}}, recipe="quick").history[-1]["step"] == 3
-    assert go_on({"train": {"lr": 1e-3}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
+    with pytest.raises(Error, match=r"finished: with all 3 steps done, train.lr changes nothing. Raise --train.steps"):
+        go_on({"train": {"lr": 1e-3}})
+    assert go_on({"train": {"lr": 1e-2}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
     assert go_on({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"
     named = r"model.layers cannot change in a run that goes on\. Leave it out, or begin a new run; free"
     with pytest.raises(Error, match=named):
@@ -341,11 +343,14 @@ def test_continued_pretraining(tmp_path):
         out=tmp_path / "second",
         init=tmp_path / "first" / "model",
         data={"tokenizer": str(tmp_path / "first" / "model")},
-        train={"steps": 1, "lr": 0.0},
+        train={"steps": 1, "lr": 1e-99},
     )
     assert same_words.score.loss == pytest.approx(first.score.loss, abs=0.2), "it goes on where the first ended"
     other = pretrain(
-        out=tmp_path / "third", init=tmp_path / "first" / "model", data={"pieces": 280}, train={"steps": 1, "lr": 0.0}
+        out=tmp_path / "third",
+        init=tmp_path / "first" / "model",
+        data={"pieces": 280},
+        train={"steps": 1, "lr": 1e-99},
     )
     old, new = first.former.tokenizer, other.former.tokenizer
     assert new.fingerprint != old.fingerprint
@@ -356,7 +361,7 @@ def test_continued_pretraining(tmp_path):
     a, b = first.former.model.body.embed.token.weight, other.former.model.body.embed.token.weight
     for i, j in kept:
         assert torch.equal(a[i], b[j])
-    fresh = pretrain(out=tmp_path / "fourth", data={"pieces": 280}, train={"steps": 1, "lr": 0.0})
+    fresh = pretrain(out=tmp_path / "fourth", data={"pieces": 280}, train={"steps": 1, "lr": 1e-99})
     assert other.score.accuracy > fresh.score.accuracy + 0.08, "what was learned is still there"
     with pytest.raises(Error, match="model.layers cannot be 2: the checkpoint has 1"):
         pretrain(out=tmp_path / "fifth", init=tmp_path / "first" / "model", model={"layers": 2})
@@ -397,7 +402,11 @@ def test_a_layer_as_wide_as_the_vocabulary_does_not_follow_it(tmp_path, pieces):
     first = pretrain(out=tmp_path / "first", model={"ff": 280}, train={"steps": 1}, data={"pieces": 280})
     assert len(first.former.tokenizer) == 280
     text = [t.replace("one", "eins").replace("two", "zwei") for t in TEXT]
-    begin = {"init": tmp_path / "first", "data": {**OWN, "pieces": pieces}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
+    begin = {
+        "init": tmp_path / "first",
+        "data": {**OWN, "pieces": pieces},
+        "train": {**TRAIN, "steps": 1, "lr": 1e-99},
+    }
     other = formers.pretrain("gpt2", text, out=tmp_path / "second", **begin)
     assert other.former.tokenizer.fingerprint != first.former.tokenizer.fingerprint
     for name, tensor in weights(first).items():
@@ -408,7 +417,7 @@ def test_a_padded_vocabulary_keeps_its_rows_when_only_dropout_changes(tmp_path):
     made = formers.build("gpt2", seed=1, vocab=310, eos=None, bos=None, **SMALL)
     made.tokenizer = pretrain(out=tmp_path / "first", train={"steps": 1}).former.tokenizer
     formers.save(made, tmp_path / "padded")
-    given = {"data": {**OWN, "tokenizer": str(tmp_path / "padded")}, "train": {**TRAIN, "steps": 1, "lr": 0.0}}
+    given = {"data": {**OWN, "tokenizer": str(tmp_path / "padded")}, "train": {**TRAIN, "steps": 1, "lr": 1e-99}}
     run = formers.pretrain(
         "gpt2", TEXT, out=tmp_path / "run", init=tmp_path / "padded", model={"dropout": 0.3}, **given
     )

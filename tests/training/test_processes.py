@@ -23,7 +23,7 @@ def done(tmp_path_factory):
     jobs = [
         {**base, "name": "alone", "out": str(folder / "alone"), "train": HALVES, "alone": True},
         {**base, "name": "both", "out": str(folder / "both")},
-        {**base, "name": "somewhere", "tune": {"epochs": 4, "checks": 2, "patience": 1}, "train": {"lr": 0.0}},
+        {**base, "name": "somewhere", "tune": {"epochs": 4, "checks": 2, "patience": 1}, "train": {"lr": 1e-99}},
         {**base, "name": "seeds", "out": str(folder / "seeds"), "several": {"seeds": 2}},
         {**base, "name": "again", "out": str(folder / "seeds"), "several": {"seeds": 2}},
         {**base, "name": "folds", "several": {"folds": 2}},

@@ -33,9 +33,13 @@ class Placement:
 
 
 def load_model(source: str, placement: Placement | None = None, tell: Any = None, pack: bool = True) -> Any:
-    """Load a model and place it for inference."""
+    """Load a model, or the word vectors of a published file, and place it for inference."""
     from .convert import opened
 
+    if Path(source).is_file():
+        from ..interop.vectors import read as read_vectors
+
+        return read_vectors(source, tell=tell)
     return place_model(opened(source, dtype=None, tell=tell), placement, pack)
 
 

@@ -211,7 +211,9 @@ def with_time_left(tell: Tell, later: float) -> Tell:
     return say
 
 
-def show(console: Console, where: Path, runs: dict[str, Any], documents: int, language: str, seed: int) -> None:
+def show(
+    console: Console, where: Path, runs: dict[str, Any], documents: int, language: Literal["en", "ko"], seed: int
+) -> None:
     """Print what the models are worth and what they write, save them, and write the report."""
     from ..generation.fill import fill
     from ..generation.text import generate

@@ -114,12 +114,14 @@ def neighbours(
 
     formers neighbours my-bert "a film about music" --file reviews.txt
     formers neighbours my-bert "배를 타고 건넜다" --word 배 --same --file lines.txt
-    formers neighbours my-vectors king
+    formers neighbours runs/word2vec-1 king
+    formers neighbours glove.6B.100d.txt king
 
     Parameters
     ----------
     model
-        A formers directory, a Hugging Face directory, hub:owner/name, or the folder of a training run.
+        A formers directory, a Hugging Face directory, hub:owner/name, the folder of a training run, or a published file
+        of word vectors (GloVe, word2vec, fastText).
     query
         A text; of word vectors, without texts to look in, a word.
     file

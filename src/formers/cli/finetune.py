@@ -9,7 +9,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ..errors import Error
-from .pretrain import Rest, overrides
+from .pretrain import Rest, Switch, overrides
+from .pretrain import tell as tell_rows
 from .progress import progress
 from .reading import Reading
 
@@ -17,7 +18,7 @@ Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "s
 
 
 def finetune(
-    model: str | None = None,
+    model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
     *settings: Rest,
     task: Name | None = None,
     train: Annotated[str | None, Parameter(accepts_keys=False)] = None,
@@ -32,11 +33,17 @@ def finetune(
     seed: int | None = None,
     lora: int | None = None,
     features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None,
+    vectors: str | None = None,
+    freeze_vectors: Switch = False,
     folds: int | None = None,
     seeds: int | None = None,
     sweep: str | None = None,
     resume: bool = False,
+    print_config: Switch = False,
+    dry_run: Switch = False,
     device: str | None = None,
+    tensorboard: Switch = False,
+    wandb: Switch = False,
     reading: Reading | None = None,
 ) -> None:
     """Teach MODEL a task from examples, judge it by others, and write a report.
@@ -47,11 +54,16 @@ def finetune(
 
     formers finetune runs/bert-1/model --train reviews.tsv --valid reviews.dev.tsv
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10
+    formers finetune textcnn --train reviews.tsv --vectors runs/fasttext-1
     formers finetune transformer --task translate --train en-de.tsv --valid en-de.dev.tsv --columns text=en,target=de
     formers finetune runs/gpt2-1/model --task lm --train articles.txt --epochs 2
     formers finetune textcnn --train old.csv --encoding cp949 --delimiter ";" --columns text=review,label=stars
     formers finetune my-bert --task tag --train ner.txt --columns words=0,tags=3
     formers finetune bert-mini --train stsb.tsv --sweep "lr=1e-4,3e-4 epochs=3,5"
+    formers finetune runs/bert-1/model --train reviews.tsv --dry-run
+    formers finetune bert-mini --train reviews.tsv --print-config > run.yaml
+
+    Exit codes: 2 an error, 3 the result is not finite, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
 
     Parameters
     ----------
@@ -83,6 +95,11 @@ def finetune(
         The rank of adapters that learn in place of the weights.
     features
         Learn a head on a frozen model: its last layer, the second to last, sum or concatenation of four, a mix of all.
+    vectors
+        Word vectors for the embeddings of a TextCNN: a run or folder of formers pretrain word2vec, glove or fasttext,
+        or a published file (glove.6B.100d.txt, GoogleNews….bin.gz, cc.ko.300.vec.gz, cc.ko.300.bin).
+    freeze_vectors
+        The word vectors stay as they are.
     folds
         Learn so many times, each time judged by another part of the examples.
     seeds
@@ -91,8 +108,17 @@ def finetune(
         Learn with each combination of settings: "lr=1e-4,3e-4 batch=16,32".
     resume
         Go on with the run in --out.
+    print_config
+        Print all settings as YAML, for --config, and end.
+    dry_run
+        Say what was understood of the examples, how large and how long the run would be, from a few measured steps,
+        and end.
     device
         cuda, cuda:1, cpu; what there is by default.
+    tensorboard
+        Write the metrics for TensorBoard as well (extra track).
+    wandb
+        Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
     settings
         Dotted settings with their values: --tune.patience 3.
     """
@@ -100,16 +126,28 @@ def finetune(
 
     if folds == 0:
         raise Error("0 folds make no comparison", fix="take --folds 5, or leave it out")
-    given = overrides(settings)
-    short = {"epochs": epochs, "batch": batch, "lora": lora, "features": features}
+    if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
+        given, model = overrides([model, *settings]), None
+    else:
+        given = overrides(settings)
     given |= (reading or Reading()).given()
+    short: dict[str, Any] = {"epochs": epochs, "batch": batch, "lora": lora, "features": features, "vectors": vectors}
+    short["vectors_frozen"] = freeze_vectors or None
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
     first = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
     say = lambda text: console.print(text, markup=False)  # noqa: E731
-    told: dict[str, Any] = {"task": task, "columns": columns, "config": config, "device": device, "say": say}
-    with progress(console, "finetune") as tell:
+    told: dict[str, Any] = {"task": task, "columns": columns, "config": config}
+    if print_config or dry_run:
+        return preview(
+            print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
+        )
+    from ..training.tracking import track
+
+    told |= {"device": device, "say": say}
+    with track(tensorboard and first, wandb and first) as hook, progress(console, "finetune") as tell:
+        told["hook"] = hook
         if folds is not None or seeds is not None or sweep:
             from ..training.folds import compare
 
@@ -123,7 +161,7 @@ def finetune(
             done = compare(model, train, valid, test=test, out=out, **more, **told)
             if first:
                 print(done.words())
-            return
+            return done.check()
         from ..training.finetune import finetune as teach
 
         made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)
@@ -132,3 +170,22 @@ def finetune(
         if values:
             out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}", markup=False)
     out_.print(f"model: {made.folder / 'model'}\nreport: {made.folder / 'report.html'}", markup=False)
+
+
+def preview(
+    print_config: bool, model: str | None, train: str | None, valid: str | None, folds: int | None, seeds: int | None,
+    sweep: str | None, device: str | None, **asked: Any,
+) -> None:  # fmt: skip
+    """Say what a run would do, and write nothing: its settings, or its size and time."""
+    from ..training.finetune import print_settings, rehearse_task
+
+    if print_config:
+        print(print_settings(model, train, valid, **asked), end="")
+        return
+    rows = rehearse_task(model, train, valid, device=device, **asked)
+    if folds or seeds or sweep:
+        from ..training.folds import combinations
+
+        runs = max(1, folds or 0) * (seeds or 1) * len(combinations(sweep or ""))
+        rows.append(("runs", f"{runs:,} such runs"))
+    tell_rows(rows)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, CycloptsError
@@ -62,11 +65,24 @@ app.command(doctor)
 app.command(tokenizer)
 
 
+@contextmanager
+def plain_warnings(console: Console) -> Iterator[None]:
+    """Show warnings as notes of one line, without the file and the code they come from."""
+
+    def show(message: Warning | str, *_: Any, **more: Any) -> None:
+        console.print(f"formers: note: {' '.join(str(message).split())}", markup=False)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
     out = Console(stderr=True, highlight=False, soft_wrap=True)
     try:
-        return app(arguments, exit_on_error=False, print_error=False)
+        with plain_warnings(out):
+            return app(arguments, exit_on_error=False, print_error=False)
     except Error as error:
         out.print(f"[bold red]formers:[/] {escape(str(error))}")
         sys.exit(error.code)

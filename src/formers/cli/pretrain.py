@@ -50,16 +50,21 @@ print_config
     Print all settings as YAML, and end.
 dry_run
     Say how large and how long the run would be, from a few measured steps, and end.
+seed
+    Of the new weights, the order of the text, what is hidden, and dropout; 0 by default.
 device
     cuda, cuda:1, cpu; what there is by default.
 deterministic
     The same bits in every run, on a GPU too; what that costs is measured and told.
 tensorboard
     Write the metrics for TensorBoard as well (extra track).
+wandb
+    Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
 settings
     Dotted settings with their values: --train.lr 1e-3.
 """
 Rest = Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]
+Switch = Annotated[bool, Parameter(negative=())]
 
 
 def verb(member: Member) -> Callable[..., None]:
@@ -77,14 +82,18 @@ def verb(member: Member) -> Callable[..., None]:
         resume: bool = False,
         print_config: bool = False,
         dry_run: bool = False,
+        seed: int | None = None,
         device: str | None = None,
         deterministic: bool = False,
         tensorboard: bool = False,
+        wandb: bool = False,
         reading: Reading | None = None,
     ) -> None:
         given = {**(reading or Reading()).given(), **overrides(settings)}
         if deterministic:
             given["train.deterministic"] = True
+        if seed is not None:
+            given["train.seed"] = seed
         if data:
             given["data.source"] = data
         if tokenizer is not None:
@@ -100,7 +109,7 @@ def verb(member: Member) -> Callable[..., None]:
 
             tell(rehearse(member.name, config, given, device=device, **top))
             return
-        run(member.name, given, out, config, resume, device, tensorboard, top)
+        run(member.name, given, out, config, resume, device, top, tensorboard, wandb)
 
     words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
     pretrain.__doc__ = HELP.format(help=words, name=member.name, first=example(member.name), presets=presets)
@@ -136,22 +145,23 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
 
 def run(
     family: str, given: dict[str, Any], out: Path | None, config: Any, resume: bool, device: str | None,
-    tensorboard: bool, top: dict[str, Any],
+    top: dict[str, Any], tensorboard: bool = False, wandb: bool = False,
 ) -> None:  # fmt: skip
     """Train, and say how it goes."""
     import os
 
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
-    from ..training.pretrain import newest, pretrain
+    from ..training.pretrain import pretrain
+    from ..training.tracking import track
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
-    hook = board(lambda: out or newest(family) or Path("runs")) if tensorboard else None
-    with progress(console, family) as tell:
+    first = os.environ.get("RANK", "0") == "0"
+    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
+    with track(tensorboard and first, wandb and first) as hook, progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
             say=lambda text: console.print(text, markup=False), hook=hook, **top,
         )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
+    console = Console(highlight=False, soft_wrap=True, quiet=not first)
     if done.score is not None:
         right = f", {done.score.accuracy:.1%} right" if done.score.accuracy == done.score.accuracy else ""  # ELMo: none
         base = (
@@ -161,33 +171,116 @@ def run(
     console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
 
 
-def board(where: Callable[[], Path]) -> Callable[[dict[str, Any]], None]:
-    """A hook that writes for TensorBoard into the run's folder, which is there when the first line comes."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise Error("TensorBoard is not here", fix="pip install 'formers[track]'") from None
-    writers: list[Any] = []
-
-    def hook(line: dict[str, Any]) -> None:
-        if not writers:
-            writers.append(SummaryWriter(str(where() / "tensorboard")))
-        writer, step = writers[0], line["step"]
-        for name, value in {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}.items():
-            if value is not None:
-                writer.add_scalar(f"training/{name}", value, step)
-        for name, value in line.get("held", {}).items():
-            if value is not None:
-                writer.add_scalar(f"held/{name}", value, step)
-
-    return hook
-
-
 def tell(rows: Sequence[tuple[str, str]]) -> None:
     """What a dry run found."""
     console = Console(highlight=False, soft_wrap=True)
     for key, value in rows:
         console.print(f"{key:>12}  {value}", markup=False)
+
+
+VECTORS = {
+    "word2vec": "word vectors by skip-gram (or CBOW: --model.kind cbow)",
+    "glove": "word vectors from counts of words that occur together",
+    "fasttext": "word vectors made of character n-grams, also for words never seen; good for Korean",
+}
+VECTOR_HELP = """{help}.
+
+Splits the text at spaces and punctuation, trains a vector for each word, and writes a model and a report with the
+neighbours of some words. Any setting can be given by its name: --model.window 10, --model.kind cbow, --model.min_n 2,
+--train.lr 0.05, --train.threads 1 (the same bits in every run), --data.column review, --data.encoding cp949.
+
+formers pretrain {name} --data my.txt
+formers pretrain {name} --data reviews.csv --data.column review --dim 300 --min-count 2 --out runs/words
+formers neighbours runs/words king
+formers finetune textcnn --vectors runs/words --train reviews.tsv
+
+Exit codes: 2 an error, 3 the vectors are not finite, 130 after Ctrl-C (nothing is saved: there are no checkpoints).
+
+Parameters
+----------
+data
+    Files, folders or globs (txt, jsonl, csv, tsv, parquet, also packed).
+out
+    The run's folder; runs/{name}-NUMBER by default.
+config
+    A YAML file with settings, as --print-config writes it.
+dim
+    Numbers of a vector; 100 by default.
+window
+    The farthest neighbour on either side that counts; 5 by default.
+min_count
+    Rarer words are left out; 5 by default.
+epochs
+    How often the text is seen.
+seed
+    Of the first vectors and of all that is drawn; 0 by default. One thread repeats exactly.
+print_config
+    Print all settings as YAML, and end.
+tensorboard
+    Write the metrics for TensorBoard as well (extra track).
+wandb
+    Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
+settings
+    Dotted settings with their values: --model.negatives 10.
+"""
+
+
+def vector_verb(method: str) -> Callable[..., None]:
+    """The subcommand of one way to train word vectors."""
+
+    def pretrain(
+        *settings: Rest,
+        data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
+        out: Path | None = None,
+        config: Path | None = None,
+        dim: int | None = None,
+        window: int | None = None,
+        min_count: int | None = None,
+        epochs: int | None = None,
+        seed: int | None = None,
+        print_config: bool = False,
+        tensorboard: bool = False,
+        wandb: bool = False,
+    ) -> None:
+        given = overrides(settings)
+        short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
+        short |= {"train.epochs": epochs, "train.seed": seed}
+        given |= {name: value for name, value in short.items() if value is not None}
+        if print_config:
+            from ..training.vector_run import configure_vectors
+
+            print(configure_vectors(method, config, given).text(), end="")
+            return
+        run(method, given, out, config, False, None, {}, tensorboard, wandb)
+
+    words = VECTORS[method][0].upper() + VECTORS[method][1:]
+    pretrain.__doc__ = VECTOR_HELP.format(help=words, name=method)
+    return pretrain
+
+
+def refuse_family(*words: Rest) -> None:
+    """Answer a word that is no family to pretrain: what it is, and what to type instead."""
+    from ..config import suggest
+    from ..registry import find_published
+
+    if not words:
+        return pretrain.help_print([])
+    name = words[0]
+    if name == "textcnn":
+        raise Error("a TextCNN is trained on a task, not pretrained", fix="formers finetune textcnn --train FILE")
+    if name == "vectors":
+        raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
+    family = next((one.name for one in MEMBERS.values() if name in (*one.aliases, *one.family.presets)), None)
+    if place := find_published(name):
+        names = (one for one in sorted(MEMBERS, key=len, reverse=True) if name.replace("-", "_").startswith(one))
+        fix = f"go on from its weights: formers pretrain {family or next(names, 'FAMILY')} --init {place} --data FILE"
+        if family:
+            fix += f"; a new model of its size: formers pretrain {family} --preset {name} --data FILE"
+        raise Error(f"{name!r} is a published checkpoint, not a family", fix=fix)
+    if family:
+        fix = f"formers pretrain {family}" + (f" --preset {name}" if name in MEMBERS[family].family.presets else "")
+        raise Error(f"{name!r} is not the name of a family", fix=fix)
+    raise Error(f"there is no family {name!r}", fix=suggest(name, [m for m in MEMBERS if m not in UNTRAINED]))
 
 
 pretrain = App(
@@ -196,6 +289,9 @@ pretrain = App(
     help_format="plaintext",
     default_parameter=Parameter(negative=()),
 )
+pretrain.default(refuse_family)
+for _method in VECTORS:
+    pretrain.command(vector_verb(_method), name=_method)
 for _member in MEMBERS.values():
     if _member.name not in UNTRAINED:
         pretrain.command(verb(_member), name=_member.name)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..errors import Error
 
 
 def runs(folder: Path = Path("runs")) -> None:
-    """List the runs in a folder: family, steps done, loss on held-out text, state.
+    """List the runs in a folder: family, task, steps done, main metric with its name, parameters, state.
 
     formers runs
     formers runs experiments
@@ -28,7 +28,7 @@ def runs(folder: Path = Path("runs")) -> None:
         raise Error(
             "there is no such folder", where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/"
         )
-    table = Table("run", "family", "steps", "held-out loss", "parameters", "state", box=None)
+    table = Table("run", "family", "task", "steps", Column("result", no_wrap=True), "parameters", "state", box=None)
     found = sorted(p.parent for p in folder.glob("**/run.json"))
     for path in found:
         table.add_row(*summary(Folder(path), path.relative_to(folder)))
@@ -84,7 +84,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
-    train(asked["family"], given, out, asked, resume, device, False, {"same": about["data"]})
+    train(asked["family"], given, out, asked, resume, device, {"same": about["data"]})
 
 
 def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, resume: bool) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import shutil
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,7 @@ def prepare(
     entry = opened(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip, delimiter=delimiter,
                    header=header)  # fmt: skip
     with ExitStack() as stack:
+        new = [folder for folder in (where, *where.parents) if not folder.exists()]
         try:
             where.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:
@@ -102,6 +104,7 @@ def prepare(
         if ranks > 1:
             stack.enter_context(locked(where / f"lock-{rank}"))
         if ranks == 1:
+            stack.enter_context(leave_no_empty_store(where, new))
             clear(where)
         if not begin(where, tokenizer, options, entry, tests):
             prove([path for group in range(len(entry.groups)) for path in entry.files(group)], made_of(where), tell)
@@ -135,6 +138,20 @@ def place(rank: int | None, ranks: int | None) -> tuple[int, int]:
     if not 0 <= rank < ranks:
         raise Error(f"rank {rank} is not one of {ranks}", fix="ranks count from 0")
     return rank, ranks
+
+
+@contextmanager
+def leave_no_empty_store(where: Path, new: Sequence[Path]) -> Iterator[None]:
+    """Remove `where`, if it is among the `new` folders, when a run fails before any part of the store is finished."""
+    try:
+        yield
+    except Error:
+        if where in new and not any(where.glob("done-*.json")) and not (where / "store.json").exists():
+            shutil.rmtree(where, ignore_errors=True)
+        for folder in new:
+            with suppress(OSError):  # not empty, or gone
+                folder.rmdir()
+        raise
 
 
 def clear(where: Path) -> None:

@@ -48,7 +48,9 @@ class Desk:
         self.context: int | None = getattr(former.config, "context", None)
         most = max(self.begun) + tokens
         forgets = issubclass(former.state, Memory)
+        self.rereads = getattr(former.config, "all_alike", False)  # earlier tokens see later ones: read all again
         self.size = former.config.memory or most if forgets else min(self.context or most, most)
+        self.size = 0 if self.rereads else self.size
         self.streams = np.tile(np.arange(each), len(prompts))  # which draws are a row's: those of its sample's number
         self.windows = [0] * len(self.texts)  # where what a row has read begins
         if self.context is not None and (longest := max(self.begun)) > self.context:
@@ -74,6 +76,8 @@ class Desk:
 
     def read(self, probe: Probe | None = None) -> Tensor:
         """(rows, vocab) scores of the next tokens."""
+        if self.rereads and self.runner.most:
+            self.begin()
         over = [
             self.context is not None and row not in self.ended and len(text) - self.windows[row] > self.context
             for row, text in enumerate(self.texts)

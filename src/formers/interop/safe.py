@@ -23,6 +23,7 @@ from safetensors import SafetensorError
 
 from ..config import shown, table
 from ..errors import Error
+from ..registry import find_published
 
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
 WORDS_LIMIT = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
@@ -40,7 +41,8 @@ def folder(path: Any) -> Path:
     try:
         where = Path(path).expanduser()
         if not where.exists():
-            raise Error("no such directory", where=where, fix="check the path; a model on the hub is hub:owner/name")
+            place = find_published(str(path)) or "hub:owner/name"
+            raise Error("no such directory", where=where, fix=f"check the path; a model on the hub is {place}")
         if not where.is_dir():
             raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
         if not any(where.iterdir()):

@@ -7,7 +7,7 @@ New     1. segments in a row: each layer also sees what it was given for the seg
 Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
 Differs from the reference: a memory starts empty, as in the paper (Memory(…, zeros=True) starts as the reference does,
 with zero vectors that are attended). Losses keep the order of the text, the reference lists them by cluster; in both a
-segment's last token predicts nothing
+segment's last token predicts nothing. With same_length and no memory, every token has the same weight, as there
 """
 
 from __future__ import annotations
@@ -74,8 +74,6 @@ class TransformerXLConfig:
         count = self.clusters.count
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="half of a position is sines, half cosines")
-        if self.same_length and not self.memory:
-            raise Error("same_length needs a memory, and memory is 0", fix="set same_length to false")
         if self.order == "parallel":
             raise Error("order cannot be parallel", fix="choose pre or post")
         if self.tied_projections is not None:
@@ -84,6 +82,12 @@ class TransformerXLConfig:
                 what = f"{len(given)} tied_projections are more than the {count} clusters"
                 raise Error(what, fix="give one for each cluster")
             object.__setattr__(self, "tied_projections", None if given == (False, *[True] * (count - 1)) else given)
+
+    @property
+    def all_alike(self) -> bool:
+        """With same_length and no memory nothing is left to see; the reference then gives every token of a segment the
+        same weight, those that follow as well."""
+        return self.same_length and not self.memory
 
     @property
     def clusters(self) -> Clusters:
@@ -132,9 +136,11 @@ class TransformerXL(nn.Module):
     ) -> Tensor:
         """(N,) → (N, dim)"""
         c, layout = self.config, batch.layout
-        seen = max(1, c.memory if memory is None else memory.length)
-        mask = both(causal, window(seen)) if c.same_length else causal
-        sight = Sight(layout, mask=mask, recall=memory, heads=heads, probe=probe, kind="decoder")
+        length = c.memory if memory is None else memory.length
+        mask = both(causal, window(max(1, length))) if c.same_length else causal
+        alike = c.all_alike and not length
+        sight = Sight(layout, mask=None if alike else mask, recall=memory, heads=heads, probe=probe, kind="decoder")
+        sight.alike = alike
         x = self.embed(batch, layout)
         far = torch.arange(sight.span - 1, -2, -1, device=x.device)  # the distance of the first key from the last query
         sight.places = self.dropout(self.sinusoids(far.clamp(min=-1, max=c.clamp)).to(x.dtype))

@@ -123,15 +123,17 @@ class Distances(nn.Module):
         """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
         assert sight.places is not None
         u, v = (self.left(bias).to(q.dtype)[:, None] for bias in (self.biases.u, self.biases.v))  # (H, 1, D)
-        scores = (q + v) * scale @ self.keys(sight.places, q)  # (rows, H, Q, K + 1)
-        return q + u, slid(scores, k.shape[2])
+        share = 0.0 if sight.alike else 1.0
+        scores = (q + v) * (scale * share) @ self.keys(sight.places, q)  # (rows, H, Q, K + 1)
+        return (q + u) * share, slid(scores, k.shape[2])
 
     def scores(self, q: Tensor, scale: float, sight: Sight) -> tuple[Tensor, Tensor, Tensor | None]:
         """Packed queries (N, H, D) → queries, their scores by falling distance (H, N, W), and what is added (H, N) to
         those of keys of another segment"""
         assert sight.places is not None
         u, v = (self.left(bias).to(q.dtype) for bias in (self.biases.u, self.biases.v))  # (H, D)
-        return q + u, ((q + v) * scale).transpose(0, 1) @ self.keys(sight.places, q), None
+        share = 0.0 if sight.alike else 1.0
+        return (q + u) * share, ((q + v) * (scale * share)).transpose(0, 1) @ self.keys(sight.places, q), None
 
     def keys(self, places: Tensor, q: Tensor) -> Tensor:
         """(W, dim) encodings → (H, D, W) in the type of the queries"""

@@ -27,7 +27,8 @@ class Sight:
     segment memory (`recall`), the states that it holds lie before the new ones: the new ones of all rows begin at the
     same slot. `places` (span + 1, dim) stand for the distances span - 1 … -1, for a relative hook that reads them. A
     mask that is an order says so in `order`, ranks of queries (N,) and keys: a query sees keys of its own or a lower
-    one. `where` (N,) are the places of the queries in their documents, if these are some places only.
+    one. `where` (N,) are the places of the queries in their documents, if these are some places only. With `alike` a
+    relative hook makes all scores 0: every key has the same weight.
     `heads` (layers, H) multiplies the heads' outputs, 0 switches one off; `probe` looks on.
     """
 
@@ -52,6 +53,7 @@ class Sight:
         self.places: Tensor | None = None
         self.order: tuple[Tensor, Tensor] | None = None
         self.where: Tensor | None = None
+        self.alike = False
         state = recall if recall is not None else cache if key is None else None
         self.past = None if state is None else state.begin(query)
         self.span = self.key.longest if self.past is None or state is None else state.end(query)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -59,13 +60,16 @@ def are_names(fields: Iterable[str]) -> bool:
     return all(name.strip().lower() in known or IDS.fullmatch(name.strip()) for name in fields)
 
 
-def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The task and its columns by part; `given` is what was said by hand: names of columns, or their numbers from 0."""
+def find_roles(
+    table: Any, task: str | None, given: Mapping[str, Any], plain_text: bool = True
+) -> tuple[str, dict[str, Any]]:
+    """The task and its columns by part; `given` is what was said by hand: names of columns, or their numbers from 0.
+    Without `plain_text`, the task lm is taken only if it is named."""
     given = {part: resolved(column, table.names) for part, column in given.items()}
     check_given(table, task, given)
     left = [name for name in table.names if name not in set(flat(given.values()))]
     look = Look(table, left)
-    for name in (task,) if task else FINDERS:
+    for name in (task,) if task else (name for name in FINDERS if plain_text or name != "lm"):
         if not set(given) <= set(flat(NEEDS[name])):
             continue
         rest = {  # where the label is said, the text is looked for, and so on
@@ -84,9 +88,13 @@ def find_roles(table: Any, task: str | None, given: Mapping[str, Any]) -> tuple[
     task = task or ("tag" if "words" in table.names else None)
     what = f"which columns are {' and '.join(NEEDS[task][0])}" if task else "what are these columns for"
     known = ",".join(f"{part}=COLUMN" for part in NEEDS[task or "classify"][0])
+    if task is None and not plain_text:
+        what, known = what_is_missing(look, known)
     fix = f"name them, for example --columns {known}, or columns={{...}}; a number counts columns from 0"
     if table.plain and task != "lm":
         fix = "this is plain text: give a csv, tsv or jsonl file, or say what parts its columns: --delimiter tab"
+    if task is None and not plain_text:
+        fix += "; plain text without labels: --task lm"
     raise Error(f"{what}? There are {listed(table.names)}", where=table.where, fix=fix)
 
 
@@ -95,6 +103,16 @@ def resolved(column: Any, names: list[str]) -> Any:
     if isinstance(column, list | tuple):
         return [resolved(one, names) for one in column]
     return by_number(str(column), names) or column
+
+
+def what_is_missing(look: Look, known: str) -> tuple[str, str]:
+    """What to say of a table that fits no task, and which columns to name where only one choice is left."""
+    texts = lm(look)
+    rest = [name for name in look.names if name not in texts.values() and not IDS.fullmatch(name)]
+    if not texts:
+        return "what are these columns for", known
+    label = rest[0] if len(rest) == 1 else "COLUMN"
+    return "which column has the labels", shlex.quote(f"text={texts['text']},label={label}")
 
 
 def check_values(values: Iterable[Any], label: str, task: str, where: object) -> None:

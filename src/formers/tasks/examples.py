@@ -51,6 +51,7 @@ def read_examples(
     between: str | None = None,
     limit: int | None = None,
     column: str | None = None,
+    plain_text: bool = True,
     **reading: Any,
 ) -> Examples:
     """The examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
@@ -59,7 +60,8 @@ def read_examples(
     without names; a number counts columns from 0. `column` is short for the text alone, or two for a pair. `reading` is
     how files are read: encoding, skip, delimiter, header. A list under "label" makes one label of each column that is
     1. `labelled=False` takes rows without labels too (their label is None); else they are left out and counted.
-    `between` parts several labels in one field.
+    `between` parts several labels in one field. `plain_text=False` refuses a table without labels, unless the task lm
+    is named.
     """
     if limit is not None and limit < 1:
         raise Error(f"cannot take {limit} examples", fix="give a limit of 1 or more, or leave it out")
@@ -69,7 +71,7 @@ def read_examples(
     table = read_table(source, names, task=kind, column=column or next(iter(flat(given.values())), None), **reading)
     if not table.rows:
         raise Error("there are no examples", where=table.where, fix="give at least one row")
-    task, roles = unlabelled(table, task, given) if not labelled else find_roles(table, task, given)
+    task, roles = unlabelled(table, task, given) if not labelled else find_roles(table, task, given, plain_text)
     reader = Reader(table, task, roles, labelled, between)
     rows = reader.read(limit)
     if not rows:

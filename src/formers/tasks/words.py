@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ class Found:
     found: int
     of: int
     missing: tuple[str, ...]
+    known: Tensor | None = field(default=None, compare=False, repr=False)  # (rows,) which rows got a vector
 
     def __str__(self) -> str:
         return f"{self.found:,} of {self.of:,} pieces have a vector ({self.found / max(1, self.of):.1%})"
@@ -59,7 +60,7 @@ def fill(embedding: nn.Embedding, tokenizer: Tokenizer, vectors: Any, *, frozen:
     if dim != vectors.config.dim:
         raise Error(
             f"the vectors have {vectors.config.dim} numbers, the embedding {dim}",
-            fix=f"build the model with embeddings of {vectors.config.dim}",
+            fix=f"build the model with embeddings of {vectors.config.dim}: --model.embed or --model.dim",
         )
     special = set(tokenizer.special.values())
     names = [tokenizer.token(i) for i in range(min(size, len(tokenizer)))]
@@ -71,4 +72,6 @@ def fill(embedding: nn.Embedding, tokenizer: Tokenizer, vectors: Any, *, frozen:
     weight[at.to(weight.device)] = found[has].to(weight)
     weight.requires_grad_(not frozen)
     missing = tuple(word for word, ok in zip(words, has.tolist(), strict=True) if not ok)
-    return Found(int(has.sum()), len(places), missing[:20])
+    known = torch.zeros(size, dtype=torch.bool, device=weight.device)
+    known[at.to(weight.device)] = True
+    return Found(int(has.sum()), len(places), missing[:20], known)

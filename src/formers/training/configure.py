@@ -113,11 +113,29 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
     for layer in layers:
         for key, values in layer.items():
             merged[key] |= values
+    named = {**layers[1]["train"], **single.get("train", {})}
+    settle_warmup(merged["train"], named)
     context = merged["model"].get("context")
-    if context and "length" not in {**layers[1]["train"], **single.get("train", {})}:
+    if context and "length" not in named:
         merged["train"]["length"] = min(merged["train"]["length"], context)
     more = {"recipe": name, "preset": top.get("preset"), "init": top.get("init")}
     return checked(found.name, merged, given, more)
+
+
+def settle_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse a warm-up that was given and never ends; shorten the recipe's where fewer steps are asked for. The inverse
+    square root keeps its warm-up: that sets the height of the curve."""
+    steps, warmup = (
+        coerce(train.get(name, getattr(Train, name)), int, f"train.{name}") for name in ("steps", "warmup")
+    )
+    if warmup <= steps:
+        return
+    short = steps // 10
+    if "warmup" in given:
+        what = f"a warm-up of {warmup:,} steps does not end within {steps:,} steps"
+        raise Error(what, fix=f"--train.warmup {short}, or more --train.steps")
+    if train.get("schedule") != "inverse":
+        train["warmup"] = short
 
 
 def tables_of(file: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,18 @@ from ..data.store import Store
 from ..errors import Error
 from ..former import Former
 from ..interop.directory import load
+from ..interop.hub import fetch
 from ..objectives.choose import WITHOUT_PAIRS
 from ..registry import member
 from ..tasks.examples import read_columns
 from ..tasks.task import window
 from ..text.tokenizer import Tokenizer
-from .configure import by_dots, configure, read
+from .configure import Asked, by_dots, configure, read
 from .evaluate import Score
 from .learner import family_of
 from .material import aside_of, material
 from .parts import content, overlap_said
-from .pretrain import Run, fresh, pretrain
+from .pretrain import Run, claim_run_folder, pretrain
 from .runs import Folder
 from .tuning import RATE, Tune, find
 
@@ -47,6 +49,62 @@ def continued(
     model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], out: Any, resume: bool, config: Any, **how: Any
 ) -> Run:
     """Pretraining that starts from `model`; epochs and examples become steps and tokens."""
+    single, plain = parted(sources, given)
+    text, held = sources["train"], sources["valid"]
+    if by_path(held):
+        held, plain["data.held"] = None, [str(held)]
+    if resume and out is not None and (Path(out) / "run.json").is_file():
+        same_text(Path(out), {k: v for k, v in single.items() if k in TUNED}, {}, "leave it out")
+        return pretrain(None, text, out=out, config=config, resume=True, held=held, overrides=plain, **how)
+    source = checkpoint_of(model, text)
+    with claim_run_folder(None if out is None else Path(out), f"{family_of(source)}-lm") as path:
+        settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"], how["say"])
+        settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
+        return pretrain(
+            family_of(source), text, out=path, config=config, init=source, held=held,
+            overrides={**settings, **plain}, tokenizer=tokenizer, **how,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run on plain text comes to: pretraining of a family that starts from a checkpoint, with these settings."""
+
+    family: str
+    source: str
+    settings: dict[str, Any]
+    config: Any
+
+    def asked(self) -> Asked:
+        """The settings of the pretraining run."""
+        return configure(self.family, self.config, self.settings, init=self.source)
+
+
+def plan_text(
+    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, path: Path, tell: Any
+) -> Plan:
+    """The plan for `model` and text in files; `path` is a folder for the token store that counting its tokens needs."""
+    single, plain = parted(sources, given)
+    text, held = sources["train"] or read_source(config), sources["valid"]
+    if not by_path(text) or (held is not None and not by_path(held)):
+        raise Error("only text in files can be planned", fix="give the path of a file")
+    source = checkpoint_of(model, text)
+    if held is not None:
+        plain["data.held"] = [str(held)]
+    settings, tokenizer = schedule(source, path, text, None, plain, single, config, tell)
+    settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
+    own = {} if tokenizer is None else {"data.tokenizer": str(fetch(source)) if source.startswith("hub:") else source}
+    return Plan(family_of(source), source, {**settings, **plain, **own, "data.source": [str(text)]}, config)
+
+
+def read_source(config: Any) -> Any:
+    """The text that a file of settings names."""
+    found = by_dots(read(config)).get("data.source")
+    return found[0] if isinstance(found, list) and len(found) == 1 else found
+
+
+def parted(sources: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """All single settings under the names that pretraining has for them, and those of its own tables."""
     single = {SAME.get(key, key): value for key, value in given.items() if key not in ("data.train", "data.valid")}
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = read_columns(single["data.column"])[0].get("text")
@@ -55,13 +113,11 @@ def continued(
     for key in single:
         if key.startswith("tune.") and key not in TUNED:
             raise Error(f"{key} is nothing that a language model on plain text takes", fix="leave it out")
-    plain = {key: value for key, value in single.items() if not key.startswith("tune.")}
-    text, held = sources["train"], sources["valid"]
-    if by_path(held):
-        held, plain["data.held"] = None, [str(held)]
-    if resume and out is not None and (Path(out) / "run.json").is_file():
-        same_text(Path(out), {k: v for k, v in single.items() if k in TUNED}, {}, "leave it out")
-        return pretrain(None, text, out=out, config=config, resume=True, held=held, overrides=plain, **how)
+    return single, {key: value for key, value in single.items() if not key.startswith("tune.")}
+
+
+def checkpoint_of(model: Any, text: Any) -> str:
+    """The checkpoint that goes on learning; a family alone has nothing to go on with."""
     if model is None or text is None:
         raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
     family, source, named = find(str(model))
@@ -71,13 +127,7 @@ def continued(
     if source is None:
         what = f"{named or family} has nothing to go on with"
         raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
-    path = Path(out) if out is not None else fresh(f"{family_of(source)}-lm")
-    settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"], how["say"])
-    settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
-    return pretrain(
-        family_of(source), text, out=path, config=config, init=source, held=held, overrides={**settings, **plain},
-        tokenizer=tokenizer, **how,
-    )  # fmt: skip
+    return source
 
 
 def schedule(
@@ -89,7 +139,7 @@ def schedule(
     single: dict[str, Any],
     config: Any,
     tell: Any,
-    say: Callable[[str], None],
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, Any], Tokenizer | None]:
     """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way; and its
     tokenizer, if none was asked for and the text is not a store yet."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell
+from ..config import Tell, coerce
 from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, count
@@ -20,20 +21,24 @@ from ..nn.lora import apply
 from ..tasks.examples import Examples
 from ..tasks.records import divided
 from ..text.language import detect_language
-from .configure import by_dots, read
-from .continued import continued, is_text, measures, same_text
+from .checkpoint import Checkpoints
+from .configure import by_dots, dotted, read
+from .continued import Plan, continued, is_text, measures, plan_text, same_text
 from .distributed import company, together
 from .freedom import settled
 from .judging import Verdict, shown, signatures_of, tables, verdict
 from .learner import family_of
 from .lesson import Lesson
-from .machine import Meter, deterministic, enough, machine, memory
+from .machine import Meter, deterministic, enough, left, machine, memory
 from .parts import PARTS, find_overlap, identity, in_lists, keep, overlap_said, read_parts
-from .pretrain import finish, fresh
+from .pretrain import check_finite, claim_run_folder, finish
+from .rehearsal import lasting, rehearse
 from .report import format_number, report
+from .resume import refuse_if_finished
 from .runs import Folder, drive, number
 from .settings import FREE
-from .tuning import TABLES, Data, Tune, Wanted, configure, find
+from .tracking import Tracker
+from .tuning import DERIVED, TABLES, Data, Tune, Wanted, configure, describe_random_start, find
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,7 @@ def finetune(
     where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
     """
     began, tell = time.perf_counter(), tell or (lambda *_: None)
+    model, task = named_in(config, model, task)
     train, held = divided(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
     given = single(settings, overrides, sources, columns)
@@ -99,9 +105,9 @@ def finetune(
             path = None if out is None else Path(out)
             told = {**by_dots(read(config)), **given}
             before = begun(path, resume, told)
-            now = given if before is None else told
+            now = given if before is None else told | longer(before, told)
             wanted, parts = understood(model, task, sources, columns, config, now, before, path)
-            path = path or fresh(f"{wanted.family}-{wanted.task}")
+            path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
             stack.enter_context(Folder(path).held())
             return path, before, wanted, parts
 
@@ -115,14 +121,94 @@ def finetune(
             say(line)
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
+        if wanted.source is None and wanted.tune.vectors is None:
+            say(describe_random_start(wanted.family, wanted.preset))
         say(run.words())
         if world.first and (why := explain_export(run.former)) is not None:
             say(f"export: {why}")
         meter = Meter(run.trainer, tell, None if run.main == "loss" and run.task.kind == "text" else run.latest)
-        drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
+        if isinstance(hook, Tracker) and world.first:
+            hook.begin(path, run.asked.table())
+        first = drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
+        if first == run.asked.train.steps:
+            say(f"this run was finished before: all {first:,} steps are done; raise --epochs or --train.steps to go on")
         found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is
         world.close()
     return Tuned(path, run.former, found["valid"], found["test"], found["baseline"], time.perf_counter() - began)
+
+
+def named_in(config: Any, model: Any, task: str | None) -> tuple[Any, str | None]:
+    """The model and the task, taken from a file of settings where they are not named."""
+    told = read(config)
+    return model or told.get("source") or told.get("preset") or told.get("family"), task or told.get("task")
+
+
+def planned(
+    model: Any, train: Any, valid: Any, *, task: str | None, test: Any, columns: Any, config: Any,
+    overrides: Mapping[str, Any], tell: Tell,
+) -> tuple[Wanted, dict[str, Examples]] | Plan:  # fmt: skip
+    """What a run would be asked to do: settings and examples, or, of plain text, the settings of its pretraining."""
+    model, task = named_in(config, model, task)
+    train, held = divided(train)
+    sources = {"train": train, "valid": held if valid is None else valid, "test": test}
+    given = single({}, overrides, sources, columns)
+    if task == "lm":
+        with tempfile.TemporaryDirectory() as folder:
+            return plan_text(model, sources, given, config, Path(folder), tell)
+    return understood(model, task, sources, columns, config, given, None, None)
+
+
+def print_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
+    """All settings of a run as YAML, for --config; without examples, those of classification."""
+    told = {**by_dots(read(asked["config"])), **asked["overrides"]}
+    if train is not None or told.get("data.train") is not None:
+        found = planned(model, train, valid, tell=lambda *_: None, **asked)
+        return found.asked().text() if isinstance(found, Plan) else found[0].text()
+    model, task = named_in(asked["config"], model, asked["task"])
+    if model is None:
+        raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
+    if task == "lm":
+        raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
+    family, source, preset = find(str(model))
+    given = single({}, asked["overrides"], {}, asked["columns"])
+    return configure(
+        family or family_of(str(source)), source, preset, task or "classify", asked["config"], given
+    ).text()
+
+
+def rehearse_task(model: Any, train: Any, valid: Any, *, device: Any = None, **asked: Any) -> list[tuple[str, str]]:
+    """A dry run: what was understood of the examples, and how large and how long the run would be, from a few measured
+    steps. Nothing is written."""
+    found = planned(model, train, valid, tell=lambda *_: None, **asked)
+    if isinstance(found, Plan):
+        return rehearse(found.family, asked["config"], found.settings, device=device, init=found.source)
+    wanted, parts = found
+    world = together(device)
+    with (
+        tempfile.TemporaryDirectory() as folder, enough(wanted.train, None, world.device),
+        deterministic(wanted.train.deterministic),
+    ):  # fmt: skip
+        run = Lesson(wanted, parts, Path(folder), world, lambda *_: None, lambda text: None)
+        first, seconds = lasting(run)
+        s, total = run.asked.train, sum(p.numel() for p in run.former.model.parameters())
+        start = wanted.source or describe_random_start(wanted.family, wanted.preset)
+        labels = [*run.parts["train"].labels]
+        seen = s.steps * s.tokens * s.accumulate
+        saved = sum(t.nbytes for group in run.trainer.state()[0].values() for t in group.values())
+        rows = [
+            ("task", wanted.task), *((name, part.said) for name, part in parts.items()),
+            *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
+            ("model", f"{count(run.former.model):,} of {total:,} parameters learn; {start}"),
+            ("judged by", f"{run.main} on the valid examples, {max(1, s.steps // s.check):,} times"),
+            ("steps", f"{s.steps:,} of {s.tokens * s.accumulate:,} tokens: {wanted.tune.epochs:g} epochs"),
+            ("checkpoint", f"{saved / 1e6:,.1f} MB each, {max(2, s.last + s.best)} kept"),
+            ("memory", f"{memory(world.device) / 2**30:.1f} GiB at most so far, on {world.device}"),
+            ("first step", f"{first:.1f} s"),
+            ("speed", f"{seen / seconds:,.0f} tokens/s, {seconds / s.steps:.3f} s a step"),
+            ("time", f"{left(seconds).replace(' left', '')}, without evaluation"),
+        ]  # fmt: skip
+    world.close()
+    return rows if world.first else []
 
 
 def single(
@@ -155,12 +241,34 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     about = Folder(path).about()
     asked = about["asked"]
     now = configure(asked["family"], asked["source"], asked["preset"], asked["task"], asked, given).table()
-    may = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in FREE), "tune.patience"}
+    may = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in FREE), "tune.patience", "tune.epochs"}
     for key in sorted(set(given) - may):
         table, _, name = key.partition(".")
         if asked.get(table, {}).get(name) != now.get(table, {}).get(name):
             raise Error(f"{key} cannot change in a run that goes on", where=path, fix="leave it out")
+    then = configure(
+        asked["family"], asked["source"], asked["preset"], asked["task"], asked, {**given, **longer(about, given)}
+    )
+    refuse_if_finished(path, about, then.table(), f"--epochs above {asked['tune']['epochs']:g}, or --train.steps,")
+    done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
+    if done > then.train.steps:
+        what = f"{done:,} steps are done, more than {then.train.steps:,}"
+        raise Error(what, where=path, fix=f"--train.steps {done} or more")
     return about
+
+
+def longer(about: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The steps of a run that goes on for another number of epochs."""
+    asked = about["asked"]
+    if "tune.epochs" not in given or "train.steps" in given:
+        return {}
+    now = dotted({"tune.epochs": given["tune.epochs"]}, TABLES)["tune"]["epochs"]
+    old = asked["tune"]["epochs"]
+    if coerce(now, float, "tune.epochs") == old:
+        return {}
+    if "steps" in about.get("chosen", ()):
+        raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
+    return {"train.steps": max(1, round(asked["train"]["steps"] * now / old))}
 
 
 def understood(
@@ -205,7 +313,6 @@ def remember(folder: Folder, run: Lesson, before: dict[str, Any] | None, sources
     folder.describe({**(before or {}), **about})
 
 
-SCHEDULED = ("length", "tokens", "accumulate", "steps", "check", "save", "warmup", "lr")  # else by the examples
 EITHER = ("workers", "compile", "checkpointing", "parallel")  # settings of which the results say nothing
 
 
@@ -226,7 +333,7 @@ def same(
             raise Error(f"the run here has other {name} examples", where=path, fix=fix)
     now, then = json.loads(json.dumps(wanted.table())), about["asked"]
     kept = {key for side in (wanted.chosen, about.get("chosen", ())) for key in side}
-    free = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in (*EITHER, *{*SCHEDULED} - kept))}
+    free = {*(f"data.{name}" for name in PARTS), *(f"train.{name}" for name in (*EITHER, *{*DERIVED} - kept))}
     for key in ("family", "source", "preset", "task"):
         if now[key] != then[key]:
             raise Error(f"the run here has {key} {then[key]}, not {now[key]}", where=path, fix=fix)
@@ -238,6 +345,7 @@ def same(
 
 def conclude(folder: Folder, run: Lesson, tell: Tell) -> dict[str, dict[str, float]]:
     """Save the best checkpoint, judge it by all examples that were not learnt from, and write the report."""
+    check_finite(folder, run.trainer)
     former, best = finish(folder, run, lambda made: settled(made, run.tune))
     apply(former.model.body, former.adapters)
     former.adapters = {}
@@ -281,8 +389,14 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
     loss = run.text_loss(run.judges["valid"]) if run.task.kind == "text" else seen["valid"].loss
     every = {name: number(value) for name, value in found["valid"].items()}
     score = {"loss": number(loss), "accuracy": every.get("accuracy"), "all": every}
-    more = {"best": best, "parameters": count(run.former.model), "memory": memory(run.world.device), "share": 0.0,
-            "language": detect_language(shown(row) for row in run.parts[last].rows)}  # fmt: skip
+    more: dict[str, Any] = {
+        "best": best,
+        "parameters": count(run.former.model),
+        "memory": memory(run.world.device),
+        "share": 0.0,
+        "ended": [run.trainer.step, run.asked.train.steps],
+        "language": detect_language(shown(row) for row in run.parts[last].rows),
+    }
     folder.describe({**folder.about(), "result": {"score": score, "baseline": None, "measures": found, **more}})
     return found
 

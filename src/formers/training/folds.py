@@ -7,6 +7,7 @@ import itertools
 import json
 import statistics
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,17 +16,20 @@ from typing import Any
 from ..config import Tell, build, coerce
 from ..data.draws import shuffled
 from ..errors import Error
-from ..tasks.examples import Examples, read_examples
+from ..tasks.examples import Examples
 from ..tasks.metrics import cost
 from ..tasks.records import divided
 from .configure import READING, dotted, read, worded
 from .distributed import together
-from .finetune import Tuned, finetune, same
-from .parts import chosen, grouped
-from .pretrain import fresh
+from .finetune import Tuned, finetune, same, single
+from .learner import family_of
+from .loop import Diverged
+from .parts import chosen, grouped, read_part
+from .pretrain import claim_run_folder
+from .refusals import contradictions
 from .report import escape_markdown, put, table_of
 from .runs import Folder
-from .tuning import TABLES, Data
+from .tuning import TABLES, Data, configure, find
 from .world import World
 
 DATA = ("columns", "between", *READING)  # the settings that say how examples are read
@@ -53,6 +57,7 @@ class Comparison:
 
     folder: Path
     trials: list[Trial]
+    diverged: tuple[str, ...] = ()  # runs whose result is not finite; their trials are left out
 
     def lines(self) -> list[list[str]]:
         """A table: settings, runs, and mean ± deviation of each measure."""
@@ -65,8 +70,15 @@ class Comparison:
         return rows
 
     def words(self) -> str:
-        """The same for a terminal."""
+        """The table of all trials for a terminal, and where the runs are."""
         return "\n".join("  ".join(row) for row in self.lines()) + f"\nruns: {self.folder}"
+
+    def check(self) -> None:
+        """Raise Diverged if a run has."""
+        if self.diverged:
+            names = ", ".join(self.diverged)
+            what = f"{len(self.diverged)} of the runs diverged, and their settings are left out: {names}"
+            raise Diverged(what, where=self.folder, fix="take a smaller learning rate for them")
 
 
 def compare(
@@ -98,31 +110,63 @@ def compare(
     train, held = divided(train)
     valid = held if valid is None and not folds else valid
     world = together(how.get("device"))  # one meeting for all runs
-    path = Path(out) if out is not None else world.agreed(lambda: fresh("comparison"))
     whole = world.agreed(lambda: read_whole(train, task, columns, overrides or {}, how)) if folds else None
-    trials, first = [], first_seed(overrides or {}, how)
-    for settings in combinations(sweep):
-        runs = []
-        if "train.seed" in settings and seeds > 1:
-            raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
-        start = coerce(settings.get("train.seed", first), int, "train.seed")
-        for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
-            name = named(settings, seed, fold + 1 if folds else None)
-            say(f"run {name}")
-            learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
-            given = {**(overrides or {}), **settings, "train.seed": seed}
-            asked: dict[str, Any] = {
-                "test": judged, "task": task if whole is None else whole.task,
-                "columns": columns if whole is None else None, "overrides": given, **how,
-            }  # fmt: skip
-            runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
-        trials.append(Trial(settings, runs))
-    main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
-    made = Comparison(path, sorted(trials, key=lambda trial: cost(main, trial.mean(main))))
-    if world.first:
-        write(made)
-    world.close()
+    first, every = first_seed(overrides or {}, how), combinations(sweep)
+    if seeds > 1 and any("train.seed" in settings for settings in every):
+        raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
+    if task != "lm":
+        for settings in every:
+            coerce(settings.get("train.seed", first), int, "train.seed")
+        for settings in every:  # a mistake in the last combination is known before the first is learnt
+            check_settings(model, task, how, {**(overrides or {}), **settings})
+    trials, diverged = list[Trial](), list[str]()
+    with ExitStack() as stack:
+        wanted = None if out is None else Path(out)
+        path = world.agreed(lambda: stack.enter_context(claim_run_folder(wanted, "comparison")))
+        for settings in every:
+            runs, before = [], len(diverged)
+            start = coerce(settings.get("train.seed", first), int, "train.seed")
+            for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
+                name = named(settings, seed, fold + 1 if folds else None)
+                say(f"run {name}")
+                learnt, judged = (train, test) if whole is None else parted(whole, folds, fold)
+                given = {**(overrides or {}), **settings, "train.seed": seed}
+                asked: dict[str, Any] = {
+                    "test": judged, "task": task if whole is None else whole.task,
+                    "columns": columns if whole is None else None, "overrides": given, **how,
+                }  # fmt: skip
+                try:
+                    runs.append(one_run(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
+                except Error as error:
+                    if error.code != Diverged.code:
+                        raise
+                    say(f"run {name} is left out: {error}")
+                    diverged.append(name)
+            if len(diverged) == before:
+                trials.append(Trial(settings, runs))
+        if not trials:
+            Comparison(path, [], tuple(diverged)).check()
+        main = world.agreed(partial(main_measure, path / name, trials[0].runs[0]))
+        order = sorted(trials, key=lambda trial: cost(main, trial.mean(main)))
+        made = Comparison(path, order, tuple(diverged))
+        if world.first:
+            write(made)
+        world.close()
     return made
+
+
+def check_settings(model: Any, task: str | None, how: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Refuse settings that a run would refuse, before any of several runs begins."""
+    if model is None:
+        return
+    bare = {k: v for k, v in how.items() if k not in ("config", "device", "hook", "columns")}
+    family, source, preset = find(str(model))
+    given = single(bare, overrides, {}, None)
+    kind = family or family_of(str(source))
+    wanted = configure(kind, source, preset, task or "classify", how.get("config"), given)
+    for wrong, what, fix in contradictions(wanted):
+        if wrong:
+            raise Error(what, fix=fix)
 
 
 def read_whole(
@@ -133,7 +177,7 @@ def read_whole(
     single = {key: value for key, value in how.items() if key in DATA}
     given = {**tables[0], **tables[1], **single, **dotted(overrides, TABLES).get("data", {})}
     data = build(Data, {key: value for key, value in given.items() if key in DATA}, where="data")
-    return read_examples(train, task, columns or data.columns, between=data.between, **data.reading)
+    return read_part(train, task, columns or data.columns, data.between, **data.reading)
 
 
 def one_run(
@@ -151,7 +195,9 @@ def write(made: Comparison) -> None:
     """All trials, and their table, into the folder."""
     rows, path = made.lines(), made.folder
     put(path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str))
-    put(path / "report.md", "\n".join([f"# {escape_markdown(path.name)}", "", *table_of(rows[0], rows[1:]), ""]))
+    left = [f"Diverged, and left out: {escape_markdown(', '.join(made.diverged))}", ""] if made.diverged else []
+    lines = [f"# {escape_markdown(path.name)}", "", *table_of(rows[0], rows[1:]), "", *left]
+    put(path / "report.md", "\n".join(lines))
 
 
 def named(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:

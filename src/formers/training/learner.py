@@ -21,6 +21,7 @@ from ..former import Former, build, empty
 from ..interop import safe
 from ..interop.directory import load
 from ..interop.tokenizers import load_tokenizer, save_tokenizer
+from ..models.textcnn import TextCNN
 from ..nn.init import initialise
 from ..objectives.supervised import Supervised, class_weights, label_weights
 from ..objectives.targets import Ends
@@ -102,6 +103,11 @@ def learner(
         head += "+lm"
     if tune.features != "no":
         head += "@" + ("plain" if tune.features == "mix" else tune.features)
+    resumed = (folder.parent / "run.json").is_file()  # the checkpoint has the embeddings
+    vectors = None if tune.vectors is None or resumed else read_vectors(tune.vectors, tell)
+    fits = vectors is not None and wanted.source is None and "embed" in schema(declared.config)
+    if fits and vectors is not None and "embed" not in wanted.options:
+        wanted.model["embed"] = vectors.config.dim
     if wanted.source is None:
         config = declared.config(**wanted.model)
         able(declared, config, task, wanted.family)
@@ -113,7 +119,7 @@ def learner(
     length = min(task.length, window(former.config, tune.length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.words else ())
     if tune.vectors is not None:
-        start_from(former, tune.vectors, say)
+        start_from(former, vectors, tune.vectors_frozen, say)
     former.task = task.table()
     return former, task
 
@@ -261,11 +267,32 @@ def goal_of(
     )  # fmt: skip
 
 
-def start_from(former: Former, source: str, say: Callable[[str], None]) -> None:
-    """Word vectors from a checkpoint become the embeddings."""
+def read_vectors(source: str, tell: Tell) -> Former:
+    """Word vectors: a formers directory or a run that made one, or a published file (GloVe, word2vec, fastText)."""
+    from ..interop.vectors import read
+
+    found = read(source, tell=tell) if Path(source).expanduser().is_file() else load(source)
+    if found.family != "vectors":
+        raise Error(f"is a {found.family}, not word vectors", where=source, fix="formers pretrain word2vec makes them")
+    return found
+
+
+def start_from(former: Former, vectors: Former | None, frozen: bool, say: Callable[[str], None]) -> None:
+    """Make word vectors the embeddings, in both channels of a TextCNN that has two; `frozen` ones do not learn. None
+    leaves the embeddings to the checkpoint of a run that goes on."""
     from ..tasks.words import fill
 
-    vectors, embed = load(source), former.model.body.embed.token
+    body: Any = former.model.body
+    embed = getattr(getattr(body, "embed", None), "token", None)
     if not isinstance(embed, nn.Embedding) or former.tokenizer is None:
-        raise Error(f"a {former.family} does not take word vectors", fix="leave tune.vectors out")
-    say(str(fill(embed, former.tokenizer, vectors)))
+        raise Error(f"a {former.family} does not take word vectors", fix="leave --vectors out")
+    learns = embed.weight.requires_grad and not frozen
+    if vectors is not None:
+        found = fill(embed, former.tokenizer, vectors)
+        if not found.found:
+            what = f"none of the {found.of:,} words of the examples has a vector (for example {found.missing[0]!r})"
+            raise Error(what, fix="take vectors of the same language, split into words in the same way")
+        if isinstance(body, TextCNN):  # words without a vector get the variance of the others (Kim, §4.3)
+            body.start_from(embed.weight.detach().clone(), found.known)
+        say(f"vectors: {found}")
+    embed.weight.requires_grad_(learns)

@@ -110,7 +110,8 @@ class Lesson:
                 found = verdict(self.former, self.task, self.judges["valid"], *told)
                 seen = {"loss": found.loss, **seen, **found.measures}
         self.seen = seen[self.main]
-        seen["cost"] = cost(self.main, self.seen)
+        finite = math.isfinite(seen["loss"])  # a model of nan still has an accuracy, and must not be the best
+        seen["cost"] = cost(self.main, self.seen) if finite else math.nan
         self.patient(seen["cost"])
         return seen
 
@@ -135,14 +136,14 @@ class Lesson:
 
         def no_better() -> bool:
             rows = [row["held"]["cost"] for row in Folder(self.path).history() if "held" in row]
-            costs = [math.inf if c is None else c for c in (*rows, cost)]
+            costs = [math.inf if c is None or math.isnan(c) else c for c in (*rows, cost)]
             return len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
 
         self.trainer.enough = self.world.agreed(no_better)  # the first one writes the history
 
     def words(self) -> str:
         """The run in one line."""
-        s, name = self.asked.train, self.asked.source or f"{self.asked.family} from scratch"
+        s, name = self.asked.train, self.asked.source or self.asked.preset or self.asked.family
         share = f"{count(self.former.model):,} of {sum(p.numel() for p in self.former.model.parameters()):,}"
         return (
             f"{name}: {share} parameters learn to {self.task.name}; {len(self.goal.data):,} examples,"

@@ -79,15 +79,23 @@ def material(
             store.fits(load_tokenizer(data.tokenizer))
         aside = apart(data, folder / "held", held, store.tokenizer, tell, run)
         return Material(store.tokenizer, store, aside or part(first))
+    check_text(data, text, held)
     source = text if text is not None else find(list(data.source))
-    for given in (source, aside_of(data, held)):  # what is wrong with text is said before the work
-        look(data, given)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or chosen(family, data, folder, source, tell, run)
     aside = apart(data, folder / "held", held, tokenizer, tell, run)
     share = 0.0 if aside is not None else data.held_out
     store = stored(data, kept, source, tokenizer, share, tell, run)
     return Material(tokenizer, store, aside or part(kept))
+
+
+def check_text(data: Data, text: Any = None, held: Any = None) -> None:
+    """Read the first documents of text and held-out text, so that what is wrong with them is said before the work."""
+    source = text
+    if text is None and data.source and not (Path(data.source[0]) / "store.json").is_file():
+        source = find(list(data.source))
+    for given in (source, aside_of(data, held)):
+        look(data, given)
 
 
 def aside_of(data: Data, held: Any) -> Any:

@@ -34,8 +34,7 @@ def read_parts(
             source = read_kept(begun, name, task or "classify")
         if source is None:
             continue
-        how: dict[str, Any] = {"columns": columns or data.columns, "between": data.between, **data.reading}
-        parts[name] = source if isinstance(source, Examples) else read_examples(source, task, **how)
+        parts[name] = read_part(source, task, columns or data.columns, data.between, **data.reading)
         task = parts[name].task
     if "train" in parts:
         check_labels(parts["train"])
@@ -76,6 +75,15 @@ def overlap_said(found: Sequence[tuple[str, str, int, int]], what: str = "exampl
         f" ({shared / count:.0%}): the measures say nothing of new texts"
         for name, before, shared, count in found
     ]
+
+
+def read_part(source: Any, task: str | None, columns: Any, between: str | None, **reading: Any) -> Examples:
+    """The labelled examples of one source; plain text is refused: only the task lm learns from it."""
+    if not isinstance(source, Examples):
+        return read_examples(source, task, columns, between=between, plain_text=False, **reading)
+    if source.task == "lm" and task != "lm":
+        raise Error("these examples are plain text without labels", fix="name the task: --task lm, or task='lm'")
+    return source
 
 
 def in_lists(examples: Examples) -> Examples:

@@ -7,18 +7,20 @@ import itertools
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..config import Tell
+from ..data.lock import busy
 from ..data.readers import by_path
 from ..errors import Error
 from ..former import Former, build, count, empty
 from ..interop.directory import save
 from ..interop.huggingface import explain_export
+from ..interop.safe import remove
 from ..registry import member
 from ..text.language import detect_language
 from ..text.tokenizer import Tokenizer
@@ -28,17 +30,20 @@ from .configure import TABLES, Asked, configure, sized, tables_of
 from .course import Course, ready
 from .distributed import Shards, arranged, company, together
 from .evaluate import Score
-from .loop import Report
+from .loop import Diverged, Report, Trainer
 from .machine import Meter, deterministic, enough, machine, memory
-from .material import Material, changed, material
+from .material import Material, changed, check_text, material
 from .plateau import PlateauMonitor
 from .rehearsal import slowdown
 from .report import report
-from .resume import resumed
+from .resume import refuse_if_finished, resumed
 from .runs import Folder, drive, number
 from .samples import Samples
 from .settings import Train
 from .state import put
+from .tracking import Tracker
+from .tuning import describe_random_start
+from .vector_run import METHODS, pretrain_vectors
 from .world import World
 
 SOME = 4000  # tokens of the text that say which language it is in
@@ -81,15 +86,26 @@ def pretrain(
     **tables: Mapping[str, Any],
 ) -> Run:
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
+    The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
 
     Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
     ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
     to be judged by (a list, DataFrame or dataset; files are named by data.held). With `resume`,
-    a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (for
-    W&B, MLflow), `say` gets words for people. `same` are the fingerprints (run.json's `data`) of a run that is to be
-    repeated: other data is refused.
+    a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (a
+    function, or one of training/tracking.py's), `say` gets words for people. `same` are the fingerprints (run.json's
+    `data`) of a run that is to be repeated: other data is refused.
     """
     began = time.perf_counter()
+    if family in (*METHODS, "vectors"):
+        other = {"recipe": recipe, "preset": preset, "init": init, "tokenizer": tokenizer, "held": held}
+        other |= {"resume": resume or None}
+        for name, value in other.items():
+            if value is not None:
+                raise Error(f"{name} does not apply to word vectors", fix="leave it out")
+        given = together_overrides(None, overrides, tables)
+        how: dict[str, Any] = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
+        path, vectors, seconds = pretrain_vectors(str(family), text, out, config, given, **how)
+        return Run(path, vectors, None, None, seconds)
     given = together_overrides(text, overrides, tables)
     if isinstance(tokenizer, str | Path):
         given, tokenizer = {**given, "data.tokenizer": str(tokenizer)}, None
@@ -97,26 +113,32 @@ def pretrain(
     world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
-        path, asked = world.agreed(
+        wanted, asked = world.agreed(
             lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
         )
         world = arranged(world, asked.train.parallel)
-        check_shares(asked.train, world, (path / "run.json").is_file())
-        folder, numbers = Folder(path), parameters(asked)
+        check_shares(asked.train, world, wanted is not None and (wanted / "run.json").is_file())
+        numbers = parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
         stack.enter_context(deterministic(asked.train.deterministic))
 
-        def prepare() -> Material:
-            stack.enter_context(folder.held())
-            roomy(path, asked, numbers)
-            found = material(asked.family, asked.data, path / "data", text, tokenizer, held, tell)
-            unchanged(folder, found, same)
-            return found
+        def prepare() -> tuple[Path, Material]:
+            check_text(asked.data, text, held)
+            here = stack.enter_context(claim_run_folder(wanted, asked.family))
+            stack.enter_context(Folder(here).held())
+            roomy(here, asked, numbers)
+            found = material(asked.family, asked.data, here / "data", text, tokenizer, held, tell)
+            unchanged(Folder(here), found, same)
+            return here, found
 
-        found = world.agreed(prepare)  # the others map the same files
+        path, found = world.agreed(prepare)  # the others map the same files
+        folder = Folder(path)
         if asked.train.deterministic:
             say(f"the same bits in every run: {slowdown(asked, found, world)}")
         run = Course(asked, found, world, say)
+        if asked.init is None and asked.preset is not None:
+            hint = describe_random_start(asked.family, asked.preset)
+            say(hint + (": --init goes on from them" if "hub:" in hint else ""))
         say(run.words())
         if world.first and (why := explain_export(run.former)) is not None:
             say(f"export: {why}")
@@ -137,15 +159,20 @@ def pretrain(
                 monitor.note_step(step.losses)
             meter(step)
 
+        if isinstance(hook, Tracker) and world.first:
+            hook.begin(path, asked.table())
         begun = drive(
             run.trainer, run.source, folder,
             check=None if found.held is None else lambda: check_progress(run, monitor, say),
             sample=None if samples is None or isinstance(world, Shards) else samples.take, hook=hook, say=say,
             tell=on_step,
         )  # fmt: skip
-        if begun == asked.train.steps and found.held is not None:  # it had ended before, and is judged as it was then
-            run.check()
+        if begun == asked.train.steps:
+            say(f"this run was finished before: all {begun:,} steps are done; raise --train.steps to go on")
+            if found.held is not None:  # it is judged as it was then
+                run.check()
         former, score, baseline = run.former, run.judged, None
+        world.agreed(lambda: check_finite(folder, run.trainer))
         if world.first:
             former, best = finish(folder, run)
             score, baseline = judged(folder, best, run) or score, run.unigram
@@ -227,8 +254,9 @@ def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: M
 
 def place(
     family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, **top: Any
-) -> tuple[Path, Asked]:
-    """The run's folder and what is asked: of a run that goes on, what was asked before and may be changed."""
+) -> tuple[Path | None, Asked]:
+    """The folder that was named, or that of the run that goes on, and what is asked: of a run that goes on, what was
+    asked before and may be changed."""
     path = Path(out) if out is not None else None
     if path is None and resume:
         path = newest(family)
@@ -238,16 +266,54 @@ def place(
         asked = configure(family, config, given, **top)
         if asked.init is not None:
             known(asked)
-        return path or fresh(asked.family), asked
+        return path, asked
     if not resume:
         raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
     assert path is not None
-    return path, resumed(path, about["asked"], family, tables_of(config), given, top)
+    asked = resumed(path, about["asked"], family, tables_of(config), given, top)
+    refuse_if_finished(path, about, asked.table(), f"--train.steps above {asked.train.steps:,}")
+    return path, asked
 
 
-def fresh(family: str) -> Path:
-    """A new folder among the runs."""
-    return next(p for i in itertools.count(1) if not (p := Path("runs") / f"{family}-{i}").exists())
+@contextmanager
+def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
+    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well.
+
+    A run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if
+    it was not there before and no file is in it. A token store that is complete survives Ctrl-C.
+    """
+    runs = Path("runs") if path is None else path.parent
+    new = [folder for folder in (runs, *runs.parents) if not folder.exists()]
+    there = path is not None and path.exists()
+    try:
+        numbered = (runs / f"{stem}-{i}" for i in itertools.count(1))
+        here = next(p for p in numbered if make_folder(p)) if path is None else path
+        here.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Error(f"cannot write here ({error.strerror})", where=path or runs, fix="choose another --out") from None
+    try:
+        yield here
+    except BaseException as error:
+        if not there and next(here.rglob("run.json"), None) is None and not busy(here / "lock"):
+            stored = next(here.rglob("store.json"), None) is not None
+            if path is None and (isinstance(error, Exception) or not stored):
+                shutil.rmtree(here, ignore_errors=True)
+            inside = sorted((p for p in here.rglob("*") if p.is_dir()), reverse=True)
+            remove([*inside, here, *new])
+        raise
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder unless there is something of this name already; was it made?"""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+        except FileNotFoundError:  # another process that failed has just removed the empty parent
+            continue
+        return True
 
 
 def newest(family: str | None) -> Path | None:
@@ -332,6 +398,26 @@ def training_facts(folder: Folder, step: int) -> dict[str, Any]:
     return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
 
 
+def check_finite(folder: Folder, trainer: Trainer) -> None:
+    """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
+    Checkpoints of the last non-finite steps are put aside, so that the run can go on before them."""
+    kept = Checkpoints(folder.path / "steps", clean=False)
+    rows, scores = folder.history(), kept.scores()
+    steps = [row for row in rows if "loss" in row]
+    bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
+    best = next((step for step in sorted(scores) if scores[step] is not None), None)
+    looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
+    excused = trainer.scaler.is_enabled() and not trainer.skipped  # fp16 finds its scale by trial and error
+    told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
+    if looks and best is None and looks[-1].get("loss") is None:
+        told = f"the validation loss is not finite ({told})"
+    elif 2 * bad <= len(steps) or excused:
+        return
+    if trainer.skipped:
+        kept.part_with(trainer.step - trainer.skipped - 1)
+    raise Diverged(told, where=folder.path, fix="go on with --resume and a lower --train.lr; no model was written")
+
+
 def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda made: None) -> tuple[Former, int]:
     """The best checkpoint as a formers directory, and in memory; its step. `last` is done before it is saved."""
     kept = Checkpoints(folder.path / "steps", clean=False)
@@ -346,6 +432,9 @@ def finish(folder: Folder, run: Any, last: Callable[[Former], None] = lambda mad
         made = build(run.asked.family, head=run.former.head, **dataclasses.asdict(run.former.config))
         made.tokenizer = run.former.tokenizer
         put(made.model, groups.get("average", groups["model"]))
+    if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
+        what = f"the weights of step {best:,} are not finite"
+        raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")
     made.model.eval()
     made.training = training_facts(folder, best)
     last(made)

@@ -32,6 +32,7 @@ def contradictions(wanted: Wanted) -> Iterator[tuple[bool, str, str]]:
     yield t.freeze < -1, f"{t.freeze} layers cannot be held still", "give a number of layers, or -1 for all of them"
     helps = "a language model's loss cannot help layers that do not learn"
     yield bool(t.auxiliary and features), helps, "leave tune.auxiliary or tune.features out"
+    yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
     scratch = features and wanted.source is None
     fix = f"pretrain it first (formers pretrain {wanted.family}), or leave tune.features out"
     yield scratch, "a model from scratch has learnt no features yet", fix

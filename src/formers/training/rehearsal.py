@@ -86,8 +86,9 @@ def slowdown(asked: Asked, found: Material, world: World) -> str:
     return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
 
 
-def lasting(run: Course) -> tuple[float, float]:
-    """Seconds of the first step, and of the whole run: of both lengths, where short examples come first."""
+def lasting(run: Course | Any) -> tuple[float, float]:
+    """Seconds of the first step, and of the whole run, which may be a fine-tuning one: of both lengths, where short
+    examples come first."""
     s = run.asked.train
     phases = [(low, high) for low, high in ((0, s.border), (s.border, s.steps)) if low < high]
     measured = [timed(run, *phase) for phase in phases]

@@ -11,6 +11,8 @@ from .checkpoint import Checkpoints
 from .configure import TABLES, Asked, configure, tables_of
 from .settings import FREE
 
+PLACES = ("data.source", "data.train", "data.valid", "data.test")  # files may have moved: their content is compared
+
 
 def resumed(
     path: Path, before: dict[str, Any], family: str | None, told: dict[str, Any], given: dict[str, Any],
@@ -39,6 +41,21 @@ def resumed(
             if key not in kept[name] or now[name][key] != kept[name][key]:
                 raise Error(f"{name}.{key} cannot change in a run that goes on", where=path, fix=fix)
     return asked
+
+
+def refuse_if_finished(path: Path, about: dict[str, Any], now: dict[str, Any], raised: str) -> None:
+    """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result would
+    look like a new one. `raised` is the option that makes it longer."""
+    before, steps = about["asked"], about["asked"]["train"]["steps"]
+    done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
+    if not about.get("result") or done < now["train"]["steps"] or steps != now["train"]["steps"]:
+        return
+    for table in now:
+        if isinstance(now[table], dict):
+            for key, value in now[table].items():
+                if f"{table}.{key}" not in PLACES and before.get(table, {}).get(key) != value:
+                    what = f"this run is finished: with all {steps:,} steps done, {table}.{key} changes nothing"
+                    raise Error(what, where=path, fix=f"raise {raised} to go on, or begin a new run in another --out")
 
 
 def over(before: dict[str, Any], told: dict[str, Any]) -> dict[str, Any]:

@@ -142,19 +142,35 @@ class Folder:
 
 
 def summary(folder: Folder, name: object) -> tuple[str, ...]:
-    """A run in a row: name, family, steps, loss on held-out text, parameters, state."""
+    """A run in a row: name, family, task, steps, the measure that decides, parameters, state."""
     try:
         about, rows = folder.about(), folder.history()
     except Error as error:
-        return str(name), "–", "–", "–", "–", error.what
+        return str(name), "–", "–", "–", "–", "–", error.what
     asked, result = about["asked"], about.get("result") or {}
     done = max((row["step"] for row in rows), default=0)
-    held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
     ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
-    state = "running" if busy(folder.path / "lock") else "done" if ended else "stopped"
+    early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
+    lost = not result and any(row.get("skipped") for row in rows if row["step"] == done)
+    state = "running" if busy(folder.path / "lock") else "done" if ended or early else "diverged" if lost else "stopped"
     size = f"{result['parameters']:,}" if result else "–"
-    best = f"{min(held):.3f}" if held else "–"
-    return str(name), asked["family"], f"{done:,} of {asked['train']['steps']:,}", best, size, state
+    family, task = str(asked.get("method") or asked["family"]), str(asked.get("task") or "pretrain")
+    steps = f"{done:,} of {asked['train']['steps']:,}"
+    return str(name), family, task, steps, main_result(asked, result, rows), size, state
+
+
+def main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+    """The measure that a run is judged by, with its name: of the test examples if there are some, else of the held-out
+    ones; on the way, the best so far."""
+    measures = result.get("measures") or {}
+    found = measures.get("test") or measures.get("valid") or {}
+    named = (asked.get("tune") or {}).get("metric")
+    name = named if named in found else next(iter(found), None)
+    if name is not None:
+        part = "test " if measures.get("test") else ""
+        return "–" if found[name] is None else f"{part}{name} {found[name]:.4f}"
+    held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
+    return f"loss {min(held):.3f}" if held else "–"
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

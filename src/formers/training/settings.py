@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,7 +64,9 @@ class Train:
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SHAPES)):
             if getattr(self, name) not in known:
                 raise Error(f"there is no {name} {getattr(self, name)!r}", fix=suggest(getattr(self, name), known))
-        for name in ("lr", "decay", "clip", "spike", "eps", "residual_init"):
+        if not 0 < self.lr < math.inf:
+            raise Error(f"the learning rate must be above 0, got {self.lr}", fix="take for example --train.lr 1e-3")
+        for name in ("decay", "clip", "spike", "eps", "residual_init"):
             if not getattr(self, name) >= 0:
                 raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"set train.{name}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):

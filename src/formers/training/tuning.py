@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from ..config import build, coerce, positive, probability, schema, suggest
 from ..errors import Error
-from ..registry import MEMBERS, member, preset
+from ..registry import MEMBERS, PUBLISHED, find_published, member, preset
 from ..tasks.task import TASKS
 from .configure import READING, dotted, plain, read
 from .recipes import OWN, SMALL
@@ -80,7 +82,8 @@ class Tune:
     output: int = 128  # tokens of a text that is written
     metric: str | None = None  # which one decides; None: the task's first
     baseline: bool = True  # a linear model over counted words is judged beside it
-    vectors: str | None = None  # word vectors for the embeddings (TextCNN)
+    vectors: str | None = None  # word vectors for the embeddings (TextCNN): a formers directory, or a published file
+    vectors_frozen: bool = False  # they stay as they are
 
     def __post_init__(self) -> None:
         positive(self, "batch", "length", "most", "output")
@@ -88,6 +91,9 @@ class Tune:
         probability(self, "warm", "smoothing")
         if not self.epochs > 0 or not self.checks > 0:
             raise Error("epochs and checks must be above 0", fix="take for example tune.epochs 3")
+        if not self.auxiliary >= 0 or not self.lora_alpha > 0:
+            what = f"auxiliary must be at least 0 and lora_alpha above 0, got {self.auxiliary} and {self.lora_alpha}"
+            raise Error(what, fix="take for example tune.auxiliary 0.5, tune.lora_alpha 16")
         if not 0 < self.layer_decay <= 1:
             raise Error(f"layer_decay must be above 0 and at most 1, got {self.layer_decay}", fix="take 0.9")
 
@@ -114,6 +120,34 @@ class Wanted:
             "data": plain(dataclasses.asdict(self.data)), "model": plain(self.model),
             "tune": plain(dataclasses.asdict(self.tune)), "train": plain(dataclasses.asdict(self.train)),
         }  # fmt: skip
+
+    def text(self) -> str:
+        """The settings as YAML, for --config. What the examples decide is left out, so that they decide it again."""
+        table = self.table()
+        derived = [name for name in DERIVED if name not in self.chosen and not (name == "warmup" and self.holds_warmup)]
+        table["train"] = {name: value for name, value in table["train"].items() if name not in derived}
+        if self.tune.length and "context" not in self.options:
+            table["model"].pop("context", None)
+        words = f"# {', '.join(derived)} of train follow from the examples, tune.epochs and tune.batch.\n"
+        return words + yaml.safe_dump(whole_numbers(table), sort_keys=False, allow_unicode=True)
+
+    @property
+    def holds_warmup(self) -> bool:
+        """A recipe whose schedule has a warm-up of its own keeps it, whatever the examples are."""
+        return self.train.schedule == "inverse"
+
+
+# Settings of `train` that follow from the examples unless they are given.
+DERIVED = ("length", "tokens", "accumulate", "steps", "check", "save", "warmup", "lr")
+
+
+def whole_numbers(value: Any) -> Any:
+    """Floats without a fraction as integers, all the way down: people write epochs: 3."""
+    if isinstance(value, dict):
+        return {key: whole_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [whole_numbers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 # What learns a task from nothing within minutes: model, tune, train, data.
@@ -183,9 +217,23 @@ def find(model: str) -> tuple[str, str | None, str | None]:
         for one in MEMBERS.values():
             if model in one.family.presets:
                 return one.name, None, model
-        names = [*MEMBERS, *(p for one in MEMBERS.values() for p in one.family.presets)]
+        if place := find_published(model):
+            what = f"the checkpoint {model!r} is not on this machine"
+            raise Error(what, fix=f"{place} fetches it from the hub (pip install 'formers[hub]'), or give its folder")
+        names = [*MEMBERS, *(p for one in MEMBERS.values() for p in one.family.presets), *PUBLISHED]
         raise Error(f"there is no model {model!r}", fix=f"{suggest(model, names)}; a folder is a checkpoint")
-    raise Error("there is no such checkpoint", where=model, fix="give a folder, hub:owner/name, or a family's name")
+    fix = (
+        f"give its folder, or {find_published(model) or 'hub:owner/name'} to fetch it from the hub, or a family's name"
+    )
+    raise Error("there is no such checkpoint", where=model, fix=fix)
+
+
+def describe_random_start(family: str, preset: str | None) -> str:
+    """What to tell somebody who names a model by its published name and gets new weights."""
+    name = preset or family
+    place = find_published(name)
+    hint = f"; the published weights are {place}" if place else ""
+    return f"{name} starts from random weights{hint}"
 
 
 def configure(
@@ -256,4 +304,8 @@ def scheduled(wanted: Wanted, sizes: Any, dim: int, processes: int = 1) -> Train
     if wanted.source is not None and t.optimizer in ("adamw", "adam"):
         # Adapters and heads alone take ten times as much.
         values["lr"] = RATE / dim * (10 if tune.lora or tune.features != "no" or tune.freeze < 0 else 1)
-    return dataclasses.replace(t, **{k: v for k, v in values.items() if k not in wanted.chosen or k == "length"})
+    made = dataclasses.replace(t, **{k: v for k, v in values.items() if k not in wanted.chosen or k == "length"})
+    if made.warmup > made.steps and made.schedule != "inverse":
+        what = f"a warm-up of {made.warmup:,} steps does not end within {made.steps:,} steps"
+        raise Error(what, fix=f"--train.warmup {made.steps // 10}, or more --epochs")
+    return made

@@ -7,6 +7,7 @@ threads share the tables without locks (Recht et al. 2011), as the released prog
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from ..models.vectors import Kind, VectorsConfig
 from ..objectives import static
 from ..text.words import grams, read
 from . import glove
+from .loop import Diverged
 
 RATES = {"skipgram": 0.025, "cbow": 0.05, "fasttext": 0.05, "glove": 0.05}
 PLACES, BLOCKS = 32, 32  # places of a block, and blocks of one step; four times as many diverge
@@ -56,7 +58,8 @@ class Corpus:
         names, counts = list(numbers), np.bincount(flat, minlength=len(numbers))
         order = sorted((i for i in range(len(names)) if counts[i] >= least), key=lambda i: (-counts[i], names[i]))
         if not order:
-            raise Error(f"no word occurs {least} times", fix="give more text, or a smaller min_count")
+            fix = "give more text, or a smaller min_count (--min-count 1)"
+            raise Error(f"no word occurs {least} times", fix=fix)
         place = np.full(len(names), -1, np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
         ids, document = place[flat], np.repeat(np.arange(len(parts), dtype=np.int32), [len(p) for p in parts])
@@ -73,11 +76,13 @@ def train(
     seed: int = 0,
     threads: int | None = None,
     tell: Tell | None = None,
+    note: Callable[[dict[str, Any]], None] | None = None,
     **more: Any,
 ) -> Former:
     """Vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
     `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
+    `note` hears how many `places` there are, then gets a line (step, loss, tokens, seconds) after each piece of work.
     """
     c = settings.build(VectorsConfig, {"kind": kind, **more}, where="vectors")
     if epochs < 1 or (lr is not None and lr <= 0):
@@ -85,18 +90,23 @@ def train(
     say = tell or (lambda what, done, of, detail: None)
     corpus = Corpus.of(texts, c.min_count, lower)
     say("words", 1, 1, f"{len(corpus.words):,} words, {len(corpus.ids):,} places")
+    if note is not None:
+        note({"step": 0, "places": len(corpus.ids)})
     rate, threads = RATES[kind] if lr is None else lr, threads or torch.get_num_threads()
     work = glove.vectors if kind == "glove" else blockwise
-    table = work(corpus, c, epochs, rate, seed, lambda jobs: run(jobs, threads, say))
+    table = work(corpus, c, epochs, rate, seed, lambda jobs: run(jobs, threads, say, note, kind))
     if not table.isfinite().all():
-        raise Error("the vectors are not numbers any more", fix="take a smaller learning rate")
+        raise Diverged("the vectors are not finite", fix="take a smaller learning rate")
     return named(corpus.words, table, lower=lower, **{**more, "kind": kind, "dim": c.dim})
 
 
-def run(jobs: Sequence[tuple[int, Callable[[], float]]], threads: int, say: Tell) -> None:
+def run(
+    jobs: Sequence[tuple[int, Callable[[], float]]], threads: int, say: Tell,
+    note: Callable[[dict[str, Any]], None] | None = None, name: str = "loss",
+) -> None:  # fmt: skip
     """Do jobs of some size on some threads, each with one core, and tell of the losses."""
     before, total, began = torch.get_num_threads(), sum(size for size, _ in jobs), time.perf_counter()
-    done = 0
+    done, step = 0, 0
 
     def work(job: Callable[[], float]) -> float:
         torch.set_num_threads(1)  # two threads that wait for each other at every product are slower than one
@@ -104,9 +114,13 @@ def run(jobs: Sequence[tuple[int, Callable[[], float]]], threads: int, say: Tell
             return job()
 
     def report(size: int, loss: float) -> None:
-        nonlocal done
-        done += size
-        say("training", done, total, f"loss {loss:.3f}, {done / (time.perf_counter() - began):,.0f} words/s")
+        nonlocal done, step
+        done, step, seconds = done + size, step + 1, time.perf_counter() - began
+        say("training", done, total, f"loss {loss:.3f}, {done / seconds:,.0f} words/s")
+        if note is not None:
+            seen = loss if math.isfinite(loss) else None
+            losses = {"loss": seen, "losses": {name: seen}}
+            note({"step": step, **losses, "tokens": done, "seconds": round(seconds, 3)})
 
     try:
         if threads == 1:

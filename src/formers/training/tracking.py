@@ -1,0 +1,134 @@
+"""Where a run's metrics go beside its own files: TensorBoard, Weights & Biases. They are imported when asked for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import Error
+
+
+class Tracker:
+    """A hook for pretrain and finetune that is told of the run's folder and settings before the first line comes."""
+
+    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Open what the metrics of the run in `folder` are written to; several runs may follow each other."""
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Take one line of metrics.jsonl."""
+
+    def close(self) -> None:
+        """End what `begin` has opened."""
+
+
+def values_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line of metrics.jsonl under the names that a tracker shows; what is not finite is left out."""
+    training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
+    named = {f"training/{name}": value for name, value in training.items()}
+    named |= {f"held/{name}": value for name, value in line.get("held", {}).items()}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+class TensorBoard(Tracker):
+    """Writes into RUN/tensorboard."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise Error("TensorBoard is not installed", fix="pip install 'formers[track]'") from None
+        self.open: Any = SummaryWriter
+        self.writer: Any = None
+
+    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Open the run's folder for TensorBoard."""
+        self.close()
+        self.writer = self.open(str(folder / "tensorboard"))
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Write the numbers of one line."""
+        for name, value in values_of(line).items():
+            self.writer.add_scalar(name, value, line["step"])
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self.writer is not None:
+            self.writer.close()
+        self.writer = None
+
+
+class WeightsAndBiases(Tracker):
+    """Sends to Weights & Biases. The run has the name of its folder, its project that of the folder around it (or
+    WANDB_PROJECT); a run that goes on is the same run there: RUN/wandb.json keeps its id."""
+
+    def __init__(self) -> None:
+        try:
+            client = importlib.import_module("wandb")
+        except ImportError:
+            raise Error("Weights & Biases is not installed", fix="pip install 'formers[track]'") from None
+        self.client: Any = client
+        self.run: Any = None
+
+    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Begin a run there, or go on with the one that was begun."""
+        self.close()
+        note, path = folder / "wandb.json", folder.resolve()
+        known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+        project = os.environ.get("WANDB_PROJECT") or path.parent.name
+        try:
+            self.run = self.client.init(
+                project=project, name=path.name, dir=str(path), config=dict(settings), resume="allow", **known
+            )
+        except Exception as error:  # its own, or its connection's
+            what = f"Weights & Biases did not begin ({' '.join(str(error).split())[:150]})"
+            raise Error(what, fix="log in with: wandb login; without a connection set WANDB_MODE=offline") from None
+        note.write_text(json.dumps({"id": self.run.id}), encoding="utf-8")
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Send the numbers of one line."""
+        self.run.log(values_of(line), step=line["step"])
+
+    def close(self) -> None:
+        """Send what is left."""
+        if self.run is not None:
+            self.run.finish()
+        self.run = None
+
+
+class Several(Tracker):
+    """Some trackers at once."""
+
+    def __init__(self, *trackers: Tracker):
+        self.trackers = trackers
+
+    def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
+        """Begin all of them."""
+        for tracker in self.trackers:
+            tracker.begin(folder, settings)
+
+    def __call__(self, line: dict[str, Any]) -> None:
+        """Tell all of them."""
+        for tracker in self.trackers:
+            tracker(line)
+
+    def close(self) -> None:
+        """End all of them."""
+        for tracker in self.trackers:
+            tracker.close()
+
+
+@contextmanager
+def track(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
+    """The trackers that were asked for, None if none was; a package that is missing is known before the run begins."""
+    found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
+    made = Several(*found) if found else None
+    try:
+        yield made
+    finally:
+        if made is not None:
+            made.close()
