@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 PATIENCE = 20  # seconds; half a second is what it takes
-pytestmark = pytest.mark.skipif(
-    not Path("/proc/self/stat").exists(), reason="needs /proc to see who is a child of whom"
-)
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 
 STARTER = """
 import os, sys, threading, time

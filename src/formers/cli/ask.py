@@ -3,7 +3,6 @@ by a pipe."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ..errors import Error
 from .convert import noted
-from .generate import harmless
 from .progress import progress
 from .reading import Reading, items, paired, whole
+from .screen import Screen, print_json, print_text, show_line
 
 Texts = Annotated[str, Parameter(allow_leading_hyphen=True)]
 File = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pipe
@@ -28,7 +26,7 @@ def run(model: str, verb: str, *given: Any, device: str | None = None, **how: An
     """Load a model and ask it; of a list, one answer for each text, None for a blank one."""
     from ..interop.directory import load
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Screen(stderr=True)
     with progress(console, verb, quiet=2.0) as tell, noted():
         former = load(model)
         if device is not None:
@@ -60,7 +58,7 @@ def asked(
         if gaps := sum(not one for one in more):
             note = "; ".join(filter(None, (note, f"{gaps:,} without text, answered by null")))
         if note:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(f"{file}: {note}", markup=False)
+            Screen(stderr=True).print(f"{show_line(file)}: {note}")
         found += more
     if not any(found):
         raise Error("there is no text", fix="give texts behind the model, or --file FILE")
@@ -73,9 +71,9 @@ def put(rows: Sequence[Any], plain: Callable[[int, Any], str], as_json: bool) ->
     """One line of JSON for each; on a terminal, unless it is asked for, words for people."""
     for number, row in enumerate(rows):
         if as_json or not sys.stdout.isatty():
-            print(json.dumps(row, ensure_ascii=False))
+            print_json(row)
         else:
-            print("" if row is None else harmless(plain(number, row)))
+            print_text("" if row is None else plain(number, row))
 
 
 def line(text: Any) -> str:

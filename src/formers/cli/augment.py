@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from ..errors import Error
 from .convert import noted
 from .embed import ready
 from .progress import progress
+from .screen import Screen, show_line
 
 
 def augment(
@@ -80,8 +79,8 @@ def augment(
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
     found = read_examples(train, "classify", columns)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(found.said, markup=False)
+    console = Screen(stderr=True)
+    console.print(found.said)
     words = read_columns(names)[0] if names else {}
     how: dict[str, Any] = {
         "times": times, "sure": sure, "top": top, "temperature": temperature, "tokens": tokens, "seed": seed,
@@ -98,4 +97,4 @@ def augment(
         }
         judge: Any = {"linear": "linear", "none": None}[keep] if keep in ("linear", "none") else ready(keep, tell)
         made = make(former, found, out, keep=judge, tell=tell, **how)
-    Console(highlight=False, soft_wrap=True).print(f"{out}: {made.said}", markup=False)
+    Screen().print(f"{show_line(out)}: {made.said}")

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from ..config import size
 from ..errors import Error
 from .progress import progress
+from .screen import Screen, show_line
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -59,7 +58,7 @@ def import_(
 
     limit = size(shard)
     free(out)
-    with progress(Console(stderr=True), "import", quiet=2) as tell:
+    with progress(Screen(stderr=True), "import", quiet=2) as tell:
         former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
         save(former, out, shard=limit, tell=tell)
     report(former, out)
@@ -109,7 +108,7 @@ def export(
     if out is None:
         raise Error("no directory to write is named", fix=f"formers export {source} OUT")
     free(out)
-    with progress(Console(stderr=True), "export", quiet=2) as tell:
+    with progress(Screen(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
         with noted():
             write(former, out, dtype=None if dtype is None else torch_dtype(dtype), shard=limit, tell=tell)
@@ -120,11 +119,11 @@ def answer(source: str, reader: str, **how: Any) -> None:
     """Say whether a reader can load what an export would write."""
     from ..interop.serving import check
 
-    with progress(Console(stderr=True), "check", quiet=2) as tell:
+    with progress(Screen(stderr=True), "check", quiet=2) as tell:
         former = opened(source, dtype=None, tell=tell, **how)
     with noted():
         said = check(former, reader)
-    Console(highlight=False, soft_wrap=True).print(f"{reader}: {said}", markup=False)
+    Screen().print(f"{reader}: {said}")
 
 
 def opened(source: str, *, dtype: Dtype | None, **how: Any) -> Any:
@@ -146,7 +145,7 @@ def noted() -> Iterator[None]:
         said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
     for first, *more in said.values():
         words = f"formers: note: {first}" + (f" ({len(more)} more like this)" if set(more) - {first} else "")
-        Console(stderr=True, highlight=False, soft_wrap=True).print(words, markup=False)
+        Screen(stderr=True).print(words)
 
 
 def report(former: Any, out: Path) -> None:
@@ -154,8 +153,8 @@ def report(former: Any, out: Path) -> None:
     from ..former import count
 
     words = "with its tokenizer" if former.tokenizer is not None else "without a tokenizer"
-    text = f"{out}: {former.family}, head {former.head}, {count(former.model):,} parameters, {words}"
-    Console(highlight=False, soft_wrap=True).print(text, markup=False)
+    text = f"{show_line(out)}: {former.family}, head {former.head}, {count(former.model):,} parameters, {words}"
+    Screen().print(text)
 
 
 def torch_dtype(name: Dtype) -> Any:

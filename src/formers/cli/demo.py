@@ -6,10 +6,11 @@ import shutil
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..errors import Error
+from .screen import Screen, show_line
 
 PROMPTS = {
     "en": ("The people of the United States", "The Government of the ___ States"),
@@ -36,7 +37,7 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     seed
         Another seed, other weights.
     """
-    console = Console()
+    console = Screen(wrap=True)
     from ..data.readers import bundled, split
     from ..generation.fill import fill
     from ..generation.text import generate
@@ -70,10 +71,10 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
     console.print(table)
     text = prompt + generate(runs["gpt2"].former, prompt, 56, temperature=0.7, top_k=40, seed=seed)
     guesses = fill(runs["bert"].former, blank)
-    console.print(f"\n[bold]GPT-2 continues[/] {prompt} …\n{text}", highlight=False)
-    console.print(f"\n[bold]BERT fills[/] {blank}", highlight=False)
+    console.print(Text.assemble("\n", ("GPT-2 continues", "bold"), f" {prompt} …\n{text}"))
+    console.print(Text.assemble("\n", ("BERT fills", "bold"), f" {blank}"))
     for guess in guesses:
-        console.print(f"  {guess.probability:6.1%}  {guess.token}", highlight=False)
+        console.print(f"  {guess.probability:6.1%}  {guess.token}")
     filled = "\n".join(f"{g.probability:.1%}  {g.text}" for g in guesses)
     samples = {"gpt2": [(f"Continuing “{prompt}”:", text)], "bert": [(f"Filling “{blank}”:", filled)]}
     looked = {"gpt2": attention(runs["gpt2"].former, prompt), "bert": attention(runs["bert"].former, guesses[0].text)}
@@ -91,10 +92,8 @@ def demo(*, language: Literal["en", "ko"] = "en", out: Path | None = None, seed:
         language,
     )
     shutil.rmtree(work)
-    console.print(
-        f"\nReport: {where / 'report.html'}\nModels: {where / 'gpt2'}, {where / 'bert'} (open them with formers.load)",
-        highlight=False,
-    )
+    here = show_line(where)
+    console.print(f"\nReport: {here}/report.html\nModels: {here}/gpt2, {here}/bert (open them with formers.load)")
 
 
 OWN = ("gpt2", "bert", "report.html", ".formers-demo")  # what a demo writes, and the mark that it was one

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from .convert import noted
 from .embed import ready
 from .progress import progress
+from .screen import Screen, print_json
 
 
 def evaluate(
@@ -61,19 +60,19 @@ def evaluate(
     from ..inspection.evaluate import evaluate as measure
     from ..inspection.evaluate import speaks
 
-    with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
+    with progress(Screen(stderr=True), "evaluate", quiet=2) as tell, noted():
         former = ready(model, tell)
         how = {"batch": batch, "stride": stride, "memory": memory} if speaks(former) and kind != "task" else {}
         more: dict[str, Any] = {**how, "tell": tell}
         found = measure(former, data, kind, columns=columns, skip=skip, encoding=encoding, limit=limit, **more)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Screen()
     if as_json:
         quoted = {"signatures": found.signatures} if found.signatures else {}
         said = {"kind": found.kind, "examples": found.examples, **found.measures, **quoted}
-        console.print(json.dumps(said), markup=False)
+        print_json(said)
         return
-    console.print(f"{found.kind}, {found.examples:,} examples ({found.said})", markup=False)
+    console.print(f"{found.kind}, {found.examples:,} examples ({found.said})")
     for name, value in found.measures.items():
-        console.print(f"{name:<18} {value:,.0f}" if value > 1e4 else f"{name:<18} {value:.4f}", markup=False)
+        console.print(f"{name:<18} {value:,.0f}" if value > 1e4 else f"{name:<18} {value:.4f}")
     for name, words in found.signatures.items():
-        console.print(f"{name:<18} {words}", markup=False)
+        console.print(f"{name:<18} {words}")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from .pretrain import Rest, overrides
 from .progress import progress
+from .screen import Screen, print_text, show_line
 
 Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
 
@@ -98,9 +98,8 @@ def finetune(
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
     first = os.environ.get("RANK", "0") == "0"
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
-    say = lambda text: console.print(text, markup=False)  # noqa: E731
-    told: dict[str, Any] = {"task": task, "columns": columns, "config": config, "device": device, "say": say}
+    console = Screen(stderr=True, quiet=not first)
+    told: dict[str, Any] = {"task": task, "columns": columns, "config": config, "device": device, "say": console.print}
     with progress(console, "finetune") as tell:
         if folds or seeds or sweep:
             from ..training.folds import compare
@@ -114,13 +113,13 @@ def finetune(
             }
             done = compare(model, train, valid, test=test, out=out, **more, **told)
             if first:
-                print(done.words())
+                print_text(done.words())
             return
         from ..training.finetune import finetune as teach
 
         made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)
-    out_ = Console(highlight=False, soft_wrap=True, quiet=not first)
+    out_ = Screen(quiet=not first)
     for name, values in (("held-out", made.valid), ("test", made.test), ("baseline", made.baseline)):
         if values:
-            out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}", markup=False)
-    out_.print(f"model: {made.folder / 'model'}\nreport: {made.folder / 'report.html'}", markup=False)
+            out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
+    out_.print(f"model: {show_line(made.folder / 'model')}\nreport: {show_line(made.folder / 'report.html')}")

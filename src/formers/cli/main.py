@@ -6,8 +6,7 @@ import sys
 from typing import Any
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from .. import __version__
 from ..errors import Error
@@ -23,6 +22,7 @@ from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
+from .screen import Screen, accept_any_text
 from .show import show
 from .tokenizer import tokenizer
 from .tree import tree
@@ -64,14 +64,15 @@ app.command(tokenizer)
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
-    out = Console(stderr=True, highlight=False, soft_wrap=True)
+    accept_any_text()
+    out = Screen(stderr=True)
     try:
         return app(arguments, exit_on_error=False, print_error=False)
     except Error as error:
-        out.print(f"[bold red]formers:[/] {escape(str(error))}")
+        out.print(refusal(str(error)))
         sys.exit(error.code)
     except CycloptsError as error:
-        out.print(f"[bold red]formers:[/] {escape(' '.join(str(error).split()))} See formers --help.")
+        out.print(refusal(f"{' '.join(str(error).split())} See formers --help."))
         sys.exit(2)
     except KeyboardInterrupt:
         out.print("formers: interrupted")
@@ -80,9 +81,14 @@ def main(arguments: list[str] | None = None) -> Any:
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             sys.stderr.close()
             sys.exit(0)
-        out.print(f"[bold red]formers:[/] {escape(str(error.strerror or error))}")
+        out.print(refusal(str(error.strerror or error)))
         sys.stdout = None  # what is left in its buffer cannot be written either
         sys.exit(2)
+
+
+def refusal(words: str) -> Text:
+    """Put the command's name in front of an error."""
+    return Text.assemble(("formers:", "bold red"), f" {words}")
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from ..errors import Error
 from ..registry import MEMBERS, Member
 from .progress import progress
+from .screen import Screen, print_text, show_line
 
 PAIRS = ("seq2seq", "gnmt", "transformer")  # these learn from a source and its target
 UNTRAINED = ("textcnn", "vectors")  # these are not pretrained: a task's, or a method of its own
@@ -91,7 +91,7 @@ def verb(member: Member) -> Callable[..., None]:
         if print_config:
             from ..training.configure import configure
 
-            print(configure(member.name, config, given, **top).text(), end="")
+            print_text(configure(member.name, config, given, **top).text().removesuffix("\n"))
             return
         if dry_run:
             from ..training.rehearsal import rehearse
@@ -142,21 +142,21 @@ def run(
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.pretrain import newest, pretrain
 
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
+    console = Screen(stderr=True, quiet=os.environ.get("RANK", "0") != "0")
     hook = board(lambda: out or newest(family) or Path("runs")) if tensorboard else None
     with progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
-            say=lambda text: console.print(text, markup=False), hook=hook, **top,
+            say=console.print, hook=hook, **top,
         )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True, quiet=os.environ.get("RANK", "0") != "0")
+    console = Screen(quiet=os.environ.get("RANK", "0") != "0")
     if done.score is not None:
         right = f", {done.score.accuracy:.1%} right" if done.score.accuracy == done.score.accuracy else ""  # ELMo: none
         base = (
             "" if done.baseline is None else f" (unigram {done.baseline.loss:.2f} nats, {done.baseline.accuracy:.1%})"
         )
-        console.print(f"held-out text: {done.score.loss:.2f} nats{right}{base}", markup=False)
-    console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
+        console.print(f"held-out text: {done.score.loss:.2f} nats{right}{base}")
+    console.print(f"model: {show_line(done.folder / 'model')}\nreport: {show_line(done.folder / 'report.html')}")
 
 
 def board(where: Callable[[], Path]) -> Callable[[dict[str, Any]], None]:
@@ -183,9 +183,9 @@ def board(where: Callable[[], Path]) -> Callable[[dict[str, Any]], None]:
 
 def tell(rows: Sequence[tuple[str, str]]) -> None:
     """What a dry run found."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Screen()
     for key, value in rows:
-        console.print(f"{key:>12}  {value}", markup=False)
+        console.print(f"{key:>12}  {value}")
 
 
 pretrain = App(

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import Error
 from .reading import Reading
+from .screen import Screen, show_line
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -77,12 +77,12 @@ def train(
         raise Error("exists already", where=out, fix="choose another place with --out")
     given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "morphemes": morphemes or None}
     given["score"] = score
-    console = Console(highlight=False)
+    console = Screen(wrap=True)
     with progress(console, "tokenizer") as tell:
         options = {k: v for k, v in given.items() if v is not None}
         made = learn(kind, lines(files, reading), size, workers=workers, tell=tell, **options)
     save_tokenizer(made, out)
-    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {out}")
+    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {show_line(out)}")
 
 
 @tokenizer.command
@@ -93,7 +93,7 @@ def show(where: str, text: str, /) -> None:
     """
     from ..interop.tokenizers import load_tokenizer
 
-    made, console = load_tokenizer(where), Console(highlight=False)
+    made, console = load_tokenizer(where), Screen(wrap=True)
     ids = made.encode(text)
     line, begins = Text(), made.begins(ids)
     for number, index in enumerate(ids):
@@ -146,7 +146,7 @@ def compare(
     from ..interop.tokenizers import load_tokenizer
     from .progress import progress
 
-    console = Console(highlight=False)
+    console = Screen(wrap=True)
     text = [line for line in lines(file, reading) if line.strip()]
     if not text:
         raise Error("there is no text in it", where=file[0], fix="give a file with text")
@@ -159,11 +159,11 @@ def compare(
     table = Table("tokenizer", "pieces", "tokens/word", "tokens/character", "unknown", "M characters/s", box=None)
     for row in rows:
         numbers = f"{row.word:.3f}", f"{row.character:.3f}", f"{row.unknown:.2%}", f"{row.speed:.2f}"
-        table.add_row(Text(row.name), f"{row.vocab:,}", *numbers)
+        table.add_row(show_line(row.name), f"{row.vocab:,}", *numbers)
     console.print(table)
     path = out or Path("tokenizers.html")
     path.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8")
-    console.print(f"Picture: {path}")
+    console.print(f"Picture: {show_line(path)}")
 
 
 def measure(name: str, made: Tokenizer, text: list[str]) -> Figures:

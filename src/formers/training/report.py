@@ -126,6 +126,19 @@ def section(story: Story, samples: Sequence[tuple[str, str]] = (), looked: Atten
 
 def report(folder: Folder) -> Path:
     """Write report.html and report.md of a run; the first one's path."""
+    try:
+        pages = render(folder)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
+        what = f"a file of this run is damaged ({type(error).__name__}: {error})"
+        fix = "compare run.json, metrics.jsonl and evaluation.json with another run's, or train once more"
+        raise Error(what, where=folder.path, fix=fix) from None
+    for name, text in pages.items():
+        put(folder.path / name, text)
+    return folder.path / "report.html"
+
+
+def render(folder: Folder) -> dict[str, str]:
+    """Make report.html and report.md of a run, by name."""
     story = Story(folder)
     title = f"{story.title}: {folder.path.name}"
     told = [(f"After step {s['step']:,}", shown(s)) for s in story.samples()]
@@ -136,9 +149,7 @@ def report(folder: Folder) -> Path:
         *(f"<h2>{html.escape(s['title'])}</h2>{table(s['head'], s['rows'])}" for s in story.sections()),
         f"<h2>Settings</h2><pre>{html.escape(settings)}</pre>",
     ]  # fmt: skip
-    put(folder.path / "report.html", page(title, body))
-    put(folder.path / "report.md", "\n".join(markdown(story, title, told, settings)))
-    return folder.path / "report.html"
+    return {"report.html": page(title, body), "report.md": "\n".join(markdown(story, title, told, settings))}
 
 
 def shown(sample: Mapping[str, Any]) -> str:
@@ -192,7 +203,7 @@ def write(
 def put(path: Path, text: str) -> None:
     """Write a file; where that fails, an Error."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may hold half a character
     except OSError as error:
         raise Error(
             f"cannot be written ({error.strerror})", where=path, fix="make room, or choose another place"

@@ -26,6 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..config import shown
 from ..data.lock import busy, locked
 from ..errors import Error
 from .checkpoint import PARTS, Checkpoints, Writer
@@ -108,7 +109,8 @@ class Folder:
     def describe(self, about: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""
         new = self.path / ".run.json"
-        new.write_text(json.dumps({"format": FORMAT, **about}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps({"format": FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")  # half a character of a path: as JSON has it
         os.replace(new, self.path / "run.json")
 
     def about(self) -> dict[str, Any]:
@@ -118,14 +120,18 @@ class Folder:
             raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
-            good = isinstance(about["asked"]["train"], dict) and isinstance(about["data"], dict)
-        except (OSError, ValueError, KeyError, TypeError):
+            asked, result = about["asked"], about.get("result") or {}
+            good = isinstance(asked["train"]["steps"], int) and isinstance(asked["family"], str)
+            good = good and all(
+                isinstance(part, dict) for part in (asked["train"], asked["data"], about["data"], result)
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             good = False
         if not good:
             fix = "take the file away and give the run's own command with --resume: text and checkpoints are kept"
             raise Error("is damaged", where=where, fix=fix)
         if about.get("format") != FORMAT:
-            raise Error(f"format {about.get('format')} is not read here", where=where, fix="use another version")
+            raise Error(f"format {shown(about.get('format'))} is not read here", where=where, fix="use another version")
         return about
 
     def history(self) -> list[dict[str, Any]]:
@@ -152,7 +158,7 @@ def summary(folder: Folder, name: object) -> tuple[str, ...]:
     held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
     ended = bool(result) and done >= asked["train"]["steps"]  # one that had ended may go on for more steps
     state = "running" if busy(folder.path / "lock") else "done" if ended else "stopped"
-    size = f"{result['parameters']:,}" if result else "–"
+    size = f"{result['parameters']:,}" if is_number(result.get("parameters")) else "–"
     best = f"{min(held):.3f}" if held else "–"
     return str(name), asked["family"], f"{done:,} of {asked['train']['steps']:,}", best, size, state
 
@@ -160,12 +166,27 @@ def summary(folder: Folder, name: object) -> tuple[str, ...]:
 def lines(file: Path) -> list[dict[str, Any]]:
     """The lines of a file of JSON, without those that a crash has cut or a disk damaged."""
     rows = []
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
-        with suppress(ValueError):
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
+        with suppress(ValueError, RecursionError):
             row = json.loads(line)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
+            if isinstance(row, dict) and is_measured(row):
                 rows.append(row)
     return rows
+
+
+def is_measured(row: dict[str, Any]) -> bool:
+    """Check that what a line of measurements says of its step is numbers."""
+    losses, held = row.get("losses", {}), row.get("held", {})
+    if not isinstance(losses, dict) or not isinstance(held, dict):
+        return False
+    numbers = [row.get(name) for name in ("loss", "norm", "lr", "tokens", "seconds")]
+    numbers += [held.get(name) for name in ("loss", "cost")]
+    return isinstance(row.get("step"), int) and all(value is None or is_number(value) for value in numbers)
+
+
+def is_number(value: object) -> bool:
+    """Check for a finite number that is small enough to compute with."""
+    return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def drive(
