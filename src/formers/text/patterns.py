@@ -79,7 +79,7 @@ def check_pattern(pattern: str, where: object) -> None:
         branches = Parser(pattern).parse()
     except (ValueError, IndexError, RecursionError):
         branches = []  # of a form that is not known here
-    quick = size_of(branches) <= SIZE and (is_simple(branches) or is_quick(pattern))
+    quick = len(pattern) <= SIZE and size_of(branches) <= SIZE and (is_simple(branches) or is_quick(pattern))
     if not quick:
         what = f"the regular expression {pattern[:80]!r} is too slow: it may take for ever over a page of text"
         raise Error(what, where=where, fix="fetch the original file, or write the pattern without repeats in repeats")
@@ -235,23 +235,24 @@ class Parser:
 @functools.lru_cache(256)
 def is_quick(pattern: str) -> bool:
     """Whether a pattern gets through many kinds of text in time, tried by a process that is ended if it does not."""
-    code = f"from formers.text.patterns import try_pattern; try_pattern({pattern!r}, {os.getpid()})"
+    code = f"from formers.text.patterns import try_pattern; try_pattern({os.getpid()})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],
-            stdin=subprocess.DEVNULL, capture_output=True, timeout=3 * LIMIT, env=environment, check=False,
+            input=pattern.encode(), capture_output=True, timeout=3 * LIMIT, env=environment, check=False,
         )  # fmt: skip
-    except (subprocess.TimeoutExpired, OSError, ValueError, UnicodeError):
+    except (subprocess.TimeoutExpired, OSError, ValueError):
         return False
     return done.returncode == 0
 
 
-def try_pattern(pattern: str, parent: int) -> None:
-    """Cut texts with a pattern; leave this process with 1 as soon as one takes too long."""
+def try_pattern(parent: int) -> None:
+    """Cut texts with the pattern of the standard input; this process ends badly as soon as one takes too long."""
     from tokenizers import Regex, pre_tokenizers
 
     exit_with_parent(parent)
+    pattern = sys.stdin.buffer.read().decode()
     with suppress(ImportError, ValueError, OSError):
         import resource
 
