@@ -9,7 +9,7 @@ from cyclopts import App, CycloptsError
 from rich.text import Text
 
 from .. import __version__
-from ..errors import Error
+from ..errors import Error, is_out_of_memory
 from .ask import answer, choose, classify, score, tag
 from .augment import augment
 from .convert import export, import_
@@ -22,7 +22,7 @@ from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
-from .screen import Screen, accept_any_text
+from .screen import Screen, accept_any_text, show_line
 from .show import show
 from .tokenizer import tokenizer
 from .tree import tree
@@ -77,11 +77,18 @@ def main(arguments: list[str] | None = None) -> Any:
     except KeyboardInterrupt:
         out.print("formers: interrupted")
         sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fix = "Take smaller batches or a smaller model, --dtype bfloat16 where there is one, or a machine with more."
+        out.print(refusal(f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}"))
+        sys.exit(2)
     except OSError as error:  # the terminal or the file behind it takes no more
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             sys.stderr.close()
             sys.exit(0)
-        out.print(refusal(str(error.strerror or error)))
+        where = f"{show_line(error.filename)}: " if error.filename else ""
+        out.print(refusal(f"{where}{error.strerror or error}"))
         sys.stdout = None  # what is left in its buffer cannot be written either
         sys.exit(2)
 

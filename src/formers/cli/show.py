@@ -186,7 +186,7 @@ def pairs(documents: list[str], pieces: Tokenizer) -> Store:
 
 def setting(text: str) -> tuple[str, Any]:
     """name=value, the value as YAML reads it."""
-    import yaml
+    from ..config import read_yaml
 
     name, found, value = text.partition("=")
     if not found:
@@ -195,6 +195,6 @@ def setting(text: str) -> tuple[str, Any]:
     if name in OWN:
         raise Error(f"{name} is no setting of the objective", fix=OWN[name])
     try:
-        return name, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return name, read_yaml(value)
+    except ValueError:
         raise Error(f"{value!r} is not a value", where=name, fix="write a number, a word, true or false") from None

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 from ..config import shown, table
-from ..errors import Error
+from ..errors import Error, advise_on_write
 
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
 WORDS_LIMIT = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
@@ -194,7 +194,7 @@ def written(path: Any) -> Iterator[BinaryIO]:
         sync(temporary)
         os.rename(temporary, target)
     except OSError as error:
-        raise Error(f"writing failed ({error.strerror or error})", where=target, fix="is the disk full?") from None
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -296,13 +296,15 @@ def staged(out: Any) -> Iterator[Path]:
         os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
+            if path.is_file():
+                os.chmod(path, 0o666 & ~_umask())  # safetensors lets the owner alone read what it writes
             sync(path)
         if target.exists():
             target.rmdir()
         os.rename(temporary, target)
         sync(target.parent)
     except OSError as error:
-        raise Error(f"writing failed ({error.strerror or error})", where=target, fix="is the disk full?") from None
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
     except SafetensorError as error:
         raise Error(
             f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..config import build, coerce, positive, schema, suggest
+from ..config import build, coerce, positive, read_yaml, schema, suggest
 from ..errors import Error
 from ..objectives.choose import OBJECTIVES, settings
 from ..registry import member, preset
@@ -191,8 +191,8 @@ def dotted(values: Mapping[str, Any], known: tuple[str, ...] = TABLES) -> dict[s
 def worded(text: str) -> Any:
     """A value as people write it: 4, 1e-3, true, null, [1, 2], word."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = read_yaml(text)
+    except ValueError:
         return text
     if isinstance(value, dict):  # "translate: " is a text
         return text
@@ -210,11 +210,11 @@ def read(file: Any) -> dict[str, Any]:
         return dict(file or {})
     path = Path(file)
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = read_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise Error(f"cannot be read ({error.strerror})", where=path, fix="give the YAML file of a run") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Error(f"is not YAML ({' '.join(str(error).split())[:120]})", where=path, fix="correct it") from None
+    except ValueError as error:  # of the encoding, too
+        raise Error(f"is not YAML ({str(error)[:120]})", where=path, fix="correct it") from None
     if not isinstance(value, dict):
         raise Error("is not a table of settings", where=path, fix="formers pretrain FAMILY --print-config shows one")
     return floats(value)

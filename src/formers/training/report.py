@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import Error
+from ..errors import Error, advise_on_write
 from ..inspection.attention import Attention
 from ..inspection.html import attention_figure, chart, page
 from ..registry import member
@@ -205,6 +205,4 @@ def put(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may hold half a character
     except OSError as error:
-        raise Error(
-            f"cannot be written ({error.strerror})", where=path, fix="make room, or choose another place"
-        ) from None
+        raise Error(f"cannot be written ({error.strerror})", where=path, fix=advise_on_write(error)) from None

@@ -12,7 +12,6 @@ RUN/lock             held while the run is under way
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -28,7 +27,7 @@ from typing import Any
 
 from ..config import shown
 from ..data.lock import busy, locked
-from ..errors import Error
+from ..errors import Error, advise_on_write, is_disk_full
 from .checkpoint import PARTS, Checkpoints, Writer
 from .loop import Diverged, Report, Source, Trainer
 from .state import Tensors
@@ -99,12 +98,11 @@ class Folder:
         except BrokenPipeError:  # who listened is gone: no matter of this folder
             raise
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            what = "the disk is full" if full else f"cannot be written or read ({error.strerror or error})"
-            raise Error(
-                what, where=error.filename or self.path,
-                fix="make room and go on with --resume" if full else "check the disk and the permissions",
-            ) from None  # fmt: skip
+            what = (
+                "the disk is full" if is_disk_full(error) else f"cannot be written or read ({error.strerror or error})"
+            )
+            fix = advise_on_write(error, "go on with --resume")
+            raise Error(what, where=error.filename or self.path, fix=fix) from None
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""
