@@ -237,6 +237,10 @@ def test_our_directory(tmp_path):
     assert torch.equal(again.logits(IDS), f.logits(IDS))
     with pytest.raises(Error, match="exists already"):
         formers.save(f, tmp_path / "m")
+    (tmp_path / "m" / "formers.json").write_text(json.dumps({**about, "family": "brt"}))
+    with pytest.raises(Error, match="is not as it was written"):
+        formers.load(tmp_path / "m")
+    about = {key: value for key, value in about.items() if key not in ("seal", "files")}  # edited, and meant
     for change, message in (
         ({"format": 2}, "format 2 is not 1"),
         ({"family": "brt"}, "unknown family 'brt'"),
@@ -268,6 +272,11 @@ def test_a_tokenizer_belongs_to_its_model(tmp_path):
     assert again.tokenizer.encode("안녕") == f.tokenizer.encode("안녕")
     assert again.tokenizer.special == f.tokenizer.special
     bpe.train(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
+    with pytest.raises(Error, match="tokenizer.json: is damaged: it is not the file that was saved"):
+        formers.load(tmp_path / "m")
+    about = json.loads((tmp_path / "m" / "formers.json").read_text())
+    about = {key: value for key, value in about.items() if key not in ("seal", "files")}
+    (tmp_path / "m" / "formers.json").write_text(json.dumps(about))
     with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
         formers.load(tmp_path / "m")
 

@@ -37,6 +37,8 @@ def advise_on_write(error: OSError, again: str = "try again") -> str:
         return f"the folder was moved or deleted meanwhile: put it back and {again}, or begin anew elsewhere"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"check the permissions and {again}"
+    if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+        return "something else was written there meanwhile: choose another place"
     if error.errno == errno.EFBIG:
         return f"raise the limit on the size of a file (ulimit -f) and {again}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
