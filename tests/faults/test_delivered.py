@@ -71,8 +71,11 @@ def test_a_truncated_or_missing_file_is_noticed(delivered, tmp_path):
         with pytest.raises(Error):
             formers.load(copy)
         target.unlink()
-        with pytest.raises(Error):
-            formers.load(copy)
+        if path.parent == delivered:
+            with pytest.raises(Error):
+                formers.load(copy)
+        else:
+            formers.load(copy)  # what an imported checkpoint said beside may be left out
         shutil.rmtree(copy)
 
 

@@ -87,6 +87,8 @@ def listed(folder: Path) -> Iterator[tuple[Path, str]]:
         path = safe.member(home, name.removeprefix(f"{BESIDE}/"))
         if home != folder and home.is_symlink():
             raise Error(f"{BESIDE} is a link", where=folder, fix="copy the folder itself")
+        if home != folder and not path.exists():  # it is needed for an export alone, and may be left out
+            continue
         if not path.is_file():
             raise Error("the file is missing", where=path, fix="is the download complete?")
         yield path, wanted
