@@ -40,7 +40,8 @@ def finetune(
 
     MODEL is a folder (formers or Hugging Face), hub:owner/name, or a family or preset that starts from scratch. The
     task is found by the columns if it is not named. Any setting can be given by its name: --tune.layer_decay 0.9,
-    --tune.patience 3, --tune.balance true, --model.dropout 0.3, --train.clip 0.5. Ctrl-C saves; --resume goes on.
+    --tune.patience 3, --tune.balance true, --model.dropout 0.3, --train.clip 0.5. Ctrl-C, SIGTERM and a closed
+    terminal save; --resume goes on.
 
     formers finetune runs/bert-1/model --train reviews.tsv --valid reviews.dev.tsv
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10

@@ -25,7 +25,8 @@ same command with --resume goes on. Any setting can be given by its name: --mode
 formers pretrain {name} --data corpus-store --recipe paper --train.steps 100000 --out runs/first
 formers pretrain {name} --resume --out runs/first
 
-Exit codes: 2 an error, 3 the loss is no number any more, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
+Exit codes: 2 an error, 3 the loss is no number any more; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
+closed terminal, unless nohup was used): saved, can be resumed.
 
 Parameters
 ----------

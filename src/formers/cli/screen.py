@@ -8,6 +8,7 @@ as it is, except that half a character (a lone surrogate), which no encoding has
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import re
 import sys
@@ -31,6 +32,15 @@ class Screen(Console):
         super().__init__(
             stderr=stderr, quiet=quiet, soft_wrap=not wrap, markup=False, emoji=False, highlight=False
         )  # fmt: skip
+
+    def _check_buffer(self) -> None:
+        """Write what was printed; a terminal that was closed is no reason to end a run before it has saved."""
+        try:
+            super()._check_buffer()
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            self.quiet = True
 
     def render_str(self, text: str, **how: Any) -> Text:
         """Turn a string into text, control characters shown."""

@@ -147,6 +147,8 @@ def serve(pipe: Connection, work: Work, others: list[Connection], by_main_thread
     exit_with_parent(by_main_thread=by_main_thread)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGHUP"):  # a closed terminal sends it to all: the main process decides
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for other in others:
         other.close()
     while True:

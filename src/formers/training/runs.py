@@ -35,6 +35,8 @@ from .state import Tensors
 FORMAT = 1
 TEMPORARY = (".run.json", ".metrics.jsonl", ".samples.jsonl", ".model.*", "data/.tokenizer.*")  # a crash may leave them
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
+if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
+    CODES[signal.SIGHUP] = 129
 
 
 class Stopped(Error):
@@ -47,7 +49,8 @@ class Stopped(Error):
 
 
 class Signals:
-    """SIGINT and SIGTERM are noted and obeyed between two steps; a second one ends the process at once."""
+    """SIGINT, SIGTERM and SIGHUP are noted and obeyed between two steps; a second one ends the process at once. A
+    SIGHUP that is ignored (nohup) stays ignored."""
 
     def __init__(self) -> None:
         self.caught: int | None = None
@@ -55,8 +58,9 @@ class Signals:
     def __enter__(self) -> Signals:
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number in CODES:
-                self.before[number] = signal.signal(number, self.note)
+            for number, code in CODES.items():
+                if code != 129 or signal.getsignal(number) is not signal.SIG_IGN:
+                    self.before[number] = signal.signal(number, self.note)
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:
