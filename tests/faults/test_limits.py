@@ -120,6 +120,36 @@ def test_yaml_of_the_command_line(words, value, capsys):
     assert err.count("\n") == 1
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs /dev/zero")
+def test_a_config_without_end(capsys):
+    code, _, err = run(capsys, "pretrain", "gpt2", "--config", "/dev/zero", "--print-config")
+    assert code == 2
+    assert "has more than 1,048,576 bytes" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["pretrain", "gpt2", "--objective.name", "-", "--print-config"], "the objective [None] is not available"),
+        (["show", "masked", "--text", "bytes that are no text \udcff"], "half a character"),
+        (["tokenizer", "show", "\udcff\x1b[31m[/]\n", "x"], "no such directory"),
+        (["runs", "\udcff\x1b[31m[/]\n"], "there is no such folder"),
+        (["report", "x[/]" * 2000], "File name too long"),
+        (["tree", "--x[/]\x1b[31m"], "Unknown option"),
+        (["import", "golden", "no\x00name"], "cannot write here"),
+    ],
+    ids=["a list for a name", "bytes for text", "bytes for a path", "a folder", "a long name", "an option", "a zero"],
+)  # fmt: skip
+def test_hostile_words(words, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.symlink(GOLDEN / "GPT2LMHeadModel-0", "golden")
+    code, out, err = run(capsys, *words)
+    assert code == 2
+    assert said in err
+    assert "\x1b" not in out + err
+    assert err.splitlines()[-1].startswith("formers: ")
+
+
 def test_only_one_place_reads_yaml():
     source = Path(formers.__file__).parent
     users = {p.name for p in source.rglob("*.py") if "yaml.safe_load" in p.read_text() or "yaml.load" in p.read_text()}

@@ -77,6 +77,10 @@ def main(arguments: list[str] | None = None) -> Any:
     except KeyboardInterrupt:
         out.print("formers: interrupted")
         sys.exit(130)
+    except UnicodeEncodeError as error:  # bytes on the command line that are no UTF-8, where text is wanted
+        half = ascii(error.object[error.start : error.end])[1:-1]
+        out.print(refusal(f"a text or a name holds half a character ({half}). Is the terminal's encoding UTF-8?"))
+        sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

@@ -162,7 +162,11 @@ def compare(
         table.add_row(show_line(row.name), f"{row.vocab:,}", *numbers)
     console.print(table)
     path = out or Path("tokenizers.html")
-    path.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8")
+    try:
+        path.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8", errors="backslashreplace")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Error(f"cannot be written ({reason})", where=path, fix="choose another place with --out") from None
     console.print(f"Picture: {show_line(path)}")
 
 

@@ -288,7 +288,7 @@ def staged(out: Any) -> Iterator[Path]:
         new = [parent for parent in target.parents if not parent.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a name may hold half a character, or a zero
         remove(new)
         reason = getattr(error, "strerror", None) or error
         raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None

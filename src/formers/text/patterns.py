@@ -223,7 +223,7 @@ class Parser:
         char = self.text[self.at]
         if char in "*+?":
             self.at += 1
-            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]  # type: ignore[return-value]
+            return {"*": (0, None), "+": (1, None), "?": (0, 1)}[char]
         if char == "{":
             low, comma, high = self.text[self.at + 1 : self.text.find("}", self.at)].partition(",")
             if (low or high).isdecimal() and (high or low).isdecimal():

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..config import build, coerce, positive, read_yaml, schema, suggest
+from ..config import build, coerce, positive, read_yaml, schema, shown, suggest
 from ..errors import Error
 from ..objectives.choose import OBJECTIVES, settings
 from ..registry import member, preset
@@ -19,6 +19,7 @@ from .settings import Train
 
 TABLES = ("data", "model", "objective", "train")
 TOP = ("family", "recipe", "preset", "init")
+LONGEST = 2**20  # bytes of a file of settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +144,8 @@ def checked(family: str, merged: dict[str, dict[str, Any]], given: dict[str, Any
             raise Error(f"unknown setting {key!r} of model", fix=suggest(key, known))
         merged["model"][key] = coerce(value, known[key], f"model.{key}")
     goal = {"name": declared.objective, **merged["objective"]}
-    if goal["name"] not in OBJECTIVES:
-        raise Error(f"the objective {goal['name']!r} is not available", fix=suggest(str(goal["name"]), OBJECTIVES))
+    if not isinstance(goal["name"], str) or goal["name"] not in OBJECTIVES:
+        raise Error(f"the objective {shown(goal['name'])} is not available", fix=suggest(str(goal["name"]), OBJECTIVES))
     if goal["name"] == "seq2seq":  # a document is a pair
         merged["data"] = {"splitter": "tabs", "unit": "line", **merged["data"]}
     options = settings(OBJECTIVES[goal["name"]].kind)
@@ -210,7 +211,11 @@ def read(file: Any) -> dict[str, Any]:
         return dict(file or {})
     path = Path(file)
     try:
-        value = read_yaml(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise Error(f"has more than {LONGEST:,} bytes", where=path, fix="give the YAML file of a run")
+        value = read_yaml(data.decode("utf-8"))
     except OSError as error:
         raise Error(f"cannot be read ({error.strerror})", where=path, fix="give the YAML file of a run") from None
     except ValueError as error:  # of the encoding, too
