@@ -150,6 +150,16 @@ def test_hostile_words(words, said, capsys, tmp_path, monkeypatch):
     assert err.splitlines()[-1].startswith("formers: ")
 
 
+def test_plain_text_without_a_task(tmp_path, capsys):
+    """It used to be taken for a task with answers, and to end in a traceback."""
+    (tmp_path / "plain.txt").write_text("some words on a line\n" * 30)
+    words = ["--train", str(tmp_path / "plain.txt"), "--out", str(tmp_path / "out")]
+    code, _, err = run(capsys, "finetune", "gpt2", *words)
+    assert code == 2
+    assert "ay --task lm" in err
+    assert err.count("\n") == 1
+
+
 def test_only_one_place_reads_yaml():
     source = Path(formers.__file__).parent
     users = {p.name for p in source.rglob("*.py") if "yaml.safe_load" in p.read_text() or "yaml.load" in p.read_text()}
