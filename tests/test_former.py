@@ -272,11 +272,6 @@ def test_a_tokenizer_belongs_to_its_model(tmp_path):
     assert again.tokenizer.encode("안녕") == f.tokenizer.encode("안녕")
     assert again.tokenizer.special == f.tokenizer.special
     bpe.train(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
-    with pytest.raises(Error, match="tokenizer.json: is damaged: it is not the file that was saved"):
-        formers.load(tmp_path / "m")
-    about = json.loads((tmp_path / "m" / "formers.json").read_text())
-    about = {key: value for key, value in about.items() if key not in ("seal", "files")}
-    (tmp_path / "m" / "formers.json").write_text(json.dumps(about))
     with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
         formers.load(tmp_path / "m")
 

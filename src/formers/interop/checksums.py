@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import shown
-from ..errors import Error
+from ..errors import Error, plain
 from . import safe
 
 ABOUT = "formers.json"
@@ -51,13 +51,14 @@ def sum_of(values: Mapping[str, Any]) -> str:
 def check_files(folder: Path) -> Iterator[None]:
     """Compare the files of a formers directory with their checksums while they are read: in threads, beside the work.
 
-    An Error names the first file that differs, also where the work failed for that reason.
+    An Error names the first file that differs, also where the work failed for that reason without naming it.
     """
     jobs = [(path, wanted, Sum(path)) for path, wanted in listed(folder)]
     try:
         yield
     except BaseException as error:
-        if not isinstance(error, Error):
+        named = isinstance(error, Error) and error.where in {plain(str(path)) for path, *_ in jobs}
+        if named or not isinstance(error, Error):
             for *_, job in jobs:
                 job.stop()
             raise
