@@ -56,23 +56,33 @@ def check_files(folder: Path) -> Iterator[None]:
     jobs = [(path, wanted, Sum(path)) for path, wanted in listed(folder)]
     try:
         yield
-    except BaseException as error:
-        named = isinstance(error, Error) and error.where in {plain(str(path)) for path, *_ in jobs}
-        if named or not isinstance(error, Error):
-            for *_, job in jobs:
-                job.stop()
-            raise
-        compare(jobs)
+    except Error as error:
+        differing = find_differing(jobs)
+        if differing and error.where not in map(show_path, differing):
+            raise damaged(differing[0]) from None
         raise
-    compare(jobs)
+    except BaseException:
+        for *_, job in jobs:
+            job.stop()
+        raise
+    if differing := find_differing(jobs):
+        raise damaged(differing[0])
 
 
-def compare(jobs: list[tuple[Path, str, Sum]]) -> None:
-    """Wait for all checksums, and refuse what is not as it was written."""
-    for path, wanted, found in [(path, wanted, job.result()) for path, wanted, job in jobs]:
-        if found != wanted:
-            fix = f'restore it; if you have changed it yourself, take "files" and "seal" out of {ABOUT}'
-            raise Error("is damaged: it is not the file that was saved", where=path, fix=fix)
+def find_differing(jobs: list[tuple[Path, str, Sum]]) -> list[Path]:
+    """Wait for all checksums; the files that are not as they were written."""
+    return [path for path, wanted, job in jobs if job.result() != wanted]
+
+
+def damaged(path: Path) -> Error:
+    """The error for a file that is not the one that was saved."""
+    fix = f'restore it; if you have changed it yourself, take "files" and "seal" out of {ABOUT}'
+    return Error("is damaged: it is not the file that was saved", where=path, fix=fix)
+
+
+def show_path(path: Path) -> str:
+    """A path as an Error shows it."""
+    return plain(str(path))
 
 
 def listed(folder: Path) -> Iterator[tuple[Path, str]]:
