@@ -58,7 +58,7 @@ def check_files(folder: Path) -> Iterator[None]:
         yield
     except Error as error:
         differing = find_differing(jobs)
-        if differing and error.where not in map(show_path, differing):
+        if differing and error.where not in [show_path(path) for path in differing]:
             raise damaged(differing[0]) from None
         raise
     except BaseException:
