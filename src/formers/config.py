@@ -25,6 +25,7 @@ Tell = Callable[[str, int, int, str], None]  # how progress is told: what, done,
 LARGEST = 2**24  # of any size in a configuration, and
 DEEPEST = 1000  # of the number of layers: a file that asks for more is not honest
 NESTED = 32  # levels of JSON
+EXPANDED = 100_000  # values of a YAML file, aliases written out
 
 
 def build(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
@@ -138,6 +139,44 @@ def table(text: str, where: object = None) -> dict[str, Any]:
         what = f"a JSON object is expected, not {shown(value)}"
         raise Error(what, where=where, fix="the file is damaged: fetch it again")
     return value
+
+
+def read_yaml(text: str) -> Any:
+    """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it.
+
+    Aliases are taken, but not to let a page of text grow to gigabytes, and no value may hold itself.
+    """
+    import yaml
+
+    sizes: dict[int, int] = {}
+
+    def measure(node: yaml.Node, above: frozenset[int]) -> int:
+        """Count the nodes below this one as often as they are named."""
+        if id(node) in above:
+            raise ValueError("a value holds itself")
+        if id(node) not in sizes:
+            inner = node.value if isinstance(node, yaml.CollectionNode) else ()
+            below = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
+            sizes[id(node)] = 1 + sum(measure(part, above | {id(node)}) for part in below)
+        if sizes[id(node)] > EXPANDED:
+            raise ValueError(f"its aliases stand for more than {EXPANDED:,} values")
+        return sizes[id(node)]
+
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        measure(node, frozenset())
+        return loader.construct_document(node)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    except (yaml.YAMLError, TypeError, OverflowError) as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def positive(config: Any, *names: str, least: int = 1) -> None:

@@ -1,6 +1,12 @@
 """The one family of errors: what went wrong, where, and what to do about it."""
 
+import errno
+import re
+
 LONGEST = 500  # characters of what and of fix
+SHORT = re.compile(
+    r"out of memory|can('t|not) allocate|not enough memory|bad_alloc|can't start new thread|unable to mmap", re.I
+)
 
 
 class Error(Exception):
@@ -29,6 +35,33 @@ class NonFinite(Error):
     def __init__(self, what: str = "what it computes", *, where: object = None):
         fix = "its training diverged or its file is damaged: take an earlier checkpoint; if it is float16, try float32"
         super().__init__(f"the model's numbers are not finite ({what})", where=where, fix=fix)
+
+
+def is_disk_full(error: OSError) -> bool:
+    """Whether a write failed for want of room."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def advise_on_write(error: OSError, again: str = "try again") -> str:
+    """Say what to do about a file that could not be written; `again` is how to go on afterwards."""
+    if is_disk_full(error):
+        return f"make room and {again}"
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
+        return f"the folder was moved or deleted meanwhile: put it back and {again}, or begin anew elsewhere"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return f"check the permissions and {again}"
+    if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+        return "something else was written there meanwhile: choose another place"
+    if error.errno == errno.EFBIG:
+        return f"raise the limit on the size of a file (ulimit -f) and {again}"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"raise the limit on open files (ulimit -n) and {again}"
+    return f"check the disk and {again}"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(SHORT.search(str(error))))
 
 
 def plain(text: str) -> str:

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import formers
-from formers.cli.common import Placement, place_model, to_json
+from formers.cli.common import Placement, place_model
 from formers.cli.main import app, main
+from formers.cli.screen import to_json
 from formers.former import choose_device
 from formers.text import trainers
 from formers.verbs import VERBS

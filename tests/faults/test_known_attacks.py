@@ -522,7 +522,7 @@ def template(single: list, special: dict) -> dict:
 
 A, X = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "x", "type_id": 0}}
 DOUBLE = replace("aa", {"String": "a"})
-FAILED, GROWS = "the tokenizer failed: ", "lets a text grow more than 1,000 times"
+FAILED, GROWS, SLOW = "the tokenizer failed: ", "lets a text grow more than 1,000 times", "is too slow"
 for name, stages, said in (
     ("a letter into gigabytes", {"normalizer": {"type": "Sequence", "normalizers": [DOUBLE] * 40}}, "normalizer"),
     ("gigabytes by few steps", {"normalizer": {"type": "Sequence", "normalizers": [replace("a" * 900, {"Regex": "."})
@@ -544,9 +544,9 @@ for name, stages, said in (
     ("a panic by a template", {"post_processor": template([X, A], {})}, FAILED),
     ("a panic when decoding", {"decoder": {"type": "Strip", "content": "a", "start": 10**18, "stop": 10**18}}, FAILED),
     ("a regular expression without end", {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"},
-     "behavior": "Isolated", "invert": False}}, FAILED),
+     "behavior": "Isolated", "invert": False}}, SLOW),
     ("a regular expression without measure", {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(" * 10**5 + ")"
-     * 10**5}, "behavior": "Isolated", "invert": False}}, FAILED),
+     * 10**5}, "behavior": "Isolated", "invert": False}}, SLOW),
     ("a merge of nothing", {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a c"]}}, FAILED),
 ):  # fmt: skip
     attack(f"tokenizer: {name}", tokenizer(**stages), said, "tokenizer" if said == FAILED else "tokenizer.json")

@@ -5,15 +5,18 @@ The long form (make faults) has the full counts: 200 kills over all families, 10
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import multiprocessing
 import os
+import pty
 import random
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -91,7 +94,7 @@ def test_stopped_by_a_signal(runs, full, stage):
     """Row 8: a checkpoint, the code of the signal, and the rest as if it had not stopped."""
     count, r, saved = (80 if stage == "training" else 20) if full else 1 + (stage == "training"), random.Random(2), 0
     for turn, name in zip(range(count), itertools.cycle([*CARRYING, *FAMILIES]), strict=False):
-        number, code = ((signal.SIGTERM, 143), (signal.SIGINT, 130))[turn % 2]
+        number, code = ((signal.SIGHUP, 129), (signal.SIGTERM, 143), (signal.SIGINT, 130))[turn % 3]
         while True:
             out, whole = runs.fresh(name), runs.whole(name)[2]
             process = runs.start(name, out)
@@ -156,6 +159,41 @@ def test_the_command_itself_and_its_workers(runs, full):
         with pytest.raises(ProcessLookupError):  # nobody of its group is left
             os.killpg(process.pid, 0)
         assert not (out / "lock").exists()
+
+
+@pytest.mark.parametrize("nohup", [False, True])
+def test_the_terminal_is_closed(runs, nohup):
+    """All processes get SIGHUP and the terminal takes no more words: the run saves and ends with 129, or, under nohup,
+    goes on to its end."""
+    out, steps = runs.fresh("gpt2"), 8 if nohup else 100_000
+    words = runs.words("gpt2", out, "--resume", "--train.workers", "1", steps=steps, save=100_000, check=100_000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of threads in a process that forks
+        number, terminal = pty.fork()
+    if number == 0:
+        code = 70
+        try:
+            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")  # noqa: SIM115
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if nohup else signal.SIG_DFL)
+            main(words)
+            code = 0
+        except SystemExit as end:
+            code = end.code or 0
+        finally:
+            os._exit(code)
+    os.set_blocking(terminal, False)
+
+    def trains():
+        with contextlib.suppress(OSError):  # nothing to read
+            os.read(terminal, 1 << 16)
+        return (out / "metrics.jsonl").exists() and (out / "metrics.jsonl").stat().st_size > 0
+
+    until(number, trains, 120)
+    os.close(terminal)
+    assert ended(number) == (0 if nohup else 129)
+    saved = list((out / "steps").glob("step-*/manifest.json"))
+    assert saved
+    assert nohup == (out / "model").is_dir()
 
 
 def test_other_numbers_of_workers(runs, full, monkeypatch):

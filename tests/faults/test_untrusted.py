@@ -257,13 +257,17 @@ class Watch:
         sys.addaudithook(self)
 
     def __call__(self, event: str, arguments: tuple) -> None:
-        if not self.armed or event in HARMLESS:
+        if not self.armed or event in HARMLESS or self.tries(event, arguments):
             return
         if event in LISTING | WRITING:
             path = arguments[0]
             if isinstance(path, int) or self.inside(path):
                 return
         self.seen.append(f"{event} {str(arguments)[:200]}")
+
+    def tries(self, event: str, arguments: tuple) -> bool:
+        """A regular expression that nobody knows is tried by a process of ours."""
+        return event == "subprocess.Popen" and arguments[0] == sys.executable and "try_pattern(" in arguments[1][2]
 
     def inside(self, path) -> bool:
         full = os.path.realpath(os.fsdecode(path))

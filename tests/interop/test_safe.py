@@ -342,7 +342,7 @@ def test_staged_into_an_empty_folder_and_not_into_another(tmp_path):
 
 
 def test_a_race_for_the_name_is_lost_without_harm(tmp_path):
-    lost = pytest.raises(Error, match=r"out: writing failed \(.*\). Is the disk full")
+    lost = pytest.raises(Error, match=r"out: writing failed \(.*\). Something else was written there")
     with lost, safe.staged(tmp_path / "out") as folder:
         (folder / "mine").write_text("x")
         (tmp_path / "out").mkdir()
@@ -387,7 +387,7 @@ def test_a_full_disk_at_every_step(tmp_path, monkeypatch, verb, step):
         patch.setattr(place, name, full)
         getattr(formers, verb)(former, tmp_path / "new" / "out")
     said = str(caught.value)
-    assert said == f"{tmp_path / 'new' / 'out'}: writing failed (No space left on device). Is the disk full?"
+    assert said == f"{tmp_path / 'new' / 'out'}: writing failed (No space left on device). Make room and try again"
     assert not list(tmp_path.iterdir())
     getattr(formers, verb)(former, tmp_path / "new" / "out")  # and all is well when there is room
     assert formers.load(tmp_path / "new" / "out").tokenizer is not None

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ..errors import Error
-from .common import Placement, load_model, to_json
+from .common import Placement, load_model
 from .convert import noted
-from .generate import harmless
 from .progress import progress
 from .reading import Reading, items, paired, whole
+from .screen import Screen, print_json, print_text, show_line
 
 Texts = Annotated[str, Parameter(allow_leading_hyphen=True)]
 File = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pipe
@@ -26,7 +25,7 @@ Json = Annotated[bool, Parameter(help="JSON lines on a terminal too.")]
 
 def run(model: str, verb: str, *given: Any, placement: Placement | None = None, **how: Any) -> Any:
     """Load a model and ask it; of a list, one answer for each text, None for a blank one."""
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Screen(stderr=True)
     with progress(console, verb, quiet=2.0) as tell, noted():
         former = load_model(model, placement)
         if not isinstance(given[0], list):
@@ -56,7 +55,7 @@ def asked(
         if gaps := sum(not one for one in more):
             note = "; ".join(filter(None, (note, f"{gaps:,} without text, answered by null")))
         if note:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(f"{file}: {note}", markup=False)
+            Screen(stderr=True).print(f"{show_line(file)}: {note}")
         found += more
     if not any(found):
         raise Error("there is no text", fix="give texts behind the model, or --file FILE")
@@ -69,9 +68,9 @@ def put(rows: Sequence[Any], plain: Callable[[int, Any], str], as_json: bool) ->
     """One line of JSON for each; on a terminal, unless it is asked for, words for people."""
     for number, row in enumerate(rows):
         if as_json or not sys.stdout.isatty():
-            print(to_json(row))
+            print_json(row)
         else:
-            print("" if row is None else harmless(plain(number, row)))
+            print_text("" if row is None else plain(number, row))
 
 
 def line(text: Any) -> str:

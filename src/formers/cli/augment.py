@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from ..errors import Error
 from ..verbs import fills
 from .common import Overwrite, Placement, check_output, load_model, place_model
 from .convert import noted, opened
 from .progress import progress
 from .reading import Reading
+from .screen import Screen, show_line
 
 
 def augment(
@@ -88,8 +87,8 @@ def augment(
     if not teach >= 0:
         raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
     found = read_examples(train, "classify", columns, **(reading or Reading()).options())
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
-    console.print(found.said, markup=False)
+    console = Screen(stderr=True)
+    console.print(found.said)
     words = read_columns(names)[0] if names else {}
     how: dict[str, Any] = {
         "times": times, "sure": sure, "top": top, "temperature": temperature, "tokens": tokens, "seed": seed,
@@ -108,4 +107,4 @@ def augment(
         words_of = {"linear": "linear", "none": None}
         judge: Any = words_of[keep] if keep in words_of else load_model(keep, placement, tell)
         made = make(former, found, out, keep=judge, tell=tell, overwrite=overwrite, **how)
-    Console(highlight=False, soft_wrap=True).print(f"{out}: {made.said}", markup=False)
+    Screen().print(f"{show_line(out)}: {made.said}")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -61,20 +58,6 @@ def place_model(former: Any, placement: Placement | None = None, pack: bool = Tr
         raise Error(f"int8 weights are for a CPU, not for {device}", fix="give --dtype bf16, or --device cpu")
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     return former.to(device, None if kind is None else types[kind])
-
-
-def to_json(value: Any, **how: Any) -> str:
-    """Return JSON in one line; a number that is not finite, for which JSON has no word, is null."""
-    return json.dumps(finite(value), ensure_ascii=False, allow_nan=False, **how)
-
-
-def finite(value: Any) -> Any:
-    """Replace the floats of a nested value that are not finite by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def check_output(out: Path, overwrite: bool) -> None:

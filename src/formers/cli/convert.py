@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from ..config import size
 from ..errors import Error
 from .common import Overwrite
 from .progress import progress
+from .screen import Screen, show_line
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 
@@ -61,7 +60,7 @@ def import_(
 
     limit = size(shard)
     free(out, overwrite)
-    with progress(Console(stderr=True), "import", quiet=2) as tell:
+    with progress(Screen(stderr=True), "import", quiet=2) as tell:
         former = opened(source, head=head, family=family, dtype=dtype, pickle=pickle, ignore=ignore, tell=tell)
         save(former, out, shard=limit, overwrite=overwrite, tell=tell)
     report(former, out)
@@ -132,7 +131,7 @@ def export(
     kind = None if dtype is None else torch_dtype(dtype)
     vectors: dict[str, Any] = {"pool": pool, "normalise": normalise}
     files: dict[str, Any] = {"language": language, "overwrite": overwrite}
-    with progress(Console(stderr=True), "export", quiet=2) as tell:
+    with progress(Screen(stderr=True), "export", quiet=2) as tell:
         former = opened(source, head=head, dtype=None, pickle=pickle, tell=tell)
         if out is not None:
             with noted():
@@ -150,7 +149,7 @@ def run_check(former: Any, reader: str, where: Path | None, **how: Any) -> None:
 
     with noted():
         said = check_export(former, reader, where, **how)
-    Console(highlight=False, soft_wrap=True).print(f"{reader}: {said}", markup=False)
+    Screen().print(f"{reader}: {said}")
 
 
 def opened(source: str, *, dtype: Dtype | None, **how: Any) -> Any:
@@ -172,7 +171,7 @@ def noted() -> Iterator[None]:
         said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
     for first, *more in said.values():
         words = f"formers: note: {first}" + (f" ({len(more)} more like this)" if set(more) - {first} else "")
-        Console(stderr=True, highlight=False, soft_wrap=True).print(words, markup=False)
+        Screen(stderr=True).print(words)
 
 
 def report(former: Any, out: Path) -> None:
@@ -180,8 +179,8 @@ def report(former: Any, out: Path) -> None:
     from ..former import count
 
     words = "with its tokenizer" if former.tokenizer is not None else "without a tokenizer"
-    text = f"{out}: {former.family}, head {former.head}, {count(former.model):,} parameters, {words}"
-    Console(highlight=False, soft_wrap=True).print(text, markup=False)
+    text = f"{show_line(out)}: {former.family}, head {former.head}, {count(former.model):,} parameters, {words}"
+    Screen().print(text)
 
 
 def torch_dtype(name: Dtype) -> Any:

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from .. import __version__
 from ..config import Tell
 from ..errors import Error
+from .screen import Screen, show_line
 
 PROMPTS = {
     "en": ("The people of the United States", "The Government of the ___ States"),
@@ -57,7 +58,7 @@ def demo(
     """
     from ..training.runs import Stopped
 
-    console, where = Console(), room(out or Path(f"formers-demo-{language}"))
+    console, where = Screen(wrap=True), room(out or Path(f"formers-demo-{language}"))
     options = {"--language": language if language != "en" else None, "--out": out, "--seed": seed or None}
     words = [word for name, value in options.items() if value is not None for word in (name, shlex.quote(str(value)))]
     again = " ".join(["formers demo", *words])
@@ -76,7 +77,7 @@ class Interrupted(Error):
     code = 130
 
 
-def play(console: Console, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:
+def play(console: Screen, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:
     """Train both models, from the beginning or from where an earlier demo was stopped, and write the report."""
     from ..data.readers import bundled, split
     from ..training.pretrain import pretrain
@@ -99,10 +100,10 @@ def play(console: Console, where: Path, language: Literal["en", "ko"], seed: int
     if not plan.steps:
         plan = choose_steps(console, work, known, held, plan, tables, began)
         write_plan(work, plan)
-        console.print(plan.words(), highlight=False)
+        console.print(plan.words())
     else:
         done = ", ".join(f"{n} {steps_done(work / n):,} of {plan.steps[n]:,} steps" for n in OBJECTIVES)
-        console.print(f"going on where it was stopped: {done}; {left(plan.remaining(work))}", highlight=False)
+        console.print(f"going on where it was stopped: {done}; {left(plan.remaining(work))}")
     runs = {}
     for number, family in enumerate(OBJECTIVES):
         steps = plan.steps[family]
@@ -117,10 +118,8 @@ def play(console: Console, where: Path, language: Literal["en", "ko"], seed: int
             )  # fmt: skip
     show(console, where, runs, len(documents), language, seed)
     shutil.rmtree(work)
-    console.print(
-        f"\nReport: {where / 'report.html'}\nModels: {where / 'gpt2'}, {where / 'bert'} (open them with formers.load)",
-        highlight=False,
-    )
+    here = show_line(where)
+    console.print(f"\nReport: {here}/report.html\nModels: {here}/gpt2, {here}/bert (open them with formers.load)")
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def write_plan(work: Path, plan: Plan) -> None:
 
 
 def choose_steps(
-    console: Console, work: Path, known: list[str], held: list[str], plan: Plan, tables: dict[str, Any], began: float
+    console: Screen, work: Path, known: list[str], held: list[str], plan: Plan, tables: dict[str, Any], began: float
 ) -> Plan:
     """Time a few steps of each model on this machine, and choose how many of them fit into the time."""
     from ..training.recipes import recipe
@@ -212,7 +211,7 @@ def with_time_left(tell: Tell, later: float) -> Tell:
 
 
 def show(
-    console: Console, where: Path, runs: dict[str, Any], documents: int, language: Literal["en", "ko"], seed: int
+    console: Screen, where: Path, runs: dict[str, Any], documents: int, language: Literal["en", "ko"], seed: int
 ) -> None:
     """Print what the models are worth and what they write, save them, and write the report."""
     from ..generation.fill import fill
@@ -233,10 +232,10 @@ def show(
     console.print(table)
     text = prompt + generate(runs["gpt2"].former, prompt, 56, temperature=0.7, top_k=40, seed=seed)
     guesses = fill(runs["bert"].former, blank)
-    console.print(f"\n[bold]GPT-2 continues[/] {prompt} …\n{text}", highlight=False)
-    console.print(f"\n[bold]BERT fills[/] {blank}", highlight=False)
+    console.print(Text.assemble("\n", ("GPT-2 continues", "bold"), f" {prompt} …\n{text}"))
+    console.print(Text.assemble("\n", ("BERT fills", "bold"), f" {blank}"))
     for guess in guesses:
-        console.print(f"  {guess.probability:6.1%}  {guess.token}", highlight=False)
+        console.print(f"  {guess.probability:6.1%}  {guess.token}")
     filled = "\n".join(f"{g.probability:.1%}  {g.text}" for g in guesses)
     samples = {
         "gpt2": [(translate("Continuing “{text}”:", language, text=prompt), text)],

@@ -9,8 +9,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from .screen import Screen
 
 EXTRAS = {
     "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
@@ -27,7 +29,7 @@ def doctor() -> None:
 
     formers doctor
     """
-    console = Console(highlight=False)
+    console = Screen(wrap=True)
     for title, rows in (("This machine", machine()), ("Attention kernels", kernels()), ("Features", extras())):
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
@@ -38,7 +40,7 @@ def doctor() -> None:
         console.print()
 
 
-def machine() -> list[tuple[str, str]]:
+def machine() -> list[tuple[str | Text, ...]]:
     """Versions, hardware, compiler, disk."""
     import torch
 
@@ -91,13 +93,13 @@ def gpu() -> str:
     return "none: models run on the CPU"
 
 
-def kernels() -> list[tuple[str, str]]:
+def kernels() -> list[tuple[str | Text, ...]]:
     """Which paths of nn/door.py can be taken here."""
     import torch
 
     from ..nn.door import available
 
-    words = {True: "[green]yes[/]", False: "[dim]no[/]"}
+    words = {True: Text("yes", "green"), False: Text("no", "dim")}
     dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
     about = {
         "plain": "flash attention through SDPA, for whole grids",
@@ -108,15 +110,15 @@ def kernels() -> list[tuple[str, str]]:
         "dense": "SDPA with a dense mask, everywhere",
     }
     ready = available(dummy)
-    return [(name, words[name in ready], text) for name, text in about.items()]  # type: ignore[misc]
+    return [(name, words[name in ready], text) for name, text in about.items()]
 
 
-def extras() -> list[tuple[str, str, str]]:
+def extras() -> list[tuple[str | Text, ...]]:
     """Optional features, and how to get them."""
-    rows = []
+    rows: list[tuple[str | Text, ...]] = []
     for name, (modules, use) in EXTRAS.items():
         ready = all(importlib.util.find_spec(module) for module in modules)
-        rows.append((name, "[green]ready[/]" if ready else f"pip install 'formers\\[{name}]'", use))
+        rows.append((name, Text("ready", "green") if ready else f"pip install 'formers[{name}]'", use))
     return rows
 
 

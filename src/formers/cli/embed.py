@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
-
 from ..errors import Error
 from .common import Overwrite, Placement, check_output, load_model
 from .convert import noted
 from .progress import progress
 from .reading import Reading, lines
+from .screen import Screen, print_text, show_line
 
 CHUNK = 512  # texts between two writes
 
@@ -82,7 +81,7 @@ def embed(
         "level": level, "pool": pool, "layers": layer(layers), "mix": mix, "normalise": normalise, "special": special,
         "window": window, "batch": batch,
     }  # fmt: skip
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Screen(stderr=True)
     with progress(console, "embed", quiet=2) as tell, noted():
         former = load_model(model, placement, tell, pack=False)
         width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
@@ -94,7 +93,7 @@ def embed(
                 made.write(*(line(t, v, level, array) for t, v in zip(some, found, strict=True)))
                 tell("texts", made.done, len(texts), f"to {out}")
             made.finish(rows_to_array(len(texts)) if array else None)
-    Console(highlight=False, soft_wrap=True).print(f"{out}: {len(texts):,} texts", markup=False)
+    Screen().print(f"{show_line(out)}: {len(texts):,} texts")
 
 
 def neighbours(
@@ -138,14 +137,13 @@ def neighbours(
         A number (-1 is the last), several as 1,2,3, or sum4, mean4, concat4 for the last four.
     """
     texts = [t for t in read(file, text, reading or Reading()) if t.strip()] if file is not None or text else None
-    with progress(Console(stderr=True), "neighbours", quiet=2) as tell, noted():
+    with progress(Screen(stderr=True), "neighbours", quiet=2) as tell, noted():
         former = load_model(model, placement, tell)
         how: dict[str, Any] = {} if texts is None else {"word": word, "same": same, "layers": layer(layers)}
         found = former.neighbours(query, k, texts, **how)
-    console = Console(highlight=False, soft_wrap=True)
     for row in found:
         more = "" if len(row) < 4 or row[0] == row[2] else f"  {row[2][: row[3][0]]}[{row[0]}]{row[2][row[3][1] :]}"
-        console.print(f"{row[1]:.4f}  {row[0]}{more}", markup=False)
+        print_text(f"{row[1]:.4f}  {row[0]}{more}")
 
 
 def read(file: Path | None, text: tuple[str, ...], reading: Reading) -> list[str]:

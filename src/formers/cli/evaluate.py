@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
-from .common import Placement, load_model, to_json
+from .common import Placement, load_model
 from .convert import noted
 from .progress import progress
 from .reading import Reading
+from .screen import Screen, print_json
 
 
 def evaluate(
@@ -57,20 +57,20 @@ def evaluate(
     """
     from ..inspection.evaluate import evaluate as measure
 
-    with progress(Console(stderr=True), "evaluate", quiet=2) as tell, noted():
+    with progress(Screen(stderr=True), "evaluate", quiet=2) as tell, noted():
         former = load_model(model, placement, tell)
         how: dict[str, Any] = {"batch": batch, "stride": stride, "memory": memory}
         more: dict[str, Any] = {**how, "tell": tell}
         found = measure(former, data, kind, columns=columns, limit=limit, **(reading or Reading()).options(), **more)
-    console = Console(highlight=False, soft_wrap=True)
+    console = Screen()
     if as_json:
         quoted = {"signatures": found.signatures} if found.signatures else {}
         said = {"kind": found.kind, "examples": found.examples, **found.measures, **quoted}
-        console.print(to_json(said), markup=False)
+        print_json(said)
         return
-    console.print(f"{found.kind}, {found.examples:,} examples ({found.said})", markup=False)
+    console.print(f"{found.kind}, {found.examples:,} examples ({found.said})")
     for name, value in found.measures.items():
         number = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value > 1e4 else f"{value:.4f}"
-        console.print(f"{name:<18} {number}", markup=False)
+        console.print(f"{name:<18} {number}")
     for name, words in found.signatures.items():
-        console.print(f"{name:<18} {words}", markup=False)
+        console.print(f"{name:<18} {words}")

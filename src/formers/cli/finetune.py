@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ..errors import Error
 from .pretrain import Rest, Switch, overrides
 from .pretrain import tell as tell_rows
 from .progress import progress
 from .reading import Reading
+from .screen import Screen, print_text, show_line
 
 Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
 
@@ -50,7 +50,8 @@ def finetune(
 
     MODEL is a folder (formers or Hugging Face), hub:owner/name, or a family or preset that starts from scratch. The
     task is found by the columns if it is not named. Any setting can be given by its name: --tune.layer_decay 0.9,
-    --tune.patience 3, --tune.balance true, --model.dropout 0.3, --train.clip 0.5. Ctrl-C saves; --resume goes on.
+    --tune.patience 3, --tune.balance true, --model.dropout 0.3, --train.clip 0.5. Ctrl-C, SIGTERM and a closed
+    terminal save; --resume goes on.
 
     formers finetune runs/bert-1/model --train reviews.tsv --valid reviews.dev.tsv
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10
@@ -136,8 +137,7 @@ def finetune(
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
     first = os.environ.get("RANK", "0") == "0"
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
-    say = lambda text: console.print(text, markup=False)  # noqa: E731
+    console = Screen(stderr=True, quiet=not first)
     told: dict[str, Any] = {"task": task, "columns": columns, "config": config}
     if print_config or dry_run:
         return preview(
@@ -145,7 +145,7 @@ def finetune(
         )
     from ..training.tracking import track
 
-    told |= {"device": device, "say": say}
+    told |= {"device": device, "say": console.print}
     with track(tensorboard and first, wandb and first) as hook, progress(console, "finetune") as tell:
         told["hook"] = hook
         if folds is not None or seeds is not None or sweep:
@@ -160,16 +160,16 @@ def finetune(
             }
             done = compare(model, train, valid, test=test, out=out, **more, **told)
             if first:
-                print(done.words())
+                print_text(done.words())
             return done.check()
         from ..training.finetune import finetune as teach
 
         made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)
-    out_ = Console(highlight=False, soft_wrap=True, quiet=not first)
+    out_ = Screen(quiet=not first)
     for name, values in (("held-out", made.valid), ("test", made.test), ("baseline", made.baseline)):
         if values:
-            out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}", markup=False)
-    out_.print(f"model: {made.folder / 'model'}\nreport: {made.folder / 'report.html'}", markup=False)
+            out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
+    out_.print(f"model: {show_line(made.folder / 'model')}\nreport: {show_line(made.folder / 'report.html')}")
 
 
 def preview(
@@ -180,7 +180,7 @@ def preview(
     from ..training.finetune import print_settings, rehearse_task
 
     if print_config:
-        print(print_settings(model, train, valid, **asked), end="")
+        print_text(print_settings(model, train, valid, **asked), end="")
         return
     rows = rehearse_task(model, train, valid, device=device, **asked)
     if folds or seeds or sweep:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from ..errors import Error
-from .common import Placement, load_model, to_json
+from .common import Placement, load_model
 from .convert import noted
 from .progress import progress
 from .reading import Reading, Unit, piped
 from .reading import lines as of_file
+from .screen import Screen, print_json, print_text
 
 AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
 
@@ -97,9 +96,8 @@ def generate(
     elif len(given) == 1 and (given[0] or prompt is not None) and not as_json and not {"samples", "beams"} & set(how):
         with noted():
             for piece in former.generate(given[0], tokens, stream=True, **how):
-                sys.stdout.write(harmless(piece))
-                sys.stdout.flush()
-        sys.stdout.write("\n")
+                print_text(piece, end="")
+        print_text("")
         return
     answered("generate", given, lambda some: former.generate(some, tokens, **how), as_json, prompt is None)
 
@@ -212,7 +210,7 @@ def fill(
         One line of JSON for each text.
     """
     given = texts(text, file, reading, "line", lines=True)
-    former, out = ready(model, placement), Console(highlight=False, soft_wrap=True)
+    former = ready(model, placement)
     with noted():
         found = iter(former.fill([one for one in given if one or text is not None], top))
     for one in given:
@@ -220,15 +218,15 @@ def fill(
         blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
         if as_json:
             said = {"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]}
-            out.print(to_json(said), markup=False)
+            print_json(said)
             continue
         if not one:
-            out.print()
+            print_text("")
         for number, blank in enumerate(blanks, 1):
             if len(given) > 1 or len(blanks) > 1:
-                out.print(one + (f"   (blank {number})" if len(blanks) > 1 else ""), markup=False)
+                print_text(one + (f"   (blank {number})" if len(blanks) > 1 else ""))
             for guess in blank:
-                out.print(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}", markup=False)
+                print_text(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}")
 
 
 def texts(text: str | None, file: Path | None, reading: Reading | None, unit: Unit, lines: bool = False) -> list[str]:
@@ -243,23 +241,16 @@ def texts(text: str | None, file: Path | None, reading: Reading | None, unit: Un
     return of_file(Path("-"), how) if lines else [piped(how.encoding).rstrip("\n")]
 
 
-def harmless(text: str) -> str:
-    """On a terminal, text without the control characters that would command it."""
-    if not sys.stdout.isatty() or text.isprintable():
-        return text
-    return "".join(c for c in text if c.isprintable() or c in "\n\t")
-
-
 def ready(model: str, placement: Placement | None) -> Any:
     """Load a model, with a bar if that takes long."""
-    with progress(Console(stderr=True), "load", quiet=2) as tell:
+    with progress(Screen(stderr=True), "load", quiet=2) as tell:
         return load_model(model, placement, tell)
 
 
 def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool, blanks: bool) -> None:
     """Run a verb over texts, some at a time, and print what comes as it comes; a blank line gives one with `blanks`."""
     several = len(given) > 1
-    with noted(), progress(Console(stderr=True), verb, quiet=2) as tell:
+    with noted(), progress(Screen(stderr=True), verb, quiet=2) as tell:
         for at in range(0, len(given), AT_ONCE):
             some = given[at : at + AT_ONCE]
             asked = [prompt for prompt in some if prompt or not blanks]
@@ -268,8 +259,8 @@ def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]],
                 made = next(answers) if prompt or not blanks else []
                 found = made if isinstance(made, list) else [made]
                 if as_json:
-                    print(to_json({"prompt": prompt, "texts": found}), flush=True)
+                    print_json({"prompt": prompt, "texts": found})
                 else:  # a line for each text, where there are several of them
                     said = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
-                    print(harmless("\n".join(said)), flush=True)
+                    print_text("\n".join(said))
             tell("texts", min(at + AT_ONCE, len(given)), len(given), "")

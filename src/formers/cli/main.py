@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from cyclopts import App, CycloptsError
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 from .. import __version__
-from ..errors import Error
+from ..errors import Error, is_out_of_memory
 from .ask import answer, choose, classify, score, tag
 from .augment import augment
 from .convert import export, import_
@@ -26,6 +25,7 @@ from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, runs
+from .screen import Screen, accept_any_text, show_line
 from .show import show
 from .tokenizer import tokenizer
 from .tree import tree
@@ -66,11 +66,11 @@ app.command(tokenizer)
 
 
 @contextmanager
-def plain_warnings(console: Console) -> Iterator[None]:
+def plain_warnings(console: Screen) -> Iterator[None]:
     """Show warnings as notes of one line, without the file and the code they come from."""
 
     def show(message: Warning | str, *_: Any, **more: Any) -> None:
-        console.print(f"formers: note: {' '.join(str(message).split())}", markup=False)
+        console.print(f"formers: note: {' '.join(str(message).split())}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -79,26 +79,43 @@ def plain_warnings(console: Console) -> Iterator[None]:
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
-    out = Console(stderr=True, highlight=False, soft_wrap=True)
+    accept_any_text()
+    out = Screen(stderr=True)
     try:
         with plain_warnings(out):
             return app(arguments, exit_on_error=False, print_error=False)
     except Error as error:
-        out.print(f"[bold red]formers:[/] {escape(str(error))}")
+        out.print(refusal(str(error)))
         sys.exit(error.code)
     except CycloptsError as error:
-        out.print(f"[bold red]formers:[/] {escape(' '.join(str(error).split()))} See formers --help.")
+        out.print(refusal(f"{' '.join(str(error).split())} See formers --help."))
         sys.exit(2)
     except KeyboardInterrupt:
         out.print("formers: interrupted")
         sys.exit(130)
+    except UnicodeEncodeError as error:  # bytes on the command line that are no UTF-8, where text is wanted
+        half = ascii(error.object[error.start : error.end])[1:-1]
+        out.print(refusal(f"a text or a name holds half a character ({half}). Is the terminal's encoding UTF-8?"))
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        fix = "Take smaller batches or a smaller model, --dtype bfloat16 where there is one, or a machine with more."
+        out.print(refusal(f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}"))
+        sys.exit(2)
     except OSError as error:  # the terminal or the file behind it takes no more
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             sys.stderr.close()
             sys.exit(0)
-        out.print(f"[bold red]formers:[/] {escape(str(error.strerror or error))}")
+        where = f"{show_line(error.filename)}: " if error.filename else ""
+        out.print(refusal(f"{where}{error.strerror or error}"))
         sys.stdout = None  # what is left in its buffer cannot be written either
         sys.exit(2)
+
+
+def refusal(words: str) -> Text:
+    """Put the command's name in front of an error."""
+    return Text.assemble(("formers:", "bold red"), f" {words}")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.console import Console
+from rich.text import Text
 
 from ..config import size
 from ..errors import Error
 from .progress import progress
 from .reading import Reading
+from .screen import Screen, show_line
 
 SMALL = 8 << 20  # bytes that are not worth processes of their own
 
@@ -82,7 +83,7 @@ def prepare(
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         workers = 0 if volume < SMALL else workers
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Screen(stderr=True)
     try:
         with progress(console, "prepare", quiet=2) as tell:
             store = make(
@@ -92,11 +93,11 @@ def prepare(
                 tests_column=tests_column, drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.print(f"formers: finished shards stay in {out}; the same command goes on from there", markup=False)
+        console.print(f"formers: finished shards stay in {show_line(out)}; the same command goes on from there")
         raise
     report(store, out)
     for note in pieces.notes:
-        console.print(f"Note: {note}", markup=False)
+        console.print(f"Note: {note}")
 
 
 def report(store: object, out: Path) -> None:
@@ -106,29 +107,29 @@ def report(store: object, out: Path) -> None:
     from ..text.normalise import WORDS as CHANGED
 
     words = {**CHANGED, **LEFT, **TOLD}
-    console = Console(highlight=False, soft_wrap=True)
-    home = getattr(store, "home", None)
+    console = Screen()
+    home, where = getattr(store, "home", None), show_line(out)
     if home is None:
-        console.print(f"{out}: this rank's share is done; the last rank to end writes store.json", markup=False)
+        console.print(f"{where}: this rank's share is done; the last rank to end writes store.json")
         return
     for part, about in home.about["parts"].items():
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
-        console.print(f"{out} ({part}): {sizes} in {len(about['shards'])} shards", markup=False)
+        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
     counts = {**home.about["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
     if told:
-        console.print("read: " + ", ".join(told), markup=False)
+        console.print("read: " + ", ".join(told))
     total = sum(about["tokens"] for about in home.about["parts"].values())
     if counts.get("unknown", 0) > 0.02 * total:
         warn = (
             f"{counts['unknown'] / total:.0%} of the tokens are unknown to this tokenizer: it was made for other text"
         )
-        console.print(f"[bold yellow]{warn}[/]")
+        console.print(Text(warn, "bold yellow"))
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
         found = f"{test['found']:,} of {test['examples']:,} examples"
-        console.print(f"{name}: {found} share text with the documents{short}", markup=False)
+        console.print(f"{show_line(name)}: {found} share text with the documents{short}")
 
 
 def share(text: str) -> float:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 
 from ..errors import Error
 from ..registry import MEMBERS, Member
 from .progress import progress
 from .reading import Reading
+from .screen import Screen, print_text, show_line
 
 PAIRS = ("seq2seq", "gnmt", "transformer")  # these learn from a source and its target
 UNTRAINED = ("textcnn", "vectors")  # these are not pretrained: a task's, or a method of its own
@@ -26,7 +26,8 @@ same command with --resume goes on. Any setting can be given by its name: --mode
 formers pretrain {name} --data corpus-store --recipe paper --train.steps 100000 --out runs/first
 formers pretrain {name} --resume --out runs/first
 
-Exit codes: 2 an error, 3 the loss is no number any more, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
+Exit codes: 2 an error, 3 the loss is no number any more; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
+closed terminal, unless nohup was used): saved, can be resumed.
 
 Parameters
 ----------
@@ -102,7 +103,7 @@ def verb(member: Member) -> Callable[..., None]:
         if print_config:
             from ..training.configure import configure
 
-            print(configure(member.name, config, given, **top).text(), end="")
+            print_text(configure(member.name, config, given, **top).text().removesuffix("\n"))
             return
         if dry_run:
             from ..training.rehearsal import rehearse
@@ -155,27 +156,27 @@ def run(
     from ..training.tracking import track
 
     first = os.environ.get("RANK", "0") == "0"
-    console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not first)
+    console = Screen(stderr=True, quiet=not first)
     with track(tensorboard and first, wandb and first) as hook, progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
-            say=lambda text: console.print(text, markup=False), hook=hook, **top,
+            say=console.print, hook=hook, **top,
         )  # fmt: skip
-    console = Console(highlight=False, soft_wrap=True, quiet=not first)
+    console = Screen(quiet=not first)
     if done.score is not None:
         right = f", {done.score.accuracy:.1%} right" if done.score.accuracy == done.score.accuracy else ""  # ELMo: none
         base = (
             "" if done.baseline is None else f" (unigram {done.baseline.loss:.2f} nats, {done.baseline.accuracy:.1%})"
         )
-        console.print(f"held-out text: {done.score.loss:.2f} nats{right}{base}", markup=False)
-    console.print(f"model: {done.folder / 'model'}\nreport: {done.folder / 'report.html'}", markup=False)
+        console.print(f"held-out text: {done.score.loss:.2f} nats{right}{base}")
+    console.print(f"model: {show_line(done.folder / 'model')}\nreport: {show_line(done.folder / 'report.html')}")
 
 
 def tell(rows: Sequence[tuple[str, str]]) -> None:
     """What a dry run found."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Screen()
     for key, value in rows:
-        console.print(f"{key:>12}  {value}", markup=False)
+        console.print(f"{key:>12}  {value}")
 
 
 VECTORS = {
@@ -241,15 +242,16 @@ def vector_verb(method: str) -> Callable[..., None]:
         print_config: bool = False,
         tensorboard: bool = False,
         wandb: bool = False,
+        reading: Reading | None = None,
     ) -> None:
-        given = overrides(settings)
+        given = {**(reading or Reading()).given(), **overrides(settings)}
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
         short |= {"train.epochs": epochs, "train.seed": seed}
         given |= {name: value for name, value in short.items() if value is not None}
         if print_config:
             from ..training.vector_run import configure_vectors
 
-            print(configure_vectors(method, config, given).text(), end="")
+            print_text(configure_vectors(method, config, given).text(), end="")
             return
         run(method, given, out, config, False, None, {}, tensorboard, wandb)
 

@@ -120,12 +120,11 @@ def lines(file: Path, reading: Reading, unit: Unit = "line") -> list[str]:
 
 def tell_losses(file: Path, changes: Any) -> None:
     """Say on the standard error what of a file was left out: bytes that are no text, broken rows."""
-    from rich.console import Console
-
     from ..tasks.examples import losses
+    from .screen import Screen, show_line
 
     if told := losses(changes):
-        Console(stderr=True, highlight=False, soft_wrap=True).print(f"{file}: {', '.join(told)}", markup=False)
+        Screen(stderr=True).print(f"{show_line(file)}: {', '.join(told)}")
 
 
 def items(file: Path, reading: Reading, words: bool = False) -> tuple[list[Any], str]:

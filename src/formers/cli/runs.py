@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from rich.console import Console
 from rich.table import Column, Table
 
 from ..errors import Error
+from .screen import Screen, print_text, show_line
 
 
 def runs(folder: Path = Path("runs")) -> None:
@@ -31,9 +31,9 @@ def runs(folder: Path = Path("runs")) -> None:
     table = Table("run", "family", "task", "steps", Column("result", no_wrap=True), "parameters", "state", box=None)
     found = sorted(p.parent for p in folder.glob("**/run.json"))
     for path in found:
-        table.add_row(*summary(Folder(path), path.relative_to(folder)))
-    console = Console(highlight=False)
-    console.print(table if found else f"no runs in {folder}")
+        table.add_row(*map(show_line, summary(Folder(path), path.relative_to(folder))))
+    console = Screen(wrap=True)
+    console.print(table if found else f"no runs in {show_line(folder)}")
 
 
 def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
@@ -52,7 +52,7 @@ def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
     from ..training.report import report as write
     from ..training.runs import Folder
 
-    print(write(Folder(run), language))
+    print_text(str(write(Folder(run), language)))
 
 
 def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = False) -> None:
@@ -79,8 +79,9 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     asked, store = about["asked"], run / "data" / "store"
     if "task" in asked:
         return rerun_task(run, about, out, device, resume)
-    given = {} if asked["data"]["source"] or not store.is_dir() else {"data.source": [str(store)]}
-    if not asked["data"]["source"] and not given:
+    source = asked["data"].get("source")
+    given = {} if source or not store.is_dir() else {"data.source": [str(store)]}
+    if not source and not given:
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
@@ -94,11 +95,16 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
     from .progress import progress
 
     asked, labels = about["asked"], about["data"].get("labels", ())
-    given: dict[str, Any] = {name: read_kept(run, name, asked["task"], labels) or asked["data"][name] for name in PARTS}
-    model = asked["source"] or asked["preset"] or asked["family"]
-    with progress(Console(stderr=True, highlight=False, soft_wrap=True), "finetune") as tell:
+    try:
+        kept = {name: read_kept(run, name, asked["task"], labels) for name in PARTS}
+        given: dict[str, Any] = {name: kept[name] or asked["data"][name] for name in PARTS}
+        model = asked["source"] or asked["preset"] or asked["family"]
+    except (LookupError, TypeError, AttributeError) as error:
+        what = f"does not say how it was fine-tuned ({type(error).__name__}: {error})"
+        raise Error(what, where=run / "run.json", fix="give the data to formers finetune") from None
+    with progress(Screen(stderr=True), "finetune") as tell:
         if resume and (out / "run.json").is_file():  # it has its settings and examples
             done = finetune(out=out, device=device, tell=tell, resume=True)
         else:
             done = finetune(model, task=asked["task"], out=out, config=asked, device=device, tell=tell, **given)
-    print(done.folder)
+    print_text(str(done.folder))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.text import Text
 
 from ..errors import Error
 from .progress import progress
 from .reading import Reading
+from .screen import Screen
 
 if TYPE_CHECKING:
     from ..data.store import Store
@@ -79,7 +80,7 @@ def show(
     from ..objectives.choose import objective as choose
     from .pictures import picture
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Screen()
     if examples < 1:
         raise Error(f"cannot show {examples} examples", fix="take 1 or more")
     if length is not None and not 1 <= length <= LONGEST:
@@ -98,9 +99,9 @@ def show(
         raise Error("no example can be made of this text", fix="give a longer one")
     raw = gather(store, plan, numbers, numbers)
     batch = goal.corrupt(raw, seed)
-    console.print(f"[bold]{objective}[/]: {OBJECTIVES[objective].help}", markup=True)
+    console.print(Text.assemble((objective, "bold"), f": {OBJECTIVES[objective].help}"))
     for row in range(len(numbers)):
-        console.print(f"\n[bold]example {row + 1}[/] of {len(plan):,}")
+        console.print(Text.assemble("\n", (f"example {row + 1}", "bold"), f" of {len(plan):,}"))
         for line in picture(goal, raw, batch, row, pieces):
             console.print(line)
 
@@ -136,13 +137,13 @@ def ready(objective: str, documents: list[str], where: Path | None) -> Tokenizer
     if where is not None:
         made = load_tokenizer(where)
         for note in made.notes:
-            Console(stderr=True, soft_wrap=True).print(f"Note: {note}", markup=False, highlight=False)
+            Screen(stderr=True).print(f"Note: {note}")
         return made
     korean = sum("가" <= letter <= "힣" for document in documents[:100] for letter in document)
     lines = [line for d in documents[:CORPUS] for line in d.split("\n")]
     more = bundled("ko" if korean else "en")[0][:CORPUS]
     known = {letter for line in (*lines, *more) for letter in line}
-    with progress(Console(stderr=True), "show", quiet=2) as tell:
+    with progress(Screen(stderr=True), "show", quiet=2) as tell:
         tell("tokenizer", 0, 1, f"a small one is trained for {objective}")
         # What is said twice is worth a piece: the text at hand counts three times.
         made = train(SUITED.get(objective, "bert"), [*lines * 3, *more], max(PIECES, 3 * len(known)))
@@ -185,7 +186,7 @@ def pairs(documents: list[str], pieces: Tokenizer) -> Store:
 
 def setting(text: str) -> tuple[str, Any]:
     """name=value, the value as YAML reads it."""
-    import yaml
+    from ..config import read_yaml
 
     name, found, value = text.partition("=")
     if not found:
@@ -194,6 +195,6 @@ def setting(text: str) -> tuple[str, Any]:
     if name in OWN:
         raise Error(f"{name} is no setting of the objective", fix=OWN[name])
     try:
-        return name, yaml.safe_load(value)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return name, read_yaml(value)
+    except ValueError:
         raise Error(f"{value!r} is not a value", where=name, fix="write a number, a word, true or false") from None

@@ -15,6 +15,10 @@ def main() -> Any:
     """Run the command."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
         signal.signal(signal.SIGINT, interrupt)
+    os.environ["RUST_BACKTRACE"] = "0"  # a panic of the tokenizers library is one line of ours
+    from ..text import panics
+
+    panics.HIDE = True
     from .main import main as command
 
     return command()

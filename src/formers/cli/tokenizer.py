@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ..errors import Error
 from .common import Overwrite, check_output
 from .reading import Reading
+from .screen import Screen, show_line
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
@@ -80,12 +80,12 @@ def train(
     free(out, overwrite)
     given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "morphemes": morphemes or None}
     given["score"] = score
-    console = Console(highlight=False)
+    console = Screen(wrap=True)
     with progress(console, "tokenizer") as tell:
         options = {k: v for k, v in given.items() if v is not None}
         made = learn(kind, lines(files, reading), size, workers=workers, tell=tell, **options)
     save_tokenizer(made, out, overwrite)
-    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {out}")
+    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {show_line(out)}")
 
 
 @tokenizer.command
@@ -96,7 +96,7 @@ def show(where: str, text: str, /) -> None:
     """
     from ..interop.tokenizers import load_tokenizer
 
-    made, console = load_tokenizer(where), Console(highlight=False)
+    made, console = load_tokenizer(where), Screen(wrap=True)
     ids = made.encode(text)
     line, begins = Text(), made.begins(ids)
     for number, index in enumerate(ids):
@@ -151,7 +151,7 @@ def compare(
     from .progress import progress
 
     check_output(out, overwrite)
-    console = Console(highlight=False)
+    console = Screen(wrap=True)
     text = [line for line in lines(file, reading) if line.strip()]
     if not text:
         raise Error("there is no text in it", where=file[0], fix="give a file with text")
@@ -164,10 +164,14 @@ def compare(
     table = Table("tokenizer", "pieces", "tokens/word", "tokens/character", "unknown", "M characters/s", box=None)
     for row in rows:
         numbers = f"{row.word:.3f}", f"{row.character:.3f}", f"{row.unknown:.2%}", f"{row.speed:.2f}"
-        table.add_row(Text(row.name), f"{row.vocab:,}", *numbers)
+        table.add_row(show_line(row.name), f"{row.vocab:,}", *numbers)
     console.print(table)
-    out.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8")
-    console.print(f"Picture: {out}")
+    try:
+        out.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8", errors="backslashreplace")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise Error(f"cannot be written ({reason})", where=out, fix="choose another place with --out") from None
+    console.print(f"Picture: {show_line(out)}")
 
 
 def measure(name: str, made: Tokenizer, text: list[str]) -> Figures:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.console import Console
+from rich.text import Text
 from rich.tree import Tree
 
-from .common import to_json
+from .screen import Screen, print_json
 
 
 def tree(family: str | None = None, *, as_json: bool = False) -> None:
@@ -28,25 +28,27 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
 
     members = rows(family)
     if as_json:
-        print(to_json(members if family is None else members[0], indent=2))
+        print_json(members if family is None else members[0], indent=2)
         return
-    console = Console(highlight=False, soft_wrap=family is not None)
+    console = Screen(wrap=family is None)
     if family is not None:
-        console.print("\n".join(details(members[0])), markup=False)
+        console.print("\n".join(details(members[0])))
         return
-    root = Tree("[bold]formers[/]", guide_style="dim")
+    root = Tree(Text("formers", "bold"), guide_style="dim")
     known = {member["name"] for member in members}
     for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
-        grow(root.add(f"[dim]{parent}[/]"), parent, members)
+        grow(root.add(Text(parent, "dim")), parent, members)
     console.print(root)
 
 
 def grow(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
     """Hang the children of a member onto its branch, the oldest first."""
     for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
-        twig = branch.add(f"[bold]{member['name']}[/]  {member['title']} ({member['year']}): {member['new']}")
+        twig = branch.add(
+            Text.assemble((member["name"], "bold"), f"  {member['title']} ({member['year']}): {member['new']}")
+        )
         for name, size in member["presets"].items():
-            twig.add(f"{name}  {size['parameters']:,} [dim]{counted(size)}[/]")
+            twig.add(Text.assemble(f"{name}  {size['parameters']:,} ", (counted(size), "dim")))
         grow(twig, member["name"], members)
 
 

@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ..errors import Error
+from ..text.workers import exit_with_parent
 
 Work = Callable[[Any], Any]
 
@@ -33,12 +34,14 @@ class Crew:
         methods = multiprocessing.get_all_start_methods()
         context: Any = multiprocessing.get_context(start or ("fork" if "fork" in methods else "spawn"))
         forked = context.get_start_method() == "fork"
+        main = threading.current_thread() is threading.main_thread()
         with warnings.catch_warnings():  # of threads in a process that forks: a worker touches nothing of theirs
             warnings.simplefilter("ignore", DeprecationWarning)
             for _ in range(count):
                 mine, other = context.Pipe()
                 others = [*self.pipes, mine] if forked else []
-                process = context.Process(target=serve, args=(other, work, others), daemon=True, name="formers-loader")
+                given = (other, work, others, main)
+                process = context.Process(target=serve, args=given, daemon=True, name="formers-loader")
                 process.start()
                 other.close()  # now only the worker holds it: when it dies, the pipe ends
                 self.pipes.append(mine)
@@ -139,10 +142,13 @@ class Crew:
         self.pipes, self.processes = [], []
 
 
-def serve(pipe: Connection, work: Work, others: list[Connection]) -> None:
-    """A worker's life: tasks until the pipe ends. Ctrl-C is for the main process alone."""
+def serve(pipe: Connection, work: Work, others: list[Connection], by_main_thread: bool) -> None:
+    """Do tasks until the pipe ends or the main process is gone. Ctrl-C is for the main process alone."""
+    exit_with_parent(by_main_thread=by_main_thread)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGHUP"):  # a closed terminal sends it to all: the main process decides
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for other in others:
         other.close()
     while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,7 +38,7 @@ def finish(where: Path, groups: int, more: dict[str, Any]) -> None:
     if "train" not in parts:
         raise Error("there is no text to learn from", where=where, fix="give documents that are not empty")
     files = [file for note in notes for file in note.get("files", [])]
-    put(where / "inputs.json", json.dumps([file["time"] for file in files]))  # a hint: other copies have other times
+    put(where / "inputs.json", seal({"times": [file["time"] for file in files]}))  # other copies have other times
     sums = [file["sha256"] for file in files]
     put(where / "store.json", seal({**about, "files": sums, "counts": counted(notes) | more, "parts": parts}))
     for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
@@ -51,9 +50,9 @@ def made_of(where: Path) -> list[dict[str, Any]]:
     """Of each input file of a finished store its SHA-256, and when it was last written to, if that is known."""
     sums = unseal(where / "store.json").get("files", [])
     try:
-        times = json.loads((where / "inputs.json").read_bytes())
-    except (OSError, ValueError):
-        times = []
+        times = unseal(where / "inputs.json").get("times")
+    except Error:  # it is not there, or damaged: the files are read to be compared
+        times = None
     times = times if isinstance(times, list) and len(times) == len(sums) else [None] * len(sums)
     return [{"sha256": sum, "time": time} for sum, time in zip(sums, times, strict=True)]
 

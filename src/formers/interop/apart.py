@@ -38,6 +38,7 @@ def run(code: str, source: Path, target: Path, seconds: int, what: str, fix: str
         raise Error("the file is missing", where=source, fix="is the download complete?")
     environment = {name: os.environ[name] for name in INHERITED if name in os.environ}
     environment |= {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "OMP_NUM_THREADS": "1"}
+    code = f"from formers.text.workers import exit_with_parent; exit_with_parent({os.getpid()}); {code}"
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],

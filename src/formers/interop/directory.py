@@ -1,8 +1,8 @@
 """Loading and saving: a formers directory, a Hugging Face directory, the hub or ELMo's files, all by one function.
 
-A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint),
-model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint said beside.
-Where formers.json says so, adapters.safetensors (nn/lora.py) is added to the weights as they are read.
+A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint,
+checksums), model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint
+said beside. Where formers.json says so, adapters.safetensors (nn/lora.py) is added to the weights as they are read.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..nn.tiles import guard
 from ..registry import member
 from ..tasks.task import Task
 from . import bilm, hdf5, huggingface, safe
+from .checksums import check_files, check_seal, seal_folder
 from .sentence_encoder import write_sentence_encoder
 from .tokenizers import own, roles
 from .unpickle import opened
@@ -36,7 +37,10 @@ from .weights import Weights, real, write_weights
 
 FORMAT = 1
 SMALL = 2**24  # numbers of a new head that nobody minds
-FIELDS = {"format", "family", "head", "config", "labels", "special", "tokenizer", "task", "adapters", "training"}
+FIELDS = {
+    "format", "family", "head", "config", "labels", "special", "tokenizer", "task", "adapters", "training", "files",
+    "seal",
+}  # fmt: skip
 
 
 def load(
@@ -66,10 +70,11 @@ def load(
     folder, dtype = safe.folder(where), floating(dtype)
     wanted = label_names(labels)
     if safe.exists(folder, "formers.json"):
-        weights = Weights(folder)
-        former, reading = read(folder, weights, head, wanted)
-        fill(former, weights, reading, device, dtype, folder, tell)
-        adapted(former, folder)
+        with check_files(folder):
+            weights = Weights(folder)
+            former, reading = read(folder, weights, head, wanted)
+            fill(former, weights, reading, device, dtype, folder, tell)
+            adapted(former, folder)
     elif safe.exists(folder, "config.json"):
         with opened(folder, pickle) as weights:
             former, reading = huggingface.read(folder, weights, head, family=family, ignore=ignore, labels=wanted)
@@ -117,6 +122,7 @@ def read(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> t
         )
     for key in set(about) - FIELDS:
         raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest(key, FIELDS))
+    check_seal(about, path)
     kinds: dict[str, Any] = {
         "family": str,
         "head": str,
@@ -340,10 +346,10 @@ def save(
             sizes = [v.nbytes for v in former.adapters.values()]
             parts = ({name: value} for name, value in former.adapters.items())
             write_weights(folder, parts, sizes, sum(sizes) + 1, None, stem="adapters")
-        safe.write_json(folder / "formers.json", about)
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
         if former.kept:
             (folder / "huggingface").mkdir()
             for name, data in former.kept.items():
                 (folder / "huggingface" / name).write_bytes(data)
+        safe.write_json(folder / "formers.json", seal_folder(folder, about))

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 from ..config import shown, table
-from ..errors import Error
+from ..errors import Error, advise_on_write
 from ..registry import find_published
 
 FILE_LIMIT = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -197,7 +197,7 @@ def written(path: Any) -> Iterator[BinaryIO]:
         sync(temporary)
         os.rename(temporary, target)
     except OSError as error:
-        raise Error(f"writing failed ({error.strerror or error})", where=target, fix="is the disk full?") from None
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -328,7 +328,7 @@ def staged(out: Any) -> Iterator[Path]:
         new = [parent for parent in target.parents if not parent.exists()]
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # a name may hold half a character, or a zero
         remove(new)
         reason = getattr(error, "strerror", None) or error
         raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None
@@ -336,13 +336,15 @@ def staged(out: Any) -> Iterator[Path]:
         os.chmod(temporary, 0o777 & ~_umask())
         yield temporary
         for path in (*temporary.rglob("*"), temporary):
+            if path.is_file():
+                os.chmod(path, 0o666 & ~_umask())  # safetensors lets the owner alone read what it writes
             sync(path)
         if target.exists():
             target.rmdir()
         os.rename(temporary, target)
         sync(target.parent)
     except OSError as error:
-        raise Error(f"writing failed ({error.strerror or error})", where=target, fix="is the disk full?") from None
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
     except SafetensorError as error:
         raise Error(
             f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..config import Tell, shown
-from ..errors import Error
+from ..errors import Error, is_out_of_memory
 from .safe import exists, few, header, member, shards, write_json
 
 
@@ -49,6 +49,12 @@ class Weights:
         shapes = header(path)
         try:
             handle = safe_open(path, framework="pt")
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            what = f"there is no memory to map its {path.stat().st_size:,} bytes"
+            fix = "raise the limit on the process (ulimit -v), or load it where there is more memory"
+            raise Error(what, where=path, fix=fix) from None
         except (SafetensorError, OSError, ValueError) as error:
             raise Error(
                 f"not a valid safetensors file ({' '.join(str(error).split())[:100]})", where=path, fix="fetch it again"

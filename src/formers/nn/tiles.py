@@ -36,6 +36,9 @@ def dies() -> bool:
             faulthandler.disable()
             import resource
 
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(2 * int(SECONDS))  # should this process be killed meanwhile, the child ends by itself
+
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a trial that ends badly leaves no file
             torch.set_num_threads(1)
             x = torch.ones(64, 64, dtype=torch.bfloat16)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..errors import Error
+from .patterns import check_pattern
 
 LONGEST = 1000  # characters of a piece,
 GROWTH = 1000  # times that a text may grow on its way through normalizers, or back through decoders,
@@ -21,6 +22,9 @@ def check(about: Mapping[str, Any], where: object) -> None:
     check_pieces(about, where)
     for stage in ("normalizer", "pre_tokenizer", "decoder"):
         check_growth(stage, about.get(stage), where)
+        for part in parts(about.get(stage)):
+            if isinstance(pattern := part.get("Regex"), str):
+                check_pattern(pattern, where)
     check_template(about.get("post_processor"), where)
 
 

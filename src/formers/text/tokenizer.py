@@ -27,6 +27,7 @@ from .charsmap import RISKY, Charsmap
 from .joints import JOINT, mark_morphemes, marked, strip_joints
 from .normalise import normalise
 from .offsets import Offsets, offsets
+from .panics import hide_panic
 from .variants import variant
 
 SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
@@ -383,7 +384,8 @@ class Tokenizer:
 def guarded(call: Any, where: object = None) -> Any:
     """The Rust library's failures, panics included, as our error."""
     try:
-        return call()
+        with hide_panic():
+            return call()
     except (Error, KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except BaseException as error:  # a Rust panic is not an Exception

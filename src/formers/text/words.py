@@ -11,18 +11,11 @@ from ..config import Tell
 from ..errors import Error
 from .counting import Cutter, count_words
 from .normalise import normalise
+from .patterns import WORDS
 from .templates import style as style_of
 from .tokenizer import Tokenizer
 
-# Written out, so that Python and the Rust library mean the same by it.
-SPACE = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
-MARKS = (
-    "!-/:-@\\[-`{-~\xa1-\xbf\u2010-\u2027\u2030-\u205e\u3001-\u3003\u3008-\u3020\u30fb"
-    "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff65"
-)
-LETTERS = f"[^{SPACE}{MARKS}]+"
-PATTERN = f"{LETTERS}(?:['\u2019-]{LETTERS})*|[{MARKS}]"  # don't and long-term are one word
-WORD = re.compile(PATTERN)
+WORD = re.compile(WORDS)
 UNKNOWN = "[UNK]"
 
 
@@ -45,7 +38,7 @@ def tokenizer(
     """A tokenizer that splits as `split` does (or at spaces alone) and numbers the words in their order; `unknown` is
     one of them."""
     first = {"type": "NFC"}
-    cut = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Removed", "invert": True}
+    cut = {"type": "Split", "pattern": {"Regex": WORDS}, "behavior": "Removed", "invert": True}
     about: dict[str, Any] = {
         "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
         "normalizer": {"type": "Sequence", "normalizers": [first, {"type": "Lowercase"}]} if lower else first,

@@ -8,7 +8,6 @@ all files comes last, and only then it gets its name. What is found broken later
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
@@ -26,7 +25,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from ..data.shards import seal, unseal
-from ..errors import Error
+from ..errors import Error, advise_on_write, is_disk_full
 from ..interop.safe import sync
 
 FORMAT = 1
@@ -158,10 +157,11 @@ class Checkpoints:
             self.disk.rename(temporary, target)
             self.disk.sync(self.folder)
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            what = f"the disk is full: a checkpoint needs {size:,} bytes" if full else f"{error.strerror or error}"
+            full = f"the disk is full: a checkpoint needs {size:,} bytes"
+            what = full if is_disk_full(error) else f"{error.strerror or error}"
             shutil.rmtree(temporary, ignore_errors=True)
-            fix = "make room and go on with --resume; earlier checkpoints are whole"
+            fix = advise_on_write(error, "go on with --resume")
+            fix += "; earlier checkpoints are whole" if self.folder.is_dir() else ""
             raise Error(f"step {step} could not be written ({what})", where=target, fix=fix) from None
         if not state.get("skipped"):  # else the weights may be ruined, and the good ones are needed
             self.retire()

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..config import build, coerce, positive, schema, suggest
+from ..config import build, coerce, positive, read_yaml, schema, shown, suggest
 from ..errors import Error
 from ..objectives.choose import OBJECTIVES, settings
 from ..registry import member, preset
@@ -21,6 +21,7 @@ TABLES = ("data", "model", "objective", "train")
 READING = ("column", "encoding", "skip", "delimiter", "header")  # how files are read: settings of every `data:` table
 TEXTS = ("data.column", "data.columns", "data.encoding", "data.delimiter", "data.between")  # never numbers
 TOP = ("family", "recipe", "preset", "init")
+LONGEST = 2**20  # bytes of a file of settings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,8 +166,8 @@ def checked(family: str, merged: dict[str, dict[str, Any]], given: dict[str, Any
             raise Error(f"unknown setting {key!r} of model", fix=suggest(key, known))
         merged["model"][key] = coerce(value, known[key], f"model.{key}")
     goal = {"name": declared.objective, **merged["objective"]}
-    if goal["name"] not in OBJECTIVES:
-        raise Error(f"the objective {goal['name']!r} is not available", fix=suggest(str(goal["name"]), OBJECTIVES))
+    if not isinstance(goal["name"], str) or goal["name"] not in OBJECTIVES:
+        raise Error(f"the objective {shown(goal['name'])} is not available", fix=suggest(str(goal["name"]), OBJECTIVES))
     if goal["name"] == "seq2seq":  # a document is a pair
         merged["data"] = {"splitter": "tabs", "unit": "line", **merged["data"]}
     options = settings(OBJECTIVES[goal["name"]].kind)
@@ -214,8 +215,8 @@ def dotted(values: Mapping[str, Any], known: tuple[str, ...] = TABLES) -> dict[s
 def worded(text: str) -> Any:
     """A value as people write it: 4, 1e-3, true, null, [1, 2], word."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        value = read_yaml(text)
+    except ValueError:
         return text
     if isinstance(value, dict):  # "translate: " is a text
         return text
@@ -233,11 +234,15 @@ def read(file: Any) -> dict[str, Any]:
         return dict(file or {})
     path = Path(file)
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            data = file.read(LONGEST + 1)
+        if len(data) > LONGEST:
+            raise Error(f"has more than {LONGEST:,} bytes", where=path, fix="give the YAML file of a run")
+        value = read_yaml(data.decode("utf-8"))
     except OSError as error:
         raise Error(f"cannot be read ({error.strerror})", where=path, fix="give the YAML file of a run") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise Error(f"is not YAML ({' '.join(str(error).split())[:120]})", where=path, fix="correct it") from None
+    except ValueError as error:  # of the encoding, too
+        raise Error(f"is not YAML ({str(error)[:120]})", where=path, fix="correct it") from None
     if not isinstance(value, dict):
         raise Error("is not a table of settings", where=path, fix="formers pretrain FAMILY --print-config shows one")
     return floats(value)

@@ -286,6 +286,9 @@ def understood(
         family = family or family_of(str(source))
     first = configure(family, source, named, task or "classify", told, given)
     parts = read_parts(first.data, task, sources, columns, None if before is None else path)
+    if parts["train"].task == "lm":
+        fix = "say --task lm, and the model goes on with its pretraining on it; or give a table with answers"
+        raise Error("the training examples are plain text without answers", fix=fix)
     labels = () if before is None else before["data"].get("labels", ())
     if set(parts["train"].labels) <= set(labels):  # folds know the labels of all, datasets have an order of their own
         parts["train"] = dataclasses.replace(parts["train"], labels=tuple(labels))

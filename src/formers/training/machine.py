@@ -18,7 +18,7 @@ from torch import nn
 
 from .. import __version__
 from ..config import Tell
-from ..errors import Error
+from ..errors import Error, is_out_of_memory
 from .loop import Report, Trainer
 from .settings import Train
 from .world import World
@@ -56,9 +56,6 @@ class Meter:
         return speed / self.trainer.world.size * self.work / self.best
 
 
-SHORT = re.compile(r"out of memory|can('t|not) allocate|not enough memory|bad_alloc|can't start new thread", re.I)
-
-
 @contextmanager
 def enough(settings: Train, numbers: int | None, device: torch.device) -> Iterator[None]:
     """What does not fit into memory is one error, with sizes and what to change."""
@@ -66,7 +63,7 @@ def enough(settings: Train, numbers: int | None, device: torch.device) -> Iterat
         yield
     except (MemoryError, RuntimeError) as error:
         said = " ".join(str(error).split())
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and not SHORT.search(said):
+        if not is_out_of_memory(error):
             raise
         wanted = re.search(r"allocate ([\d.,]+ ?[KMGT]?i?(B|bytes))", said)
         more = f", {wanted[1]} more were asked for" if wanted else ""

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from ..errors import Error
+from ..errors import Error, advise_on_write
 from ..inspection.attention import Attention
 from ..inspection.html import attention_figure, chart, page
 from ..inspection.report_strings import translate
@@ -201,6 +201,19 @@ def section(story: Story, samples: Sequence[tuple[str, str]] = (), looked: Atten
 
 def report(folder: Folder, language: Language | None = None) -> Path:
     """Write report.html and report.md of a run, in the language of its text or in another; the first one's path."""
+    try:
+        pages = render(folder, language)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
+        what = f"a file of this run is damaged ({type(error).__name__}: {error})"
+        fix = "compare run.json, metrics.jsonl and evaluation.json with another run's, or train once more"
+        raise Error(what, where=folder.path, fix=fix) from None
+    for name, text in pages.items():
+        put(folder.path / name, text)
+    return folder.path / "report.html"
+
+
+def render(folder: Folder, language: Language | None = None) -> dict[str, str]:
+    """Make report.html and report.md of a run, by name."""
     story = Story(folder, language)
     title = f"{story.title}: {folder.path.name}"
     settings = yaml.safe_dump(story.asked, sort_keys=False, allow_unicode=True)
@@ -211,9 +224,8 @@ def report(folder: Folder, language: Language | None = None) -> Path:
         *(f"<h2>{html.escape(s['title'])}</h2>{table(s['head'], s['rows'])}" for s in story.sections()),
         f"<h2>{story.say('Settings')}</h2><pre>{html.escape(settings)}</pre>",
     ]  # fmt: skip
-    put(folder.path / "report.html", page(title, body, story.language))
-    put(folder.path / "report.md", "\n".join(markdown(story, title, settings)))
-    return folder.path / "report.html"
+    text = "\n".join(markdown(story, title, settings))
+    return {"report.html": page(title, body, story.language), "report.md": text}
 
 
 def markdown(story: Story, title: str, settings: str) -> list[str]:
@@ -277,8 +289,6 @@ def write(
 def put(path: Path, text: str) -> None:
     """Write a file; where that fails, an Error."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may hold half a character
     except OSError as error:
-        raise Error(
-            f"cannot be written ({error.strerror})", where=path, fix="make room, or choose another place"
-        ) from None
+        raise Error(f"cannot be written ({error.strerror})", where=path, fix=advise_on_write(error)) from None

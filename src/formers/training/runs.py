@@ -12,7 +12,6 @@ RUN/lock             held while the run is under way
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -26,8 +25,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..config import shown
 from ..data.lock import busy, locked
-from ..errors import Error
+from ..errors import Error, advise_on_write, is_disk_full
 from .checkpoint import PARTS, Checkpoints, Writer
 from .loop import Diverged, Report, Source, Trainer
 from .state import Tensors
@@ -35,6 +35,8 @@ from .state import Tensors
 FORMAT = 1
 TEMPORARY = (".run.json", ".metrics.jsonl", ".samples.jsonl", ".model.*", "data/.tokenizer.*")  # a crash may leave them
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
+if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
+    CODES[signal.SIGHUP] = 129
 
 
 class Stopped(Error):
@@ -47,7 +49,8 @@ class Stopped(Error):
 
 
 class Signals:
-    """SIGINT and SIGTERM are noted and obeyed between two steps; a second one ends the process at once."""
+    """SIGINT, SIGTERM and SIGHUP are noted and obeyed between two steps; a second one ends the process at once. A
+    SIGHUP that is ignored (nohup) stays ignored."""
 
     def __init__(self) -> None:
         self.caught: int | None = None
@@ -55,8 +58,9 @@ class Signals:
     def __enter__(self) -> Signals:
         self.before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number in CODES:
-                self.before[number] = signal.signal(number, self.note)
+            for number, code in CODES.items():
+                if code != 129 or signal.getsignal(number) is not signal.SIG_IGN:
+                    self.before[number] = signal.signal(number, self.note)
         return self
 
     def note(self, number: int, frame: FrameType | None) -> None:
@@ -98,17 +102,17 @@ class Folder:
         except BrokenPipeError:  # who listened is gone: no matter of this folder
             raise
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            what = "the disk is full" if full else f"cannot be written or read ({error.strerror or error})"
-            raise Error(
-                what, where=error.filename or self.path,
-                fix="make room and go on with --resume" if full else "check the disk and the permissions",
-            ) from None  # fmt: skip
+            what = (
+                "the disk is full" if is_disk_full(error) else f"cannot be written or read ({error.strerror or error})"
+            )
+            fix = advise_on_write(error, "go on with --resume")
+            raise Error(what, where=error.filename or self.path, fix=fix) from None
 
     def describe(self, about: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""
         new = self.path / ".run.json"
-        new.write_text(json.dumps({"format": FORMAT, **about}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps({"format": FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
+        new.write_text(text, encoding="utf-8", errors="backslashreplace")  # half a character of a path: as JSON has it
         os.replace(new, self.path / "run.json")
 
     def about(self) -> dict[str, Any]:
@@ -118,14 +122,18 @@ class Folder:
             raise Error("this is no folder of a run", where=where, fix="formers runs lists them")
         try:
             about = json.loads(where.read_text(encoding="utf-8"))
-            good = isinstance(about["asked"]["train"], dict) and isinstance(about["data"], dict)
-        except (OSError, ValueError, KeyError, TypeError):
+            asked, result = about["asked"], about.get("result") or {}
+            good = isinstance(asked["train"]["steps"], int) and isinstance(asked["family"], str)
+            good = good and all(
+                isinstance(part, dict) for part in (asked["train"], asked["data"], about["data"], result)
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             good = False
         if not good:
             fix = "take the file away and give the run's own command with --resume: text and checkpoints are kept"
             raise Error("is damaged", where=where, fix=fix)
         if about.get("format") != FORMAT:
-            raise Error(f"format {about.get('format')} is not read here", where=where, fix="use another version")
+            raise Error(f"format {shown(about.get('format'))} is not read here", where=where, fix="use another version")
         return about
 
     def history(self) -> list[dict[str, Any]]:
@@ -153,7 +161,7 @@ def summary(folder: Folder, name: object) -> tuple[str, ...]:
     early = bool(result) and result.get("ended") == [done, asked["train"]["steps"]]  # stopped by its own patience
     lost = not result and any(row.get("skipped") for row in rows if row["step"] == done)
     state = "running" if busy(folder.path / "lock") else "done" if ended or early else "diverged" if lost else "stopped"
-    size = f"{result['parameters']:,}" if result else "–"
+    size = f"{result['parameters']:,}" if is_number(result.get("parameters")) else "–"
     family, task = str(asked.get("method") or asked["family"]), str(asked.get("task") or "pretrain")
     steps = f"{done:,} of {asked['train']['steps']:,}"
     return str(name), family, task, steps, main_result(asked, result, rows), size, state
@@ -176,12 +184,27 @@ def main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[s
 def lines(file: Path) -> list[dict[str, Any]]:
     """The lines of a file of JSON, without those that a crash has cut or a disk damaged."""
     rows = []
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else ():
-        with suppress(ValueError):
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n") if file.is_file() else ():
+        with suppress(ValueError, RecursionError):
             row = json.loads(line)
-            if isinstance(row, dict) and isinstance(row.get("step"), int):
+            if isinstance(row, dict) and is_measured(row):
                 rows.append(row)
     return rows
+
+
+def is_measured(row: dict[str, Any]) -> bool:
+    """Check that what a line of measurements says of its step is numbers."""
+    losses, held = row.get("losses", {}), row.get("held", {})
+    if not isinstance(losses, dict) or not isinstance(held, dict):
+        return False
+    numbers = [row.get(name) for name in ("loss", "norm", "lr", "tokens", "seconds")]
+    numbers += [held.get(name) for name in ("loss", "cost")]
+    return isinstance(row.get("step"), int) and all(value is None or is_number(value) for value in numbers)
+
+
+def is_number(value: object) -> bool:
+    """Check for a finite number that is small enough to compute with."""
+    return isinstance(value, int | float) and abs(value) < 1e300
 
 
 def drive(
