@@ -93,6 +93,8 @@ def test_a_stuck_run_tells_the_user_and_its_file(tmp_path):
     assert "--train.lr" in notes[0]
     result = json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["result"]
     assert "has learned little" in result["stuck"]
+    assert "has learned little" in (run.folder / "report.html").read_text(encoding="utf-8")
+    assert "has learned little" in (run.folder / "report.md").read_text(encoding="utf-8")
 
 
 def test_a_run_that_learns_says_nothing(tmp_path):

@@ -18,6 +18,7 @@ KOREAN = {
     "tokenizer": "토크나이저",
     "store": "토큰 저장소",
     "steps left out": "건너뛴 스텝",
+    "note": "알림",
     "{tokens:,} tokens in {documents:,} documents": "문서 {documents:,}개, 토큰 {tokens:,}개",
     "{step:,} of {steps:,}; best checkpoint {best}": "{steps:,} 중 {step:,}; 최고 체크포인트 {best}",
     "{speed:,.0f} tokens/s, {tokens:,} tokens in {seconds:,.0f} s": "초당 {speed:,.0f} 토큰, {seconds:,.0f}초 동안 {tokens:,} 토큰",

@@ -102,6 +102,8 @@ class Story:
             ("tokenizer", data["tokenizer"]),
             ("store", data["store"]),
         ]  # fmt: skip
+        if result.get("stuck"):
+            rows.insert(3, ("note", str(result["stuck"]).removeprefix("note: ")))
         if result.get("memory"):
             rows.insert(4, ("peak memory", f"{result['memory'] / 2**30:.2f} GiB"))
         if result.get("share"):
