@@ -66,7 +66,7 @@ def commands():
 @pytest.mark.parametrize("words", list(commands()))
 def test_commands_exist(words):
     if words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        targets = re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
         assert words[1] in targets
         words = ["formers", words[1], *shlex.split(words[2].removeprefix("ARGS="))] if len(words) > 2 else []
     if words and words[0] == "formers":

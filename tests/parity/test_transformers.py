@@ -22,7 +22,7 @@ from tests.parity.cases import (
     sides,
     theirs,
 )  # fmt: skip
-from tests.tolerance import assert_near
+from tests.tolerance import assert_near, rounding
 
 transformers = pytest.importorskip("transformers")
 transformers.logging.set_verbosity_error()
@@ -65,6 +65,8 @@ def test_outputs_and_gradients(pair, training):
 def compare_gradients(model, former):
     keys = member(former.family).family.hf.keys(former.config, former.head)
     parameters = dict(former.model.named_parameters())
+    # The largest is the scale: a gradient that is small, or 0 (a key's bias), is a sum of large ones.
+    bound = rounding(model, max(1.0, *(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)))
     seen = 0
     for move in keys.moves(parameters):
         if parameters[move.ours].grad is None:
@@ -74,8 +76,7 @@ def compare_gradients(model, former):
             if expected is None:  # an expert that no token took
                 assert not grad.any(), name
                 continue
-            scale = max(1.0, float(expected.abs().max()))
-            assert (grad - expected).abs().max() / scale <= 1e-5, name
+            assert (grad - expected).abs().max() <= bound, name
             seen += 1
     assert seen >= len([p for p in model.parameters() if p.grad is not None and p.grad.any()])
 
