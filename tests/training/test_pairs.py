@@ -65,7 +65,7 @@ def test_text_that_is_no_pairs_is_seen_before_the_work(tmp_path):
     (tmp_path / "plain.txt").write_text("only one side\n" * 20, encoding="utf-8")
     (tmp_path / "pairs.txt").write_text("".join(f"{a}\t{b}\n" for a, b in pairs()), encoding="utf-8")
     (tmp_path / "pairs.csv").write_text("".join(f"{a},{b}\n" for a, b in [("de", "en"), *pairs()]), encoding="utf-8")
-    say, column = "Write source TAB target in each line, or name two columns", r"Say --data\.column DE,EN, or data="
+    say, column = "Write source TAB target in each line, or name two columns", r"Say --column DE,EN, or data="
     for text, held, words in (
         (["only one side"] * 20, None, say),
         (tmp_path / "plain.txt", None, say),

@@ -361,7 +361,7 @@ def test_unigram_and_evaluate():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"steps": 0}, "steps must be"), ({"lr": -1.0}, "lr must be at least 0"), ({"short": 16}, "not shorter"),
+        ({"steps": 0}, "steps must be"), ({"lr": -1.0}, "rate must be above 0"), ({"short": 16}, "not shorter"),
         ({"tokens": 8}, "does not fit into a batch of 8"), ({"betas": (0.9,)}, "betas are two"), ({"ema": 2.0}, "ema"),
         ({"optimizer": "adamm"}, "there is no optimizer"), ({"schedule": "cosin"}, "there is no schedule"),
     ],
