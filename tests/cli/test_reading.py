@@ -96,8 +96,9 @@ def test_settings_of_a_finished_store_are_compared(folder, capsys):
 
 
 EVERY = (
-    "prepare", "show", "tokenizer train", "tokenizer compare", "pretrain bert", "pretrain word2vec", "finetune", "evaluate", "augment",
-    "classify", "score", "tag", "answer", "generate", "translate", "summarise", "fill", "embed", "neighbours",
+    "prepare", "show", "tokenizer train", "tokenizer compare", "pretrain bert", "pretrain word2vec", "finetune",
+    "evaluate", "augment", "classify", "score", "tag", "answer", "generate", "translate", "summarise", "fill", "embed",
+    "neighbours",
 )  # fmt: skip
 
 
