@@ -233,7 +233,7 @@ def own(folder: Path) -> None:
     pickled(lambda f, s: saved(s))(folder)
 
 
-attack("a formers directory with a pickle, asked for", own, f"no {WEIGHTS}", "/model", pickle=True)
+attack("a formers directory with a pickle, asked for", own, f"{WEIGHTS}: the file is missing", "/model", pickle=True)
 
 
 # --- names that lead elsewhere

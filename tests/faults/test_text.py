@@ -54,6 +54,8 @@ NASTY = {
 CORPUS = {**NASTY, "all of it": b"\n".join(NASTY.values())}
 FORMS = ["txt", "jsonl", "csv", "tsv", "parquet", "txt.gz", "csv.xz", "jsonl.zst"]
 
+NO_UTF_8 = ("bad bytes", "overlong", "surrogate bytes", "beyond unicode")  # hardly a byte of these is: refused
+
 
 def consume(path, **how):
     """All documents; what must hold for each of them is checked."""
@@ -95,7 +97,7 @@ def test_nasty_files(tmp_path, name, form):
     for unit in ("auto", "line", "block", "file"):
         for longest in (10**6, 40):
             read_well = tried(tmp_path, CORPUS[name], form, unit=unit, longest=longest)
-            assert read_well or "txt" not in form  # every text file here has some text
+            assert read_well or "txt" not in form or name in NO_UTF_8  # every other text file here has some text
     tried(tmp_path, b"text,b\n" + CORPUS[name], form, skip=True)
     rows = [json.dumps({"text": CORPUS[name].decode("utf-8", "surrogateescape")})] * 3
     if form == "jsonl":

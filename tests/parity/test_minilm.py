@@ -57,6 +57,7 @@ def test_embeddings_are_the_packages_own(f):
     assert (theirs[:, : noted.shape[1]] - noted).abs().max() <= 1e-4
 
 
+@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 def test_embeddings_without_the_packages_libraries(f):
     noted = torch.tensor(json.loads(NOTED.read_text()))
     assert (embedded(f, SENTENCES)[:, : noted.shape[1]] - noted).abs().max() <= 1e-4

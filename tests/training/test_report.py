@@ -27,7 +27,7 @@ def folder_of(path, *, losses=("lm",), held=((4, 2.5),), samples=(), sections=()
     }  # fmt: skip
     result |= {} if language is None else {"language": language}
     about = {
-        "format": 1, "asked": {"family": "bert", "train": {"steps": 4}}, "result": result,
+        "format": 1, "asked": {"family": "bert", "train": {"steps": 4}, "data": {}}, "result": result,
         "data": {"tokens": 5000, "documents": 12, "tokenizer": "t", "store": "s"},
         "machine": {"processes": 1, "threads": 2, "name": "a <machine>", "device": "cpu", "formers": "0", "torch": "2",
                     "python": "3"},

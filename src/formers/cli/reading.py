@@ -56,9 +56,9 @@ def piped(encoding: str) -> str:
         data = getattr(sys.stdin, "buffer", None)
         said = sys.stdin.read() if data is None else data.read().decode(encoding)
     except UnicodeDecodeError as error:
-        from ..data.streams import other_encoding
+        from ..data.streams import likely_encoding, other_encoding
 
-        raise other_encoding(error.object, encoding, "the standard input") from None
+        raise other_encoding(likely_encoding(error.object), encoding, "the standard input") from None
     except LookupError as error:
         raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
     if not said.strip():

@@ -132,12 +132,12 @@ def decoded(parts: Iterable[bytes], changes: Changes, encoding: str = "utf-8", w
             head += part
             continue
         if (bad := changes.undecodable - before) and is_other_encoding(encoding, bad, size, longer):
-            raise other_encoding(head + part, encoding, where)
+            refuse_other_encoding(head + part, encoding, where)
         yield from waiting
         waiting, head = [], b""
     waiting += tidy(unicode(decoder, b"", encoding, where, last=True), ends, changes, last=True)
     if head and (bad := changes.undecodable - before) and is_other_encoding(encoding, bad, size, longer):
-        raise other_encoding(head, encoding, where)
+        refuse_other_encoding(head, encoding, where)
     yield from waiting
 
 
@@ -145,21 +145,34 @@ def is_other_encoding(encoding: str, bad: int, size: int, longer: int) -> bool:
     """Whether `bad` undecodable bytes among `size` are too many to be damage. `longer` is how many more bytes than
     characters there are: a text in UTF-8 with damage has more characters of several bytes than broken ones, a text in
     Latin-1 or cp949 has hardly any."""
-    if encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
+    if not is_utf_8(encoding):
         return bad > 16 and bad * 20 > size
     return (bad * 1000 > size and bad * 8 > longer) or (bad > 16 and bad * 50 > size)
 
 
-def other_encoding(data: bytes, encoding: str, where: object) -> Error:
-    """The error for text that is not in the encoding it was read in; it names the likely one."""
-    seems = likely_encoding(data)
-    what = "this is not UTF-8" if encoding == "utf-8" else f"this is not {encoding}"
+def other_encoding(seems: str | None, encoding: str, where: object) -> Error:
+    """The error for text that is not in the encoding it was read in, but seems to be in another."""
+    what = "this is not UTF-8" if is_utf_8(encoding) else f"this is not {encoding}"
     if seems is None:
         return Error(f"{what}: it seems to be some other encoding, or no text", where=where, fix="turn it into UTF-8")
     if seems == "utf-8":
-        return Error(f"{what}: it seems to be utf-8", where=where, fix="leave the encoding out")
+        damaged = is_utf_8(encoding)
+        told = "bytes in it are no text" if damaged else f"{what}: it seems to be utf-8"
+        return Error(told, where=where, fix="take them out" if damaged else "leave the encoding out")
     fix = f"turn it into UTF-8, or say --encoding {seems}, or encoding={seems!r}"
     return Error(f"{what}: it seems to be {seems}", where=where, fix=fix)
+
+
+def refuse_other_encoding(data: bytes, encoding: str, where: object) -> None:
+    """Raise an error if the text seems to be in another encoding; what is UTF-8 all the same is damaged, and read."""
+    seems = likely_encoding(data)
+    if not (seems == "utf-8" and is_utf_8(encoding)):
+        raise other_encoding(seems, encoding, where)
+
+
+def is_utf_8(encoding: str) -> bool:
+    """True for any spelling of UTF-8."""
+    return encoding.lower().replace("_", "-") in ("utf-8", "utf8")
 
 
 def likely_encoding(data: bytes) -> str | None:
@@ -255,7 +268,7 @@ def check_kind(head: bytes, where: object) -> None:
     marked = any(head.startswith(mark) for mark in MARKS)
     # Two in five of the even or of the odd bytes are zero: letters of two bytes, of which one is empty.
     if marked or (len(head) >= 8 and max(head[::2].count(0), head[1::2].count(0)) * 5 > len(head)):
-        raise other_encoding(head, "utf-8", where)
+        raise other_encoding(likely_encoding(head), "utf-8", where)
 
 
 def lines(pieces: Iterable[str], longest: int, changes: Changes) -> Iterator[tuple[str, bool]]:
