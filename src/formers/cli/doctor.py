@@ -20,7 +20,7 @@ EXTRAS = {
     "ko": (("kiwipiepy",), "Korean morphemes and sentences"),
     "eval": (("sacrebleu", "sklearn"), "BLEU, chrF, the TF-IDF baseline"),
     "elmo": (("h5py",), "ELMo's published weights"),
-    "track": (("tensorboard",), "TensorBoard"),
+    "track": (("tensorboard", "wandb"), "TensorBoard and Weights & Biases"),
 }
 
 
