@@ -111,3 +111,27 @@ def test_the_loop_is_a_plain_one(tmp_path):
         if name.endswith("qkv.bias"):  # a key's bias moves all scores of a query alike: its gradient is rounding alone
             mine, theirs = (torch.cat((b.chunk(3)[0], b.chunk(3)[2])) for b in (mine, theirs))
         assert torch.allclose(mine, theirs, atol=2e-5), name
+
+
+def test_a_checkpoint_goes_on_at_a_rate_of_its_width(tmp_path):
+    formers.save(formers.build("bert", vocab=50, dim=192, layers=1, heads=2, ff=32), tmp_path / "own")
+    formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
+    for init in ("own", "hf"):
+        asked = configure("bert", None, {}, init=str(tmp_path / init))
+        assert asked.train.lr == pytest.approx(5e-5 * 768 / 192)
+        assert configure("bert", None, {"train.lr": 0.5}, init=str(tmp_path / init)).train.lr == 0.5
+
+
+def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
+    """Of a few long documents one is held out: no text of another document is there to be a wrong next sentence."""
+    said: list[str] = []
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
+    train = {"steps": 2, "tokens": 240, "length": 24, "warmup": 1, "check": 1, "samples": 0}
+    run = formers.pretrain(
+        "bert", TEXT[:-1], held=TEXT[-1:], out=tmp_path / "run", model=sizes, train=train,
+        data={"pieces": 300}, say=said.append,
+    )  # fmt: skip
+    assert [line for line in said if "judged by hidden tokens alone" in line]
+    assert run.score is not None
+    assert "nsp" not in run.score.all
+    assert run.score.loss > 0

@@ -12,9 +12,11 @@ import yaml
 
 from ..config import build, coerce, positive, read_yaml, schema, shown, suggest
 from ..errors import Error
+from ..interop import safe
+from ..interop.hub import fetch
 from ..objectives.choose import OBJECTIVES, settings
 from ..registry import member, preset
-from .recipes import recipe
+from .recipes import RATE, is_count, recipe
 from .settings import Train
 
 TABLES = ("data", "model", "objective", "train")
@@ -115,12 +117,28 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
         for key, values in layer.items():
             merged[key] |= values
     named = {**layers[1]["train"], **single.get("train", {})}
+    if top.get("init") is not None and "lr" not in named:
+        merged["train"] |= choose_continued_rate(found.family, str(top["init"]), merged["train"])
     settle_warmup(merged["train"], named)
     context = merged["model"].get("context")
     if context and "length" not in named:
         merged["train"]["length"] = min(merged["train"]["length"], context)
     more = {"recipe": name, "preset": top.get("preset"), "init": top.get("init")}
     return checked(found.name, merged, given, more)
+
+
+def choose_continued_rate(family: Any, init: str, train: Mapping[str, Any]) -> dict[str, Any]:
+    """The rate at which a checkpoint goes on: as in fine-tuning, by its width; nothing where that is unknown."""
+    folder = fetch(init) if init.startswith("hub:") else safe.folder(init)
+    dim: Any = None
+    if safe.exists(folder, "formers.json"):
+        dim = (safe.read_json(folder, "formers.json").get("config") or {}).get("dim")
+    elif family.hf is not None and safe.exists(folder, "config.json"):
+        theirs = safe.read_json(folder, "config.json")
+        dim = next((theirs.get(key) for key, ours in family.hf.config.rows.items() if ours == "dim"), None)
+    if not is_count(dim):
+        return {}
+    return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{RATE / dim:.2g}")}
 
 
 def settle_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:

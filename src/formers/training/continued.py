@@ -29,8 +29,9 @@ from .learner import family_of
 from .material import aside_of, material
 from .parts import content, overlap_said
 from .pretrain import Run, claim_run_folder, pretrain
+from .recipes import RATE
 from .runs import Folder
-from .tuning import RATE, Tune, find
+from .tuning import Tune, find
 
 MANY = 100_000  # documents that are compared
 STEPS = 10  # of an epoch, at least, if the text is long enough

@@ -21,7 +21,7 @@ from ..interop.directory import load
 from ..nn.block import scale_residual_branches
 from ..nn.memory import Memory
 from ..nn.projected import State
-from ..objectives.choose import OBJECTIVES, objective, settings
+from ..objectives.choose import OBJECTIVES, WITHOUT_PAIRS, objective, settings
 from ..registry import member
 from ..text.tokenizer import Tokenizer
 from .adopt import adopt, known
@@ -36,7 +36,7 @@ class Course:
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(self, asked: Asked, found: Material, world: World, say: Callable[[str], None] = lambda text: None):
-        self.asked, self.found, self.world = asked, found, world
+        self.asked, self.found, self.world, self.say = asked, found, world, say
         s = asked.train
         self.goals = [self.goal(s.phase_length(phase), found.store) for phase in ((0, 1) if s.short else (1,))]
         self.former = former(asked, found.tokenizer, self.goals[-1], say)
@@ -46,11 +46,12 @@ class Course:
         self.seen: list[Batch] | None = None
         self.alone = False  # every process sees all of it
 
-    def goal(self, length: int, store: Store, held: bool = False) -> Any:
-        """The objective for examples of a length; with streams where the family carries something over."""
+    def goal(self, length: int, store: Store, held: bool = False, name: str | None = None) -> Any:
+        """The objective for examples of a length, or another one by its `name`; with streams where the family carries
+        something over."""
         asked, s = self.asked, self.asked.train
-        options = {key: value for key, value in asked.objective.items() if key != "name"}
-        name = asked.objective["name"]
+        options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
+        name = name or asked.objective["name"]
         body = member(asked.family).family.body
         known = settings(OBJECTIVES[name].kind)
         if s.carry and body_carries(body) and "streams" in known and "streams" not in options:
@@ -79,7 +80,17 @@ class Course:
         if self.seen is None:
             self.held_goal = self.goal(self.asked.train.length, held, held=True)
             self.alone = bool(getattr(self.held_goal, "streams", 0))
-            self.seen = self.share(held) if self.alone else self.share(held, self.world.rank, self.world.size)
+            ranks = () if self.alone else (self.world.rank, self.world.size)
+            try:
+                self.seen = self.share(held, *ranks)
+            except Error as error:
+                if (alone := WITHOUT_PAIRS.get(self.asked.objective["name"])) is None:
+                    raise
+                self.say(
+                    f"note: held-out text has no pairs of texts ({error.what}): it is judged by hidden tokens alone"
+                )
+                self.held_goal = self.goal(self.asked.train.length, held, held=True, name=alone)
+                self.seen = self.share(held, *ranks)
         return self.seen
 
     def share(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:

@@ -52,6 +52,7 @@ class PlateauMonitor:
         """Note a validation loss; a line for the user where this evaluation shows something new."""
         if loss != loss:
             return None
+        self.evaluations = [seen for seen in self.evaluations if seen[0] < step]  # a resumed run repeats a few steps
         self.evaluations.append((step, loss, self.training))
         for name, line in (("unigram", self.find_unigram_plateau()), ("best", self.find_decline())):
             if line is not None and name not in self.said:

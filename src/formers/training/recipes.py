@@ -43,6 +43,7 @@ QUICK = {
     "save": 100,
     "check": 50,
 }
+RATE = 5e-5 * 768  # of a checkpoint that goes on, times the inverse of the width: 5e-5 for BERT-base
 MASKED = {"steps": 1500, "tokens": 2040, "length": 24, "lr": 1.5e-3}
 # T5's init is a share of 1/√fan_in: with that of others it would begin, and step, 20 times too small.
 OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train

@@ -15,7 +15,7 @@ from ..errors import Error
 from ..registry import MEMBERS, PUBLISHED, find_published, member, preset
 from ..tasks.task import TASKS
 from .configure import READING, dotted, plain, read
-from .recipes import OWN, SMALL
+from .recipes import OWN, RATE, SMALL
 from .settings import Train
 
 TABLES = ("data", "model", "tune", "train")
@@ -174,7 +174,6 @@ SCRATCH: dict[str, tuple[dict[str, Any], ...]] = {
         {"lr": 1e-3, "schedule": "linear", "warmup": 100, "decay": 0.0, "betas": (0.9, 0.999), "clip": 5.0}, {},
     ),
 }  # fmt: skip
-RATE = 5e-5 * 768  # times the inverse of the width: 5e-5 for BERT-base; small models learn with more
 T5 = ("t5", "mt5", "switch")
 FEW = {"optimizer": "adamw", "betas": (0.9, 0.999), "eps": 1e-8, "decay": 0.01, "schedule": "linear", "clip": 1.0}
 
