@@ -323,6 +323,27 @@ def test_demo_leaves_strangers_alone(tmp_path):
             demo_module.room(place)
 
 
+def test_demo_takes_no_run_for_its_own(tmp_path, monkeypatch):
+    """A folder with a training run's report is not a demo's, and runs/ beside a demo are the user's."""
+    trained = tmp_path / "bert-1"
+    trained.mkdir()
+    (trained / "report.html").write_text("hours of work")
+    with pytest.raises(formers.Error, match="not an earlier demo's"):
+        demo_module.room(trained)
+    mine = tmp_path / "here" / "runs" / "gpt2-1" / "run.json"
+    demo_module.room(tmp_path / "here")
+    mine.parent.mkdir(parents=True)
+    mine.write_text("{}")
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo_module, "choose_steps", stop)
+    with pytest.raises(demo_module.Interrupted):
+        demo_module.demo(out=tmp_path / "here")
+    assert mine.is_file()
+
+
 def test_a_full_disk_behind_the_output():
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")

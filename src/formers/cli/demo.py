@@ -83,7 +83,7 @@ def play(console: Screen, where: Path, language: Literal["en", "ko"], seed: int,
     from ..training.pretrain import pretrain
     from .progress import progress
 
-    began, work = time.perf_counter(), where / "runs"
+    began, work = time.perf_counter(), where / WORK
     documents, changes = bundled(language)
     known, held = split(documents)
     console.print(f"{changes}; {len(held):,} held out")
@@ -124,7 +124,7 @@ def play(console: Screen, where: Path, language: Literal["en", "ko"], seed: int,
 
 @dataclass(frozen=True)
 class Plan:
-    """What a demo has chosen to do, kept in runs/plan.json until it is finished: steps and seconds of each model."""
+    """What a demo has chosen to do, kept in plan.json until it is finished: steps and seconds of each model."""
 
     language: str
     seed: int
@@ -258,13 +258,15 @@ def show(
 
 
 OWN = ("gpt2", "bert", "report.html", ".formers-demo")  # what a demo writes, and the mark that it was one
+WORK = "demo-runs"  # where it trains; taken away at the end: not "runs", where formers pretrain keeps its own
 
 
 def room(where: Path) -> Path:
     """A folder for the demo: a new one, an empty one, or an earlier demo's."""
     try:
         there = where.exists() and any(where.iterdir())
-        if there and not any((where / name).exists() for name in (OWN[-1], "report.html")):
+        unmarked = ("report.html", "gpt2/formers.json")  # an earlier version's; a training run has a report too
+        if there and not ((where / OWN[-1]).exists() or all((where / name).exists() for name in unmarked)):
             raise Error("exists and is not an earlier demo's", where=where, fix="choose another place with --out")
         where.mkdir(parents=True, exist_ok=True)
         (where / OWN[-1]).touch()
