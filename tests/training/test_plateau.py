@@ -57,6 +57,42 @@ def test_a_low_rate_is_to_be_raised_and_other_norms_get_other_advice():
     assert "too high" in line
 
 
+def test_frequent_evaluations_are_no_reason_to_speak_early():
+    watch = PlateauMonitor("gpt2", MODEL, Train(steps=500, lr=1e-3, warmup=0), 6.0, "lm")
+    falling = [6.8 - 0.01 * step for step in range(1, 86)]  # 0.03 in three evaluations, 0.5 in fifty steps
+    assert not [line for step, loss in enumerate(falling, 1) if (line := watch.observe(step, loss))]
+    flat = [line for step in range(86, 400) if (line := watch.observe(step, 5.95))]
+    assert len(flat) == 1
+    assert "hardly better" in flat[0]
+
+
+def test_the_rate_of_another_optimizer_is_not_compared():
+    (line,) = lines(monitor("elmo", lr=0.2, optimizer="adagrad"), [7.0] * 6)
+    assert "--train.optimizer adamw --train.lr" in line
+    (line,) = lines(monitor("t5", lr=1e-3), [7.0] * 6)  # AdamW's; the recipe's 5e-3 is relative to the weights
+    assert "--train.optimizer rms-adamw --train.lr" in line
+    (line,) = lines(monitor("gpt2", lr=0.1, optimizer="adam"), [7.0] * 6)
+    assert "--train.optimizer" not in line
+    (line,) = lines(monitor("bert", lr=5e-5), [7.0] * 6)  # a quarter of the recipe's is not too high
+    assert "low for this size" in line
+
+
+def test_the_advised_warm_up_ends_within_the_run():
+    for warmup, advised in ((50, "--train.warmup 200"), (300, "--train.warmup 500"), (600, None)):
+        watch = PlateauMonitor("bert", MODEL, Train(steps=1000, lr=1e-3, warmup=warmup), 7.0, "mlm")
+        (line,) = [line for step in range(50, 1001, 50) if (line := watch.observe(step, 7.0))]
+        assert (advised or "--train.lr") in line
+        assert ("--train.warmup" in line) == (advised is not None)
+
+
+def test_what_a_crash_took_back_is_measured_again_and_not_twice():
+    watch = monitor()
+    rows = [(250, 6.0), (500, 5.0), (750, 4.0)]
+    watch.replay([{"step": step, "held": {"mlm": loss}} for step, loss in rows])
+    watch.observe(500, 5.2)  # the newest checkpoint was of step 250
+    assert [seen[:2] for seen in watch.evaluations] == [(250, 6.0), (500, 5.2)]
+
+
 def test_a_run_that_gets_worse_than_its_best_says_why():
     worse = [6.0, 5.0, 4.0, *[4.0 + 0.1 * i for i in range(1, 9)]]
     (line,) = lines(monitor(), worse, training=[6.0 - 0.3 * i for i in range(len(worse))])
@@ -86,7 +122,7 @@ def test_no_number_and_no_unigram_are_no_reason_to_speak():
 def test_a_stuck_run_tells_the_user_and_its_file(tmp_path):
     said: list[str] = []
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 16}
-    train = {"steps": 12, "tokens": 256, "length": 16, "lr": 1e-9, "warmup": 1, "check": 2, "samples": 0}
+    train = {"steps": 30, "tokens": 256, "length": 16, "lr": 1e-9, "warmup": 1, "check": 5, "samples": 0}
     run = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", model=sizes, train=train, data=OWN, say=said.append)
     notes = [line for line in said if "has learned little" in line]
     assert len(notes) == 1

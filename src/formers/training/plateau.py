@@ -13,7 +13,9 @@ from .settings import Train
 NEAR = 0.05  # of the unigram's loss: a model within that of it has learned little but token frequencies
 STILL = 0.01  # of the unigram's loss: a validation loss that fell by less has stopped falling
 WORSE = 0.01  # of the best validation loss: a loss that much above it counts as worse
-EVALUATIONS = 3  # over so many evaluations a loss has stopped falling
+EVALUATIONS = 3  # over so many evaluations a loss has stopped falling,
+STRETCH = 0.1  # and over this share of the run's steps, within FEWEST and MOST: frequent ones show little in three
+FEWEST, MOST = 20, 1000
 PATIENCE = 0.2  # of the run's steps without a new best, and at least 5 evaluations
 
 
@@ -72,12 +74,17 @@ class PlateauMonitor:
         if self.unigram is None or len(since) <= EVALUATIONS:
             return None
         step, loss, _ = since[-1]
-        falls = min(seen[1] for seen in since[:-EVALUATIONS]) - loss
+        stretch = min(max(STRETCH * self.train.steps, FEWEST), MOST)
+        before = [seen[1] for seen in since[:-EVALUATIONS] if step - seen[0] >= stretch]
+        if not before:
+            return None
+        falls = min(before) - loss
         if loss < self.unigram * (1 - NEAR) or falls > STILL * self.unigram:
             return None
+        than = f"{'hardly' if loss < self.unigram else 'no'} better than"
         return (
-            f"note: the model has learned little: its validation loss of {loss:.2f} after step {step:,} is no better"
-            f" than token frequencies alone (unigram {self.unigram:.2f}) and has stopped falling. {self.advise()}"
+            f"note: the model has learned little: its validation loss of {loss:.2f} after step {step:,} is {than}"
+            f" token frequencies alone (unigram {self.unigram:.2f}) and has stopped falling. {self.advise()}"
         )
 
     def find_decline(self) -> str | None:
@@ -103,18 +110,22 @@ class PlateauMonitor:
     def advise(self) -> str:
         """Why a run does not get off the ground, and which settings help, by the model's depth and norms."""
         found, layers = member(self.family).family, self.model.get("layers", 1)
-        usual = recipe(self.family, "quick", dict(self.model)).train
-        lr, post = self.train.lr, has_post_norm(found, self.model)
-        if lr < usual["lr"] / 10:
+        usual, train = recipe(self.family, "quick", dict(self.model)).train, self.train
+        optimizer, lr, post = usual.get("optimizer", "adamw"), train.lr, has_post_norm(found, self.model)
+        if train.optimizer.removesuffix("w") != optimizer.removesuffix("w"):  # their rates do not compare
+            setting = f"--train.optimizer {optimizer} --train.lr {usual['lr']:.2g}"
+            return f"The learning rate may not suit {train.optimizer}, or the optimizer this model: try {setting}."
+        if lr < usual["lr"] / 3:
             return f"The learning rate is low for this size: try --train.lr {usual['lr']:.2g}, or train for more steps."
-        rate = usual["lr"] if lr > 1.5 * usual["lr"] else lr / 3
-        warmup = max(usual["warmup"], 2 * self.train.warmup)
-        settings = f"--train.lr {rate:.2g} --train.warmup {warmup}"
+        settings = f"--train.lr {usual['lr'] if lr > 1.5 * usual['lr'] else lr / 3:.2g}"
+        warmup = min(max(usual["warmup"], 2 * train.warmup), train.steps // 2)
+        if warmup > train.warmup:  # one that does not end is refused
+            settings += f" --train.warmup {warmup}"
         if not post:
             return f"The usual cause is a learning rate that is too high or rises too fast: try {settings}."
-        if layers > 3 and self.train.residual_init == 1.0:
+        if layers > 3 and train.residual_init == 1.0:
             settings += f" --train.residual_init {(2 * layers) ** -0.5:.2g}"
         return (
-            f"{layers} layers with the norms after the sums (post-norm) stall when the learning rate is too high or"
-            f" rises too fast: try {settings}, or fewer layers."
+            f"{layers} layer{'s' * (layers > 1)} with the norms after the sums (post-norm) stall when the learning rate"
+            f" is too high or rises too fast: try {settings}{', or fewer layers' * (layers > 1)}."
         )
