@@ -126,7 +126,7 @@ def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
     """Of a few long documents one is held out: no text of another document is there to be a wrong next sentence."""
     said: list[str] = []
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
-    train = {"steps": 2, "tokens": 240, "length": 24, "warmup": 1, "check": 1, "samples": 0}
+    train = {"steps": 2, "tokens": 240, "length": 24, "warmup": 1, "check": 1, "samples": 1}
     run = formers.pretrain(
         "bert", TEXT[:-1], held=TEXT[-1:], out=tmp_path / "run", model=sizes, train=train,
         data={"pieces": 300}, say=said.append,

@@ -129,13 +129,16 @@ def configure(family: str | None, file: Any = None, overrides: Mapping[str, Any]
 
 def choose_continued_rate(family: Any, init: str, train: Mapping[str, Any]) -> dict[str, Any]:
     """The rate at which a checkpoint goes on: as in fine-tuning, by its width; nothing where that is unknown."""
-    folder = fetch(init) if init.startswith("hub:") else safe.folder(init)
-    dim: Any = None
-    if safe.exists(folder, "formers.json"):
-        dim = (safe.read_json(folder, "formers.json").get("config") or {}).get("dim")
-    elif family.hf is not None and safe.exists(folder, "config.json"):
-        theirs = safe.read_json(folder, "config.json")
-        dim = next((theirs.get(key) for key, ours in family.hf.config.rows.items() if ours == "dim"), None)
+    folder, ours = fetch(init) if init.startswith("hub:") else safe.folder(init), None
+    try:
+        if safe.exists(folder, "formers.json"):
+            ours = safe.read_json(folder, "formers.json").get("config")
+        elif family.hf is not None and safe.exists(folder, "config.json"):
+            theirs = safe.read_json(folder, "config.json")
+            ours = family.hf.config.read(theirs, where=folder, ignore=theirs)
+    except Error:  # of a damaged one, which is refused when it is loaded
+        return {}
+    dim: Any = ours.get("dim") if isinstance(ours, Mapping) else None
     if not is_count(dim):
         return {}
     return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{RATE / dim:.2g}")}

@@ -44,6 +44,7 @@ class Course:
         self.trainer = Trainer(self.former.model, self.goals, s, world)
         self.judged: Score | None = None
         self.seen: list[Batch] | None = None
+        self.held_goal: Any = None
         self.alone = False  # every process sees all of it
 
     def goal(self, length: int, store: Store, held: bool = False, name: str | None = None) -> Any:
@@ -73,24 +74,28 @@ class Course:
             ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
 
+    def prepare_evaluation(self) -> None:
+        """Choose the objective and the batches that the model is judged by, if there is held-out text. Text without
+        pairs of its own is judged by hidden tokens alone."""
+        held = self.found.held
+        if held is None or self.seen is not None:
+            return
+        self.held_goal = self.goal(self.asked.train.length, held, held=True)
+        self.alone = bool(getattr(self.held_goal, "streams", 0))
+        ranks = () if self.alone else (self.world.rank, self.world.size)
+        try:
+            self.seen = self.share(held, *ranks)
+        except Error as error:
+            if (name := WITHOUT_PAIRS.get(self.asked.objective["name"])) is None:
+                raise
+            self.say(f"note: held-out text has no pairs of texts ({error.what}): it is judged by hidden tokens alone")
+            self.held_goal = self.goal(self.asked.train.length, held, held=True, name=name)
+            self.seen = self.share(held, *ranks)
+
     def looks(self) -> list[Batch]:
         """This process's share of the batches that the model is judged by; one with a memory reads on without a gap."""
-        held = self.found.held
-        assert held is not None
-        if self.seen is None:
-            self.held_goal = self.goal(self.asked.train.length, held, held=True)
-            self.alone = bool(getattr(self.held_goal, "streams", 0))
-            ranks = () if self.alone else (self.world.rank, self.world.size)
-            try:
-                self.seen = self.share(held, *ranks)
-            except Error as error:
-                if (alone := WITHOUT_PAIRS.get(self.asked.objective["name"])) is None:
-                    raise
-                self.say(
-                    f"note: held-out text has no pairs of texts ({error.what}): it is judged by hidden tokens alone"
-                )
-                self.held_goal = self.goal(self.asked.train.length, held, held=True, name=alone)
-                self.seen = self.share(held, *ranks)
+        self.prepare_evaluation()
+        assert self.seen is not None
         return self.seen
 
     def share(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:

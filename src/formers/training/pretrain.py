@@ -149,7 +149,8 @@ def pretrain(
             remember(folder, asked, found, world)
 
         world.agreed(begin)  # what cannot begin leaves no run behind
-        small = run.goal(asked.train.length, found.held or found.store, held=True)  # held-out text may be short
+        run.prepare_evaluation()
+        small = run.held_goal or run.goal(asked.train.length, found.store, held=True)  # held-out text may be short
         samples = Samples(run.former, small, found, path) if world.first else None
         meter = Meter(run.trainer, tell)
         monitor = follow_progress(run, folder) if world.first and found.held is not None else None
