@@ -20,6 +20,7 @@ from formers.cli import main as command
 from formers.cli.main import main
 from formers.config import read_yaml
 from formers.errors import advise_on_write
+from formers.text.trainers import train
 from tests.faults import small_runs
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
@@ -179,6 +180,14 @@ def test_a_panic_of_the_rust_library_is_one_line(tmp_path):
     assert done.returncode == 2
     assert done.stderr.startswith("formers: the tokenizer failed: ")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_file_that_hides_panics_is_closed_at_the_end(tmp_path):
+    """Python complained of it behind the answer, with torch loaded even where nobody had asked for such warnings."""
+    train("wordpiece", ["the whale and the sea"] * 4, 60).save(tmp_path / "tokenizer.json")
+    command = [sys.executable, "-W", "always::ResourceWarning", "-m", "formers", "tokenizer", "show", tmp_path, "whale"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_run_whose_folder_is_deleted(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import tempfile
@@ -46,4 +47,6 @@ def hide_panic() -> Iterator[None]:
 @functools.cache
 def scratch(process: int) -> Any:
     """A file without a name for what a process prints while nobody looks."""
-    return tempfile.TemporaryFile("ab", buffering=0)
+    file = tempfile.TemporaryFile("ab", buffering=0)  # noqa: SIM115
+    atexit.register(file.close)  # left to Python, it may be complained of when all filters of warnings are gone
+    return file
