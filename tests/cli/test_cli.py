@@ -289,6 +289,14 @@ def test_demo_fits_its_steps_to_the_machine(tmp_path, monkeypatch):
     assert sum(between.seconds.values()) + demo_module.ENDING == pytest.approx(demo_module.SECONDS, rel=0.05)
 
 
+def test_demo_counts_all_that_is_left_from_the_first_step_on():
+    said = []
+    tell = demo_module.with_time_left(lambda *words: said.append(words), each=0.5, later=20.0)
+    tell("training", 1, 101, "loss 7")
+    tell("evaluating", 1, 2, "")
+    assert said == [("training", 1, 101, "loss 7, about 70 s left in all"), ("evaluating", 1, 2, "")]
+
+
 def test_demo_goes_on_only_with_its_own(tmp_path):
     plan = demo_module.Plan("ko", 3, {"gpt2": 50, "bert": 200}, {"gpt2": 9.0, "bert": 9.0})
     demo_module.write_plan(tmp_path, plan)

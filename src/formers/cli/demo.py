@@ -114,7 +114,7 @@ def play(console: Screen, where: Path, language: Literal["en", "ko"], seed: int,
         with progress(console, family) as tell:
             runs[family] = pretrain(
                 family, known, held=held, out=work / family, resume=(work / family / "run.json").is_file(),
-                tell=with_time_left(tell, later), **tables[family],
+                tell=with_time_left(tell, plan.seconds[family] / steps, later), **tables[family],
             )  # fmt: skip
     show(console, where, runs, len(documents), language, seed)
     shutil.rmtree(work)
@@ -194,8 +194,11 @@ def left(seconds: float) -> str:
     return f"about {words(max(1.0, seconds))}"
 
 
-def with_time_left(tell: Tell, later: float) -> Tell:
-    """Return a listener that adds the time until the whole demo is done; `later` are the seconds after this model."""
+def with_time_left(tell: Tell, each: float, later: float) -> Tell:
+    """Return a listener that adds the time until the whole demo is done.
+
+    `each` are the seconds of a step, as long as none is measured here; `later` are the seconds after this model.
+    """
     first: list[tuple[float, int]] = []
 
     def say(what: str, done: int, of: int, detail: str) -> None:
@@ -203,8 +206,9 @@ def with_time_left(tell: Tell, later: float) -> Tell:
             now = time.perf_counter()
             if not first:
                 first.append((now, done))
-            each = (now - first[0][0]) / max(1, done - first[0][1])
-            detail += f", {left((of - done) * each + later)} in all"
+            began, before = first[0]
+            step = (now - began) / (done - before) if done > before else each
+            detail += f", {left((of - done) * step + later)} in all"
         tell(what, done, of, detail)
 
     return say
