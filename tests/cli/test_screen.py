@@ -115,6 +115,15 @@ def test_results(terminal, monkeypatch):
     assert third.isprintable()
 
 
+def test_runs_keep_their_names_whole(capsys, tmp_path):
+    """A name that was cut to bert-class… could not be typed again, nor found by grep."""
+    name = "transformer-translate-12-" + "again-" * 12
+    make_run(tmp_path / name)
+    code, out, _ = run(capsys, "runs", str(tmp_path))
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["run", name]
+
+
 def test_runs_with_hostile_names(capsys, tmp_path):
     """One such folder used to hide all runs behind a traceback."""
     for words in HOSTILE:

@@ -28,11 +28,16 @@ def runs(folder: Path = Path("runs")) -> None:
         raise Error(
             "there is no such folder", where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/"
         )
-    table = Table("run", "family", "task", "steps", Column("result", no_wrap=True), "parameters", "state", box=None)
+    name, result, state = (Column(title, no_wrap=True) for title in ("run", "result", "state"))  # a name is typed again
+    titles = (name, "family", "task", "steps", result, "parameters", state)
+    table = Table(*titles, box=None, collapse_padding=True, pad_edge=False)
     found = sorted(p.parent for p in folder.glob("**/run.json"))
     for path in found:
         table.add_row(*map(show_line, summary(Folder(path), path.relative_to(folder))))
     console = Screen(wrap=True)
+    if not console.is_terminal:  # what reads a pipe has no width
+        wide = console.options.update(width=100_000)
+        console.width = max(console.width, console.measure(table, options=wide).maximum)
     console.print(table if found else f"no runs in {show_line(folder)}")
 
 
