@@ -11,6 +11,7 @@ import torch
 import formers
 from formers import Error
 from formers.cli.main import main
+from formers.former import count
 from formers.interop import export_check
 from formers.interop.export_check import READERS, check_export, cut_lengths, expect_reader, expect_tei, expect_vllm
 from formers.registry import MEMBERS
@@ -274,6 +275,18 @@ def test_options_of_vectors_belong_to_sentence_transformers(capsys, tmp_path):
         formers.export(formers.load(tmp_path / "bert"), tmp_path / "out", to="sentence-transformers", pool="sum")
     with pytest.raises(Error, match="needs a tokenizer"):
         formers.export(small("bert"), tmp_path / "out", to="sentence-transformers")
+
+
+def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys, tmp_path):
+    """It named the head that was left out, and took its own 1_Pooling for a stranger's folder."""
+    former = small("bert", tokenizer=True)
+    formers.save(former, tmp_path / "bert")
+    _, said, _ = run(capsys, tmp_path / "bert", tmp_path / "out", "--to", "sentence-transformers")
+    assert "head none" in said
+    assert f"{count(formers.load(tmp_path / 'out').model):,} parameters" in said
+    formers.export(former, tmp_path / "out", to="sentence-transformers", normalise=True, overwrite=True)
+    formers.export(former, tmp_path / "out", to="sentence-transformers", overwrite=True)
+    assert not (tmp_path / "out" / "2_Normalize").exists()
 
 
 @pytest.mark.parametrize("pool", ["mean", "first", "last", "max", "weighted"])

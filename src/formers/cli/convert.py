@@ -120,6 +120,7 @@ def export(
     """
     from ..interop.directory import export as write
     from ..interop.safe import free
+    from ..interop.sentence_encoder import take_encoder
 
     limit = size(shard)
     if out is None and check is None:
@@ -137,7 +138,7 @@ def export(
             with noted():
                 write(former, out, to=to, dtype=kind, shard=limit, tell=tell, **files, **vectors)
     if out is not None:
-        report(former, out)
+        report(take_encoder(former) if to == "sentence-transformers" else former, out)
     if check is not None:
         fits = check == (to or "transformers") or (to is None and check in ("vllm", "tei"))
         run_check(former, check, out if fits else None, dtype=kind, **vectors)

@@ -30,6 +30,7 @@ WORDS_LIMIT = 128 * 2**20  # the vocabulary of word vectors; Google News has thr
 JSON_LIMIT = HEADER_LIMIT = 16 * 2**20  # an index or a header of 100,000 tensors
 TENSOR_LIMIT = 100_000
 MODEL_FILES = {".json", ".safetensors", ".txt", ".model", ".bin", ".hdf5", ".h5", ".md", ".jinja"}
+MODEL_FOLDERS = ("huggingface", "1_Pooling", "2_Normalize")  # the last two are sentence-transformers'
 GROWTH = 100  # times that a packed file may grow; vectors written as text grow about threefold
 WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
@@ -285,7 +286,8 @@ def free(out: Any, overwrite: bool = False) -> None:
     if not is_occupied(target):
         return
     if not overwrite:
-        raise Error("exists already", where=target, fix="choose another name, or overwrite it (--overwrite)")
+        fix = "choose another name, or overwrite it (--overwrite, or overwrite=True)"
+        raise Error("exists already", where=target, fix=fix)
     strange = (
         [target] if not target.is_dir() or target.is_symlink() else [p for p in target.iterdir() if not is_ours(p)]
     )
@@ -297,7 +299,7 @@ def free(out: Any, overwrite: bool = False) -> None:
 def is_ours(path: Path) -> bool:
     """Return whether a file is one that a model's directory holds, by its name."""
     if path.is_dir():
-        return path.name == "huggingface" and not path.is_symlink() and all(map(is_ours, path.iterdir()))
+        return path.name in MODEL_FOLDERS and not path.is_symlink() and all(map(is_ours, path.iterdir()))
     return path.suffix in MODEL_FILES or path.name == ".gitattributes"
 
 
