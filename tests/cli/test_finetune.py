@@ -274,6 +274,8 @@ def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, h
     assert "random weights" in rows["model"]
     assert "tokens/s" in rows["speed"]
     assert run(capsys, *words, "--seeds", 3, "--sweep", "lr=1e-3,1e-4")[1].splitlines()[-1].endswith("6 such runs")
+    said = run(capsys, *words, "--valid", "reviews.tsv")[1]
+    assert "48 of 48 valid examples are among the train examples too" in said
     assert sorted(here.rglob("*")) == before
     sizes = [*TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240, "--train.steps", 1]
     run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "start", *sizes)

@@ -188,16 +188,19 @@ def rehearse_task(model: Any, train: Any, valid: Any, *, device: Any = None, **a
         tempfile.TemporaryDirectory() as folder, enough(wanted.train, None, world.device),
         deterministic(wanted.train.deterministic),
     ):  # fmt: skip
-        run = Lesson(wanted, parts, Path(folder), world, lambda *_: None, lambda text: None)
+        said = overlap_said(find_overlap(parts))
+        run = Lesson(wanted, parts, Path(folder), world, lambda *_: None, said.append)
         first, seconds = lasting(run)
         s, total = run.asked.train, sum(p.numel() for p in run.former.model.parameters())
-        start = wanted.source or describe_random_start(wanted.family, wanted.preset)
+        vectors = None if wanted.tune.vectors is None else f"the embeddings start from {wanted.tune.vectors}"
+        start = wanted.source or vectors or describe_random_start(wanted.family, wanted.preset)
         labels = [*run.parts["train"].labels]
         seen = s.steps * s.tokens * s.accumulate
         saved = sum(t.nbytes for group in run.trainer.state()[0].values() for t in group.values())
         rows = [
             ("task", wanted.task), *((name, part.said) for name, part in parts.items()),
             *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
+            *(("note", line) for line in said),
             ("model", f"{count(run.former.model):,} of {total:,} parameters learn; {start}"),
             ("judged by", f"{run.main} on the valid examples, {max(1, s.steps // s.check):,} times"),
             ("steps", f"{s.steps:,} of {s.tokens * s.accumulate:,} tokens: {wanted.tune.epochs:g} epochs"),
