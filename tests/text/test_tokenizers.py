@@ -194,7 +194,7 @@ def test_morphemes(name, monkeypatch, tmp_path):
     plain, made = train(name, LINES, 420), train(name, LINES, 420, morphemes=True)
     text = "현행법은 이에 현행법을 개정하려는 cat"
     assert plain.fingerprint != made.fingerprint
-    made.save(tmp_path / "tokenizer.json")
+    made.save(tmp_path)
     again = Tokenizer((tmp_path / "tokenizer.json").read_text(encoding="utf-8"), made.special)
     assert again.morphemes
     assert not plain.morphemes

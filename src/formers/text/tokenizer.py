@@ -375,10 +375,11 @@ class Tokenizer:
         return self.frame().after[-2:] == (self.id("sep"), self.id("cls"))
 
     def save(self, path: Any) -> None:
-        """Write tokenizer.json as it was read or trained, and the other side's beside it."""
-        Path(path).write_text(self.text, encoding="utf-8")
+        """Write tokenizer.json as it was read or trained, into a folder or as a file; the other side's beside it."""
+        file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
+        file.write_text(self.text, encoding="utf-8")
         if self.target is not None:
-            self.target.save(Path(path).with_suffix(".target.json"))
+            self.target.save(file.with_suffix(".target.json"))
 
 
 def guarded(call: Any, where: object = None) -> Any:
