@@ -12,6 +12,7 @@ import unicodedata
 import pytest
 import torch
 
+import formers
 from formers import Error
 from formers.errors import NonFinite
 from formers.registry import MEMBERS
@@ -200,3 +201,8 @@ def test_places_are_those_of_the_text_that_was_given():
     words = published("bert", "tag").tag(text)
     assert [text[word.start : word.end] for word in words] == text.split()
     assert [word.word for word in words] == text.split()
+
+
+def test_advice_that_is_code_keeps_its_case():
+    with pytest.raises(Error, match=r"\. formers\.interop\.vectors\.write\("):
+        formers.export(formers.build("vectors", vocab=4, dim=2), "nowhere")

@@ -23,7 +23,7 @@ class Error(Exception):
         text = self.what if self.where is None else f"{self.where}: {self.what}"
         if self.fix is None:
             return text
-        copied = self.fix.startswith(("formers ", "hub:", "pip "))  # what is to be typed keeps its case
+        copied = self.fix.startswith(("formers ", "formers.", "hub:", "pip "))  # what is to be typed keeps its case
         return f"{text}. {self.fix if copied else self.fix[:1].upper() + self.fix[1:]}"
 
 
