@@ -118,7 +118,7 @@ def test_what_an_encoder_decoder_cannot_begin_with(family):
 def test_what_cannot_be_continued():
     f = decoder(vocab=300)
     for call, message in (
-        (lambda: formers.generate(decoder(), "x", 3), "no tokenizer"),
+        (lambda: formers.generate(decoder(), "x", 3), "no tokenizer. Load one that has"),
         (lambda: continue_ids(f, [[]], 3), "a prompt is empty"),
         (lambda: continue_ids(f, [[999]], 3), "outside the vocabulary"),
         (lambda: continue_ids(f, [[1]], 0), "tokens must be at least 1"),

@@ -155,7 +155,8 @@ def begin(former: Former, text: str) -> list[int]:
     """The ids that a text is continued from, or that an encoder reads: as in training, with the marks of a source."""
     tokenizer, config = former.tokenizer, former.config
     if tokenizer is None:
-        raise Error("this model has no tokenizer", fix="continue_ids works with ids")
+        fix = "load one that has; formers.generation.sample.continue_ids takes ids"
+        raise Error("this model has no tokenizer", fix=fix)
     text = normalise(text)  # as texts were when the model was trained
     if not former.pair:
         ids = tokenizer.encode(text, special=False)
