@@ -70,6 +70,14 @@ def test_one_member_of_the_tree(name, capsys):
     assert json.loads(run(capsys, "tree", name, "--as-json")[1])["name"] == name
 
 
+@pytest.mark.parametrize("name", ["word2vec", "glove", "fasttext"])
+def test_a_kind_of_word_vectors_in_the_tree(name, capsys):
+    code, out, _ = run(capsys, "tree", name)
+    assert code == 0
+    assert f"formers pretrain {name} --data" in out
+    assert f"formers neighbours runs/{name}-1 king" in out
+
+
 def test_no_such_member(capsys):
     code, _, err = run(capsys, "tree", "brt")
     assert code == 2

@@ -25,14 +25,15 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
         Print the same as JSON, for programs.
     """
     from ..former import tree as rows
+    from ..training.vector_run import METHODS
 
-    members = rows(family)
+    members = rows("vectors" if family in METHODS else family)
     if as_json:
         print_json(members if family is None else members[0], indent=2)
         return
     console = Screen(wrap=family is None)
     if family is not None:
-        console.print("\n".join(details(members[0])))
+        console.print("\n".join(details(members[0], family)))
         return
     root = Tree(Text("formers", "bold"), guide_style="dim")
     known = {member["name"] for member in members}
@@ -57,7 +58,7 @@ def counted(size: dict[str, Any]) -> str:
     return "without a head" if size["head"] == "none" else f"with head {size['head']}"
 
 
-def details(member: dict[str, Any]) -> list[str]:
+def details(member: dict[str, Any], asked: str) -> list[str]:
     """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
     from ..objectives.choose import OBJECTIVES
 
@@ -75,11 +76,11 @@ def details(member: dict[str, Any]) -> list[str]:
         lines += [
             f"  {name:<{wide}}  {size['parameters']:>15,} {counted(size)}" for name, size in member["presets"].items()
         ]
-    return [*lines, "", "begin with:", *(f"  {command}" for command in commands(member))]
+    return [*lines, "", "begin with:", *(f"  {command}" for command in commands(member, asked))]
 
 
-def commands(member: dict[str, Any]) -> list[str]:
-    """Return commands that this member is good for."""
+def commands(member: dict[str, Any], asked: str) -> list[str]:
+    """Return commands that this member is good for; word vectors are trained by the name of a method."""
     name, heads, tasks = member["name"], member["heads"], member["tasks"]
     pairs = {"translate", "summarise"} & set(tasks)
     data = "pairs.tsv" if member["objective"] == "seq2seq" else "my.txt"
@@ -96,6 +97,8 @@ def commands(member: dict[str, Any]) -> list[str]:
     elif "lm" in heads and name != "elmo":
         made.append(f'formers generate {model} "Once upon a time"')
     if name == "vectors":
+        method = "word2vec" if asked == name else asked
+        made, model = [f"formers pretrain {method} --data my.txt"], f"runs/{method}-1"
         made.append(f"formers neighbours {model} king")
     if "none" in heads:
         made.append(f"formers embed {model} --file lines.txt --out vectors.npy")
