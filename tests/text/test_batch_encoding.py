@@ -87,6 +87,17 @@ def test_what_means_nothing_is_refused(how, message):
         TOKENIZERS["bert"]([1])
 
 
+@pytest.mark.parametrize("way", ["save", "export"])
+def test_a_loaded_model_says_where_texts_are_cut(way, tmp_path):
+    tokenizer = TOKENIZERS["bert"]
+    f = formers.build("bert", vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32, context=8)
+    f.tokenizer = tokenizer
+    getattr(formers, way)(f, tmp_path / "bert")
+    read = formers.load(tmp_path / "bert").tokenizer
+    assert read(LINES[0] * 9, padding=True, truncation=True, return_tensors="pt").input_ids.shape == (1, 8)
+    assert len(read(LINES[0] * 9)["input_ids"]) > 8
+
+
 def test_a_tokenizer_says_what_it_is():
     assert repr(TOKENIZERS["gpt2"]).startswith("Tokenizer(byte-level BPE, ")
     assert "cls [CLS]" in repr(TOKENIZERS["bert"])

@@ -42,6 +42,8 @@ def encode_texts(
     special: bool,
 ) -> BatchEncoding:
     """Encode a text, a pair of texts, or a list of either (Tokenizer.__call__ says how)."""
+    if max_length is None:
+        max_length = tokenizer.context
     check(padding, truncation, max_length, return_tensors)
     alone, firsts, seconds = listed(texts, pairs)
     rows = tokenizer.encode_batch(firsts, special=False)
