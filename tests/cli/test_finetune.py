@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+import formers
 from formers.errors import Error
 from formers.training.pretrain import claim_run_folder
 from formers.training.runs import Folder
@@ -377,3 +378,15 @@ def test_runs_are_listed_with_task_and_main_metric(capsys, here):
     assert (rows["a"][-1], rows["c"][-1]) == ("done", "done"), "one that has stopped early is done, too"
     assert int(rows["c"][3]) < int(rows["c"][5])
     assert rows["d"][-1] == "diverged"
+
+
+def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
+    """With word vectors, rare words of a small training set are known: that is what the vectors are for."""
+    words = [f"{chr(0xAC00 + 28 * i)}말" for i in range(40)]
+    lines = ["40 4", *(f"{word} {i % 7} {i % 5} {i % 3} 1" for i, word in enumerate(words))]
+    (tmp_path / "v.vec").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    rows = [{"text": word, "label": str(i % 2)} for i, word in enumerate(words)]
+    settings = {"tune": {"epochs": 1, "vectors": str(tmp_path / "v.vec"), "baseline": False}}
+    run = formers.finetune("textcnn", rows, task="classify", out=tmp_path / "run", **settings)
+    known = {run.former.tokenizer.token(i) for i in range(len(run.former.tokenizer))}
+    assert sum(word in known for word in words) == 36  # but the four that are held out

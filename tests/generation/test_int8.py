@@ -153,3 +153,13 @@ def test_what_cannot_be_frozen():
 def test_gelu_as_a_sigmoid():
     x = torch.cat((torch.linspace(-20, 20, 4001), torch.tensor([-1e6, 1e6, 0.0])))
     torch.testing.assert_close(gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), atol=2e-6, rtol=1e-6)
+
+
+def test_under_autocast():
+    """A caller's half precision may not round a whole number up to 128, nor meet weights of another type."""
+    layer = torch.nn.Linear(64, 32)
+    x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
+    eight = Quantised(layer.weight, layer.bias)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = eight(x.bfloat16())
+    assert (found.float() - layer(x)).abs().max() < 0.1

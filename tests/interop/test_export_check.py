@@ -301,3 +301,12 @@ def test_vectors_are_those_of_embed(pool, normalise, tmp_path):
     _, tensors = open_sentence_transformers(str(tmp_path / "out"), cases)
     theirs = torch.stack(list(tensors.values()))
     torch.testing.assert_close(theirs, former.embed(WORDS, pool=pool, normalise=normalise), atol=1e-5, rtol=1e-4)
+
+
+def test_weights_that_are_not_finite_are_not_exported(tmp_path):
+    f = formers.build("gpt2", vocab=20, context=8, dim=8, layers=1, heads=2)
+    with torch.no_grad():
+        next(f.model.parameters())[0, 0] = float("nan")
+    with pytest.raises(formers.NonFinite):
+        formers.export(f, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -127,6 +127,8 @@ def export(
         raise Error("no directory to write is named", fix=f"formers export {source} OUT")
     if to != "sentence-transformers" and (pool != "mean" or normalise) and check != "sentence-transformers":
         raise Error("--pool and --normalise make one vector of a text", fix="add --to sentence-transformers")
+    if out is not None and to == "sentence-transformers" and check not in (None, to):
+        raise Error(f"{check} does not open an export to {to}", fix=f"--check {to}, or leave --to out")
     if out is not None:
         free(out, overwrite)
     kind = None if dtype is None else torch_dtype(dtype)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import shown
 from ..errors import Error
 from ..former import Former
 from ..tasks.words import look_up
@@ -49,8 +50,8 @@ def neighbours(
     the query text, as `Near`; with a `word` of the query, the words in the texts that are nearest to it as it is meant
     there, or only that word itself elsewhere (`same`). `how` is what embed takes: pool, layers, mix, window, batch.
     """
-    if k < 1:
-        raise Error(f"cannot find {k} neighbours", fix="take 1 or more")
+    if not isinstance(k, int) or k < 1:
+        raise Error(f"cannot find {shown(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
     if texts is None:
         if not static(former):
             raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")

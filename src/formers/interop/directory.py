@@ -20,7 +20,7 @@ from torch import nn
 
 from .. import config as settings
 from ..config import Tell, shown
-from ..errors import Error
+from ..errors import Error, NonFinite
 from ..former import Former, choose_device, empty, label_names
 from ..keymap import Move, Op, Reading
 from ..nn.init import initialise
@@ -315,6 +315,8 @@ def export(
     `normalise` of formers.embed. `language` (en, ko) is that of the model card; by default the vocabulary tells.
     """
     how: dict[str, Any] = {"dtype": dtype, "language": language, "tell": tell}
+    if not all(bool(value.isfinite().all()) for value in former.model.parameters() if not value.is_meta):
+        raise NonFinite("weights")
     if to not in (None, "transformers", "sentence-transformers"):
         raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
     with safe.replacing(out, overwrite) as folder:

@@ -160,7 +160,7 @@ def card_text(words: Words, former: Former, architecture: str, name: str, senten
     if steps:
         trained = f", trained for {steps:,} steps" if words is WORDS["en"] else f"({steps:,} 스텝 학습)"
     intro = words.intro.format(title=title, trained=trained)
-    lines = [f"# {name}", "", intro, "", f"## {words.facts}", "", "| | |", "|---|---|"]
+    lines = [f"# {cell(name)}", "", intro, "", f"## {words.facts}", "", "| | |", "|---|---|"]
     lines += [f"| {words.rows[key]} | {cell(value)} |" for key, value in facts(former, dtype).items()]
     if former.head == "none" and sentences:
         example = LOAD_SENTENCES.format(name=name, texts=words.texts)

@@ -43,7 +43,7 @@ class Quantised(nn.Module):
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
         """(…, in) → (…, out)"""
-        flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        flat = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).float()  # half precision would round up to 128
         scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
         whole = (flat / scale).round_()  # of a row of zeros nonsense, which its scale of 0 takes away
         y = self.few(whole) if flat.shape[0] <= FEW else self.many(whole)

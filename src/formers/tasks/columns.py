@@ -32,7 +32,7 @@ PAIRS = (
 )  # fmt: skip
 LABELS = (
     "label", "labels", "class", "category", "gold_label", "sentiment", "intent", "emotion", "topic", "rating", "stars",
-    "y", "target", "레이블", "라벨", "분류", "감정", "등급", "평점",
+    "y", "target", "레이블", "라벨", "분류", "감정", "등급", "평점", "평가",
 )  # fmt: skip
 PLAIN = ("label", "labels", "class", "gold_label")  # these are meant, whatever stands beside them
 SCORES = (

@@ -233,7 +233,8 @@ def tokenizer_for(wanted: Wanted, rows: Rows, folder: Path, tell: Tell) -> Token
     pieces = wanted.data.pieces
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well
         pieces = max(pieces, 2 * len(set().union(*lines)))
-    options = {"lower": True, "least": 2} if kind == "words" and wanted.family == "textcnn" else {}
+    least = 1 if wanted.tune.vectors is not None else 2  # a word that is seen once may have a vector
+    options = {"lower": True, "least": least} if kind == "words" and wanted.family == "textcnn" else {}
     made = train_tokenizer(kind, lines, pieces, style=style, **options)
     shutil.rmtree(kept, ignore_errors=True)  # of a try that was refused, perhaps with other examples
     save_tokenizer(made, kept)

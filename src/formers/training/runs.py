@@ -177,8 +177,10 @@ def main_result(asked: dict[str, Any], result: dict[str, Any], rows: list[dict[s
     if name is not None:
         part = "test " if measures.get("test") else ""
         return "–" if found[name] is None else f"{part}{name} {found[name]:.4f}"
+    score = (result.get("score") or {}).get("loss")  # of its own part alone, as the command said it
     held = [row["held"]["loss"] for row in rows if "held" in row and row["held"].get("loss") is not None]
-    return f"loss {min(held):.3f}" if held else "–"
+    best = score if is_number(score) else min(held, default=None)
+    return "–" if best is None else f"loss {best:.3f}"
 
 
 def lines(file: Path) -> list[dict[str, Any]]:
