@@ -494,6 +494,8 @@ def wide(folder: Path) -> None:
     with torch.device("meta"):
         former = formers.build("t5", vocab=4, dim=2**18, layers=1, heads=1, head_dim=1, ff=1)
     former.model.to_empty(device="cpu")
+    for weight in former.model.parameters():  # what lies in fresh memory may be NaN, which is not exported
+        torch.nn.init.zeros_(weight)
     formers.export(former, folder, dtype=torch.float16)
 
 

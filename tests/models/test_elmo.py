@@ -178,7 +178,7 @@ IDS, KEEP = chars.grid(TEXTS[:2])
     ("call", "message"),
     [
         (lambda: make("lm").logits(IDS[:, :, :40]), "ids must be (rows, words, 50), got"),
-        (lambda: make("lm").logits(IDS[0]), "got (7, 50). Formers.text.chars.grid"),
+        (lambda: make("lm").logits(IDS[0]), "got (7, 50). formers.text.chars.grid"),
         (lambda: make("lm").logits(IDS + 1), "is 262, outside the characters of 262"),
         (lambda: make("lm").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 7, 50)"),
         (lambda: make("lm").logits(IDS, KEEP & False), "row 0 of ids has no token at all"),
