@@ -32,6 +32,8 @@ from formers.training.world import World
 
 from . import ranks
 
+pytestmark = pytest.mark.xdist_group("distributed")  # one worker starts the processes, not each its own
+
 MODES = ("copies", "shards")
 FEW = [
     ("gpt2", "copies"), ("gpt2", "shards"), ("switch", "experts"), ("albert", "shards"), ("transformer_xl", "copies"),
