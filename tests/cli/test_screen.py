@@ -15,9 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 import formers
-from formers.cli.main import main
 from formers.cli.progress import progress
 from formers.cli.screen import Screen, print_json, print_text, show_line
+from tests.cli.test_cli import run
 
 CLI = Path(formers.__file__).parent / "cli"
 HOSTILE = ["x[/]", "[bold]b[/bold]", "a\x1b]0;owned\x07b", "c\x9b31mred", "tab\there", ":smile:", "back\\", "\u202eabc"]
@@ -26,15 +26,6 @@ ABOUT = {
     "data": {"tokens": 1, "documents": 1, "tokenizer": "t", "store": "s"}, "result": {"parameters": 3},
     "machine": dict.fromkeys(("processes", "threads", "name", "device", "formers", "torch", "python"), "x"),
 }  # fmt: skip
-
-
-def run(capsys, *words):
-    try:
-        code = main(list(words)) or 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 class Terminal(io.StringIO):

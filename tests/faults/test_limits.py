@@ -21,6 +21,7 @@ from formers.cli.main import main
 from formers.config import read_yaml
 from formers.errors import advise_on_write
 from formers.text.trainers import train
+from tests.cli.test_cli import run
 from tests.faults import small_runs
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
@@ -31,15 +32,6 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
 MERGES = "a: &a {x: 1}\n" + "".join(
     f"{new}: &{new} {{<<: [{', '.join([f'*{old}'] * 9)}]}}\n" for old, new in itertools.pairwise(NAMES)
 )
-
-
-def run(capsys, *words):
-    try:
-        code = main(list(words)) or 0
-    except SystemExit as end:
-        code = end.code or 0
-    out = capsys.readouterr()
-    return code, out.out, out.err
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")

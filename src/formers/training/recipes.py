@@ -53,7 +53,7 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train
     "ernie": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
     "elmo": ({"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},
              {"tokens": 512, "length": 16, "lr": 1e-3}),
-    # Without a norm or a factor on the embeddings, the first block reads small numbers that any bias soon drowns.
+    # These two stalled at rates that other post-norm families bear; neither norms nor scales its embeddings.
     "gpt": ({}, {"lr": 1e-3}),
     "seq2seq": ({"layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True}, {}),
     "gnmt": ({"layers": 2}, {}),
@@ -171,7 +171,8 @@ def is_count(value: Any) -> bool:
 def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: Any) -> dict[str, Any]:
     """The training settings of a small model for one that is deeper or wider; the small ones keep theirs.
 
-    Found by runs of all families at 2 to 24 layers and widths of 128 to 768 (benchmarks/RESULTS.md). A block with its
+    Found by runs at 2 to 24 layers, all families at width 768 and some at 128 (benchmarks/RESULTS.md, which says where
+    they still failed). A block with its
     norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
     GPT-2 (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies.
     """
