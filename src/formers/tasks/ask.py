@@ -170,7 +170,7 @@ def cut(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
         if task.characters:
             found = [(match[0], match.start()) for match in CHARACTER.finditer(text)]
         else:
-            found = list(split_words(text, task.detached))
+            found = list(split_words(text, task.detached, frozenset(task.mark_words)))
         yield from found or [(text.strip(), len(text) - len(text.lstrip()))]
         return
     at = 0

@@ -44,6 +44,7 @@ class Task:
     output: int = 128  # tokens of a text that is written
     abstains: bool = False  # a question may have no answer
     detached: str | None = None  # marks that were words of their own among the tagged words; None: nobody knows
+    mark_words: tuple[str, ...] = ()  # words of several marks among the tagged words: "...", ":)"
     characters: bool = False  # words that get a tag are single characters (KLUE-NER)
 
     def __post_init__(self) -> None:

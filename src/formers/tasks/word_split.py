@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from ..text.words import WORD
 
 MARK = frozenset(chr(c) for part in ("!-/", ":-@", "[-`", "{-~") for c in range(ord(part[0]), ord(part[2]) + 1))
 MARK |= frozenset("\u2018\u2019\u201c\u201d\u2026\u00b7\u3001\u3002\uff0c\uff0e\uff01\uff1f\uff08\uff09\u300c\u300d")
+STOPS = frozenset(".,\u3002\u3001\uff0c\uff0e")  # between spaces only in text that has been cut before
+ENDS = STOPS | frozenset("!?\uff01\uff1f")  # French puts a space before these
 
 
 def find_detached(rows: Iterable[Sequence[str]]) -> str | None:
@@ -23,50 +27,68 @@ def find_detached(rows: Iterable[Sequence[str]]) -> str | None:
             if len(word.split()) != 1:
                 return None
             if set(word) <= MARK:
-                alone[word[0]] += len(set(word)) == 1
+                alone.update(set(word))
             else:
                 attached.update({end for end in (word[0], word[-1]) if end in MARK})
     return "".join(sorted(mark for mark, count in alone.items() if count > attached[mark]))
 
 
-def split_words(text: str, detached: str | None) -> Iterator[tuple[str, int]]:
+def find_mark_words(rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """Return the words of several marks ("...", "!!", ":)") that occur more than once in rows of words, sorted."""
+    counts = Counter(word for row in rows for word in row if len(word) > 1 and set(word) <= MARK)
+    return tuple(sorted(word for word, count in counts.items() if count > 1))
+
+
+def split_words(text: str, detached: str | None, mark_words: Collection[str] = ()) -> Iterator[tuple[str, int]]:
     """Yield the words of a text and where each begins.
 
-    Words stand between spaces, and `detached` marks are cut off their ends; if a mark stands by itself already, the
-    text has been cut before, and spaces alone count. Without knowledge of the training data (None), words and marks
-    are cut apart wherever they meet.
+    Words stand between spaces, and `detached` marks are cut off their ends, one by one, except where they make up one
+    of the `mark_words`. In a text that has been cut before, spaces alone count. Without knowledge of the training data
+    (`detached` is None), words and marks are cut apart wherever they meet.
     """
     if detached is None:
         yield from ((match[0], match.start()) for match in WORD.finditer(text))
         return
-    chunks, at = [], 0
-    for chunk in text.split():
-        at = text.index(chunk, at)
-        chunks.append((chunk, at))
-        at += len(chunk)
-    done = any(set(chunk) <= MARK and chunk[0] in detached for chunk, _ in chunks)
+    chunks = [(match[0], match.start()) for match in re.finditer(r"\S+", text)]
+    has_been_cut = is_cut([chunk for chunk, _ in chunks], ENDS & set(detached))
     for chunk, begin in chunks:
-        yield from [(chunk, begin)] if done else cut_ends(chunk, begin, detached)
+        if has_been_cut or chunk in mark_words:
+            yield chunk, begin
+        else:
+            yield from cut_ends(chunk, begin, detached, mark_words)
 
 
-def cut_ends(chunk: str, begin: int, detached: str) -> list[tuple[str, int]]:
-    """Cut marks off both ends of a chunk; a run of the same mark is one word."""
+def is_cut(chunks: Sequence[str], ends: frozenset[str]) -> bool:
+    """Whether a text has been cut into words before: a full stop or a comma stands by itself, or another of the marks
+    that `ends` holds does and none of them is the end of a word."""
+    alone = ends.intersection(chunks)
+    return bool(alone & STOPS) or (bool(alone) and not any(c[-1] in ends and not set(c) <= MARK for c in chunks))
+
+
+def cut_ends(chunk: str, begin: int, detached: str, mark_words: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Cut detached marks off both ends of a chunk."""
     low, high = 0, len(chunk)
     while low < high and chunk[low] in detached:
         low += 1
     while high > low and chunk[high - 1] in detached:
         high -= 1
-    found = runs(chunk[:low], begin)
-    found += [(chunk[low:high], begin + low)] if high > low else []
-    return found + runs(chunk[high:], begin + high)
+    yield from cut_marks(chunk[:low], begin, mark_words)
+    if high > low:
+        yield chunk[low:high], begin + low
+    yield from cut_marks(chunk[high:], begin + high, mark_words)
 
 
-def runs(marks: str, begin: int) -> list[tuple[str, int]]:
-    """Cut a string into runs of the same character."""
-    found: list[tuple[str, int]] = []
-    for at, mark in enumerate(marks):
-        if found and found[-1][0][0] == mark:
-            found[-1] = found[-1][0] + mark, found[-1][1]
-        else:
-            found.append((mark, begin + at))
-    return found
+def cut_marks(marks: str, begin: int, mark_words: Collection[str]) -> Iterator[tuple[str, int]]:
+    """Cut a string of marks into the longest known words, else into single marks.
+
+    Where a run of some mark is a known word, a run of it of any length is one word."""
+    longest = max(map(len, mark_words), default=1)
+    in_runs = {word[0] for word in mark_words if len(set(word)) == 1}
+    at = 0
+    while at < len(marks):
+        sizes = range(min(longest, len(marks) - at), 1, -1)
+        size = next((size for size in sizes if marks[at : at + size] in mark_words), 1)
+        if marks[at] in in_runs:
+            size = max(size, sum(1 for _ in itertools.takewhile(marks[at].__eq__, marks[at:])))
+        yield marks[at : at + size], begin + at
+        at += size

@@ -31,7 +31,7 @@ from ..tasks.examples import Examples
 from ..tasks.inputs import start_token
 from ..tasks.predict import part_of
 from ..tasks.task import NUMBER, TASKS, Task, tasks_of, window
-from ..tasks.word_split import find_detached
+from ..tasks.word_split import find_detached, find_mark_words
 from ..text.templates import FAMILY, style
 from ..text.tokenizer import Tokenizer
 from ..text.trainers import train as train_tokenizer
@@ -64,12 +64,13 @@ def task_for(wanted: Wanted, examples: Examples) -> Task:
     abstains = wanted.task == "answer" and any(not row["possible"] for row in examples.rows)
     pairs = {row.get("other") is not None for row in examples.rows} if wanted.task in ("classify", "regress") else set()
     characters = wanted.task == "tag" and all(len(word) == 1 for row in examples.rows for word in row["words"])
-    detached = find_detached(row["words"] for row in examples.rows) if wanted.task == "tag" else None
+    tagged = [row["words"] for row in examples.rows] if wanted.task == "tag" else []
+    detached = find_detached(tagged) if wanted.task == "tag" else None
     prefix, words = t.prefix, t.text and wanted.task == "classify"
     return Task(
         name=wanted.task, kind="text" if words else kind, length=t.length or 512, long=t.long, stride=t.stride,
         both=t.both, prefix=prefix, words=words, most=t.most, output=t.output, abstains=abstains, characters=characters,
-        pair=pairs.pop() if len(pairs) == 1 else None, detached=detached,
+        pair=pairs.pop() if len(pairs) == 1 else None, detached=detached, mark_words=find_mark_words(tagged),
     )  # fmt: skip
 
 
