@@ -66,6 +66,65 @@ def test_columns_by_number_or_name(tmp_path):
     assert read_examples(tmp_path / "n.tsv", None, "words=0,tags=1").rows == read_examples(tmp_path / "n.tsv").rows
 
 
+WORD_TAG = "나는,O\n서울에,B-LOC\n" + '",",O\n' + ",,O\n간다,O\n\n\n" + '",O\n' + "철수는,B-PER\n" + "잔다,O\n" * 20
+
+
+@pytest.mark.parametrize("suffix", ["csv", "txt", "conll", "tsv"])
+@pytest.mark.parametrize("mark", [",", ";", "\t"])
+@pytest.mark.parametrize("header", ["", "word,tag\n"])
+def test_a_word_and_its_tag_between_commas(mark, suffix, header, tmp_path):
+    text = header + WORD_TAG
+    if mark != ",":
+        text = text.replace('",",O', f"x{mark}O").replace(",,O", f"y{mark}O").replace(",", mark)
+    path = tmp_path / f"a.{suffix}"
+    path.write_text(text, encoding="utf-8")
+    ways = [
+        {},
+        {"task": "tag"},
+        {"columns": "words=0,tags=1"},
+        {"columns": {"tags": 1}},
+        {"columns": ["words", "tags"]},
+    ]
+    ways += [{"columns": "words=word,tags=tag"}, {"header": True}] if header else [
+        {"columns": "words=0,tags=1", "header": False}, {"delimiter": mark}]  # fmt: skip
+    middle = [",", ","] if mark == "," else ["x", "y"]
+    for way in ways:
+        found = read_examples(path, **way)
+        want = [["나는", "서울에", *middle, "간다"], ['"', "철수는", *["잔다"] * 20]]
+        assert [row["words"] for row in found.rows] == want, way
+        assert found.labels == ("O", "B-LOC", "B-PER")
+        assert "one word a line, the word in column 0, the tag in column 1 of 2" in found.said
+        assert mark == "\t" or f"a {'comma' if mark == ',' else 'semicolon'} stands between columns" in found.said
+
+
+def test_parts_of_speech_between_commas(tmp_path):
+    (tmp_path / "a.csv").write_text("word,pos\n나는,NP\n간다,VV\n\n잔다,VV\n", encoding="utf-8")
+    found = read_examples(tmp_path / "a.csv", "tag")
+    assert [row["words"] for row in found.rows] == [["나는", "간다"], ["잔다"]]
+    assert found.labels == ("NP", "VV")
+
+
+@pytest.mark.parametrize("gap", ["", "\n"])
+@pytest.mark.parametrize(("text", "task", "rows"), [
+    ('text,label\n"a, b",pos\n{}c,neg\n', "classify", 2),
+    ('text,label\n"a\n\nb, c",B-x\n{}d e,O\n', "classify", 2),
+    ("text,label\na b,1\n{}c d,0\n", "classify", 2),
+    ("id,tokens,ner\n1,나는 서울에,O B-LC\n{}2,철수 잔다,B-PS O\n", "tag", 2),
+])  # fmt: skip
+def test_tables_stay_tables(text, task, rows, gap, tmp_path):
+    (tmp_path / "a.csv").write_text(text.format(gap), encoding="utf-8")
+    for given in (None, task):
+        found = read_examples(tmp_path / "a.csv", given)
+        assert (found.task, len(found)) == (task, rows)
+        assert "one word a line" not in found.said
+
+
+def test_a_table_without_blank_lines_has_no_sentences(tmp_path):
+    (tmp_path / "a.csv").write_text(WORD_TAG.replace("\n\n", "\n").replace("\n\n", "\n"), encoding="utf-8")
+    with pytest.raises(Error):
+        read_examples(tmp_path / "a.csv")
+
+
 def test_other_files_stay_what_they_are(tmp_path):
     plain = ["가는 말이 고와야 오는 말이 곱다", "나는 학교에 간다", "좋다"]
     assert find_layout(plain, False) is None

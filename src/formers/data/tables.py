@@ -209,9 +209,13 @@ def delimiter_of(path: Path, form: str, wants: Wants) -> str:
     found = max("\t;|", key=first.count)
     if usual != "," or "," in first or found not in first:
         return usual
-    names = {mark: name for name, mark in MARKS.items() if name.isalpha()}
-    wants.changes.note(f"a {names[found]} stands between columns")
+    wants.changes.note(f"a {mark_name(found)} stands between columns")
     return found
+
+
+def mark_name(mark: str) -> str:
+    """A delimiter in words."""
+    return next((name for name, known in MARKS.items() if known == mark and name.isalpha()), repr(mark))
 
 
 def head_lines(path: Path, encoding: str) -> list[str]:

@@ -39,7 +39,8 @@ SCORES = (
     "labels.real-label", "labels.label", "label.real-label", "label.label", "score", "similarity", "similarity_score",
     "relatedness_score", "value", "점수", "유사도",
 )  # fmt: skip
-WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "pos_tags", "ner", "labels", "ner_labels")
+WORDS = ("words", "tokens", "word", "token")
+TAGS = ("tags", "ner_tags", "pos_tags", "ner", "labels", "ner_labels", "tag", "pos")
 QUESTIONS, CONTEXTS = ("question", "query", "질문"), ("context", "passage", "paragraph", "document", "text", "지문")
 ANSWERS = ("answers", "answer", "답", "정답")
 CHOICES = ("choices", "options", "endings", "candidates", "보기")

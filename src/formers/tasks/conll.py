@@ -3,6 +3,7 @@ sentence and its tags in two columns (KoELECTRA's Naver NER). The content says w
 
 from __future__ import annotations
 
+import csv
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from ..data import tables
+from .columns import are_names
 from .entities import OUTSIDE, PREFIX, SUFFIX
 
 SHARE = 0.9  # of the lines must agree, the rest may be damaged
 BARE = frozenset("BIESLUO")
+MARKS = (",", ";", "\t")  # between the columns of a csv file; elsewhere it is tabs or else spaces that are tried first
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,9 @@ class Layout:
     tags: int | None  # the column with its tag; None: it is not known which
     width: int  # columns
     sentences: bool = False  # a line is a whole sentence: words and tags stand between spaces
-    header: bool = False  # the first line names the columns
+    header: tuple[str, ...] = ()  # the names of the columns, if the first line holds them
     schemed: bool = True  # tags are of the kind B-PER or PER-B
+    mark: str | None = None  # what stands between the columns; None: tabs, or else white space
 
     @property
     def names(self) -> list[str]:
@@ -37,31 +41,54 @@ class Layout:
     def said(self) -> str:
         """The layout in words."""
         where = "" if self.tags is None else f", the tag in column {self.tags} of {self.width}"
-        return f"one word a line, the word in column {self.words}{where} (columns count from 0)"
+        between = "" if self.mark is None else f", a {tables.mark_name(self.mark)} stands between columns"
+        return f"one word a line, the word in column {self.words}{where} (columns count from 0){between}"
 
 
-def find_layout(lines: Sequence[str], sure: bool) -> Layout | None:
+def find_marked_layout(lines: Sequence[str], sure: bool, marks: Sequence[str], header: bool | None) -> Layout | None:
+    """The layout of a file with one of `marks` between its columns, and a word and its tag in each line; None for any
+    other table. Neither words nor tags hold spaces there."""
+    for mark in marks:
+        layout = find_layout(lines, sure, mark, header)
+        if layout is None or (layout.tags is None and layout.width > 2):
+            continue
+        rows = [parts for line in lines if len(parts := fields(line, mark, layout.width)) == layout.width]
+        single = sum(" " not in parts[layout.words] and " " not in parts[layout.tags or -1] for parts in rows)
+        if single >= SHARE * len(rows):
+            return layout
+    return None
+
+
+def has_gaps(lines: Sequence[str]) -> bool:
+    """Whether blank lines stand between other lines, as between sentences."""
+    return any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
+
+
+def find_layout(lines: Sequence[str], sure: bool, mark: str | None = None, header: bool | None = None) -> Layout | None:
     """The layout of a file by its first lines; None if these are no tagged words. Where it is not `sure` that they are,
-    tags must be of the kind B-PER or PER-B."""
+    tags must be of the kind B-PER or PER-B. `header` says whether the first line names the columns, if that is known.
+    """
     words = [line for line in lines if not is_note(line) and not line.startswith(("# ", "-DOCSTART-"))]
-    rows = [parts for line in words if (parts := fields(line))]
+    rows = [parts for line in words if (parts := fields(line, mark))]
     if not rows:
         return None
     width, count = Counter(map(len, rows)).most_common(1)[0]
     if width < 2 or (count < SHARE * len(rows) and not sure):
         return None
     usual = [parts for parts in rows if len(parts) == width]
-    if (found := in_sentences([line for line in lines if line.strip()], sure)) is not None:
+    if mark is None and (found := in_sentences([line for line in lines if line.strip()], sure)) is not None:
         return found
-    first = 1 if width > 2 and counts_up([parts[0] for parts in usual]) else 0
-    for header in (False, True):
-        some = usual[header:]
-        tags = [c for c in range(width) if c != first and are_tags([parts[c] for parts in some], sure)]
-        if tags and some:
-            return Layout(first, tags[-1], width, header=header)
+    first = 1 if width > 2 and counts_up([parts[0] for parts in usual[1:]]) else 0
+    for skipped in (False, True) if header is None else (header,):
+        tags = [c for c in range(width) if c != first and are_tags([parts[c] for parts in usual[skipped:]], sure)]
+        if tags and header is None and not is_tag(usual[0][tags[-1]]):
+            skipped = True
+        if tags:
+            return Layout(first, tags[-1], width, header=tuple(usual[0]) if skipped else (), mark=mark)
     if not sure:
         return None
-    return Layout(first, 1 - first if width == 2 else None, width, schemed=False)
+    names = tuple(usual[0]) if header or (header is None and are_names(usual[0])) else ()
+    return Layout(first, 1 - first if width == 2 else None, width, header=names, schemed=False, mark=mark)
 
 
 def in_sentences(lines: Sequence[str], sure: bool) -> Layout | None:
@@ -79,13 +106,22 @@ def in_sentences(lines: Sequence[str], sure: bool) -> Layout | None:
             for words in range(width):
                 same = sum(len(row[words].split()) == len(row[tags].split()) for row in usual)
                 if words != tags and same >= SHARE * len(usual):
-                    return Layout(words, tags, width, sentences=True, header=header)
+                    return Layout(words, tags, width, sentences=True, header=tuple(rows[0]) if header else ())
     return None
 
 
-def fields(line: str) -> list[str]:
-    """The columns of a line, between tabs or else between white space. A word of white space alone stays (KLUE's)."""
-    if "\t" not in line:
+def fields(line: str, mark: str | None = None, width: int | None = None) -> list[str]:
+    """The columns of a line, between tabs or else between white space, or between `mark`. A word of white space alone
+    stays (KLUE's). Where `width` is 2, a mark that is a word itself need not stand in quotes."""
+    if mark is not None and mark != "\t":
+        try:
+            parts = next(csv.reader([line], delimiter=mark), [])
+        except csv.Error:  # longer than a field may be
+            parts = line.split(mark)
+        if width == 2 and len(parts) != width and mark in line:
+            parts = line.rsplit(mark, 1)
+        return [part.strip() for part in parts] if line.strip() else []
+    if mark is None and "\t" not in line:
         return line.split()
     parts = line.split("\t")
     return [part.strip() or (" " if part else "") for part in parts] if any(part.strip() for part in parts) else []
@@ -104,6 +140,11 @@ def counts_up(values: Sequence[str]) -> bool:
     return len(numbers) > 1 and -1 not in numbers and follow >= SHARE * (len(numbers) - 1)
 
 
+def is_tag(value: str) -> bool:
+    """Whether a value is the tag of an entity, O, or a bare B or I."""
+    return value in BARE or value in OUTSIDE or bool(PREFIX.fullmatch(value) or SUFFIX.fullmatch(value))
+
+
 def are_tags(values: Sequence[str], sure: bool) -> bool:
     """Whether values are tags of entities, nearly all of them, and some not O; where it is `sure` that there are tags,
     bare B and I will do."""
@@ -114,19 +155,21 @@ def are_tags(values: Sequence[str], sure: bool) -> bool:
     return sure and set(values) <= BARE and len(set(values)) > 1
 
 
-def read_sentences(path: Path, layout: Layout, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The sentences of a file with a word in each line: the number of the first line, and a list for each column. Blank
-    lines and -DOCSTART- end a sentence, comments are passed over."""
-    columns: list[list[str]] = [[] for _ in layout.names]
-    start, waiting = 1, layout.header
+def read_sentences(
+    path: Path, layout: Layout, wants: tables.Wants, names: Sequence[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The sentences of a file with a word in each line: the number of the first line, and a list for each of the columns
+    with these `names`. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
+    columns: list[list[str]] = [[] for _ in names]
+    start, waiting = 1, bool(layout.header)
     for number, line in tables.whole_lines(path, wants):
-        parts = fields(line)
+        parts = fields(line, layout.mark, layout.width)
         if parts and waiting:
             waiting = False
         elif not parts or parts[0] == "-DOCSTART-":
             if columns[0]:
-                yield start, dict(zip(layout.names, columns, strict=True))
-            columns = [[] for _ in layout.names]
+                yield start, dict(zip(names, columns, strict=True))
+            columns = [[] for _ in names]
         elif not is_comment(line, parts, layout):
             if len(parts) != layout.width or not parts[layout.words] or not parts[layout.tags or -1]:
                 what = f"a line has a word and its tag: {layout.width} columns are wanted, here are {len(parts)}"
@@ -136,7 +179,7 @@ def read_sentences(path: Path, layout: Layout, wants: tables.Wants) -> Iterator[
             for column, part in zip(columns, parts, strict=True):
                 column.append(part)
     if columns[0]:
-        yield start, dict(zip(layout.names, columns, strict=True))
+        yield start, dict(zip(names, columns, strict=True))
 
 
 def is_comment(line: str, parts: Sequence[str], layout: Layout) -> bool:
@@ -145,5 +188,4 @@ def is_comment(line: str, parts: Sequence[str], layout: Layout) -> bool:
         return False
     if is_note(line) or len(parts) != layout.width or layout.tags is None:
         return True
-    tag = parts[layout.tags]
-    return layout.schemed and not (tag in BARE or tag in OUTSIDE or PREFIX.fullmatch(tag) or SUFFIX.fullmatch(tag))
+    return layout.schemed and not is_tag(parts[layout.tags])

@@ -13,7 +13,7 @@ from ..data.streams import PACKED, decoded
 from ..errors import Error
 from ..text.normalise import Changes
 from .columns import PLAIN, are_names
-from .conll import find_layout, read_sentences
+from .conll import MARKS, Layout, find_layout, find_marked_layout, has_gaps, read_sentences
 
 CONLL = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
 LONGEST = 1 << 30  # characters of a JSON file that is one value
@@ -77,9 +77,7 @@ def of_file(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: 
     elif form in tables.JSON:
         rows = of_json(path, wants)
     else:
-        layout = None
-        if conll(path) or (not names and wants.delimiter in (None, "\t", " ") and form != ".csv"):
-            layout = find_layout(tables.head_lines(path, wants.encoding), conll(path) or task == "tag")
+        layout = tagged_layout(path, names, wants, task)
         if layout is not None and layout.sentences:
             bare = "" if layout.header else ", and there is no header"
             wants.changes.note(f"words and tags stand between spaces{bare}")
@@ -87,7 +85,9 @@ def of_file(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: 
             return of_separated(path, ".tsv", named, wants)
         if layout is not None:
             wants.changes.note(layout.said())
-            return Table(list(limited(read_sentences(path, layout, wants), path)), path, wants.changes, layout.names)
+            known = list(layout.header if wants.column in layout.header else names or layout.names)
+            sentences = read_sentences(path, layout, wants, known)
+            return Table(list(limited(sentences, path)), path, wants.changes, known)
         if conll(path):
             raise Error("there are no words with tags in it", where=path, fix="a line has a word and its tag")
         if form not in readers.TEXT or names or wants.delimiter is not None or is_named(path, wants):
@@ -96,6 +96,20 @@ def of_file(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: 
         found = list(limited(((i, {"text": text}) for i, text in enumerate(texts, 1)), path))
         return Table(found, path, wants.changes, plain=True)
     return Table(flattened(list(limited(rows, path))), path, wants.changes)
+
+
+def tagged_layout(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: str | None) -> Layout | None:
+    """Where words and tags stand in a file; None if it is another table. In one that could be a csv file, blank lines
+    between sentences are wanted: a table has none."""
+    lines, sure = tables.head_lines(path, wants.encoding), conll(path) or task == "tag"
+    spaced = wants.delimiter in (None, "\t", " ")
+    if conll(path) or (not names and spaced and readers.form(path) != ".csv"):
+        layout = find_layout(lines, sure, header=wants.header)
+        if layout is not None:
+            return layout
+    marks = MARKS if wants.delimiter is None else (wants.delimiter,)
+    found = find_marked_layout(lines, sure, marks, wants.header) if conll(path) or has_gaps(lines) else None
+    return found if found is None or names is None or len(names) == found.width else None
 
 
 def is_named(path: Path, wants: tables.Wants) -> bool:
