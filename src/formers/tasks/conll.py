@@ -45,16 +45,19 @@ class Layout:
         return f"one word a line, the word in column {self.words}{where} (columns count from 0){between}"
 
 
-def find_marked_layout(lines: Sequence[str], sure: bool, marks: Sequence[str], header: bool | None) -> Layout | None:
-    """The layout of a file with one of `marks` between its columns, and a word and its tag in each line; None for any
-    other table. Neither words nor tags hold spaces there."""
+def find_layout(
+    lines: Sequence[str], sure: bool, marks: Sequence[str | None] = (None, *MARKS), header: bool | None = None
+) -> Layout | None:
+    """The layout of a file by its first lines; None if these are no tagged words. Where it is not `sure` that they are,
+    tags must be of the kind B-PER or PER-B.
+
+    `marks` are what may stand between columns, None for tabs or else white space. A file with another mark could be any
+    table: there must be blank lines between sentences, and no spaces in words and tags. `header` says whether the first
+    line names the columns, if that is known.
+    """
     for mark in marks:
-        layout = find_layout(lines, sure, mark, header)
-        if layout is None or (layout.tags is None and layout.width > 2):
-            continue
-        rows = [parts for line in lines if len(parts := fields(line, mark, layout.width)) == layout.width]
-        single = sum(" " not in parts[layout.words] and " " not in parts[layout.tags or -1] for parts in rows)
-        if single >= SHARE * len(rows):
+        layout = find_columns(lines, sure, mark, header)
+        if layout is not None and (mark is None or (has_gaps(lines) and has_single_words(lines, layout))):
             return layout
     return None
 
@@ -64,10 +67,15 @@ def has_gaps(lines: Sequence[str]) -> bool:
     return any(not line.strip() for line in "\n".join(lines).strip().split("\n"))
 
 
-def find_layout(lines: Sequence[str], sure: bool, mark: str | None = None, header: bool | None = None) -> Layout | None:
-    """The layout of a file by its first lines; None if these are no tagged words. Where it is not `sure` that they are,
-    tags must be of the kind B-PER or PER-B. `header` says whether the first line names the columns, if that is known.
-    """
+def has_single_words(lines: Sequence[str], layout: Layout) -> bool:
+    """Whether nearly every line has one word and one tag, without spaces in them."""
+    rows = [parts for line in lines if len(parts := fields(line, layout.mark, layout.width)) == layout.width]
+    single = sum(" " not in parts[layout.words] and " " not in parts[layout.tags or -1] for parts in rows)
+    return single >= SHARE * len(rows)
+
+
+def find_columns(lines: Sequence[str], sure: bool, mark: str | None, header: bool | None) -> Layout | None:
+    """The layout of lines with `mark` between their columns, as `find_layout` describes it."""
     words = [line for line in lines if not is_note(line) and not line.startswith(("# ", "-DOCSTART-"))]
     rows = [parts for line in words if (parts := fields(line, mark))]
     if not rows:
@@ -78,7 +86,8 @@ def find_layout(lines: Sequence[str], sure: bool, mark: str | None = None, heade
     usual = [parts for parts in rows if len(parts) == width]
     if mark is None and (found := in_sentences([line for line in lines if line.strip()], sure)) is not None:
         return found
-    first = 1 if width > 2 and counts_up([parts[0] for parts in usual[1:]]) else 0
+    numbers = [parts[0] for parts in usual]
+    first = 1 if width > 2 and (counts_up(numbers) or counts_up(numbers[1:])) else 0
     for skipped in (False, True) if header is None else (header,):
         tags = [c for c in range(width) if c != first and are_tags([parts[c] for parts in usual[skipped:]], sure)]
         if tags and header is None and not is_tag(usual[0][tags[-1]]):
@@ -158,8 +167,8 @@ def are_tags(values: Sequence[str], sure: bool) -> bool:
 def read_sentences(
     path: Path, layout: Layout, wants: tables.Wants, names: Sequence[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The sentences of a file with a word in each line: the number of the first line, and a list for each of the columns
-    with these `names`. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
+    """The sentences of a file with a word in each line: the number of the first line, and a list for each column under
+    its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
     columns: list[list[str]] = [[] for _ in names]
     start, waiting = 1, bool(layout.header)
     for number, line in tables.whole_lines(path, wants):

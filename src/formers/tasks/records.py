@@ -13,7 +13,7 @@ from ..data.streams import PACKED, decoded
 from ..errors import Error
 from ..text.normalise import Changes
 from .columns import PLAIN, are_names
-from .conll import MARKS, Layout, find_layout, find_marked_layout, has_gaps, read_sentences
+from .conll import MARKS, Layout, find_layout, read_sentences
 
 CONLL = (".conll", ".conll03", ".iob", ".iob2", ".bio", ".bioes")
 LONGEST = 1 << 30  # characters of a JSON file that is one value
@@ -99,17 +99,13 @@ def of_file(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: 
 
 
 def tagged_layout(path: Path, names: Sequence[str] | None, wants: tables.Wants, task: str | None) -> Layout | None:
-    """Where words and tags stand in a file; None if it is another table. In one that could be a csv file, blank lines
-    between sentences are wanted: a table has none."""
-    lines, sure = tables.head_lines(path, wants.encoding), conll(path) or task == "tag"
-    spaced = wants.delimiter in (None, "\t", " ")
-    if conll(path) or (not names and spaced and readers.form(path) != ".csv"):
-        layout = find_layout(lines, sure, header=wants.header)
-        if layout is not None:
-            return layout
-    marks = MARKS if wants.delimiter is None else (wants.delimiter,)
-    found = find_marked_layout(lines, sure, marks, wants.header) if conll(path) or has_gaps(lines) else None
-    return found if found is None or names is None or len(names) == found.width else None
+    """Where words and tags stand in a file; None if it is another table."""
+    marks: list[str | None] = list(MARKS) if wants.delimiter is None else [wants.delimiter]
+    if conll(path) or (not names and wants.delimiter in (None, "\t", " ") and readers.form(path) != ".csv"):
+        marks.insert(0, None)
+    lines = tables.head_lines(path, wants.encoding)
+    found = find_layout(lines, conll(path) or task == "tag", marks, wants.header)
+    return found if found is None or not names or len(names) == found.width else None
 
 
 def is_named(path: Path, wants: tables.Wants) -> bool:
