@@ -487,6 +487,26 @@ def test_delimiters_and_headers(text, how, want, tmp_path):
         assert taken(put(tmp_path / "a.txt", text), **how)[0] == want, "a text file too"
 
 
+@pytest.mark.parametrize("column", [None, "text"])
+@pytest.mark.parametrize(("text", "is_data"), [
+    ("good film,pos\nbad one,neg\nnice,pos\n", True),  # a name that is a value as well
+    ("3,a b,x\n4,c d,y\n", True),
+    ("One day.,x\nc d,y\n", True),
+    (f"{'a b ' * 20},x\nc d,y\n", True),
+    ("review text,kind\na b,x\nc d,y\n", False),
+    (",kind\na b,x\nc d,y\n", False),
+])  # fmt: skip
+def test_a_first_row_of_data_suggests_no_header(text, is_data, column, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(Error, match=r"There are|there are") as error:
+        list(read(path, column=column))
+    assert ("add --no-header" in str(error.value)) == is_data
+    with pytest.raises(Error) as error:
+        list(read(path, column="text", header=True))
+    assert "--no-header" not in str(error.value), "somebody said that there is a header"
+
+
 def test_a_column_of_a_text_file(tmp_path):
     put(tmp_path / "a.txt", "id\tsaid\n1\t좋다\n2\t나쁘다\n")
     assert taken(tmp_path / "a.txt", column="said")[0] == ["좋다", "나쁘다"]

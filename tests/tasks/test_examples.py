@@ -219,6 +219,21 @@ def test_errors_name_what_is_there(tmp_path):
     assert "1 broken rows skipped" in read_examples(tmp_path / "ragged.tsv", skip=True).said
 
 
+@pytest.mark.parametrize("how", [{}, {"task": "classify"}, {"columns": "label=label"}, {"plain_text": False}])
+def test_a_first_row_of_data_suggests_no_header(how, tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("good film,pos\nbad one,neg\nnice,pos\n", encoding="utf-8")
+    with pytest.raises(Error, match="the first row looks like data: if the file has no header, add --no-header"):
+        read_examples(path, **how)
+    assert len(read_examples(path, header=False)) == 3
+    with pytest.raises(Error) as error:
+        read_examples(path, columns="label=label", header=False)
+    assert "--no-header" not in str(error.value)
+    path.write_text("1,1,good film\n2,2,bad one\n", encoding="utf-8")
+    with pytest.raises(Error, match=r"two columns have one name.*--no-header"):
+        read_examples(path)
+
+
 def test_conll(tmp_path):
     text = "-DOCSTART- -X- O\n\n# sent 1\nEU NNP B-ORG\nrejects VBZ O\n\n\n# NN O\n서울 NNP B-LOC\n"
     for name, mark in (("a.conll", " "), ("b.iob", "\t")):

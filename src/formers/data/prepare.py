@@ -280,7 +280,7 @@ def watch_over(tests: Any, **how: Any) -> Watch:
     try:
         return Watch(named(tests, **how))
     except Error as e:
-        fix = "say --tests-column NAME, or tests_column='NAME'" if e.fix == WHICH else e.fix
+        fix = "say --tests-column NAME, or tests_column='NAME'" if (e.fix or "").startswith(WHICH) else e.fix
         raise Error(e.what, where=e.where, fix=fix) from None
 
 

@@ -28,6 +28,7 @@ SAMPLE = 20  # rows that are looked at to find the column
 WHICH = "say --column NAME, or column='NAME'"
 MARKS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}  # names of delimiters
 NUMBER = frozenset("0123456789+-.,eE%/: ")
+LONG_NAME = 40  # characters; what is longer is no name of a column
 
 
 @dataclass(frozen=True)
@@ -176,12 +177,29 @@ def of_separated(path: Path, form: str, wants: Wants) -> Iterator[str]:
     names, rows = open_separated(path, form, wants)
     first = list(itertools.islice(rows, SAMPLE))
     records: list[dict[str, Any]] = [dict(zip(names, row, strict=False)) for _, row in first] or [dict.fromkeys(names)]
-    at = [names.index(name) for name in names_in(pick(records, wants.column, wants.changes, path), names)]
+    try:
+        chosen = pick(records, wants.column, wants.changes, path)
+    except Error as e:
+        hint = suggest_no_header(names, records) if wants.header is None else ""
+        raise Error(e.what, where=e.where, fix=f"{e.fix}{hint}") from None
+    at = [names.index(name) for name in names_in(chosen, names)]
     for number, row in itertools.chain(first, rows):
         if len(row) == len(names):
             yield joined([row[i] for i in at])
         elif row:  # not a blank line
             wants.broken(f"a row has {len(row)} fields, the first one {len(names)}", f"{path}, line {number}")
+
+
+def suggest_no_header(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """What to add to an error about the columns of a file whose first row was taken for their names: the option for a
+    file without a header, if that row looks like data. One of the names is then a number, a sentence, very long, or a
+    value of its own column."""
+    seen = {(name, str(row.get(name))) for row in rows for name in names}
+    for name in filter(str.strip, names):
+        sentence = len(name) > LONG_NAME or (" " in name.strip() and name.strip()[-1] in ".!?\u3002")
+        if sentence or NUMBER.issuperset(name) or (name, name) in seen:
+            return "; the first row looks like data: if the file has no header, add --no-header (or header=False)"
+    return ""
 
 
 def open_separated(

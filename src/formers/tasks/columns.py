@@ -96,7 +96,7 @@ def find_roles(
         fix = "this is plain text: give a csv, tsv or jsonl file, or say what parts its columns: --delimiter tab"
     if task is None and not plain_text:
         fix += "; plain text without labels: --task lm"
-    raise Error(f"{what}? There are {listed(table.names)}", where=table.where, fix=fix)
+    raise Error(f"{what}? There are {listed(table.names)}", where=table.where, fix=fix + table.header_hint)
 
 
 def resolved(column: Any, names: list[str]) -> Any:
@@ -136,7 +136,7 @@ def check_given(table: Any, task: str | None, given: Mapping[str, Any]) -> None:
         for name in flat([column]):
             if name not in table.names:
                 what = f"there is no column {name!r}; there are {listed(table.names)}"
-                raise Error(what, where=table.where, fix="choose one of these")
+                raise Error(what, where=table.where, fix="choose one of these" + table.header_hint)
 
 
 def flat(values: Iterable[Any]) -> list[str]:

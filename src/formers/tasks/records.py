@@ -30,9 +30,15 @@ class Table:
     names: list[str] = field(default_factory=list)
     classes: dict[str, list[str]] = field(default_factory=dict)  # a HF dataset's names of numbered labels
     plain: bool = False  # running text, which has no columns
+    headed: bool = False  # the first row of a file was taken for the names of the columns, and nobody said so
 
     def __post_init__(self) -> None:
         self.names = self.names or list(dict.fromkeys(str(name) for _, row in self.rows for name in row))
+
+    @property
+    def header_hint(self) -> str:
+        """What to add to an error about the columns, where the first row looks like data."""
+        return tables.suggest_no_header(self.names, (row for _, row in self.rows[:200])) if self.headed else ""
 
 
 def read_table(
@@ -58,7 +64,7 @@ def read_table(
         both = f"{tables.listed(parts[0].names)} and {tables.listed(odd.names)}"
         raise Error(f"these files have different columns: {both}", where=odd.where, fix="read them one by one")
     rows = [row for part in parts for row in part.rows]
-    return Table(rows, source, changes, parts[0].names, plain=all(part.plain for part in parts))
+    return Table(rows, source, changes, parts[0].names, plain=all(part.plain for part in parts), headed=parts[0].headed)
 
 
 def conll(source: Any) -> bool:
@@ -135,15 +141,19 @@ def flattened(rows: list[tuple[int, dict[str, Any]]]) -> list[tuple[int, dict[st
 def of_separated(path: Path, form: str, named: Sequence[str] | None, wants: tables.Wants) -> Table:
     """The records of a csv or tsv file; a row with more or fewer fields than the first is broken."""
     names, rows = tables.open_separated(path, form, wants, named)
+    headed = named is None and wants.header is None
     if len(set(names)) < len(names):
-        raise Error(f"two columns have one name: {tables.listed(names)}", where=path, fix="give each its own name")
+        hint = tables.suggest_no_header(names, []) if headed else ""
+        raise Error(
+            f"two columns have one name: {tables.listed(names)}", where=path, fix=f"give each its own name{hint}"
+        )
     found = []
     for number, row in limited(rows, path):
         if len(row) == len(names):
             found.append((number, dict(zip(names, row, strict=True))))
         elif row:
             wants.broken(f"a row has {len(row)} fields, {len(names)} are named", f"{path}, line {number}")
-    return Table(found, path, wants.changes, names)
+    return Table(found, path, wants.changes, names, headed=headed)
 
 
 def of_json(path: Path, wants: tables.Wants) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -112,9 +112,9 @@ def look(data: Data, source: Any) -> None:
     try:
         first = list(itertools.islice(read(source, **data.reading), FIRST if pairs else 1))
     except Error as e:
-        if e.fix != WHICH:
+        if not (e.fix or "").startswith(WHICH):
             raise
-        fix = f"say --column {column}, or data={{'column': '{column}'}}"
+        fix = f"say --column {column}, or data={{'column': '{column}'}}" + str(e.fix).removeprefix(WHICH)
         raise Error(e.what, where=e.where, fix=fix) from None
     if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
         fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
