@@ -578,3 +578,14 @@ def test_every_family_has_its_recipes():
         if member.family.objective:
             assert configure(name).train.steps
             assert configure(name, recipe="paper").train.steps > 1000
+
+
+@pytest.mark.parametrize("family", ["gpt2", "word2vec"])
+def test_the_column_that_is_read_as_text_is_said(family, tmp_path):
+    path, said = tmp_path / "a.csv", []
+    path.write_text("id;review\n" + "".join(f"{i};{text}\n" for i, text in enumerate(TEXT)), encoding="utf-8")
+    if family == "gpt2":
+        pretrain(text=path, out=tmp_path / "run", say=said.append, train={"steps": 1})
+    else:
+        formers.pretrain(family, path, out=tmp_path / "run", say=said.append, model={"dim": 8, "min_count": 1})
+    assert "text: a semicolon stands between columns, the column 'review' is the text" in said

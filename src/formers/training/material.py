@@ -89,13 +89,14 @@ def material(
     return Material(tokenizer, store, aside or part(kept))
 
 
-def check_text(data: Data, text: Any = None, held: Any = None) -> None:
-    """Read the first documents of text and held-out text, so that what is wrong with them is said before the work."""
+def check_text(data: Data, text: Any = None, held: Any = None) -> list[str]:
+    """Read the first documents of text and held-out text, so that what is wrong with them is said before the work.
+    Return what was chosen where nothing was said, one line for each of the two: the column that is the text."""
     source = text
     if text is None and data.source and not (Path(data.source[0]) / "store.json").is_file():
         source = find(list(data.source))
-    for given in (source, aside_of(data, held)):
-        look(data, given)
+    notes = {"text": look(data, source), "held-out text": look(data, aside_of(data, held))}
+    return [f"{name}: {', '.join(found)}" for name, found in notes.items() if found]
 
 
 def aside_of(data: Data, held: Any) -> Any:
@@ -103,14 +104,16 @@ def aside_of(data: Data, held: Any) -> Any:
     return find(list(data.held)) if held is None and data.held else held
 
 
-def look(data: Data, source: Any) -> None:
-    """Read the first documents: a column that is not named, and text without pairs where they are wanted."""
+def look(data: Data, source: Any) -> list[str]:
+    """Read the first documents and return what was chosen in reading them. A column that cannot be found and text
+    without pairs where they are wanted are errors."""
     if source is None or isinstance(source, Iterator | Store):
-        return
+        return []
+    changes = Changes()
     pairs = data.splitter == "tabs"
     column = "DE,EN" if pairs else "NAME"
     try:
-        first = list(itertools.islice(read(source, **data.reading), FIRST if pairs else 1))
+        first = list(itertools.islice(read(source, changes=changes, **data.reading), FIRST if pairs else 1))
     except Error as e:
         if not (e.fix or "").startswith(WHICH):
             raise
@@ -119,6 +122,7 @@ def look(data: Data, source: Any) -> None:
     if pairs and not any(sum(bool(side.strip()) for side in document.split("\t")) == 2 for document in first):
         fix = f"write source TAB target in each line, or name two columns of a table: --column {column}"
         raise Error("no document is a pair of two sentences", where=source[0] if by_path(source) else None, fix=fix)
+    return changes.notes
 
 
 def changed(what: str, run: Path | None) -> Error:

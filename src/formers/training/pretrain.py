@@ -123,7 +123,8 @@ def pretrain(
         stack.enter_context(deterministic(asked.train.deterministic))
 
         def prepare() -> tuple[Path, Material]:
-            check_text(asked.data, text, held)
+            for line in check_text(asked.data, text, held):
+                say(line)
             here = stack.enter_context(claim_run_folder(wanted, asked.family))
             stack.enter_context(Folder(here).held())
             roomy(here, asked, numbers)
