@@ -7,7 +7,7 @@ import unicodedata
 import pytest
 
 from formers import Error
-from formers.tasks.baseline import Linear, baseline
+from formers.tasks.baseline import Linear, baseline, describe_baselines, judge_most_frequent
 from formers.tasks.examples import read_examples
 
 GOOD, BAD = ["재미있어요", "좋았습니다", "great film"], ["지루해요", "별로였습니다", "bad film"]
@@ -24,6 +24,22 @@ def test_classes_are_learned_whatever_the_form_of_hangul():
     assert Linear(ROWS).guess(asked) == ["pos", "pos"]
     assert baseline(ROWS[:24], ROWS[24:])["accuracy"] == 1
     assert Linear(ROWS).sure(asked).sum(1) == pytest.approx(1)
+
+
+def test_a_line_names_the_part_and_the_kind_of_each_baseline():
+    rows = [{"text": "x", "label": label} for label in ("a", "a", "b")]
+    frequent = judge_most_frequent(rows, [*rows, {"text": "y", "label": "b"}])
+    assert frequent["accuracy"] == 0.5
+    measured = {"most frequent label": frequent, "TF-IDF + linear": {"accuracy": 0.868, "f1_macro": 0.9}}
+    line = describe_baselines("validation", measured)
+    assert line == "baseline on the validation part (accuracy): most frequent label 50.0 %, TF-IDF + linear 86.8 %"
+    assert judge_most_frequent([{"text": "x", "label": 1.0}], []) == {}
+    assert judge_most_frequent([{"text": "x", "label": ["a"]}], []) == {}
+    assert (
+        describe_baselines("test", {"a": {}, "b": {"spearman": 0.5}})
+        == "baseline on the test part (spearman): b 0.5000"
+    )
+    assert describe_baselines("test", {"a": {}}) == ""
 
 
 def test_a_baseline_tells_how_far_it_is():

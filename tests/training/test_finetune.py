@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -78,6 +80,7 @@ def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
     assert run.valid["accuracy"] == 1.0
     assert run.test["accuracy"] == 1.0
     assert 0 <= run.baseline["accuracy"] <= 1
+    assert run.baseline_line.startswith("baseline on the test part (accuracy): most frequent label ")
     former = formers.load(tmp_path / "run" / "model")
     assert former.labels == ("no", "yes")
     assert [found.label for found in former.classify(ASKED)] == ["yes", "no"]
@@ -89,6 +92,16 @@ def test_a_task_is_learnt_and_the_run_is_whole(tmp_path, checkpoint):
         assert part in words
         assert part in page
     assert summary(Folder(tmp_path / "run"), "x")[-1] == "done"
+
+
+def test_without_scikit_learn_a_run_ends_with_the_other_baseline(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    run = tune("textcnn", out=tmp_path / "run", epochs=1)
+    assert run.baseline == {}
+    assert re.fullmatch(
+        r"baseline on the validation part \(accuracy\): most frequent label \d+\.\d %", run.baseline_line
+    )
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path):

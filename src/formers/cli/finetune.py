@@ -166,9 +166,11 @@ def finetune(
 
         made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)
     out_ = Screen(quiet=not first)
-    for name, values in (("held-out", made.valid), ("test", made.test), ("baseline", made.baseline)):
+    for name, values in (("held-out", made.valid), ("test", made.test)):
         if values:
             out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
+    if made.baseline_line:
+        out_.print(made.baseline_line)
     out_.print(f"model: {show_line(made.folder / 'model')}\nreport: {show_line(made.folder / 'report.html')}")
 
 

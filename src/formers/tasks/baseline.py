@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,26 @@ def baseline(train: Sequence[Row], valid: Sequence[Row], tell: Tell = lambda *_:
     guesses = model.guess(valid)
     tell("baseline", 3, 3, "TF-IDF + linear")
     return judge(model.task, [row["label"] for row in valid], guesses, **more)
+
+
+def judge_most_frequent(train: Sequence[Row], valid: Sequence[Row], **more: Any) -> dict[str, float]:
+    """The measures on `valid` of the label that is most frequent in `train`; none where labels are numbers or lists."""
+    labels = [row["label"] for row in train]
+    if not all(isinstance(label, str) for label in labels):
+        return {}
+    top = Counter(labels).most_common(1)[0][0]
+    return judge("classify", [row["label"] for row in valid], [top] * len(valid), **more)
+
+
+def describe_baselines(part: str, measured: Mapping[str, Mapping[str, float]]) -> str:
+    """The main measure of each baseline in one line, with the part of the data it is of; empty without baselines."""
+    found = {name: values for name, values in measured.items() if values}
+    if not found:
+        return ""
+    main = next(iter(next(iter(found.values()))))
+    shown = "{:.1f} %" if main == "accuracy" else "{:.4f}"
+    told = (f"{name} {shown.format(v[main] * 100 if main == 'accuracy' else v[main])}" for name, v in found.items())
+    return f"baseline on the {part} part ({main}): {', '.join(told)}"
 
 
 class Linear:
@@ -115,7 +136,14 @@ def plain(text: str) -> str:
 
 def need() -> None:
     """scikit-learn, or the way to get it."""
+    if not has_sklearn():
+        raise Error("a baseline needs the package scikit-learn", fix='pip install "formers[eval]"')
+
+
+def has_sklearn() -> bool:
+    """Whether scikit-learn is installed."""
     try:
         import sklearn  # noqa: F401
-    except ImportError as e:
-        raise Error("a baseline needs the package scikit-learn", fix='pip install "formers[eval]"') from e
+    except ImportError:
+        return False
+    return True

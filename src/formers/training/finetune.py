@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..errors import Error
 from ..former import Former, count
 from ..interop.huggingface import explain_export
 from ..nn.lora import apply
+from ..tasks.baseline import baseline, describe_baselines, has_sklearn, judge_most_frequent
 from ..tasks.examples import Examples
 from ..tasks.records import divided
 from ..text.language import detect_language
@@ -52,6 +53,14 @@ class Tuned:
     test: dict[str, float]
     baseline: dict[str, float]
     seconds: float
+    majority: dict[str, float] = field(default_factory=dict)  # the most frequent label, on the same
+
+    @property
+    def baseline_line(self) -> str:
+        """What the baselines reach and on which part, in one line; empty if there is none."""
+        kind = "token frequencies alone" if "perplexity" in self.baseline else "TF-IDF + linear"
+        named = {"most frequent label": self.majority, kind: self.baseline}
+        return describe_baselines("test" if self.test else "validation", named)
 
     @property
     def history(self) -> list[dict[str, Any]]:
@@ -134,7 +143,8 @@ def finetune(
             say(f"this run was finished before: all {first:,} steps are done; raise --epochs or --train.steps to go on")
         found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is
         world.close()
-    return Tuned(path, run.former, found["valid"], found["test"], found["baseline"], time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return Tuned(path, run.former, found["valid"], found["test"], found["baseline"], seconds, found["majority"])
 
 
 def named_in(config: Any, model: Any, task: str | None) -> tuple[Any, str | None]:
@@ -362,7 +372,7 @@ def conclude(folder: Folder, run: Lesson, tell: Tell) -> dict[str, dict[str, flo
 
 def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict[str, float]]:
     """The measures of the best checkpoint; run.json and evaluation.json say them too."""
-    found: dict[str, dict[str, float]] = {"valid": {}, "test": {}, "baseline": {}}
+    found: dict[str, dict[str, float]] = {"valid": {}, "test": {}, "baseline": {}, "majority": {}}
     sections: list[dict[str, Any]] = []
     seen: dict[str, Verdict] = {}
     for name in ("valid", "test"):
@@ -371,6 +381,8 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
             found[name] = seen[name].measures
     last = "test" if "test" in seen else "valid"
     found["baseline"] = compared(run, last, tell)
+    if run.tune.baseline and run.task.name == "classify":
+        found["majority"] = judge_most_frequent(run.parts["train"].rows, run.parts[last].rows)
     head = ["", *found[last]]
     split = {"valid": "validation", "test": "test"}  # a baseline's row says which one it is of
     named = {split[name]: found[name] for name in split} | {f"TF-IDF + linear, {split[last]}": found["baseline"]}
@@ -409,11 +421,7 @@ def judged(folder: Folder, run: Lesson, best: int, tell: Tell) -> dict[str, dict
 
 def compared(run: Lesson, part: str, tell: Tell) -> dict[str, float]:
     """What a linear model over counted words gives on the same examples."""
-    if not run.tune.baseline or run.task.name not in ("classify", "regress"):
-        return {}
-    try:
-        from ..tasks.baseline import baseline
-    except ImportError:
+    if not run.tune.baseline or run.task.name not in ("classify", "regress") or not has_sklearn():
         return {}
     return baseline(run.parts["train"].rows, run.parts[part].rows, tell=tell)
 
