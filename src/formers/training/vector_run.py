@@ -136,8 +136,8 @@ def pretrain_vectors(
     if path is not None and (path / "run.json").is_file():
         what = "there is a run here already, and word vectors are trained in one go"
         raise Error(what, where=path, fix="choose another --out")
-    for line in check_text(asked.data, text):
-        say(line)
+    for chosen in check_text(asked.data, text):
+        say(chosen)
     texts = lambda: read_text(text if text is not None else find(list(asked.data.source)), **asked.data.reading)  # noqa: E731
     asked = fit_script(asked, texts, say)
     with ExitStack() as stack:
