@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import Error
+from .common import Overwrite
 from .pretrain import Rest, Switch, overrides
 from .pretrain import tell as tell_rows
 from .progress import progress
@@ -39,6 +40,7 @@ def finetune(
     seeds: int | None = None,
     sweep: str | None = None,
     resume: bool = False,
+    overwrite: Overwrite = False,
     print_config: Switch = False,
     dry_run: Switch = False,
     device: str | None = None,
@@ -143,9 +145,11 @@ def finetune(
         return preview(
             print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
         )
+    from ..training.replacement import check_overwrite
     from ..training.tracking import track
 
-    told |= {"device": device, "say": console.print}
+    check_overwrite(out, resume, overwrite)
+    told |= {"device": device, "say": console.print, "overwrite": overwrite}
     with track(tensorboard and first, wandb and first) as hook, progress(console, "finetune") as tell:
         told["hook"] = hook
         if folds is not None or seeds is not None or sweep:

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 
 from ..errors import Error
 from ..registry import MEMBERS, Member
+from .common import Overwrite
 from .progress import progress
 from .reading import Reading
 from .screen import Screen, print_text, show_line
@@ -81,6 +82,7 @@ def verb(member: Member) -> Callable[..., None]:
         init: str | None = None,
         tokenizer: Path | None = None,
         resume: bool = False,
+        overwrite: Overwrite = False,
         print_config: bool = False,
         dry_run: bool = False,
         seed: int | None = None,
@@ -110,7 +112,7 @@ def verb(member: Member) -> Callable[..., None]:
 
             tell(rehearse(member.name, config, given, device=device, **top))
             return
-        run(member.name, given, out, config, resume, device, top, tensorboard, wandb)
+        run(member.name, given, out, config, resume, device, top, tensorboard, wandb, overwrite)
 
     words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
     pretrain.__doc__ = HELP.format(help=words, name=member.name, first=example(member.name), presets=presets)
@@ -146,7 +148,7 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
 
 def run(
     family: str, given: dict[str, Any], out: Path | None, config: Any, resume: bool, device: str | None,
-    top: dict[str, Any], tensorboard: bool = False, wandb: bool = False,
+    top: dict[str, Any], tensorboard: bool = False, wandb: bool = False, overwrite: bool = False,
 ) -> None:  # fmt: skip
     """Train, and say how it goes."""
     import os
@@ -160,7 +162,7 @@ def run(
     with track(tensorboard and first, wandb and first) as hook, progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
-            say=console.print, hook=hook, **top,
+            say=console.print, hook=hook, overwrite=overwrite, **top,
         )  # fmt: skip
     console = Screen(quiet=not first)
     if done.score is not None:
@@ -239,6 +241,7 @@ def vector_verb(method: str) -> Callable[..., None]:
         min_count: int | None = None,
         epochs: int | None = None,
         seed: int | None = None,
+        overwrite: Overwrite = False,
         print_config: bool = False,
         tensorboard: bool = False,
         wandb: bool = False,
@@ -253,7 +256,7 @@ def vector_verb(method: str) -> Callable[..., None]:
 
             print_text(configure_vectors(method, config, given).text(), end="")
             return
-        run(method, given, out, config, False, None, {}, tensorboard, wandb)
+        run(method, given, out, config, False, None, {}, tensorboard, wandb, overwrite)
 
     words = VECTORS[method][0].upper() + VECTORS[method][1:]
     pretrain.__doc__ = VECTOR_HELP.format(help=words, name=method)

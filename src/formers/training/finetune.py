@@ -33,6 +33,7 @@ from .machine import Meter, deterministic, enough, left, machine, memory
 from .parts import PARTS, find_overlap, identity, in_lists, keep, overlap_said, read_parts
 from .pretrain import check_finite, claim_run_folder, finish
 from .rehearsal import lasting, rehearse
+from .replacement import TAKEN, check_overwrite, replacing
 from .report import format_number, report
 from .resume import refuse_if_finished
 from .runs import Folder, drive, number
@@ -70,6 +71,7 @@ def finetune(
     out: str | Path | None = None,
     config: Any = None,
     resume: bool = False,
+    overwrite: bool = False,
     device: Any = None,
     overrides: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
@@ -85,28 +87,32 @@ def finetune(
     goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
     frequencies). Settings are those of training/tuning.py: single ones by their names (epochs=3, batch=32, lr=1e-3,
     seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config` file. With `resume`, a run in `out` goes on
-    where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
+    where it stopped; with `overwrite`, a new one takes its place. `tell`, `say`, `hook` are those of formers.pretrain.
     """
     began, tell = time.perf_counter(), tell or (lambda *_: None)
+    check_overwrite(out, resume, overwrite)
     model, task = named_in(config, model, task)
     train, held = divided(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
     given = single(settings, overrides, sources, columns)
     if is_text(task, out, resume):
         say("plain text: the model goes on with its own objective, as formers pretrain --init does")
-        how = {"device": device, "tell": tell, "say": say, "hook": hook}
+        how = {"device": device, "tell": tell, "say": say, "hook": hook, "overwrite": overwrite}
         made = continued(model, sources, given, out, resume, config, **how)
         return Tuned(made.folder, made.former, measures(made.score), {}, measures(made.baseline), made.seconds)
     world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
 
+        replaced: list[Callable[[], None]] = []
+
         def begin() -> tuple[Path, Any, Wanted, dict[str, Examples]]:
             path = None if out is None else Path(out)
             told = {**by_dots(read(config)), **given}
-            before = begun(path, resume, told)
+            before = None if overwrite else begun(path, resume, told)
             now = given if before is None else told | longer(before, told)
             wanted, parts = understood(model, task, sources, columns, config, now, before, path)
+            replaced.append(stack.enter_context(replacing(path, "run", overwrite, (wanted.table(), config))))
             path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
             stack.enter_context(Folder(path).held())
             return path, before, wanted, parts
@@ -121,6 +127,8 @@ def finetune(
             say(line)
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
+        for remove_old in replaced:
+            remove_old()
         if wanted.source is None and wanted.tune.vectors is None:
             say(describe_random_start(wanted.family, wanted.preset))
         say(run.words())
@@ -240,7 +248,7 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     if path is None or not (path / "run.json").is_file():
         return None
     if not resume:
-        raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
+        raise Error("there is a run here already", where=path, fix=TAKEN)
     about = Folder(path).about()
     asked = about["asked"]
     now = configure(asked["family"], asked["source"], asked["preset"], asked["task"], asked, given).table()
