@@ -139,7 +139,8 @@ def finetune(
             hook.begin(path, run.asked.table())
         first = drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
         if first == run.asked.train.steps:
-            say(f"this run was finished before: all {first:,} steps are done; raise --epochs or --train.steps to go on")
+            length, raised = length_of(folder.about())
+            say(f"this run was finished before, after {length}; raise {raised} to go on")
         found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is
         world.close()
     return Tuned(path, run.former, found["valid"], found["test"], found["baseline"], time.perf_counter() - began)
@@ -260,12 +261,26 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     then = configure(
         asked["family"], asked["source"], asked["preset"], asked["task"], asked, {**given, **longer(about, given)}
     )
-    refuse_if_finished(path, about, then.table(), f"--epochs above {asked['tune']['epochs']:g}, or --train.steps,")
+    length, raised = length_of(about)
+    refuse_if_finished(path, about, then.table(), length, raised)
     done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
     if done > then.train.steps:
+        if "tune.epochs" in given and "train.steps" not in given:
+            seen = f"{done * asked['tune']['epochs'] / asked['train']['steps']:.3g}"
+            what = f"{seen} epochs are done, more than {then.tune.epochs:g}"
+            raise Error(what, where=path, fix=f"--epochs {seen} or more")
         what = f"{done:,} steps are done, more than {then.train.steps:,}"
         raise Error(what, where=path, fix=f"--train.steps {done} or more")
     return about
+
+
+def length_of(about: Mapping[str, Any]) -> tuple[str, str]:
+    """How long a run was asked to be, in epochs or, where it was given them, in steps; and the option that raises it."""
+    asked, by_steps = about["asked"], "steps" in about.get("chosen", ())
+    if by_steps:
+        return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
+    epochs = asked["tune"]["epochs"]
+    return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
 
 
 def longer(about: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def compare(
     of the held-out ones."""
     check_overwrite(out, False, overwrite)
     if folds == 1 or folds < 0 or seeds < 1:
-        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take folds=5, seeds=3")
+        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take for example 5 folds and 3 seeds")
     if folds and (valid is not None or test is not None):
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
     if folds and task == "lm":

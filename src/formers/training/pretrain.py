@@ -283,7 +283,7 @@ def place(
         raise Error("there is a run here already", where=path, fix=TAKEN)
     assert path is not None
     asked = resumed(path, about["asked"], family, tables_of(config), given, top)
-    refuse_if_finished(path, about, asked.table(), f"--train.steps above {asked.train.steps:,}")
+    refuse_if_finished(path, about, asked.table(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}")
     return path, asked
 
 
