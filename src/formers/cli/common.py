@@ -18,7 +18,9 @@ SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 Overwrite = Annotated[bool, Parameter(help="Write over an output that is there already.")]
 TrainingType = Annotated[
     Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16"] | None,
-    Parameter(help="Type to compute in, as --train.precision: bf16 on a GPU that has it, else fp32. Weights stay fp32."),
+    Parameter(
+        help="Type to compute in, as --train.precision: bf16 on a GPU that has it, else fp32. Weights stay fp32."
+    ),
 ]
 # Advice that names an argument of Python beside the option, and an argument alone.
 BESIDE = re.compile(r"""(--[\w.-]+[^,;.]*), or [a-z_]+=(?:'[^']*'|"[^"]*"|True|False)""")

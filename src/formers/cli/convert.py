@@ -115,7 +115,7 @@ def export(
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
     check
         transformers and sentence-transformers: open the export in this reader, in a process of its own, and compare
-        tokens and numbers with formers' own for a text, a pair and an over-long text: exit code 0, or 2 with the reason.
+        tokens and numbers with formers' own for a text, a pair and an over-long text: exit code 0, or 2 and the reason.
         vllm and tei (Hugging Face's text-embeddings-inference) are not started: only whether they have a class for the
         model, and take its settings, is looked up. Without OUT, nothing is left behind.
     """
@@ -176,7 +176,9 @@ def noted() -> Iterator[None]:
     for note in notes:  # of those that differ in their numbers alone, the first stands for all
         said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
     for first, *more in said.values():
-        words = f"formers: note: {name_options(first)}" + (f" ({len(more)} more like this)" if set(more) - {first} else "")
+        words = f"formers: note: {name_options(first)}" + (
+            f" ({len(more)} more like this)" if set(more) - {first} else ""
+        )
         Screen(stderr=True).print(words)
 
 

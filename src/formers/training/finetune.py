@@ -275,7 +275,7 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
 
 
 def length_of(about: Mapping[str, Any]) -> tuple[str, str]:
-    """How long a run was asked to be, in epochs or, where it was given them, in steps; and the option that raises it."""
+    """How long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises it."""
     asked, by_steps = about["asked"], "steps" in about.get("chosen", ())
     if by_steps:
         return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"

@@ -33,7 +33,7 @@ from .evaluate import Score
 from .loop import Diverged, Report, Trainer
 from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, changed, check_text, material
-from .plateau import PlateauMonitor
+from .plateau import Line, PlateauMonitor, in_english
 from .rehearsal import slowdown
 from .replacement import TAKEN, check_overwrite, replacing
 from .report import report
@@ -224,7 +224,7 @@ def judged(folder: Folder, step: int, run: Course) -> Score | None:
 
 def result(
     folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None, meter: Meter,
-    stuck: str | None = None,
+    stuck: Line | None = None,
 ) -> None:  # fmt: skip
     """What came out of it, into run.json."""
     t = run.trainer
@@ -238,7 +238,7 @@ def result(
         "language": detect_language(some),
     }
     if stuck is not None:
-        more["stuck"] = stuck
+        more |= {"stuck": in_english(stuck), "stuck_parts": stuck}
     folder.describe({**folder.about(), "result": {"score": plain(score), "baseline": plain(baseline), **more}})
 
 
@@ -283,7 +283,9 @@ def place(
         raise Error("there is a run here already", where=path, fix=TAKEN)
     assert path is not None
     asked = resumed(path, about["asked"], family, tables_of(config), given, top)
-    refuse_if_finished(path, about, asked.table(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}")
+    refuse_if_finished(
+        path, about, asked.table(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}"
+    )
     return path, asked
 
 
