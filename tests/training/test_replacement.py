@@ -139,3 +139,18 @@ def test_a_store_is_replaced_by_the_command(tmp_path, capsys, monkeypatch):
     code, _, error = run(capsys, "pretrain", "gpt2", "--data", "one.txt", "--out", "store", "--overwrite")
     assert code == 2
     assert "it is not the folder of a run" in error
+
+
+def test_plain_text_learnt_again_replaces_its_run(tmp_path):
+    pretrain(out=tmp_path / "base", train={"steps": 2})
+    text, how = [f"some text number {i}" for i in range(40)], {"task": "lm", "out": tmp_path / "lm", "epochs": 1}
+    formers.finetune(tmp_path / "base" / "model", text, **how)
+    before = content(tmp_path / "lm")
+    with pytest.raises(Error, match=r"--resume.*--overwrite"):
+        formers.finetune(tmp_path / "base" / "model", text, **how)
+    assert content(tmp_path / "lm") == before, "a refusal writes nothing"
+    with pytest.raises(Error, match="which is needed"):
+        formers.finetune(tmp_path / "lm" / "model", text, overwrite=True, **how)
+    formers.finetune(tmp_path / "base" / "model", text[:30], overwrite=True, **how)
+    assert content(tmp_path / "lm")["run.json"] != before["run.json"]
+    assert beside(tmp_path / "lm") == ["base", "lm"]
