@@ -24,7 +24,7 @@ from .nn.memory import Memory
 from .nn.probe import Probe
 from .nn.projected import State
 from .nn.prune import attentions, named, prune, taken_apart
-from .nn.quantised import freeze
+from .nn.quantised import check_kind, freeze
 from .nn.tiles import guard
 from .tasks.beam import spans
 from .tasks.heads import Model, assemble
@@ -114,6 +114,7 @@ class Former:
     def freeze(self, kind: str = "fp32") -> Former:
         """Make the model ready for reading alone on a CPU, faster for it: weights as fp32, bf16 or int8, laid out as
         the processor likes them. It can no longer be trained, saved or moved; returns itself."""
+        check_kind(self.model, kind)
         self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
         freeze(self.model, kind)
         return self

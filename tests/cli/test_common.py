@@ -176,3 +176,26 @@ def test_a_directory_of_something_else_is_not_overwritten(models, tmp_path, caps
         assert code == 2
         assert "is not overwritten" in err
     assert (tmp_path / "home" / "thesis.tex").exists()
+
+
+def test_advice_for_python_becomes_options_of_the_command(models, tmp_path, capsys):
+    from formers.cli.common import name_options
+
+    assert name_options("say --column NAME, or column='NAME'") == "say --column NAME"
+    assert name_options("overwrite it (--overwrite, or overwrite=True)") == "overwrite it (--overwrite)"
+    assert name_options("load it with head='lm' or head='mlm'") == "load it with head lm or head mlm"
+    assert name_options("for example to='French'", ["--to"]) == "for example --to French"
+    assert name_options("long='error' refuses them", [], ["long"]) == "--tune.long error refuses them"
+    same = 'say for example "lr=1e-4,3e-4 batch=16,32", or --columns text=a'
+    assert name_options(same) == same
+    (tmp_path / "old.txt").write_bytes("안녕하세요 여러분 오늘은 날씨가 좋습니다\n".encode("cp949") * 20)
+    for words, message in (
+        (["translate", models / "gpt2", "hello"], "--to French"),
+        (["generate", models / "bert", "hello"], "with head lm"),
+        (["embed", models / "bert", "--file", tmp_path / "old.txt", "--out", tmp_path / "v.npy"], "--encoding cp949"),
+    ):
+        with pytest.raises(SystemExit):
+            main([str(word) for word in words])
+        error = capsys.readouterr().err
+        assert message in error, words
+        assert "='" not in error

@@ -166,15 +166,15 @@ def test_finished_runs_say_so(capsys, here):
     again = [*words, "--resume"]
     code, out, error = run(capsys, *again)
     assert code == 0
-    assert "this run was finished before: all 3 steps are done; raise --epochs or --train.steps to go on" in error
+    assert "this run was finished before, after 1 epoch; raise --epochs above 1 to go on" in error
     code, out, error = run(capsys, *again, "--lr", 1e-2)
     assert (code, out) == (2, "")
-    assert "this run is finished: with all 3 steps done, train.lr changes nothing. Raise --epochs above 1" in error
+    assert "this run is finished: after 1 epoch, train.lr changes nothing. Raise --epochs above 1" in error
     last = len(words) - words[::-1].index("--epochs")
     more = [*words[:last], 3, *words[last + 1 :], "--resume"]
     assert run(capsys, *more)[0] == 0
     assert Folder(here / "run").history()[-1]["step"] == 9
-    assert "9 steps are done, more than 3" in run(capsys, *again)[2]
+    assert "3 epochs are done, more than 1. --epochs 3 or more" in run(capsys, *again)[2]
     sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
     assert run(capsys, *words)[0] == 0
@@ -390,3 +390,59 @@ def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
     run = formers.finetune("textcnn", rows, task="classify", out=tmp_path / "run", **settings)
     known = {run.former.tokenizer.token(i) for i in range(len(run.former.tokenizer))}
     assert sum(word in known for word in words) == 36  # but the four that are held out
+
+
+def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
+    words = ["finetune", "bert", "--train", "reviews.tsv", *TINY, "--train.steps", 2, "--out", "run"]
+    words += ["--batch", 16, "--train.warmup", 0]
+    assert run(capsys, *words)[0] == 0
+    assert "finished before, after 2 steps; raise --train.steps above 2" in run(capsys, *words, "--resume")[2]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["finetune", "bert", "--trian", "reviews.tsv"], "unknown option '--trian'. Did you mean --train?"),
+        (["finetune", "--trian=reviews.tsv", "bert"], "Did you mean --train?"),
+        (["finetune", "bert", "--ecnoding", "cp949"], "Did you mean --encoding?"),
+        (["pretrain", "gpt2", "--dat", "글.txt"], "Did you mean --data?"),
+        (["finetune", "bert", "--zzzz", "1"], "settings have a dot"),
+        (["resume"], "formers finetune --resume --out RUN"),
+        (["resume", "runs/bert-1", "--epochs", "3"], "formers pretrain FAMILY --resume --out runs/bert-1"),
+        (["pretrain", "--config", "f.yaml", "gpt2"], "formers pretrain gpt2 --config f.yaml"),
+        (["pretrain", "--config", "f.yaml"], "formers pretrain FAMILY --config f.yaml"),
+        (["tree", "bert-base-uncased"], "formers tree bert; the model is hub:google-bert/bert-base-uncased on the hub"),
+        (["tree", "klue/bert-base"], "hub:klue/bert-base"),
+        (["tree", "bert-base"], "a preset of bert"),
+    ],
+    ids=lambda words: " ".join(words) if isinstance(words, list) else "",
+)
+def test_a_slip_of_the_pen_is_answered_with_what_to_type(capsys, here, words, message):
+    code, _, error = run(capsys, *words)
+    assert code == 2
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", [["finetune", "bert", "--train", "reviews.tsv"], ["pretrain", "gpt2"]])
+def test_dtype_is_the_precision_of_training(capsys, here, verb):
+    for name, kind in (("bf16", "bf16"), ("float16", "fp16"), ("float32", "fp32")):
+        code, out, _ = run(capsys, *verb, "--dtype", name, "--print-config")
+        assert code == 0
+        assert yaml.safe_load(out)["train"]["precision"] == kind
+    same = run(capsys, *verb, "--dtype", "bfloat16", "--train.precision", "bf16", "--print-config")
+    assert same[0] == 0
+    code, _, error = run(capsys, *verb, "--dtype", "bf16", "--train.precision", "fp32", "--print-config")
+    assert code == 2
+    assert "--dtype bf16 and --train.precision fp32 contradict each other. Give one of them" in error
+    assert run(capsys, *verb, "--dtype", "int8", "--print-config")[0] == 2
+
+
+def test_a_stage_without_details_ends_without_a_comma(capsys):
+    from formers.cli.progress import lines
+    from formers.cli.screen import Screen
+
+    tell = lines(Screen(stderr=True), "finetune")
+    tell("reading", 8, 8, "")
+    tell("training", 8, 8, "loss 1")
+    assert capsys.readouterr().err.splitlines() == ["finetune: reading 8/8", "finetune: training 8/8, loss 1"]

@@ -250,7 +250,10 @@ def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
 def test_a_run_is_exported_by_its_folder(capsys, trained, tmp_path):
     folder, _ = trained
     code, said, _ = run(capsys, "export", folder, "--check", "vllm")
-    assert (code, said) == (0, f"vllm: {NOT_CHECKED}: GPT2LMHeadModel, it generates text\n")
+    assert code == 0
+    assert said.startswith(
+        f"vllm: {NOT_CHECKED}: GPT2LMHeadModel, it generates text. No numbers were compared; --check"
+    )
     code, said, _ = run(capsys, "export", folder, tmp_path / "hf")
     assert code == 0
     assert "with its tokenizer" in said

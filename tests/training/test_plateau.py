@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 
 import formers
+from formers.inspection.report_strings import KOREAN
+from formers.training import plateau
 from formers.training.plateau import PlateauMonitor
+from formers.training.report import report
+from formers.training.runs import Folder
 from formers.training.settings import Train
 from tests.training.test_pretrain import OWN, TEXT
 
@@ -103,6 +108,36 @@ def test_a_run_that_gets_worse_than_its_best_says_why():
     assert "--train.lr 0.00033" in line
 
 
+def test_noise_around_a_flat_loss_is_no_decline():
+    draw = random.Random(0)
+    for _ in range(20):
+        flat = [6.0, 5.0, 4.0, *(3 * (1 + draw.gauss(0, 0.01)) for _ in range(17))]
+        assert not lines(monitor(), flat), flat
+    one = [6.0, 5.0, 4.0, 3.0, 2.9, *[3.0] * 8, 3.3, 3.0, 3.3, 3.0]  # one lucky evaluation, then unlucky ones
+    assert not lines(monitor(), one)
+    worse = [6.0, 5.0, 4.0, 3.0, *(3 + 0.06 * i + 3 * draw.gauss(0, 0.01) for i in range(1, 16))]
+    assert len(lines(monitor(), worse)) == 1
+
+
+def test_a_run_that_leaves_its_plateau_says_so_once():
+    stuck = [7.1, 6.9, 6.85, 6.84, 6.83, 6.83, 6.83]
+    said = lines(monitor(), [*stuck, 6.7, 6.83, 6.83, 6.7, 6.5, 6.2, 5.9])  # one lower evaluation is not enough
+    assert len(said) == 2
+    assert "learns again: its validation loss fell to 6.50 after step 3,000; it had stopped falling at 6.83" in said[1]
+    watch = monitor()
+    watch.replay([{"step": 250 * i, "held": {"mlm": loss}} for i, loss in enumerate([*stuck, 6.5, 6.2], 1)])
+    assert not lines(watch, [6.0, 5.8], after=2250)
+    assert watch.verdict is None
+    worse = [6.0, 5.0, 4.0, *[4.0 + 0.1 * i for i in range(1, 9)], 3.9, 3.8]
+    assert "falls again: 3.90 after step 3,000 is its new best" in lines(monitor(), worse)[1]
+
+
+def test_everything_that_a_report_says_of_a_stuck_run_is_there_in_korean():
+    forms = [value for name, value in vars(plateau).items() if name.isupper() and isinstance(value, str)]
+    assert len(forms) >= 10
+    assert not {form for form in forms if form not in KOREAN} - {plateau.LEFT, plateau.BETTER}, "on the screen alone"
+
+
 def test_what_was_said_before_a_run_was_stopped_is_not_said_again():
     watch = monitor()
     watch.replay([{"step": 250 * i, "held": {"mlm": 6.9}} for i in range(1, 8)])
@@ -131,6 +166,13 @@ def test_a_stuck_run_tells_the_user_and_its_file(tmp_path):
     assert "has learned little" in result["stuck"]
     assert "has learned little" in (run.folder / "report.html").read_text(encoding="utf-8")
     assert "has learned little" in (run.folder / "report.md").read_text(encoding="utf-8")
+    report(Folder(run.folder), "ko")
+    for name in ("report.html", "report.md"):
+        page = (run.folder / name).read_text(encoding="utf-8")
+        assert "모델이 거의 학습하지 못했습니다" in page
+        assert "학습률이 낮습니다" in page
+        assert "has learned little" not in page
+        assert "learning rate" not in page
 
 
 def test_a_run_that_learns_says_nothing(tmp_path):

@@ -143,7 +143,7 @@ def test_a_run_that_goes_on_heeds_its_file_and_what_it_began_with(tmp_path):
     begin = formers.pretrain("gpt2", TEXT, out=tmp_path / "run", config=file, recipe="quick")
     assert go_on({}).history == begin.history, "the same command"
     assert go_on({"train": {"steps": 3}}, recipe="quick").history[-1]["step"] == 3
-    with pytest.raises(Error, match=r"finished: with all 3 steps done, train.lr changes nothing. Raise --train.steps"):
+    with pytest.raises(Error, match=r"finished: after 3 steps, train.lr changes nothing. Raise --train.steps"):
         go_on({"train": {"lr": 1e-3}})
     assert go_on({"train": {"lr": 1e-2}, "model": None}).history[-1]["step"] == 3, "what is not named stays"
     assert go_on({"train": {"steps": 5}}, train={"steps": 4}).history[-1]["step"] == 4, "a single setting wins"

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
+import re
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from ..errors import Error
+from ..registry import MEMBERS, find_published
 
+SHORT = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 Overwrite = Annotated[bool, Parameter(help="Write over an output that is there already.")]
+TrainingType = Annotated[
+    Literal["fp32", "bf16", "fp16", "float32", "bfloat16", "float16"] | None,
+    Parameter(
+        help="Type to compute in, as --train.precision: bf16 on a GPU that has it, else fp32. Weights stay fp32."
+    ),
+]
+# Advice that names an argument of Python beside the option, and an argument alone.
+BESIDE = re.compile(r"""(--[\w.-]+[^,;.]*), or [a-z_]+=(?:'[^']*'|"[^"]*"|True|False)""")
+ARGUMENT = re.compile(r"""(?<![\w.-])([a-z_]+)=('[^']*'|"[^"]*"|True)""")
 
 
 @Parameter(name="*")
@@ -50,8 +64,8 @@ def place_model(former: Any, placement: Placement | None = None, pack: bool = Tr
 
     from ..former import choose_device
 
-    how, short = placement or Placement(), {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-    device, kind = choose_device(how.device), None if how.dtype is None else short.get(how.dtype, how.dtype)
+    how = placement or Placement()
+    device, kind = choose_device(how.device), None if how.dtype is None else SHORT.get(how.dtype, how.dtype)
     if device.type == "cpu" and kind in (("fp32", "bf16", "int8") if pack else ("int8",)):
         return former.to(device).freeze(kind)
     if kind == "int8":
@@ -66,3 +80,49 @@ def check_output(out: Path, overwrite: bool) -> None:
         raise Error("is a directory", where=out, fix="name a file")
     if out.exists() and not overwrite:
         raise Error("exists already", where=out, fix="give another name, or --overwrite")
+
+
+def take_dtype(given: dict[str, Any], dtype: str | None) -> None:
+    """Put --dtype among the settings, where it is train.precision; two that differ are refused."""
+    if dtype is None:
+        return
+    kind = SHORT.get(dtype, dtype)
+    if (other := given.setdefault("train.precision", kind)) != kind:
+        raise Error(f"--dtype {dtype} and --train.precision {other} contradict each other", fix="give one of them")
+
+
+def find_checkpoint(name: str) -> tuple[str | None, str | None]:
+    """The family that a name belongs to, as its alias, preset or published checkpoint, and where it is published."""
+    family = next((one.name for one in MEMBERS.values() if name in (*one.aliases, *one.family.presets)), None)
+    place = find_published(name)
+    if place and family is None:
+        names = sorted(MEMBERS, key=len, reverse=True)
+        bare = name.rpartition("/")[2].replace("-", "_")
+        family = next((one for one in names if bare.startswith(one)), None)
+    return family, place
+
+
+def suggest_option(word: str, command: Callable[..., Any]) -> str:
+    """The end of an error about an unknown option: the nearest one of the command."""
+    app = App()
+    app.default(command)
+    known = [name for one in app.assemble_argument_collection() for name in one.names[:1] if name.startswith("--")]
+    near = difflib.get_close_matches(word.partition("=")[0], known, n=1)
+    return f"did you mean {near[0]}?" if near else "see --help; settings have a dot: --train.steps 100"
+
+
+def name_options(text: str, known: Collection[str] = (), settings: Collection[str] = ()) -> str:
+    """Put advice that was written for Python into words of the command line: head='lm' becomes --head lm.
+
+    `known` are the options of the command, `settings` the names that it takes as --tune.NAME; what it has not is named
+    in words.
+    """
+
+    def spell(found: re.Match[str]) -> str:
+        name, value = found[1], "" if found[2] == "True" else f" {found[2][1:-1]}"
+        option = f"--{name.replace('_', '-')}"
+        if option in known:
+            return option + value
+        return f"--tune.{name}{value or ' true'}" if name in settings else name + value
+
+    return ARGUMENT.sub(spell, BESIDE.sub(r"\1", text))

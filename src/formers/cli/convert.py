@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from ..config import size
 from ..errors import Error
-from .common import Overwrite
+from .common import Overwrite, name_options
 from .progress import progress
 from .screen import Screen, show_line
 
@@ -114,9 +114,10 @@ def export(
     pickle
         Read a pytorch_model.bin if there are no safetensors. Only for files whose author you trust.
     check
-        Open the export in this reader, in a process of its own, and compare tokens and numbers with formers' own for a
-        text, a pair and an over-long text: exit code 0, or 2 with the reason. Without OUT, nothing is left behind. tei
-        is Hugging Face's text-embeddings-inference.
+        transformers and sentence-transformers: open the export in this reader, in a process of its own, and compare
+        tokens and numbers with formers' own for a text, a pair and an over-long text: exit code 0, or 2 and the reason.
+        vllm and tei (Hugging Face's text-embeddings-inference) are not started: only whether they have a class for the
+        model, and take its settings, is looked up. Without OUT, nothing is left behind.
     """
     from ..interop.directory import export as write
     from ..interop.safe import free
@@ -152,6 +153,8 @@ def run_check(former: Any, reader: str, where: Path | None, **how: Any) -> None:
 
     with noted():
         said = check_export(former, reader, where, **how)
+    if reader in ("vllm", "tei"):
+        said += ". No numbers were compared; --check transformers opens the same files and compares them"
     Screen().print(f"{reader}: {said}")
 
 
@@ -173,7 +176,9 @@ def noted() -> Iterator[None]:
     for note in notes:  # of those that differ in their numbers alone, the first stands for all
         said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
     for first, *more in said.values():
-        words = f"formers: note: {first}" + (f" ({len(more)} more like this)" if set(more) - {first} else "")
+        words = f"formers: note: {name_options(first)}" + (
+            f" ({len(more)} more like this)" if set(more) - {first} else ""
+        )
         Screen(stderr=True).print(words)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import Error
+from .common import Overwrite, TrainingType, take_dtype
 from .pretrain import Rest, Switch, overrides
 from .pretrain import tell as tell_rows
 from .progress import progress
@@ -39,9 +40,11 @@ def finetune(
     seeds: int | None = None,
     sweep: str | None = None,
     resume: bool = False,
+    overwrite: Overwrite = False,
     print_config: Switch = False,
     dry_run: Switch = False,
     device: str | None = None,
+    dtype: TrainingType = None,
     tensorboard: Switch = False,
     wandb: Switch = False,
     reading: Reading | None = None,
@@ -128,10 +131,11 @@ def finetune(
     if folds == 0:
         raise Error("0 folds make no comparison", fix="take --folds 5, or leave it out")
     if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
-        given, model = overrides([model, *settings]), None
+        given, model = overrides([model, *settings], finetune), None
     else:
-        given = overrides(settings)
+        given = overrides(settings, finetune)
     given |= (reading or Reading()).given()
+    take_dtype(given, dtype)
     short: dict[str, Any] = {"epochs": epochs, "batch": batch, "lora": lora, "features": features, "vectors": vectors}
     short["vectors_frozen"] = freeze_vectors or None
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
@@ -143,9 +147,11 @@ def finetune(
         return preview(
             print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
         )
+    from ..training.replacement import check_overwrite
     from ..training.tracking import track
 
-    told |= {"device": device, "say": console.print}
+    check_overwrite(out, resume, overwrite)
+    told |= {"device": device, "say": console.print, "overwrite": overwrite}
     with track(tensorboard and first, wandb and first) as hook, progress(console, "finetune") as tell:
         told["hook"] = hook
         if folds is not None or seeds is not None or sweep:

@@ -15,6 +15,7 @@ from .. import __version__
 from ..errors import Error, is_out_of_memory
 from .ask import answer, choose, classify, score, tag
 from .augment import augment
+from .common import name_options
 from .convert import export, import_
 from .demo import demo
 from .doctor import doctor
@@ -24,7 +25,7 @@ from .finetune import finetune
 from .generate import fill, generate, summarise, translate
 from .prepare import prepare
 from .pretrain import pretrain
-from .runs import report, rerun, runs
+from .runs import report, rerun, resume, runs
 from .screen import Screen, accept_any_text, show_line
 from .show import show
 from .tokenizer import tokenizer
@@ -54,6 +55,7 @@ app.command(evaluate)
 app.command(runs)
 app.command(report)
 app.command(rerun)
+app.command(resume, show=False)
 app.command(generate)
 app.command(translate)
 app.command(summarise)
@@ -65,12 +67,25 @@ app.command(doctor)
 app.command(tokenizer)
 
 
+def in_options(text: str, arguments: list[str] | None) -> str:
+    """Name options where a message names arguments of Python, by what the command that was typed takes."""
+    if name_options(text) == text:
+        return text
+    chain, apps, _ = app.parse_commands(arguments)
+    known = [name for one in apps[-1].assemble_argument_collection() for name in one.names]
+    if chain[:1] != ("finetune",):
+        return name_options(text, known)
+    from ..training.tuning import Tune
+
+    return name_options(text, known, Tune.__dataclass_fields__)
+
+
 @contextmanager
-def plain_warnings(console: Screen) -> Iterator[None]:
+def plain_warnings(console: Screen, arguments: list[str] | None) -> Iterator[None]:
     """Show warnings as notes of one line, without the file and the code they come from."""
 
     def show(message: Warning | str, *_: Any, **more: Any) -> None:
-        console.print(f"formers: note: {' '.join(str(message).split())}")
+        console.print(f"formers: note: {in_options(' '.join(str(message).split()), arguments)}")
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -82,10 +97,10 @@ def main(arguments: list[str] | None = None) -> Any:
     accept_any_text()
     out = Screen(stderr=True)
     try:
-        with plain_warnings(out):
+        with plain_warnings(out, arguments):
             return app(arguments, exit_on_error=False, print_error=False)
     except Error as error:
-        out.print(refusal(str(error)))
+        out.print(refusal(in_options(str(error), arguments)))
         sys.exit(error.code)
     except CycloptsError as error:
         out.print(refusal(f"{' '.join(str(error).split())} See formers --help."))

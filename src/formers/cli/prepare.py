@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ..config import size
 from ..errors import Error
+from .common import Overwrite
 from .progress import progress
 from .reading import Reading
 from .screen import Screen, show_line
@@ -34,11 +35,13 @@ def prepare(
     drop_tests: bool = False,
     shard_size: str = "256MB",
     workers: int | None = None,
+    overwrite: Overwrite = False,
     reading: Reading | None = None,
 ) -> None:
     """Turn text into a token store: memory-mapped, checksummed, the same for any number of workers.
 
-    A run that was stopped goes on with the same command. Under torchrun each rank takes its share of the files.
+    A run that was stopped goes on with the same command, without --overwrite. Under torchrun each rank takes its share
+    of the files.
 
     formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
     formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
@@ -50,7 +53,7 @@ def prepare(
     tokenizer
         A tokenizer.json, or a folder with one: a model, a store, a Hugging Face checkpoint.
     out
-        The store: a new folder, or that of a run that did not end.
+        The store: a new folder, or that of a run that did not end; another store is replaced with --overwrite only.
     unit
         What a document is in text files: a line, a block between blank lines, a file. auto looks at each file.
     splitter
@@ -72,9 +75,11 @@ def prepare(
     workers
         Processes that encode; as many as there are cores by default, none for a small text.
     """
+    from ..data.prepare import place
     from ..data.readers import find
     from ..interop.prepare import prepare as make
     from ..interop.tokenizers import load_tokenizer
+    from ..training.replacement import replacing
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
@@ -84,8 +89,11 @@ def prepare(
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         workers = 0 if volume < SMALL else workers
     console = Screen(stderr=True)
+    if overwrite and place(None, None)[1] > 1:
+        raise Error("several processes cannot replace a store together", where=out, fix="remove it first")
+    inputs = (found, tokenizer, tests, units)
     try:
-        with progress(console, "prepare", quiet=2) as tell:
+        with replacing(out, "store", overwrite, inputs), progress(console, "prepare", quiet=2) as tell:
             store = make(
                 found, pieces, out, unit=unit, workers=workers, **(reading or Reading()).options(),
                 splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
@@ -93,11 +101,23 @@ def prepare(
                 tests_column=tests_column, drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
-        console.print(f"formers: finished shards stay in {show_line(out)}; the same command goes on from there")
+        again = "the same command without --overwrite" if overwrite else "the same command"
+        kept = f"finished shards stay in {show_line(out)}; {again} goes on from there"
+        back = overwrite and (out / "store.json").is_file()
+        console.print(f"formers: {f'the earlier store stays in {show_line(out)}' if back else kept}")
         raise
+    except Error as error:
+        if overwrite or not (error.fix or "").startswith("choose another directory") or not is_store(out):
+            raise
+        raise Error(error.what, where=error.where, fix="choose another --out, or --overwrite replaces it") from None
     report(store, out)
     for note in pieces.notes:
         console.print(f"Note: {note}")
+
+
+def is_store(path: Path) -> bool:
+    """Whether a folder holds a store, or one that was begun."""
+    return (path / "store.json").is_file() or (path / "begun.json").is_file()
 
 
 def report(store: object, out: Path) -> None:

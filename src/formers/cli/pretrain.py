@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import join
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from ..errors import Error
 from ..registry import MEMBERS, Member
+from .common import Overwrite, TrainingType, find_checkpoint, suggest_option, take_dtype
 from .progress import progress
 from .reading import Reading
 from .screen import Screen, print_text, show_line
@@ -81,16 +83,19 @@ def verb(member: Member) -> Callable[..., None]:
         init: str | None = None,
         tokenizer: Path | None = None,
         resume: bool = False,
+        overwrite: Overwrite = False,
         print_config: bool = False,
         dry_run: bool = False,
         seed: int | None = None,
         device: str | None = None,
+        dtype: TrainingType = None,
         deterministic: bool = False,
         tensorboard: bool = False,
         wandb: bool = False,
         reading: Reading | None = None,
     ) -> None:
-        given = {**(reading or Reading()).given(), **overrides(settings)}
+        given = {**(reading or Reading()).given(), **overrides(settings, pretrain)}
+        take_dtype(given, dtype)
         if deterministic:
             given["train.deterministic"] = True
         if seed is not None:
@@ -110,7 +115,7 @@ def verb(member: Member) -> Callable[..., None]:
 
             tell(rehearse(member.name, config, given, device=device, **top))
             return
-        run(member.name, given, out, config, resume, device, top, tensorboard, wandb)
+        run(member.name, given, out, config, resume, device, top, tensorboard, wandb, overwrite)
 
     words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
     pretrain.__doc__ = HELP.format(help=words, name=member.name, first=example(member.name), presets=presets)
@@ -127,15 +132,15 @@ formers pretrain {name} --data pairs.txt
 formers pretrain {name} --data pairs.csv --column de,en"""
 
 
-def overrides(words: Sequence[str]) -> dict[str, Any]:
-    """--model.layers 4 --train.lr=1e-3 → {"model.layers": "4", "train.lr": "1e-3"}."""
+def overrides(words: Sequence[str], command: Callable[..., Any]) -> dict[str, Any]:
+    """--model.layers 4 --train.lr=1e-3 → {"model.layers": "4", "train.lr": "1e-3"}; `command` has the other options."""
     given: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
         key, equal, value = word.removeprefix("--").partition("=")
         if not word.startswith("--") or "." not in key:
-            raise Error(f"unknown option {word!r}", fix="see --help; settings have a dot: --train.steps 100")
+            raise Error(f"unknown option {word!r}", fix=suggest_option(word, command))
         if not equal:
             if not rest or rest[0].startswith("--"):
                 raise Error(f"{word} has no value", fix=f"{word} VALUE; true or false for a switch")
@@ -146,7 +151,7 @@ def overrides(words: Sequence[str]) -> dict[str, Any]:
 
 def run(
     family: str, given: dict[str, Any], out: Path | None, config: Any, resume: bool, device: str | None,
-    top: dict[str, Any], tensorboard: bool = False, wandb: bool = False,
+    top: dict[str, Any], tensorboard: bool = False, wandb: bool = False, overwrite: bool = False,
 ) -> None:  # fmt: skip
     """Train, and say how it goes."""
     import os
@@ -160,7 +165,7 @@ def run(
     with track(tensorboard and first, wandb and first) as hook, progress(console, family) as tell:
         done = pretrain(
             family, out=out, config=config, resume=resume, device=device, overrides=given, tell=tell,
-            say=console.print, hook=hook, **top,
+            say=console.print, hook=hook, overwrite=overwrite, **top,
         )  # fmt: skip
     console = Screen(quiet=not first)
     if done.score is not None:
@@ -239,12 +244,13 @@ def vector_verb(method: str) -> Callable[..., None]:
         min_count: int | None = None,
         epochs: int | None = None,
         seed: int | None = None,
+        overwrite: Overwrite = False,
         print_config: bool = False,
         tensorboard: bool = False,
         wandb: bool = False,
         reading: Reading | None = None,
     ) -> None:
-        given = {**(reading or Reading()).given(), **overrides(settings)}
+        given = {**(reading or Reading()).given(), **overrides(settings, pretrain)}
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
         short |= {"train.epochs": epochs, "train.seed": seed}
         given |= {name: value for name, value in short.items() if value is not None}
@@ -253,7 +259,7 @@ def vector_verb(method: str) -> Callable[..., None]:
 
             print_text(configure_vectors(method, config, given).text(), end="")
             return
-        run(method, given, out, config, False, None, {}, tensorboard, wandb)
+        run(method, given, out, config, False, None, {}, tensorboard, wandb, overwrite)
 
     words = VECTORS[method][0].upper() + VECTORS[method][1:]
     pretrain.__doc__ = VECTOR_HELP.format(help=words, name=method)
@@ -263,20 +269,22 @@ def vector_verb(method: str) -> Callable[..., None]:
 def refuse_family(*words: Rest) -> None:
     """Answer a word that is no family to pretrain: what it is, and what to type instead."""
     from ..config import suggest
-    from ..registry import find_published
 
     if not words:
         return pretrain.help_print([])
     name = words[0]
+    if name.startswith("-"):
+        named = next((word for word in words if word in MEMBERS or word in VECTORS), None)
+        rest = [word for word in words if word != named]
+        raise Error("the family comes before the options", fix=f"formers pretrain {named or 'FAMILY'} {join(rest)}")
     if name == "textcnn":
         raise Error("a TextCNN is trained on a task, not pretrained", fix="formers finetune textcnn --train FILE")
     if name == "vectors":
         raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
-    family = next((one.name for one in MEMBERS.values() if name in (*one.aliases, *one.family.presets)), None)
-    if place := find_published(name):
-        names = (one for one in sorted(MEMBERS, key=len, reverse=True) if name.replace("-", "_").startswith(one))
-        fix = f"go on from its weights: formers pretrain {family or next(names, 'FAMILY')} --init {place} --data FILE"
-        if family:
+    family, place = find_checkpoint(name)
+    if place:
+        fix = f"go on from its weights: formers pretrain {family or 'FAMILY'} --init {place} --data FILE"
+        if family and name in MEMBERS[family].family.presets:
             fix += f"; a new model of its size: formers pretrain {family} --preset {name} --data FILE"
         raise Error(f"{name!r} is a published checkpoint, not a family", fix=fix)
     if family:

@@ -49,6 +49,6 @@ def lines(console: Screen, title: str, quiet: float = 0.0, every: float = 10.0) 
             return
         if what not in last or done == of or now - last[what] >= every:
             last[what] = now
-            console.print(f"{title}: {what} {done:,}/{of:,}, {show_line(detail)}")
+            console.print(f"{title}: {what} {done:,}/{of:,}" + (f", {show_line(detail)}" if detail else ""))
 
     return tell

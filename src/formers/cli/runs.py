@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
 from rich.table import Column, Table
 
 from ..errors import Error
+from .pretrain import Rest
 from .screen import Screen, print_text, show_line
 
 
@@ -58,6 +60,12 @@ def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
     from ..training.runs import Folder
 
     print_text(str(write(Folder(run), language)))
+
+
+def resume(run: Annotated[str, Parameter(allow_leading_hyphen=True)] = "RUN", *words: Rest) -> None:
+    """Answer a command that is not there: a run goes on with the command that began it."""
+    fix = f"formers pretrain FAMILY --resume --out {run}, or formers finetune --resume --out {run}"
+    raise Error("a run goes on with the command that began it, and --resume", fix=fix)
 
 
 def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = False) -> None:

@@ -7,6 +7,9 @@ from typing import Any
 from rich.text import Text
 from rich.tree import Tree
 
+from ..errors import Error
+from ..registry import MEMBERS
+from .common import find_checkpoint
 from .screen import Screen, print_json
 
 
@@ -27,6 +30,8 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
     from ..former import tree as rows
     from ..training.vector_run import METHODS
 
+    if family is not None and family not in METHODS:
+        refuse_checkpoint(family)
     members = rows("vectors" if family in METHODS else family)
     if as_json:
         print_json(members if family is None else members[0], indent=2)
@@ -40,6 +45,17 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
     for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
         grow(root.add(Text(parent, "dim")), parent, members)
     console.print(root)
+
+
+def refuse_checkpoint(name: str) -> None:
+    """Answer the name of a checkpoint or preset, which is no family: its family, and where it is published."""
+    family, place = find_checkpoint(name)
+    if name in MEMBERS or (place is None and (family is None or name in MEMBERS[family].aliases)):
+        return
+    shows = f"formers tree {family}" if family else "formers tree lists the families"
+    where = f"; the model is {place} on the hub" if place else ""
+    what = "a published checkpoint" if place else f"a preset of {family}"
+    raise Error(f"{name!r} is {what}, not a family", fix=shows + where)
 
 
 def grow(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:

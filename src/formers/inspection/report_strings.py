@@ -24,6 +24,27 @@ KOREAN = {
     "{speed:,.0f} tokens/s, {tokens:,} tokens in {seconds:,.0f} s": "초당 {speed:,.0f} 토큰, {seconds:,.0f}초 동안 {tokens:,} 토큰",
     "{name} ({device}), {processes} process(es), {threads} threads": "{name} ({device}), 프로세스 {processes}개, 스레드 {threads}개",
     "{parameters:,} parameters; {tokens:,} tokens in {seconds:.0f} s.": "파라미터 {parameters:,}개, {seconds:.0f}초 동안 {tokens:,} 토큰 학습.",
+    # a run that is stuck (training/plateau.py)
+    "the model has learned little: its validation loss of {loss:.2f} after step {step:,} is hardly better than token frequencies alone (unigram {unigram:.2f}) and has stopped falling.":
+        "모델이 거의 학습하지 못했습니다. {step:,}스텝에서 검증 손실({loss:.2f})이 토큰 빈도만 사용한 유니그램({unigram:.2f})보다 거의 낮지 않고, 더 이상 줄지 않습니다.",
+    "the model has learned little: its validation loss of {loss:.2f} after step {step:,} is no better than token frequencies alone (unigram {unigram:.2f}) and has stopped falling.":
+        "모델이 거의 학습하지 못했습니다. {step:,}스텝에서 검증 손실({loss:.2f})이 토큰 빈도만 사용한 유니그램({unigram:.2f})보다 낮지 않고, 더 이상 줄지 않습니다.",
+    "the validation loss is {loss:.2f} after step {step:,}; its best was {best:.2f} at step {best_step:,}.":
+        "{step:,}스텝의 검증 손실은 {loss:.2f}이며, 가장 낮았던 값은 {best_step:,}스텝의 {best:.2f}입니다.",
+    "The training loss still falls, so the model learns its text by heart: give more text, fewer steps (--train.steps) or more dropout (--model.dropout). The best checkpoint is kept.":
+        "학습 손실은 계속 줄고 있으므로 과적합입니다. 텍스트를 늘리거나, 스텝을 줄이거나(--train.steps), 드롭아웃을 높이십시오(--model.dropout). 최고 체크포인트는 보존됩니다.",
+    "The training loss rises too: the learning rate is too high. Try {settings}.":
+        "학습 손실도 커지고 있습니다. 학습률이 너무 높습니다. {settings} 설정을 시도해 보십시오.",
+    "The learning rate may not suit {optimizer}, or the optimizer this model: try {settings}.":
+        "학습률이 {optimizer}에 맞지 않거나, 옵티마이저가 이 모델에 맞지 않을 수 있습니다. {settings} 설정을 시도해 보십시오.",
+    "The learning rate is low for this size: try {settings}, or train for more steps.":
+        "이 크기의 모델에는 학습률이 낮습니다. {settings} 설정을 시도하거나 더 많은 스텝을 학습하십시오.",
+    "The usual cause is a learning rate that is too high or rises too fast: try {settings}.":
+        "대개 학습률이 너무 높거나 너무 빨리 오르기 때문입니다. {settings} 설정을 시도해 보십시오.",
+    "1 layer with the norms after the sums (post-norm) stalls when the learning rate is too high or rises too fast: try {settings}.":
+        "잔차 합 뒤에 정규화하는(post-norm) 레이어는 학습률이 너무 높거나 너무 빨리 오르면 학습이 멈춥니다. {settings} 설정을 시도해 보십시오.",
+    "{layers} layers with the norms after the sums (post-norm) stall when the learning rate is too high or rises too fast: try {settings}, or fewer layers.":
+        "잔차 합 뒤에 정규화하는(post-norm) 레이어 {layers}개는 학습률이 너무 높거나 너무 빨리 오르면 학습이 멈춥니다. {settings} 설정을 시도하거나 레이어 수를 줄이십시오.",
     # scores and curves
     "validation text": "검증 텍스트",
     "nats per token": "토큰당 손실(nat)",

@@ -8,14 +8,20 @@ from typing import Any
 from ..data.prepare import prepare as make
 from ..data.store import Store
 from ..text.tokenizer import Tokenizer
+from ..training.replacement import replacing
 from .tokenizers import load_tokenizer
 
 
-def prepare(source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, **options: Any) -> Store | None:
+def prepare(
+    source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False, **options: Any
+) -> Store | None:
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
     The options are those of formers.data.prepare.prepare: unit, column, encoding, skip, delimiter, header,
     workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell.
     """
-    return make(source, tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer), out, **options)
+    pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+    inputs = (source, tokenizer, options.get("tests"), options.get("units"))
+    with replacing(Path(out), "store", overwrite, inputs):
+        return make(source, pieces, out, **options)

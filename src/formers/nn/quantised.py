@@ -184,16 +184,21 @@ def gelu(x: Tensor) -> Tensor:
     return u.mul_(2 * ROOT * 0.044715).add_(2 * ROOT).mul_(x).sigmoid_().mul_(x)
 
 
+def check_kind(model: nn.Module, kind: str) -> None:
+    """Refuse a kind of weights that is not known, and a model that is not on a CPU."""
+    if kind not in ("int8", "fp32", "bf16"):
+        raise Error(f"unknown kind of weights {kind!r}", fix="choose fp32, bf16 or int8")
+    if next(model.parameters()).device.type != "cpu":
+        raise Error("only a model on a CPU is frozen", fix="move it there, or use bf16 on a GPU as it is")
+
+
 def freeze(model: nn.Module, kind: str) -> None:
     """Replace the linear layers and the output layer, in place: int8 takes `Quantised`, fp32 and bf16 `Packed`.
 
     Embeddings, norms, experts and recurrent cells stay as they are, and so do layers whose weight is read in part (the
     attention of models with a memory of hidden states).
     """
-    if kind not in ("int8", "fp32", "bf16"):
-        raise Error(f"unknown kind of weights {kind!r}", fix="choose fp32, bf16 or int8")
-    if next(model.parameters()).device.type != "cpu":
-        raise Error("only a model on a CPU is frozen", fix="move it there, or use bf16 on a GPU as it is")
+    check_kind(model, kind)
     make = Quantised if kind == "int8" else Packed
     table = getattr(getattr(model, "body", None), "table", None)
     model.requires_grad_(False)

@@ -30,6 +30,7 @@ from .material import aside_of, material
 from .parts import content, overlap_said
 from .pretrain import Run, claim_run_folder, pretrain
 from .recipes import RATE
+from .replacement import TAKEN, replacing
 from .runs import Folder
 from .tuning import Tune, find
 
@@ -47,8 +48,9 @@ def is_text(task: str | None, out: Any, resume: bool) -> bool:
 
 
 def continued(
-    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], out: Any, resume: bool, config: Any, **how: Any
-) -> Run:
+    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], out: Any, resume: bool, config: Any,
+    overwrite: bool = False, **how: Any,
+) -> Run:  # fmt: skip
     """Pretraining that starts from `model`; epochs and examples become steps and tokens."""
     single, plain = parted(sources, given)
     text, held = sources["train"], sources["valid"]
@@ -58,7 +60,13 @@ def continued(
         same_text(Path(out), {k: v for k, v in single.items() if k in TUNED}, {}, "leave it out")
         return pretrain(None, text, out=out, config=config, resume=True, held=held, overrides=plain, **how)
     source = checkpoint_of(model, text)
-    with claim_run_folder(None if out is None else Path(out), f"{family_of(source)}-lm") as path:
+    wanted = None if out is None else Path(out)
+    if wanted is not None and not overwrite and (wanted / "run.json").is_file():
+        raise Error("there is a run here already", where=wanted, fix=TAKEN)
+    with (
+        replacing(wanted, "run", overwrite, (source, list(sources.values()), plain, config)),
+        claim_run_folder(wanted, f"{family_of(source)}-lm") as path,
+    ):
         settings, tokenizer = schedule(source, path, text, held, plain, single, config, how["tell"], how["say"])
         settings = {key: value for key, value in settings.items() if key not in by_dots(read(config))}
         return pretrain(

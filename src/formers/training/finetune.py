@@ -34,6 +34,7 @@ from .machine import Meter, deterministic, enough, left, machine, memory
 from .parts import PARTS, find_overlap, identity, in_lists, keep, overlap_said, read_parts
 from .pretrain import check_finite, claim_run_folder, finish
 from .rehearsal import lasting, rehearse
+from .replacement import TAKEN, check_overwrite, replacing
 from .report import format_number, report
 from .resume import refuse_if_finished
 from .runs import Folder, drive, number
@@ -79,6 +80,7 @@ def finetune(
     out: str | Path | None = None,
     config: Any = None,
     resume: bool = False,
+    overwrite: bool = False,
     device: Any = None,
     overrides: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
@@ -94,28 +96,32 @@ def finetune(
     goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
     frequencies). Settings are those of training/tuning.py: single ones by their names (epochs=3, batch=32, lr=1e-3,
     seed=1, lora=8), any by `overrides` ({"train.clip": 0.5}) or a `config` file. With `resume`, a run in `out` goes on
-    where it stopped. `tell`, `say`, `hook` are those of formers.pretrain.
+    where it stopped; with `overwrite`, a new one takes its place. `tell`, `say`, `hook` are those of formers.pretrain.
     """
     began, tell = time.perf_counter(), tell or (lambda *_: None)
+    check_overwrite(out, resume, overwrite)
     model, task = named_in(config, model, task)
     train, held = divided(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
     given = single(settings, overrides, sources, columns)
     if is_text(task, out, resume):
         say("plain text: the model goes on with its own objective, as formers pretrain --init does")
-        how = {"device": device, "tell": tell, "say": say, "hook": hook}
+        how = {"device": device, "tell": tell, "say": say, "hook": hook, "overwrite": overwrite}
         made = continued(model, sources, given, out, resume, config, **how)
         return Tuned(made.folder, made.former, measures(made.score), {}, measures(made.baseline), made.seconds)
     world = together(device)
     with ExitStack() as stack:
         stack.enter_context(company(world))
 
+        replaced: list[Callable[[], None]] = []
+
         def begin() -> tuple[Path, Any, Wanted, dict[str, Examples]]:
             path = None if out is None else Path(out)
             told = {**by_dots(read(config)), **given}
-            before = begun(path, resume, told)
+            before = None if overwrite else begun(path, resume, told)
             now = given if before is None else told | longer(before, told)
             wanted, parts = understood(model, task, sources, columns, config, now, before, path)
+            replaced.append(stack.enter_context(replacing(path, "run", overwrite, (wanted.table(), config))))
             path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
             stack.enter_context(Folder(path).held())
             return path, before, wanted, parts
@@ -130,6 +136,8 @@ def finetune(
             say(line)
         run = Lesson(wanted, parts, path, world, tell, say)
         world.agreed(lambda: remember(folder, run, before, sources))
+        for remove_old in replaced:
+            remove_old()
         if wanted.source is None and wanted.tune.vectors is None:
             say(describe_random_start(wanted.family, wanted.preset))
         say(run.words())
@@ -140,7 +148,8 @@ def finetune(
             hook.begin(path, run.asked.table())
         first = drive(run.trainer, run.source, folder, check=run.check, hook=hook, say=say, tell=meter)
         if first == run.asked.train.steps:
-            say(f"this run was finished before: all {first:,} steps are done; raise --epochs or --train.steps to go on")
+            length, raised = length_of(folder.about())
+            say(f"this run was finished before, after {length}; raise {raised} to go on")
         found = world.agreed(lambda: conclude(folder, run, tell))  # all know how good it is
         world.close()
     seconds = time.perf_counter() - began
@@ -250,7 +259,7 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     if path is None or not (path / "run.json").is_file():
         return None
     if not resume:
-        raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
+        raise Error("there is a run here already", where=path, fix=TAKEN)
     about = Folder(path).about()
     asked = about["asked"]
     now = configure(asked["family"], asked["source"], asked["preset"], asked["task"], asked, given).table()
@@ -262,12 +271,26 @@ def begun(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str
     then = configure(
         asked["family"], asked["source"], asked["preset"], asked["task"], asked, {**given, **longer(about, given)}
     )
-    refuse_if_finished(path, about, then.table(), f"--epochs above {asked['tune']['epochs']:g}, or --train.steps,")
+    length, raised = length_of(about)
+    refuse_if_finished(path, about, then.table(), length, raised)
     done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
     if done > then.train.steps:
+        if "tune.epochs" in given and "train.steps" not in given:
+            seen = f"{done * asked['tune']['epochs'] / asked['train']['steps']:.3g}"
+            what = f"{seen} epochs are done, more than {then.tune.epochs:g}"
+            raise Error(what, where=path, fix=f"--epochs {seen} or more")
         what = f"{done:,} steps are done, more than {then.train.steps:,}"
         raise Error(what, where=path, fix=f"--train.steps {done} or more")
     return about
+
+
+def length_of(about: Mapping[str, Any]) -> tuple[str, str]:
+    """How long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises it."""
+    asked, by_steps = about["asked"], "steps" in about.get("chosen", ())
+    if by_steps:
+        return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
+    epochs = asked["tune"]["epochs"]
+    return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
 
 
 def longer(about: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from .loop import Diverged
 from .parts import chosen, grouped, read_part
 from .pretrain import claim_run_folder
 from .refusals import contradictions
+from .replacement import check_overwrite, replacing
 from .report import escape_markdown, put, table_of
 from .runs import Folder
 from .tuning import TABLES, Data, configure, find
@@ -93,16 +94,19 @@ def compare(
     seeds: int = 1,
     sweep: str | Mapping[str, Any] = "",
     out: str | Path | None = None,
+    overwrite: bool = False,
     overrides: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
     say: Callable[[str], None] = lambda text: None,
     **how: Any,
 ) -> Comparison:
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch=16,32"), `seeds` and `folds`; runs that are done
-    are not repeated. With folds, each part of the examples is the test once, and some others choose the epoch. The
-    measures are those of the test examples, else of the held-out ones."""
+    are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each part of
+    the examples is the test once, and some others choose the epoch. The measures are those of the test examples, else
+    of the held-out ones."""
+    check_overwrite(out, False, overwrite)
     if folds == 1 or folds < 0 or seeds < 1:
-        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take folds=5, seeds=3")
+        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take for example 5 folds and 3 seeds")
     if folds and (valid is not None or test is not None):
         raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
     if folds and task == "lm":
@@ -122,7 +126,13 @@ def compare(
     trials, diverged = list[Trial](), list[str]()
     with ExitStack() as stack:
         wanted = None if out is None else Path(out)
-        path = world.agreed(lambda: stack.enter_context(claim_run_folder(wanted, "comparison")))
+        inputs = (model, train, valid, test, dict(overrides or {}), how.get("config"))
+
+        def claim() -> Path:
+            stack.enter_context(replacing(wanted, "comparison", overwrite, inputs))
+            return stack.enter_context(claim_run_folder(wanted, "comparison"))
+
+        path = world.agreed(claim)
         for settings in every:
             runs, before = [], len(diverged)
             start = coerce(settings.get("train.seed", first), int, "train.seed")

@@ -33,8 +33,9 @@ from .evaluate import Score
 from .loop import Diverged, Report, Trainer
 from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, changed, check_text, material
-from .plateau import PlateauMonitor
+from .plateau import Line, PlateauMonitor, in_english
 from .rehearsal import slowdown
+from .replacement import TAKEN, check_overwrite, replacing
 from .report import report
 from .resume import refuse_if_finished, resumed
 from .runs import Folder, drive, number
@@ -77,6 +78,7 @@ def pretrain(
     tokenizer: Tokenizer | str | Path | None = None,
     held: Any = None,
     resume: bool = False,
+    overwrite: bool = False,
     device: Any = None,
     overrides: Mapping[str, Any] | None = None,
     tell: Tell | None = None,
@@ -88,14 +90,15 @@ def pretrain(
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
 
-    Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides`
-    ({"train.steps": 100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text
-    to be judged by (a list, DataFrame or dataset; files are named by data.held). With `resume`,
-    a run in `out` goes on where it stopped. `tell` hears of the progress, `hook` gets each line of metrics.jsonl (a
-    function, or one of training/tracking.py's), `say` gets words for people. `same` are the fingerprints (run.json's
-    `data`) of a run that is to be repeated: other data is refused.
+    Settings come from the recipe, the preset, the `config` (a YAML file or a table), then `overrides` ({"train.steps":
+    100}) or the same as tables (train={"steps": 100}). `init` starts from a checkpoint. `held` is text to be judged by
+    (a list, DataFrame or dataset; files are named by data.held). With `resume`, a run in `out` goes on where it
+    stopped; with `overwrite`, a new one takes its place. `tell` hears of the progress, `hook` gets each line of
+    metrics.jsonl (a function, or one of training/tracking.py's), `say` gets words for people. `same` are the
+    fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused.
     """
     began = time.perf_counter()
+    check_overwrite(out, resume, overwrite)
     if family in (*METHODS, "vectors"):
         other = {"recipe": recipe, "preset": preset, "init": init, "tokenizer": tokenizer, "held": held}
         other |= {"resume": resume or None}
@@ -104,6 +107,7 @@ def pretrain(
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
         given = together_overrides(None, overrides, tables)
         how: dict[str, Any] = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
+        how["overwrite"] = overwrite
         path, vectors, seconds = pretrain_vectors(str(family), text, out, config, given, **how)
         return Run(path, vectors, None, None, seconds)
     given = together_overrides(text, overrides, tables)
@@ -114,17 +118,21 @@ def pretrain(
     with ExitStack() as stack:
         stack.enter_context(company(world))
         wanted, asked = world.agreed(
-            lambda: place(family, out, config, given, resume, recipe=recipe, preset=preset, init=init)
+            lambda: place(family, out, config, given, resume, overwrite, recipe=recipe, preset=preset, init=init)
         )
         world = arranged(world, asked.train.parallel)
-        check_shares(asked.train, world, wanted is not None and (wanted / "run.json").is_file())
+        check_shares(asked.train, world, resume and wanted is not None and (wanted / "run.json").is_file())
         numbers = parameters(asked)
         stack.enter_context(enough(asked.train, numbers, world.device))
         stack.enter_context(deterministic(asked.train.deterministic))
 
+        replaced: list[Callable[[], None]] = []
+
         def prepare() -> tuple[Path, Material]:
             for line in check_text(asked.data, text, held):
                 say(line)
+            inputs = (asked.table(), config, *(one.home.path for one in (text, held) if getattr(one, "home", None)))
+            replaced.append(stack.enter_context(replacing(wanted, "run", overwrite, inputs)))
             here = stack.enter_context(claim_run_folder(wanted, asked.family))
             stack.enter_context(Folder(here).held())
             roomy(here, asked, numbers)
@@ -148,6 +156,8 @@ def pretrain(
         def begin() -> None:
             roomy(path, asked, count(run.former.model))  # now a checkpoint's size is known too
             remember(folder, asked, found, world)
+            for remove_old in replaced:
+                remove_old()
 
         world.agreed(begin)  # what cannot begin leaves no run behind
         run.prepare_evaluation()
@@ -215,7 +225,7 @@ def judged(folder: Folder, step: int, run: Course) -> Score | None:
 
 def result(
     folder: Folder, run: Course, best: int, score: Score | None, baseline: Score | None, meter: Meter,
-    stuck: str | None = None,
+    stuck: Line | None = None,
 ) -> None:  # fmt: skip
     """What came out of it, into run.json."""
     t = run.trainer
@@ -229,7 +239,7 @@ def result(
         "language": detect_language(some),
     }
     if stuck is not None:
-        more["stuck"] = stuck
+        more |= {"stuck": in_english(stuck), "stuck_parts": stuck}
     folder.describe({**folder.about(), "result": {"score": plain(score), "baseline": plain(baseline), **more}})
 
 
@@ -255,14 +265,15 @@ def together_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: M
 
 
 def place(
-    family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, **top: Any
+    family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, overwrite: bool, **top: Any
 ) -> tuple[Path | None, Asked]:
     """The folder that was named, or that of the run that goes on, and what is asked: of a run that goes on, what was
     asked before and may be changed."""
     path = Path(out) if out is not None else None
     if path is None and resume:
         path = newest(family)
-    about = Folder(path).about() if path is not None and (path / "run.json").is_file() else None
+    there = not overwrite and path is not None and (path / "run.json").is_file()
+    about = Folder(path).about() if path is not None and there else None
     if about is None:
         top["init"] = None if top["init"] is None else str(top["init"])
         asked = configure(family, config, given, **top)
@@ -270,10 +281,12 @@ def place(
             known(asked)
         return path, asked
     if not resume:
-        raise Error("there is a run here already", where=path, fix="go on with --resume, or choose another --out")
+        raise Error("there is a run here already", where=path, fix=TAKEN)
     assert path is not None
     asked = resumed(path, about["asked"], family, tables_of(config), given, top)
-    refuse_if_finished(path, about, asked.table(), f"--train.steps above {asked.train.steps:,}")
+    refuse_if_finished(
+        path, about, asked.table(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}"
+    )
     return path, asked
 
 

@@ -102,8 +102,8 @@ class Story:
             ("tokenizer", data["tokenizer"]),
             ("store", data["store"]),
         ]  # fmt: skip
-        if result.get("stuck"):
-            rows.insert(3, ("note", str(result["stuck"]).removeprefix("note: ")))
+        if stuck := result.get("stuck_parts"):
+            rows.insert(3, ("note", " ".join(say(str(form), **values) for form, values in stuck)))
         if result.get("memory"):
             rows.insert(4, ("peak memory", f"{result['memory'] / 2**30:.2f} GiB"))
         if result.get("share"):

@@ -43,9 +43,10 @@ def resumed(
     return asked
 
 
-def refuse_if_finished(path: Path, about: dict[str, Any], now: dict[str, Any], raised: str) -> None:
+def refuse_if_finished(path: Path, about: dict[str, Any], now: dict[str, Any], length: str, raised: str) -> None:
     """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result would
-    look like a new one. `raised` is the option that makes it longer."""
+    look like a new one. `length` is what it has done, in its own measure; `raised` is the option that makes it longer.
+    """
     before, steps = about["asked"], about["asked"]["train"]["steps"]
     done = max(Checkpoints(path / "steps", clean=False).steps(), default=0)
     if not about.get("result") or done < now["train"]["steps"] or steps != now["train"]["steps"]:
@@ -54,7 +55,7 @@ def refuse_if_finished(path: Path, about: dict[str, Any], now: dict[str, Any], r
         if isinstance(now[table], dict):
             for key, value in now[table].items():
                 if f"{table}.{key}" not in PLACES and before.get(table, {}).get(key) != value:
-                    what = f"this run is finished: with all {steps:,} steps done, {table}.{key} changes nothing"
+                    what = f"this run is finished: after {length}, {table}.{key} changes nothing"
                     raise Error(what, where=path, fix=f"raise {raised} to go on, or begin a new run in another --out")
 
 

@@ -26,6 +26,7 @@ from ..models.vectors import VectorsConfig
 from .configure import Data, dotted, plain, read
 from .machine import machine, memory
 from .material import changed, check_text
+from .replacement import replacing
 from .report import put, report
 from .runs import Folder
 from .tracking import Tracker
@@ -120,6 +121,7 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
 def pretrain_vectors(
     method: str, text: Any, out: str | Path | None, config: Any, overrides: Mapping[str, Any], *, tell: Tell,
     say: Callable[[str], None], hook: Callable[[dict[str, Any]], None] | None, same: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> tuple[Path, Former, float]:  # fmt: skip
     """Train word vectors on text (files, or documents in memory) in a folder of their own; the folder, the vectors and
     the seconds it took. There are no checkpoints: what is stopped begins again."""
@@ -133,14 +135,15 @@ def pretrain_vectors(
     if text is None and not asked.data.source:
         raise Error("there is no text to learn from", fix="give --data FILES")
     path = None if out is None else Path(out)
-    if path is not None and (path / "run.json").is_file():
+    if path is not None and not overwrite and (path / "run.json").is_file():
         what = "there is a run here already, and word vectors are trained in one go"
-        raise Error(what, where=path, fix="choose another --out")
+        raise Error(what, where=path, fix="replace it with --overwrite, or choose another --out")
     for chosen in check_text(asked.data, text):
         say(chosen)
     texts = lambda: read_text(text if text is not None else find(list(asked.data.source)), **asked.data.reading)  # noqa: E731
     asked = fit_script(asked, texts, say)
     with ExitStack() as stack:
+        stack.enter_context(replacing(path, "run", overwrite, (asked.table(), config)))
         here = stack.enter_context(claim_run_folder(path, asked.method))
         folder = stack.enter_context(Folder(here).held())
         if isinstance(hook, Tracker):
