@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -100,10 +100,11 @@ def prepare(
         console.print(f"Note: {note}")
 
 
-def report(store: object, out: Path) -> None:
+def report(store: Any, out: Path) -> None:
     """Say what is there now."""
     from ..data.encode import TOLD
     from ..data.hygiene import WORDS as LEFT
+    from ..data.store import describe_unknown
     from ..text.normalise import WORDS as CHANGED
 
     words = {**CHANGED, **LEFT, **TOLD}
@@ -120,12 +121,8 @@ def report(store: object, out: Path) -> None:
     told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
     if told:
         console.print("read: " + ", ".join(told))
-    total = sum(about["tokens"] for about in home.about["parts"].values())
-    if counts.get("unknown", 0) > 0.02 * total:
-        warn = (
-            f"{counts['unknown'] / total:.0%} of the tokens are unknown to this tokenizer: it was made for other text"
-        )
-        console.print(Text(warn, "bold yellow"))
+    if (line := describe_unknown(store, store.tokenizer)) is not None:
+        console.print(Text(line, "bold yellow"))
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
         found = f"{test['found']:,} of {test['examples']:,} examples"
