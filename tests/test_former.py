@@ -279,9 +279,9 @@ def test_a_tokenizer_belongs_to_its_model(tmp_path):
 
 
 ODD = {
-    "a list that is no table": (lambda f: f.logits([[1, 2], [3]]), "ids must be numbers, not text"),
+    "a list that is no table": (lambda f: f.logits([[1, 2], [3]]), "ids cannot be made a tensor"),
     "text": (lambda f: f.logits("abc"), "ids must be numbers, not text"),
-    "nothing": (lambda f: f.logits(None), "ids must be numbers, not text"),
+    "nothing": (lambda f: f.logits(None), "ids cannot be made a tensor"),
     "complex ids": (lambda f: f.logits(torch.zeros(1, 2, dtype=torch.complex64)), "ids must be whole numbers"),
     "float segments": (lambda f: f.logits(IDS, segments=IDS.float()), "segments must be whole numbers"),
     "text as heads": (lambda f: f.logits(IDS, heads="all"), "heads cannot be made a tensor"),
