@@ -280,7 +280,7 @@ def test_a_tokenizer_belongs_to_its_model(tmp_path):
 
 ODD = {
     "a list that is no table": (lambda f: f.logits([[1, 2], [3]]), "ids cannot be made a tensor"),
-    "text": (lambda f: f.logits("abc"), "ids cannot be made a tensor"),
+    "text": (lambda f: f.logits("abc"), "ids must be numbers, not text"),
     "nothing": (lambda f: f.logits(None), "ids cannot be made a tensor"),
     "complex ids": (lambda f: f.logits(torch.zeros(1, 2, dtype=torch.complex64)), "ids must be whole numbers"),
     "float segments": (lambda f: f.logits(IDS, segments=IDS.float()), "segments must be whole numbers"),
@@ -457,6 +457,25 @@ def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
     assert found.weights["encoder"].shape == (2, 3, 5, 5)
     assert {"save", "export", "attention", "num_parameters", "generate"} <= set(dir(f))
     assert f.generate.__doc__ == formers.generate.__doc__, "help(f.generate) says how"
+
+
+def test_text_instead_of_ids_is_told_how_to_become_ids():
+    from formers.text.trainers import train
+
+    f = small("bert", vocab=80)
+    with pytest.raises(Error, match="must be numbers, not text.*this model has none: load it with its own"):
+        f.logits("the cat")
+    f.tokenizer = train("bert", ["the cat sat on the mat"], 80, workers=1)
+    for given in ("the cat", ["the cat", "the mat"], f.tokenizer("the cat")):
+        for read in (f.logits, f.hidden):
+            with pytest.raises(Error, match=r"ids must be numbers, not text.*f\.tokenizer\(texts, padding=True"):
+                read(given)
+    texts = ["the cat", "the mat sat"]
+    batch = f.tokenizer(texts, padding=True, return_tensors="pt")  # as the message says
+    f.logits(batch.input_ids, batch.attention_mask.bool())
+    elmo = formers.build("elmo", vocab=60, dim=8, cell=8, layers=1, char_dim=4, filters=[[1, 4]], highways=1)
+    with pytest.raises(Error, match="formers.text.chars.grid"):
+        elmo.logits("the cat")
 
 
 def test_only_public_names_are_listed():

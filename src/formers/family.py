@@ -69,7 +69,9 @@ class Family:
     presets: Mapping[str, Mapping[str, Any]]
     segments: bool = False  # it reads segments beside the tokens
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
-    narrow_rate: bool = False  # the highest stable learning rate falls as 1/dim, as with post-norm blocks
+    narrow_rate: bool = (
+        False  # the highest stable learning rate falls faster than 1/√dim; larger models need larger batches
+    )
     tokenizer: str = ""  # the kind that its papers use: a name in text/trainers.py
     objective: str = ""  # its own pretraining objective: a name in objectives/choose.py
     hf: Format | None = None

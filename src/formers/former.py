@@ -57,6 +57,12 @@ class Former:
             raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
         return types.MethodType(verb(name), self)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """A tokenizer that comes to a model learns how much the model can read: there it cuts texts (truncation)."""
+        super().__setattr__(name, value)
+        if name == "tokenizer" and value is not None and value.context is None:
+            value.context = getattr(self.config, "context", None)
+
     def __dir__(self) -> list[str]:
         return sorted([*super().__dir__(), *VERBS, *METHODS])
 
@@ -274,7 +280,19 @@ class Former:
         """What a caller gives, as a tensor on the model's device."""
         if self.device.type == "meta":
             raise Error("this model has no weights", fix="build or load it outside of torch.device('meta')")
+        first = values[0] if isinstance(values, list | tuple) and values else values
+        if isinstance(first, str | Mapping):
+            raise Error(f"{name} must be numbers, not text or a batch of it", fix=self.explain_ids())
         return tensor(values, name, self.device, whole)
+
+    def explain_ids(self) -> str:
+        """How text becomes what `logits` and `hidden` read, in a line of code."""
+        if hasattr(self.config, "slots"):
+            return "ids, keep = formers.text.chars.grid([text.split()]) makes them: f.logits(ids, keep)"
+        if self.tokenizer is None:
+            return "a tokenizer makes them, and this model has none: load it with its own, or set f.tokenizer"
+        make = 'batch = f.tokenizer(texts, padding=True, return_tensors="pt")'
+        return f"{make} makes them: f.logits(batch.input_ids, batch.attention_mask.bool())"
 
     @property
     def state(self) -> type[Cache | Memory | State]:

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
+from formers.cli.prepare import report
 from formers.data import shards
 from formers.data.encode import ENTITY, PHRASE, edges, encode, splitter
 from formers.data.phrases import finder, learn
 from formers.data.shards import Pieces, Reader, Writer, seal
-from formers.text import bpe, wordpiece
+from formers.data.store import describe_unknown
+from formers.text import bpe, wordpiece, words
 
 LINES = ["the cat sat on the mat", "the dog sat on the log"] * 3
 TEXTS = [
@@ -263,3 +265,19 @@ def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
     assert asked == [0, 1, 2]
     made[np.array([0, 3 * shards.BLOCK - 1])]
     assert asked == [0, 1, 2, 3], "the array begins behind another"
+
+
+def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):
+    """In memory as on disk; the remedy follows the kind of the tokenizer, and few are passed over."""
+    few = words.train(LINES, 4)
+    line = describe_unknown(Store.of(LINES, few), few)
+    assert line.startswith("33% of the tokens are unknown to the tokenizer: 4 words are too few for this text; train")
+    assert "formers tokenizer train unigram" in line
+    store = prepared(tmp_path / "few", few, LINES)
+    assert describe_unknown(store, few) == line
+    report(store, tmp_path / "few")
+    assert "33% of the tokens are unknown" in capsys.readouterr().out
+    other = wordpiece.train(LINES, 60)
+    assert "it was made for other text" in describe_unknown(Store.of(["다른 글"], other), other)
+    for known in (other, bpe.train(LINES, 300), words.train(LINES, 100)):
+        assert describe_unknown(Store.of(LINES, known), known) is None

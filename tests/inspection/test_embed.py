@@ -96,6 +96,15 @@ def test_pools_and_layers_by_hand(bert):
     assert unit.norm(dim=1) == pytest.approx(torch.ones(len(TEXTS)))
 
 
+def test_more_layers_than_there_are(bert):
+    size = bert.config.layers + 1
+    what = f"'concat9' wants the last 9 layers, and this model has {size}: 0, the embeddings, to {size - 1}"
+    with pytest.raises(Error, match=f"{what}. Take concat{size} or fewer"):
+        bert.embed("the cat", layers="concat9")
+    with pytest.raises(Error, match="there is no layer 9"):
+        bert.embed("the cat", layers=[0, 9])
+
+
 def test_words_are_their_tokens(bert, gpt):
     for f in (bert, gpt):
         tokens, words = f.embed(TEXTS[0], level="token"), f.embed(TEXTS[0], level="word")

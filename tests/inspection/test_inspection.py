@@ -28,6 +28,8 @@ def test_attention(family, kind):
     assert table.shape == (2, 2, len(looked.pieces), len(looked.pieces))
     torch.testing.assert_close(table.sum(-1), torch.ones(table.shape[:-1]))
     assert (table.triu(1).abs().sum() == 0) == (family == "gpt2")
+    assert repr(looked) == f"Attention(5 pieces: [CLS] the cat sat [SEP]; weights['{kind}'] (2, 2, 5, 5))"
+    assert "…; weights" in repr(attention(f, "the cat sat " * 9))
     with pytest.raises(Error, match="no tokenizer"):
         attention(formers.build(family, vocab=60, dim=8, layers=1, heads=2, **more), "x")
 
@@ -37,6 +39,13 @@ def test_no_attention_to_look_at(family):
     f = formers.build(family, vocab=60, embed=8)
     f.tokenizer = TOKENIZER
     with pytest.raises(Error, match=f"{family} has no attention within a text"):
+        attention(f, "the cat sat")
+
+
+def test_elmo_has_no_attention():
+    f = formers.build("elmo", vocab=60, dim=8, cell=8, layers=1, char_dim=4, filters=[[1, 4]], highways=1)
+    f.tokenizer = TOKENIZER
+    with pytest.raises(Error, match="elmo has no attention within a text"):
         attention(f, "the cat sat")
 
 

@@ -11,7 +11,7 @@ import yaml
 import formers
 from formers import Error
 from formers.cli.main import main
-from formers.interop.model_card import find_language
+from formers.interop.model_card import WORDS, find_language
 from formers.text import bpe, unigram, wordpiece
 
 ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
@@ -90,6 +90,33 @@ def test_a_korean_card_for_korean_text(tmp_path, capsys):
     with pytest.raises(Error, match="no model card in 'fr'"):
         formers.export(f, tmp_path / "fr", language="fr")
     assert not (tmp_path / "fr").exists()
+
+
+def test_the_values_of_a_korean_card_are_korean(tmp_path):
+    f = made(KOREAN, head="classify", labels=["부정", "긍정"])
+    f.training = {
+        "steps": 1200, "task": "classify", "objective": "masked", "validation": {"accuracy": 0.91234, "odd": 0.3},
+        "data": {"sources": ["reviews.csv"], "documents": 5000, "tokens": 70000},
+    }  # fmt: skip
+    formers.export(f, tmp_path / "hf")
+    korean = (tmp_path / "hf" / "README.ko.md").read_text(encoding="utf-8")
+    for row in (
+        "헤드 | 분류 (classify)", "최대 입력 길이 | 토큰 16개", "학습 목표 | 마스크 언어 모델 (masked)",
+        "과제 | 분류 (classify)", "레이블 | 부정, 긍정",
+        "학습 데이터 | reviews.csv, 토큰 70,000개, 문서 5,000개", "검증 결과 | 정확도 0.9123, odd 0.3",
+    ):  # fmt: skip
+        assert f"| {row} |" in korean
+    english = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
+    assert "| longest input | 16 tokens |" in english
+    assert "| head | classify |" in english
+
+
+@pytest.mark.parametrize("family", formers.registry.MEMBERS)
+def test_every_head_task_and_objective_has_a_korean_name(family):
+    from formers.objectives.choose import OBJECTIVES
+
+    (about,) = formers.tree(family)
+    assert {*about["heads"], *about["tasks"], *OBJECTIVES} <= WORDS["ko"].values.keys()
 
 
 def test_the_vocabulary_tells_the_language():

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 import formers
 from formers.interop.tokenizers import options_of, save_tokenizer
+from formers.text.tokenizer import Tokenizer
 from formers.text.trainers import train
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
@@ -74,15 +75,16 @@ def test_tensors_go_into_a_model():
 
 
 @pytest.mark.parametrize(("how", "message"), [
-    ({"return_tensors": "pt"}, "rows of different lengths"), ({"truncation": True}, "no max_length"),
+    ({"return_tensors": "pt"}, "rows of different lengths"),
     ({"padding": "max_length"}, "no max_length"), ({"padding": "wide"}, "padding cannot be 'wide'"),
     ({"truncation": "all", "max_length": 4}, "truncation cannot be"), ({"max_length": 0}, "at least 1"),
     ({"return_tensors": "tf"}, "no tensors 'tf'"), ({"truncation": True, "max_length": 1}, "no room"),
     ({"text_pair": ["x"]}, "2 texts and 1 second"),
 ])  # fmt: skip
 def test_what_means_nothing_is_refused(how, message):
+    alone = Tokenizer(TOKENIZERS["bert"].text, TOKENIZERS["bert"].special)  # it belongs to no model
     with pytest.raises(formers.Error, match=message):
-        TOKENIZERS["bert"](LINES[:2], **how)
+        alone(LINES[:2], **how)
     with pytest.raises(formers.Error, match="no string but int"):
         TOKENIZERS["bert"]([1])
 
@@ -96,6 +98,20 @@ def test_a_loaded_model_says_where_texts_are_cut(way, tmp_path):
     read = formers.load(tmp_path / "bert").tokenizer
     assert read(LINES[0] * 9, padding=True, truncation=True, return_tensors="pt").input_ids.shape == (1, 8)
     assert len(read(LINES[0] * 9)["input_ids"]) > 8
+
+
+def test_nothing_is_cut_where_there_is_no_limit():
+    """A tokenizer of its own, or of a model without a context; with a model that has one, that is the limit."""
+    made = train("bert", LINES, 120, workers=1)
+    long = LINES[0] * 9
+    whole = made(long)["input_ids"]
+    assert made(long, truncation=True)["input_ids"] == whole
+    formers.build("textcnn", vocab=len(made), embed=8).tokenizer = made
+    assert made(long, truncation=True)["input_ids"] == whole
+    formers.build("bert", vocab=len(made), dim=16, layers=1, heads=2, ff=32, context=8).tokenizer = made
+    assert len(made(long, truncation=True)["input_ids"]) == 8
+    assert len(made(long, truncation=True, max_length=5)["input_ids"]) == 5
+    assert made(long)["input_ids"] == whole
 
 
 def test_a_tokenizer_says_what_it_is():

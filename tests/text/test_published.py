@@ -53,6 +53,14 @@ def test_vocab_txt():
         published.from_vocab("the\ncat", {})
 
 
+def test_a_published_vocab_txt_loses_spaces_as_the_reference_does():
+    """Only the space before . , ! ? is taken out again; BERT's format does not say where else there was none."""
+    vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", *"().,!?:'3"])
+    made = published.from_vocab(vocab, {"do_lower_case": False})
+    for text, back in (("a, b. a! b?", "a, b. a! b?"), ("(a): a'b", "( a ) : a ' b"), ("3.3 a , b", "3. 3 a, b")):
+        assert made.decode(made.encode(text)) == back
+
+
 def test_vocab_json_and_merges():
     vocab = {c: i for i, c in enumerate(["a", "b", "Ġ", "ab", "<|endoftext|>"])}
     made = published.from_merges(json.dumps(vocab), "#version: 0.2\na b\n", {})

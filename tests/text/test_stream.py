@@ -42,7 +42,8 @@ def cut_off(made, ids, special):
     data = b"".join(made.spelled(ids, special))
     for start in range(max(0, len(data) - 3), len(data)):
         try:
-            data[start:].decode("utf-8")
+            # A half of a surrogate pair (ED A0 …) never becomes a character, but Python's decoder waits for its end.
+            data[start:].replace(b"\xed", b"\xee").decode("utf-8")
         except UnicodeDecodeError as error:
             if error.reason == "unexpected end of data" and error.start == 0:
                 return True

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from formers import Error
 from formers.registry import MEMBERS
 from formers.text import bpe, wordpiece
-from formers.text.normalise import normalise
+from formers.text.normalise import Changes, normalise, scrub
 from formers.text.stream import Stream
 from formers.text.templates import FAMILY
 from formers.text.tokenizer import Tokenizer, guarded, to_bytes
@@ -233,30 +233,71 @@ def test_morphemes_with_punctuation_attached(kind):
     for line in ATTACHED:
         ids = made.encode(line, special=False)
         assert made.bytes or made.id("unk") not in ids
-        back = made.decode(ids)
-        assert back == line if kind == "bpe" else back.replace(" ", "") == line.replace(" ", "")
+        assert made.decode(ids) == line
         assert made.encode_batch([line], special=False) == [ids]
     pieces = [[made.token(i) for i in made.encode(text, special=False)] for text in ("영화", "영화.")]
     assert pieces[1] == [*pieces[0], "."]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram"])
-def test_morphemes_of_real_reviews(kind, data):
-    """With the real analyser nothing of the training text is unknown, and decoding gives it back: exactly (bpe), with
-    runs of spaces as one (unigram), or up to spaces around punctuation (wordpiece)."""
-    pytest.importorskip("kiwipiepy")
-    with lzma.open(data / "lm/movie_reviews_ko.txt.xz", "rt", encoding="utf-8") as file:
-        lines = [normalise(line.rstrip("\n")) for line in itertools.islice(file, 300)]
-    made = train(kind, lines, 4000, morphemes=True)
+def one_space(line):
+    """A line with each run of white space as one space, and none at its ends."""
+    return " ".join(line.split())
+
+
+def no_space(line):
+    return "".join(line.split())
+
+
+# What of a line decoding gives back, by kind: all, all but runs of white space, or all but where white space was.
+GIVEN_BACK = {
+    "bpe": str, "jamo": str, "unigram": one_space, "wordpiece": one_space, "gpt": one_space,
+    "words": no_space, "characters": no_space,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("source", ["lm/movie_reviews_ko.txt", "classify/sms_spam.tsv", "lm/wikitext2.valid.txt"])
+@pytest.mark.parametrize(
+    ("kind", "morphemes"),
+    [(kind, morphemes) for kind in GIVEN_BACK for morphemes in (False, True)
+     if not morphemes or kind in ("bpe", "jamo", "unigram", "wordpiece")],
+)  # fmt: skip
+def test_decoding_gives_real_text_back(kind, morphemes, source, data):
+    """With the real analyser: nothing of the training text is unknown, and it comes back as far as its kind says."""
+    if morphemes:
+        pytest.importorskip("kiwipiepy")
+    with lzma.open(data / f"{source}.xz", "rt", encoding="utf-8") as file:
+        lines = [normalise(scrub(line.rstrip("\n"), Changes())) for line in itertools.islice(file, 300)]
+    lines = [line.lower() if kind == "gpt" else line for line in lines]
+    options = {"morphemes": True} if morphemes else {}
+    made = train(kind, lines, 50_000 if kind in ("words", "characters") else 4000, **options)
     rows = made.encode_batch(lines, special=False, parse=False)
     assert made.bytes or not any(made.id("unk") in row for row in rows)
-    back = [made.decode(row) for row in rows]
-    if kind == "bpe":
-        assert back == lines
-    elif kind == "unigram":
-        assert back == [" ".join(line.split()) for line in lines]
-    else:
-        assert ["".join(line.split()) for line in back] == ["".join(line.split()) for line in lines]
+    kept, back = GIVEN_BACK[kind], [made.decode(row) for row in rows]
+    assert (list(map(kept, back)) if kept is no_space else back) == list(map(kept, lines))
+    for row, line in zip(rows[:50], lines, strict=False):
+        stream = Stream(made)
+        assert "".join(map(stream.push, row)) + stream.end() == made.decode(row), line
+
+
+SPACED = [
+    "a.b", "a .b", "a. b", "a . b", "(a) [b] {c}", "...a", "a...", ". . .", "don't", 'a"b" "c"', "大韓민국 中", "3.5%",
+    "a,b , c", "#1 ## x",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "gpt"])
+def test_spaces_around_punctuation_come_back(kind):
+    """Each mark with a space on either side, on one or on none, also where training saw it otherwise."""
+    made = train(kind, SPACED, 400, alphabet=100)
+    for line in [*SPACED, "[c]", "{ c }", ". a", "大 韓"]:
+        for text in (line, f"  {line}\n"):
+            assert made.decode(made.encode(text, special=False, parse=False)) == line
+        wide = line.replace(" ", "\t \n")
+        assert made.encode(wide, special=False, parse=False) == made.encode(line, special=False, parse=False)
+    if kind == "wordpiece":
+        for line in ("a, [MASK]. b", "a ([MASK]) b", "a [MASK] b", "a . [MASK] (b"):
+            assert made.decode(made.encode(line), special=True) == f"[CLS] {line} [SEP]"
+        assert made.decode(made.encode("a. b")[:-2]) == "a."
 
 
 def test_each_different_word_is_analysed_once(monkeypatch):
@@ -288,7 +329,8 @@ def test_a_word_is_cut_alike_wherever_it_stands():
 
 @pytest.mark.parametrize("name", ["bert", "gpt", "gpt2", "t5", "albert", "textcnn", "elmo", "transformer_xl"])
 def test_korean_reviews_go_through_unharmed(name, data):
-    """Train, encode, decode on NSMC: nothing but spaces around marks and rare characters may change."""
+    """Train, encode, decode on NSMC: nothing but rare characters may change, and where words are the pieces, spaces
+    around marks."""
     with lzma.open(data / "classify/nsmc.train.tsv.xz", "rt", encoding="utf-8") as file:
         rows = [line.split("\t")[0] for line in itertools.islice(file, 1, 1500)]
     lines = [" ".join(normalise(r).split()) for r in rows]
@@ -303,7 +345,7 @@ def test_korean_reviews_go_through_unharmed(name, data):
             continue
         whole += 1
         want = line.lower() if name == "gpt" else line
-        if name == "gpt2":
+        if name in ("bert", "gpt", "gpt2", "t5"):
             assert made.decode(ids) == want
         assert made.decode(ids).replace(" ", "") == want.replace(" ", "")
         apart = unicodedata.normalize("NFD", line)

@@ -87,6 +87,19 @@ def test_a_run_leaves_a_model_metrics_samples_and_a_report(tmp_path):
     assert not (tmp_path / "run" / "lock").exists()
 
 
+def test_unknown_words_are_counted_aloud(tmp_path):
+    """A vocabulary of words that does not hold the text is told before training, with what to do."""
+    said = []
+    model = {"dim": 16, "layers": 1, "heads": 2, "ff": 32}
+    given = {"model": model, "train": {**TRAIN, "steps": 1, "samples": 0}}
+    for pieces in (8, 100):
+        formers.pretrain("transformer_xl", TEXT, out=tmp_path / str(pieces), data={**OWN, "pieces": pieces}, **given,
+                         say=said.append)  # fmt: skip
+    notes = [line for line in said if "unknown" in line]
+    assert len(notes) == 1
+    assert "8 words are too few" in notes[0]
+
+
 def test_stopped_and_resumed_is_as_if_never_stopped(tmp_path, monkeypatch):
     whole = pretrain(out=tmp_path / "whole")
     with pytest.raises(Stopped, match="stopped by SIGTERM after step 7; saved") as error:

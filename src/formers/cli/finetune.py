@@ -147,7 +147,7 @@ def finetune(
         return preview(
             print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
         )
-    from ..training.replacement import check_overwrite
+    from ..data.replacement import check_overwrite
     from ..training.tracking import track
 
     check_overwrite(out, resume, overwrite)

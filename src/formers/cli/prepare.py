@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -75,11 +75,9 @@ def prepare(
     workers
         Processes that encode; as many as there are cores by default, none for a small text.
     """
-    from ..data.prepare import place
     from ..data.readers import find
     from ..interop.prepare import prepare as make
     from ..interop.tokenizers import load_tokenizer
-    from ..training.replacement import replacing
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
@@ -89,13 +87,10 @@ def prepare(
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         workers = 0 if volume < SMALL else workers
     console = Screen(stderr=True)
-    if overwrite and place(None, None)[1] > 1:
-        raise Error("several processes cannot replace a store together", where=out, fix="remove it first")
-    inputs = (found, tokenizer, tests, units)
     try:
-        with replacing(out, "store", overwrite, inputs), progress(console, "prepare", quiet=2) as tell:
+        with progress(console, "prepare", quiet=2) as tell:
             store = make(
-                found, pieces, out, unit=unit, workers=workers, **(reading or Reading()).options(),
+                found, pieces, out, overwrite=overwrite, unit=unit, workers=workers, **(reading or Reading()).options(),
                 splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
                 tests_column=tests_column, drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
@@ -120,10 +115,11 @@ def is_store(path: Path) -> bool:
     return (path / "store.json").is_file() or (path / "begun.json").is_file()
 
 
-def report(store: object, out: Path) -> None:
+def report(store: Any, out: Path) -> None:
     """Say what is there now."""
     from ..data.encode import TOLD
     from ..data.hygiene import WORDS as LEFT
+    from ..data.store import describe_unknown
     from ..text.normalise import WORDS as CHANGED
 
     words = {**CHANGED, **LEFT, **TOLD}
@@ -140,12 +136,8 @@ def report(store: object, out: Path) -> None:
     told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
     if told:
         console.print("read: " + ", ".join(told))
-    total = sum(about["tokens"] for about in home.about["parts"].values())
-    if counts.get("unknown", 0) > 0.02 * total:
-        warn = (
-            f"{counts['unknown'] / total:.0%} of the tokens are unknown to this tokenizer: it was made for other text"
-        )
-        console.print(Text(warn, "bold yellow"))
+    if (line := describe_unknown(store, store.tokenizer)) is not None:
+        console.print(Text(line, "bold yellow"))
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
         found = f"{test['found']:,} of {test['examples']:,} examples"

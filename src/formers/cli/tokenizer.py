@@ -68,7 +68,7 @@ def train(
     score
         What wordpiece joins first: gain (likelihood, as published) or ratio (the tutorials' rule, for comparison).
     morphemes
-        Cut Korean words into morphemes first (needs formers[ko], also to read text later).
+        Cut Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], also to read later).
     workers
         Processes that count words; all cores by default.
     """

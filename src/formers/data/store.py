@@ -22,6 +22,7 @@ from .shards import BLOCK, Pieces, Reader, unseal
 
 FORMAT = 1
 PARTS = ("train", "held")
+UNKNOWN = 0.02  # share of unknown tokens from which on they are spoken of
 Array = np.ndarray | Pieces
 Lazy = np.ndarray | Callable[[], np.ndarray]
 
@@ -148,6 +149,27 @@ class Store:
             home = self.home
             return Home.reopen, (home.path, home.part, home.verify, home.damaged, self.identity)
         return Store, (self.tokens, self.starts, self.vocab, self.fingerprint, self.sentences, self.units)
+
+
+def describe_unknown(store: Store, tokenizer: Tokenizer) -> str | None:
+    """Say what share of a store's tokens is unknown and what to do about it; None where there are few."""
+    if (unknown := tokenizer.id("unk")) is None:
+        return None
+    if store.home is None:
+        count, total = int(np.count_nonzero(store.tokens[:] == unknown)), len(store.tokens)
+    else:
+        about = store.home.about
+        count, total = about["counts"].get("unknown", 0), sum(part["tokens"] for part in about["parts"].values())
+    if count <= UNKNOWN * total:
+        return None
+    lack, fix = "it was made for other text", "train one on this (formers tokenizer train) and name it with --tokenizer"
+    if tokenizer.model.get("type") == "WordLevel":
+        lack = f"{len(tokenizer):,} words are too few for this text"
+        fix = (
+            "train a tokenizer of parts of words (formers tokenizer train unigram, or bpe) and name it with --tokenizer"
+        )
+        fix += ", or take more words (pretrain --data.pieces)"
+    return f"{count / total:.0%} of the tokens are unknown to the tokenizer: {lack}; {fix}"
 
 
 def fill(array: Array, out: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:

@@ -11,19 +11,30 @@ from ..errors import Error, NonFinite
 from ..former import Former
 from ..nn.probe import Probe
 
+SHOWN = 12  # pieces that a repr names
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Attention:
     """Pieces of a text and, by kind (encoder, decoder, cross), the weights (layers, heads, queries, keys)."""
 
     pieces: list[str]
     weights: dict[str, Tensor]
 
+    def __repr__(self) -> str:
+        """One line: the pieces, and what weights there are."""
+        some = " ".join(self.pieces[:SHOWN]) + (" …" if len(self.pieces) > SHOWN else "")
+        tables = ", ".join(f"weights[{kind!r}] {tuple(table.shape)}" for kind, table in self.weights.items())
+        return f"Attention({len(self.pieces)} pieces: {some}; {tables})"
+
 
 @torch.inference_mode()
 def attention(former: Former, text: str) -> Attention:
     """What each token of a text looks at, in every layer and head. (Weights show where a layer reads from; they are no
     proof of why the model answers as it does: Jain & Wallace 2019, Wiegreffe & Pinter 2019.)"""
+    nothing = Error(f"{former.family} has no attention within a text", fix="look at another member of the family")
+    if hasattr(former.config, "slots"):  # ELMo, which reads characters
+        raise nothing
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", fix="load one that has, to look at text")
     ids = former.tokenizer.encode(text, normalise=True)
@@ -33,7 +44,7 @@ def attention(former: Former, text: str) -> Attention:
     probe = Probe(attention=True)
     (former.model.body.encode if former.pair else former.model)(batch, probe=probe)
     if not probe.weights:
-        raise Error(f"{former.family} has no attention within a text", fix="look at another member of the family")
+        raise nothing
     stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in probe.weights.items()}
     if not all(bool(weights.isfinite().all()) for weights in stacked.values()):
         raise NonFinite("attention weights")

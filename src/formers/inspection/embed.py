@@ -100,6 +100,9 @@ def mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Call
             raise Error(f"there are no layers {layers!r}", fix="give numbers: [1, 2]")
 
     def join(x: Tensor) -> Tensor:
+        if isinstance(layers, str) and len(chosen) > len(x):
+            what = f"{layers!r} wants the last {len(chosen)} layers, and this model has {len(x)}: 0, the embeddings, "
+            raise Error(what + f"to {len(x) - 1}", fix=f"take {mix}{len(x)} or fewer")
         if wrong := [i for i in chosen if not -len(x) <= i < len(x)]:
             raise Error(f"there is no layer {wrong[0]}", fix=f"choose 0 to {len(x) - 1}")
         some = x[chosen]

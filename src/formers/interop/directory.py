@@ -144,7 +144,6 @@ def read(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> t
     if safe.exists(where, "tokenizer.json"):
         limit = safe.WORDS_LIMIT if one.name == "vectors" else safe.FILE_LIMIT
         former.tokenizer = own(where, about["special"], limit)
-        former.tokenizer.context = getattr(config, "context", None)
         if former.tokenizer.fingerprint != about.get("tokenizer"):
             raise Error(
                 "this is not the tokenizer that the model was saved with",

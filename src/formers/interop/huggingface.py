@@ -61,8 +61,6 @@ def read(
     former = empty(one.name, ours, own if head == "auto" else head, labels or label_names(config, path))
     former.kept = {"config.json": safe.read_bytes(where, "config.json")}
     former.tokenizer = read_tokenizer(where, former.kept)
-    if former.tokenizer is not None:
-        former.tokenizer.context = getattr(ours, "context", None)
     drop_filler(former, config.get("pad_token_id"))
     return former, plan(one, former, own, weights, where)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,13 @@ class Words:
     formers: str
     left: str
     texts: str
+    trained: str  # behind the title
+    amount: str  # of tokens, documents or examples
+    values: dict[str, str] = field(default_factory=dict)  # what a row's value is called; others stay as they are
+
+    def name(self, value: str, *, keep: bool = True) -> str:
+        """A value in this language; with `keep`, its name in formers stays beside it, for it is what one types."""
+        return value if value not in self.values else f"{self.values[value]} ({value})" if keep else self.values[value]
 
 
 WORDS = {
@@ -76,6 +83,8 @@ WORDS = {
         formers="or in formers:",
         left="To be filled in by the author: `license` above, intended use, limitations, where the data comes from.",
         texts='["a sentence", "another one"]',
+        trained=", trained for {steps:,} steps",
+        amount="{count:,} {unit}",
     ),
     "ko": Words(
         intro="formers에서 내보낸 {title} 모델입니다{trained}.",
@@ -90,6 +99,29 @@ WORDS = {
         formers="formers에서는 다음과 같이 불러옵니다.",
         left="작성자가 채울 항목: README.md의 `license`, 용도, 한계, 데이터 출처.",
         texts='["첫 번째 문장", "두 번째 문장"]',
+        trained="({steps:,} 스텝 학습)",
+        amount="{unit} {count:,}개",
+        values={
+            # heads and tasks
+            "none": "없음", "lm": "언어 모델", "mlm": "마스크 언어 모델", "pretraining": "사전 학습",
+            "nsp": "다음 문장 예측",
+            "classify": "분류", "regress": "회귀", "tag": "개체명 인식 등 토큰 분류", "answer": "질의응답",
+            "beam": "빔 탐색 질의응답", "choose": "객관식 선택", "double": "언어 모델과 객관식 선택",
+            "translate": "번역", "summarise": "요약",
+            # objectives
+            "causal": "다음 토큰 예측", "prefix": "접두사 언어 모델", "seq2seq": "원문에서 목표문 생성",
+            "bidirectional": "양방향 언어 모델", "masked": "마스크 언어 모델", "words": "단어 단위 마스크 언어 모델",
+            "ngrams": "n-gram 단위 마스크 언어 모델", "sop": "문장 순서 예측", "permutation": "순열 언어 모델",
+            "denoise": "잡음 제거", "spans": "구간 복원", "switch": "구간 복원", "prefix_spans": "뒷부분 생성",
+            "deshuffle": "토큰 순서 복원", "units": "구·개체 단위 마스크 언어 모델",
+            "unit_pairs": "구·개체 단위 마스크와 다음 문장 예측", "dialogue": "구·개체 단위 마스크와 대화 판별",
+            # amounts and measures
+            "tokens": "토큰", "documents": "문서", "examples": "예제", "loss": "손실", "accuracy": "정확도",
+            "perplexity": "퍼플렉시티", "precision": "정밀도", "recall": "재현율", "exact": "완전 일치",
+            "f1": "F1", "f1_macro": "매크로 F1", "f1_micro": "마이크로 F1", "matthews": "매슈스 상관계수",
+            "pearson": "피어슨 상관계수", "spearman": "스피어만 상관계수", "mse": "평균 제곱 오차",
+            "mae": "평균 절대 오차",
+        },
     ),
 }  # fmt: skip
 
@@ -156,12 +188,10 @@ def card_text(words: Words, former: Former, architecture: str, name: str, senten
     """The body of a card."""
     title = member(former.family).card.title
     steps = known(former.training.get("steps"), int)
-    trained = ""
-    if steps:
-        trained = f", trained for {steps:,} steps" if words is WORDS["en"] else f"({steps:,} 스텝 학습)"
+    trained = words.trained.format(steps=steps) if steps else ""
     intro = words.intro.format(title=title, trained=trained)
     lines = [f"# {cell(name)}", "", intro, "", f"## {words.facts}", "", "| | |", "|---|---|"]
-    lines += [f"| {words.rows[key]} | {cell(value)} |" for key, value in facts(former, dtype).items()]
+    lines += [f"| {words.rows[key]} | {cell(value)} |" for key, value in facts(words, former, dtype).items()]
     if former.head == "none" and sentences:
         example = LOAD_SENTENCES.format(name=name, texts=words.texts)
     elif architecture:
@@ -177,30 +207,35 @@ def card_text(words: Words, former: Former, architecture: str, name: str, senten
     return "\n".join(lines)
 
 
-def facts(former: Former, dtype: torch.dtype) -> dict[str, str]:
+def facts(words: Words, former: Former, dtype: torch.dtype) -> dict[str, str]:
     """What is known of a model, by the keys of a card's rows; what is not known is left out."""
     c, told = former.config, former.training
     data = told.get("data") if isinstance(told.get("data"), dict) else {}
     assert isinstance(data, dict)
-    amounts = [f"{n:,} {unit}" for unit in ("tokens", "documents", "examples") if (n := known(data.get(unit), int))]
+    counts = {unit: n for unit in ("tokens", "documents", "examples") if (n := known(data.get(unit), int))}
+    amounts = [words.amount.format(count=n, unit=words.name(unit, keep=False)) for unit, n in counts.items()]
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
     scores = told.get("validation") if isinstance(told.get("validation"), dict) else {}
     assert isinstance(scores, dict)
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
     rows: dict[str, Any] = {
         "family": f"{former.family} ({member(former.family).card.paper})",
-        "head": former.head,
+        "head": words.name(former.head),
         "parameters": f"{count(former.model):,}",
         "dtype": str(dtype).removeprefix("torch."),
-        "context": f"{c.context:,} tokens" if getattr(c, "context", None) else None,
+        "context": words.amount.format(count=c.context, unit=words.name("tokens", keep=False))
+        if getattr(c, "context", None)
+        else None,
         "vocab": f"{c.vocab:,}" if getattr(c, "vocab", None) else None,
         "labels": labels,
         "base": known(told.get("init"), str),
-        "objective": known(told.get("objective"), str),
-        "task": known(told.get("task"), str),
+        "objective": words.name(known(told.get("objective"), str) or ""),
+        "task": words.name(known(told.get("task"), str) or ""),
         "data": ", ".join([*sources, *amounts]),
         "steps": f"{n:,}" if (n := known(told.get("steps"), int)) else None,
-        "validation": ", ".join(f"{k} {v:.4g}" for k, v in itertools.islice(scores.items(), 12) if known(v, float)),
+        "validation": ", ".join(
+            f"{words.name(k, keep=False)} {v:.4g}" for k, v in itertools.islice(scores.items(), 12) if known(v, float)
+        ),
     }
     return {key: value for key, value in rows.items() if value}
 

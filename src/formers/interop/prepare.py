@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ..data.prepare import place
 from ..data.prepare import prepare as make
+from ..data.replacement import replacing
 from ..data.store import Store
+from ..errors import Error
 from ..text.tokenizer import Tokenizer
-from ..training.replacement import replacing
 from .tokenizers import load_tokenizer
 
 
@@ -22,6 +24,8 @@ def prepare(
     workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell.
     """
     pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+    if overwrite and place(options.get("rank"), options.get("ranks"))[1] > 1:
+        raise Error("several processes cannot replace a store together", where=out, fix="remove it first")
     inputs = (source, tokenizer, options.get("tests"), options.get("units"))
     with replacing(Path(out), "store", overwrite, inputs):
         return make(source, pieces, out, **options)

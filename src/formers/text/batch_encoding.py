@@ -74,8 +74,8 @@ def check(padding: Any, truncation: Any, max_length: Any, return_tensors: Any) -
         raise Error(f"truncation cannot be {truncation!r}", fix="give True, False or " + ", ".join(STRATEGIES))
     if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise Error(f"max_length must be at least 1, got {max_length!r}", fix="give a number of tokens")
-    if max_length is None and (padding == "max_length" or truncation not in (False, "do_not_truncate")):
-        raise Error("there is no max_length to cut or fill up to", fix="give max_length=512, say")
+    if max_length is None and padding == "max_length":
+        raise Error("there is no max_length to fill up to", fix="give max_length=512, say")
     if return_tensors not in (None, "pt", "np"):
         raise Error(f"there are no tensors {return_tensors!r}", fix="give return_tensors='pt' or 'np'")
 

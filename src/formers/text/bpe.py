@@ -12,6 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from ..config import Tell
 from ..errors import Error
 from . import jamo as jamo_units
+from . import spacing
 from .counting import Cutter, alphabet_of, count_words
 from .joints import JOINT
 from .merges import Queue, Words, learn
@@ -97,11 +98,10 @@ def train_ends(
         raise Error("GPT-1's pieces cannot be cut into morphemes", fix="take the style gpt2, or another of bytes")
     marks = style_of("gpt")
     rust = Rust(models.BPE(unk_token=marks.special["unk"]))
-    bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lower)
-    rust.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    counts = count_words(lines, Cutter(rust.to_str()), workers, tell)
-    kept = alphabet_of(counts, alphabet or size // 3)
+    rust.normalizer, rust.pre_tokenizer = spacing.normalizer(lower), spacing.pre_tokenizer()
+    counts = count_words(lines, Cutter(rust.to_str(), spaced=True), workers, tell)
+    kept = alphabet_of(counts, alphabet or size // 3) | {" "}
+    spacing.add_variants(counts)
     words = Words({w: c for w, c in counts.items() if kept.issuperset(w)}, lambda w: [*w[:-1], w[-1] + WORD_END])
     vocab = marks.vocab(words.names[1:], size)
     merges = learn(Queue(words, frequency, least, near=True), vocab, size - len(marks.last), tell=tell)
@@ -109,7 +109,7 @@ def train_ends(
     rust.model = models.BPE(
         vocab=ids, merges=merges, unk_token=marks.special["unk"], end_of_word_suffix=WORD_END, fuse_unk=False
     )
-    rust.decoder = decoders.BPEDecoder(suffix=WORD_END)
+    rust.decoder = spacing.decoder([decoders.BPEDecoder(suffix=WORD_END)], marks.marks)
     marks.finish(rust, ids)
     return Tokenizer(rust.to_str(pretty=True), marks.special)
 

@@ -29,12 +29,13 @@ MOST = 8_000_000  # distinct words that are remembered; beyond it, the rarest so
 
 @dataclass(frozen=True)
 class Cutter:
-    """How text becomes words: an (empty) tokenizer.json, whether a space belongs to the word after it, and whether
-    Korean is cut into morphemes first."""
+    """How text becomes words: an (empty) tokenizer.json, whether a space belongs to the word after it, whether Korean
+    is cut into morphemes first, and whether punctuation keeps the spaces around it (text/spacing.py)."""
 
     file: str
     bytes: bool = False
     morphemes: bool = False
+    spaced: bool = False
 
     def count(self, lines: Iterable[str]) -> Counter[str]:
         """The words of some lines; with morphemes, what stands between spaces: `split` cuts it when all is counted."""
@@ -56,7 +57,9 @@ class Cutter:
                 done = min(len(order), low + BATCH)
                 tell("morphemes", done, len(order), f"{done:,} of {len(order):,} different words")
         for unit, text in zip(order, marked, strict=True):
-            for word, _ in split.pre_tokenize_str(text if normal is None else normal.normalize_str(text)):
+            text = f"x {text} x" if self.spaced else text  # what stands before and behind it is some word
+            found = split.pre_tokenize_str(text if normal is None else normal.normalize_str(text))
+            for word, _ in found[1:-1] if self.spaced else found:
                 words[word] += units[unit]
         return words
 

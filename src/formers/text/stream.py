@@ -7,6 +7,8 @@ import codecs
 from .normalise import continuations, normalise
 from .tokenizer import Tokenizer
 
+CONTEXT = 4  # pieces: a mark with a space on either side may be three
+
 
 class Stream:
     """Decode ids one at a time. A character of three bytes may come in three pieces (Hangul in byte-level BPE): bytes
@@ -20,7 +22,7 @@ class Stream:
     def __init__(self, tokenizer: Tokenizer, *, special: bool = False):
         self.tokenizer, self.special = tokenizer, special
         self.decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        self.last: list[int] = []  # the piece before: it says whether a space comes in between
+        self.last: list[int] = []  # the pieces before: they say whether a space comes in between
         self.begun = False
         self.open = ""  # the last syllable, where pieces are jamo
 
@@ -42,7 +44,7 @@ class Stream:
             return ""
         before = made.decode(self.last, special=self.special) if self.last else ""
         text = made.decode([*self.last, int(index)], special=self.special)
-        self.last = [int(index)]
+        self.last = [*self.last, int(index)][-CONTEXT:]
         return text[len(before) :]
 
     def settled(self, more: str) -> str:

@@ -66,7 +66,7 @@ class Tokenizer:
         self.target: Tokenizer | None = None
         self.machines = {(False, True): self.rust}
         self.notes: list[str] = []
-        self.context: int | None = None  # what the model it was loaded with can read
+        self.context: int | None = None  # what the model that it belongs to can read
         kinds = {part: list(bounds.parts(about.get(part))) for part in ("normalizer", "pre_tokenizer", "decoder")}
         names = {part: [p.get("type") for p in tables] for part, tables in kinds.items()}
         model = about.get("model")
@@ -108,8 +108,8 @@ class Tokenizer:
         the template marks the texts of a pair.
 
         A pair is given by `text_pair`, or as a tuple in the list. `padding` is True (to the longest) or "max_length",
-        `truncation` True, "only_first" or "only_second", `return_tensors` "pt" or "np"; `max_length` is what the loaded
-        model can read if it is not given.
+        `truncation` True, "only_first" or "only_second", `return_tensors` "pt" or "np"; `max_length` is what the
+        tokenizer's model can read if it is not given, and where that has no limit, nothing is cut.
         """
         return encode_texts(self, texts, text_pair, padding, truncation, max_length, return_tensors, add_special_tokens)
 

@@ -7,13 +7,14 @@ gain(ab) = count(ab) · log(count(ab) · N / (count(a) · count(b))), with N tok
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
 from ..config import Tell
+from . import spacing
 from .bpe import numbered
 from .counting import Cutter, alphabet_of, count_words
 from .joints import JOINT
@@ -64,17 +65,17 @@ def train(
     marks = style_of(style)
     unknown = marks.special["unk"]
     rust = machine(lower, unknown, morphemes)
-    counts = count_words(lines, Cutter(rust.to_str(), morphemes=morphemes), workers, tell)
-    kept = alphabet_of(counts, alphabet or size // 3) | {JOINT}
+    counts = count_words(lines, Cutter(rust.to_str(), morphemes=morphemes, spaced=True), workers, tell)
+    kept = alphabet_of(counts, alphabet or size // 3) | {JOINT, " "}
+    spacing.add_variants(counts)
     words = Words({w: c for w, c in counts.items() if kept.issuperset(w)}, cut)
     vocab = marks.vocab(words.names[1:], size)
     queue = Queue(words, ratio if score == "ratio" else gain, least, near=False)
     learn(queue, vocab, size - len(marks.last), JOIN, tell)
     ids = numbered([*vocab, *marks.last])
     rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=LONGEST)
-    rust.decoder = decoders.WordPiece(prefix=JOIN)
-    if morphemes:
-        rust.decoder = decoders.Sequence([decoders.WordPiece(prefix=JOIN), decoders.Replace(JOINT, "")])
+    pieces: list[Any] = [decoders.WordPiece(prefix=JOIN, cleanup=False)]
+    rust.decoder = spacing.decoder([*pieces, decoders.Replace(JOINT, "")] if morphemes else pieces, marks.marks)
     marks.finish(rust, ids)
     return Tokenizer(rust.to_str(pretty=True), marks.special)
 
@@ -89,14 +90,13 @@ def cut(word: str) -> list[str]:
 
 
 def machine(lower: bool, unknown: str = SPECIAL["unk"], morphemes: bool = False) -> Rust:
-    """An empty tokenizer that cuts text as BERT does. NFC, and accents stay: stripping them would take Hangul apart.
+    """An empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
 
     Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.
     """
     rust = Rust(models.WordPiece(vocab={unknown: 0}, unk_token=unknown))
-    bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=lower)
-    rust.normalizer = normalizers.Sequence([normalizers.NFC(), bert])
-    words = pre_tokenizers.BertPreTokenizer()
+    rust.normalizer = spacing.normalizer(lower)
+    words = spacing.pre_tokenizer()
     edges = pre_tokenizers.Split(Regex(rf"\A{JOINT}+|{JOINT}+\z"), "removed")
     rust.pre_tokenizer = pre_tokenizers.Sequence([words, edges]) if morphemes else words
     return rust

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..data.readers import by_path
 from ..data.readers import read as read_text
+from ..data.replacement import TAKEN, replacing
 from ..data.store import Store
 from ..errors import Error
 from ..former import Former
@@ -30,7 +31,6 @@ from .material import aside_of, material
 from .parts import content, overlap_said
 from .pretrain import Run, claim_run_folder, pretrain
 from .recipes import RATE
-from .replacement import TAKEN, replacing
 from .runs import Folder
 from .tuning import Tune, find
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import Tell, coerce
 from ..data.readers import by_path
+from ..data.replacement import TAKEN, check_overwrite, replacing
 from ..errors import Error
 from ..former import Former, count
 from ..interop.huggingface import explain_export
@@ -34,7 +35,6 @@ from .machine import Meter, deterministic, enough, left, machine, memory
 from .parts import PARTS, find_overlap, identity, in_lists, keep, overlap_said, read_parts
 from .pretrain import check_finite, claim_run_folder, finish
 from .rehearsal import lasting, rehearse
-from .replacement import TAKEN, check_overwrite, replacing
 from .report import format_number, report
 from .resume import refuse_if_finished
 from .runs import Folder, drive, number

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..config import Tell, build, coerce
 from ..data.draws import shuffled
+from ..data.replacement import check_overwrite, replacing
 from ..errors import Error
 from ..tasks.examples import Examples
 from ..tasks.metrics import cost
@@ -27,7 +28,6 @@ from .loop import Diverged
 from .parts import chosen, grouped, read_part
 from .pretrain import claim_run_folder
 from .refusals import contradictions
-from .replacement import check_overwrite, replacing
 from .report import escape_markdown, put, table_of
 from .runs import Folder
 from .tuning import TABLES, Data, configure, find

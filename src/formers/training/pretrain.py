@@ -16,6 +16,8 @@ from typing import Any
 from ..config import Tell
 from ..data.lock import busy
 from ..data.readers import by_path
+from ..data.replacement import TAKEN, check_overwrite, replacing
+from ..data.store import describe_unknown
 from ..errors import Error
 from ..former import Former, build, count, empty
 from ..interop.directory import save
@@ -35,7 +37,6 @@ from .machine import Meter, deterministic, enough, machine, memory
 from .material import Material, changed, check_text, material
 from .plateau import Line, PlateauMonitor, in_english
 from .rehearsal import slowdown
-from .replacement import TAKEN, check_overwrite, replacing
 from .report import report
 from .resume import refuse_if_finished, resumed
 from .runs import Folder, drive, number
@@ -149,6 +150,8 @@ def pretrain(
             hint = describe_random_start(asked.family, asked.preset)
             say(hint + (": --init goes on from them" if "hub:" in hint else ""))
         say(run.words())
+        if world.first and (line := describe_unknown(found.store, found.tokenizer)) is not None:
+            say(f"note: {line}")
         if world.first and (why := explain_export(run.former)) is not None:
             say(f"export: {why}")
         ready(path, run)

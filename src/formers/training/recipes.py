@@ -53,7 +53,7 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train
     "ernie": ({"dim": 96, "layers": 2, "ff": 384, "context": 32}, MASKED),
     "elmo": ({"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},
              {"tokens": 512, "length": 16, "lr": 1e-3}),
-    # These two stalled at rates that other post-norm families bear; neither norms nor scales its embeddings.
+    # GPT-1, XLNet and Transformer-XL stalled at rates that other post-norm families bear.
     "gpt": ({}, {"lr": 1e-3}),
     "seq2seq": ({"layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True}, {}),
     "gnmt": ({"layers": 2}, {}),
@@ -61,7 +61,7 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # model, train
     "mt5": ({"layers": 2, "init": 1.0}, {"optimizer": "rms-adamw", "lr": 1e-2}),
     "switch": ({"layers": 2, "init": 1.0}, {"optimizer": "rms-adamw", "lr": 1e-2}),
     "xlnet": ({"layers": 2}, {"lr": 1.5e-3}),
-    "transformer_xl": ({"layers": 2}, {}),
+    "transformer_xl": ({"layers": 2}, {"lr": 1e-3}),
 }  # fmt: skip
 
 
@@ -171,9 +171,7 @@ def is_count(value: Any) -> bool:
 def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: Any) -> dict[str, Any]:
     """The training settings of a small model for one that is deeper or wider; the small ones keep theirs.
 
-    Found by runs at 2 to 24 layers, all families at width 768 and some at 128 (benchmarks/RESULTS.md, which says where
-    they still failed). A block with its
-    norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
+    Found by runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
     GPT-2 (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies.
     """
     made, (layers, dim) = dict(train), (model.get("layers", 1), model.get("dim", 1))
@@ -183,12 +181,16 @@ def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: A
     post = has_post_norm(family, model)
     if train.get("optimizer") == "rms-adamw":  # its rate is relative to the weights
         rate = deeper**-0.5
-    elif post or family.narrow_rate:
+    elif post:
         rate = deeper**-0.5 / wider
+    elif family.narrow_rate:
+        rate = deeper**-0.5 * wider**-0.75
     else:
         rate = deeper**-0.25 * wider**-0.5
     made["lr"] = float(f"{train['lr'] * rate:.2g}") if rate < 1 else train["lr"]
     made["warmup"] = max(train["warmup"], min(train["steps"] // 5, round(train["warmup"] * deeper)))
+    if family.narrow_rate and rate < 1:  # its small batch is for a CPU; a recurrence reads four times the rows as fast
+        made["tokens"] = 4 * train["tokens"]
     if post and deeper > 1:
         made["residual_init"] = round((2 * layers) ** -0.5, 4)
     return made

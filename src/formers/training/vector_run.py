@@ -18,6 +18,7 @@ import yaml
 from ..config import Tell, build, positive, schema, suggest
 from ..data.readers import by_path, find
 from ..data.readers import read as read_text
+from ..data.replacement import replacing
 from ..errors import Error
 from ..former import Former
 from ..inspection.neighbours import nearest, unit
@@ -26,7 +27,6 @@ from ..models.vectors import VectorsConfig
 from .configure import Data, dotted, plain, read
 from .machine import machine, memory
 from .material import changed, check_text
-from .replacement import replacing
 from .report import put, report
 from .runs import Folder
 from .tracking import Tracker

@@ -8,9 +8,9 @@ import pytest
 
 import formers
 from formers.data.lock import locked
+from formers.data.replacement import replacing
 from formers.errors import Error
 from formers.training.folds import compare
-from formers.training.replacement import replacing
 from tests.cli.test_pretrain import run
 from tests.training.test_finetune import ROWS
 from tests.training.test_pretrain import pretrain

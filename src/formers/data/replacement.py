@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..data.lock import busy, locked
 from ..errors import Error
+from .lock import busy, locked
 
 TAKEN = "go on with --resume, replace it with --overwrite, or choose another --out"
 # What formers writes into a folder of each kind, and what says that a new one has begun.
