@@ -70,7 +70,7 @@ class Family:
     segments: bool = False  # it reads segments beside the tokens
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     narrow_rate: bool = (
-        False  # the highest stable learning rate falls faster than 1/√dim; larger models need larger batches
+        False  # the highest stable rate falls faster than 1/√dim; larger models need larger batches
     )
     tokenizer: str = ""  # the kind that its papers use: a name in text/trainers.py
     objective: str = ""  # its own pretraining objective: a name in objectives/choose.py

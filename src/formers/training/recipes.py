@@ -171,7 +171,8 @@ def is_count(value: Any) -> bool:
 def scale_training(train: Mapping[str, Any], model: Mapping[str, Any], family: Any) -> dict[str, Any]:
     """The training settings of a small model for one that is deeper or wider; the small ones keep theirs.
 
-    Found by runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
+    Found by runs of all families at 2 to 24 layers and widths 128 and 768 (benchmarks/RESULTS.md). A block with its
+    norms after the sums tolerates only a rate that falls with the width, and begins with weak residual branches, as in
     GPT-2 (§2.3): otherwise the stack forgets its input and learns nothing but token frequencies.
     """
     made, (layers, dim) = dict(train), (model.get("layers", 1), model.get("dim", 1))
