@@ -1,7 +1,7 @@
 """What new examples are worth: accuracy with and without them, learned from 100, 300 and 1,000 examples.
 
     python -m benchmarks.augment my-bert --train nsmc.train.tsv.xz --test nsmc.test.tsv.xz --out runs/augment
-    python -m benchmarks.augment my-bert --train few.tsv --test test.tsv --teach 10 --names 0=나쁨,1=좋음 --jobs 6
+    python -m benchmarks.augment my-bert --train few.tsv --test test.tsv --teach 10 --label-names 0=나쁨,1=좋음 --jobs 6
     python -m benchmarks.augment my-gpt2 --train few.tsv --test test.tsv --teach 5 --rate 1 --tune my-bert
 
 Two classifiers: the model itself (or that of --tune), fine-tuned, and a linear one over n-grams where scikit-learn is
@@ -25,80 +25,91 @@ from typing import Any
 import torch
 
 import formers
-from formers.data.draws import shuffled
-from formers.generation.augment import augment, teach
-from formers.tasks.baseline import baseline
+from formers.data.counter_rng import shuffle_indices
+from formers.evaluation.baseline import run_baseline
+from formers.generation.augment import augment, train_conditional
 from formers.tasks.examples import Examples, read_examples
 
-from .run import SHORT, spaced
+from .run import UNCOMPILED, sample_evenly
 
-Row = dict[str, Any]
-STEPS, BATCH = 200, 32  # of fine-tuning, at least: few examples are seen more often
+ExampleRow = dict[str, Any]
+MIN_TUNE_STEPS, TUNE_BATCH = 200, 32  # of fine-tuning, at least: few examples are seen more often
 
 
-def drawn(rows: list[Row], size: int, seed: int) -> list[Row]:
+def draw_balanced(rows: list[ExampleRow], size: int, seed: int) -> list[ExampleRow]:
     """So many examples, as many of each label as there can be."""
-    groups: dict[str, list[Row]] = {}
-    for i in shuffled(len(rows), seed, 0xA06).tolist():
+    groups: dict[str, list[ExampleRow]] = {}
+    for i in shuffle_indices(len(rows), seed, 0xA06).tolist():
         groups.setdefault(rows[i]["label"], []).append(rows[i])
     turns = [group[turn] for turn in range(size) for group in groups.values() if turn < len(group)]
     return turns[:size]
 
 
-def quick(former: Any) -> Any:
+def cast_for_speed(former: Any) -> Any:
     """The model as it reads fastest: on a GPU in half precision, the kind it has learned with."""
     if former.device.type == "cuda":
         former.model.to(torch.bfloat16)
     return former
 
 
-def tuned(train: list[Row], test: list[Row], given: argparse.Namespace, seed: int) -> tuple[float, Any]:
+def finetune_and_test(
+    train: list[ExampleRow], test: list[ExampleRow], given: argparse.Namespace, seed: int
+) -> tuple[float, Any]:
     """The accuracy of a fine-tuned model, and the model; the last step counts, as nothing is left to choose by."""
-    epochs = max(3.0, STEPS * BATCH / len(train))
-    how = {"tune.epochs": epochs, "tune.batch": BATCH, "tune.checks": 1 / epochs, "tune.baseline": False,
-           "tune.length": 128, "train.seed": seed, **SHORT}  # fmt: skip
+    epochs = max(3.0, MIN_TUNE_STEPS * TUNE_BATCH / len(train))
+    how = {"tune.epochs": epochs, "tune.batch_size": TUNE_BATCH, "tune.evals_per_epoch": 1 / epochs,
+           "tune.baseline": False, "tune.seq_length": 128, "train.seed": seed, **UNCOMPILED}  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         run = formers.finetune(
-            given.tune or given.model, train, train[:BATCH], test=test, task="classify", out=Path(folder, "run"),
+            given.tune or given.model, train, train[:TUNE_BATCH], test=test, task="classify", out=Path(folder, "run"),
             device=given.device, overrides=how,
         )  # fmt: skip
-    return run.test["accuracy"], quick(run.former)
+    return run.test["accuracy"], cast_for_speed(run.former)
 
 
-def judged(train: list[Row], test: list[Row], given: argparse.Namespace, seed: int) -> tuple[dict[str, float], Any]:
+def measure_classifiers(
+    train: list[ExampleRow], test: list[ExampleRow], given: argparse.Namespace, seed: int
+) -> tuple[dict[str, float], Any]:
     """The accuracy of each classifier that learned from these examples, and the fine-tuned one."""
-    right, former = tuned(train, test, given, seed)
+    right, former = finetune_and_test(train, test, given, seed)
     found = {"tuned": right}
     if importlib.util.find_spec("sklearn") is not None:
-        found["linear"] = baseline(train, test)["accuracy"]
+        found["linear"] = run_baseline(train, test)["accuracy"]
     return found, former
 
 
-def made(few: list[Row], keep: Any, given: argparse.Namespace, seed: int, taught: bool) -> list[Row]:
+def make_examples(
+    few: list[ExampleRow], keep: Any, given: argparse.Namespace, seed: int, adapted: bool
+) -> list[ExampleRow]:
     """New examples, by the model as it is or after it was taught how each label speaks."""
     former, some = formers.load(given.model, device=given.device), Examples("classify", few, "")
-    how: dict[str, Any] = {"times": given.times, "rate": given.rate, "seed": seed, "tokens": given.tokens}
+    how: dict[str, Any] = {
+        "times": given.times,
+        "rate": given.rate,
+        "seed": seed,
+        "max_new_tokens": given.max_new_tokens,
+    }
     with tempfile.TemporaryDirectory() as folder:
-        if taught:
-            names = dict(pair.split("=", 1) for pair in given.names.split(",")) if given.names else {}
-            former = teach(former, some, folder, epochs=given.teach, names=names, seed=seed, compile=False)
-            how |= {"conditional": True, "names": names}
-        new = augment(quick(former), some, keep=keep, **how)
-    print(new.said, flush=True)
+        if adapted:
+            names = dict(pair.split("=", 1) for pair in given.label_names.split(",")) if given.label_names else {}
+            former = train_conditional(former, some, folder, epochs=given.teach, names=names, seed=seed, compile=False)
+            how |= {"conditional": True, "label_names": names}
+        new = augment(cast_for_speed(former), some, label_filter=keep, **how)
+    print(new.summary, flush=True)
     return [{key: value for key, value in row.items() if key != "from"} for row in new.rows]
 
 
-def compared(given: argparse.Namespace, size: int, seed: int) -> dict[str, Any]:
+def compare_augmentation(given: argparse.Namespace, size: int, seed: int) -> dict[str, Any]:
     """Each classifier's accuracy without and with new examples, and how many there were."""
     if given.jobs > 1:
         torch.set_num_threads(1)
     train, test = (read_examples(path, "classify").rows for path in (given.train, given.test))
-    few, test = drawn(train, size, seed), spaced(test, given.tests)
-    began, (plain, keep) = time.perf_counter(), judged(few, test, given, seed)
+    few, test = draw_balanced(train, size, seed), sample_evenly(test, given.tests)
+    began, (plain, keep) = time.perf_counter(), measure_classifiers(few, test, given, seed)
     found: dict[str, Any] = {"size": size, "seed": seed, "without": plain}
     for name in ["new", *(["taught"] if given.teach else [])]:
-        more = made(few, keep, given, seed, name == "taught")
-        found[name] = judged([*few, *more], test, given, seed)[0] | {"examples": len(more)}
+        more = make_examples(few, keep, given, seed, name == "taught")
+        found[name] = measure_classifiers([*few, *more], test, given, seed)[0] | {"examples": len(more)}
         if given.out:
             given.out.mkdir(parents=True, exist_ok=True)
             lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in more]
@@ -108,7 +119,7 @@ def compared(given: argparse.Namespace, size: int, seed: int) -> dict[str, Any]:
     return found
 
 
-def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
+def summarise_seeds(found: list[dict[str, Any]]) -> dict[str, Any]:
     """Means over seeds, the range of them, and what was gained."""
     line: dict[str, Any] = {"size": found[0]["size"], "seeds": len(found)}
     for judge in found[0]["without"]:
@@ -121,7 +132,7 @@ def summed(found: list[dict[str, Any]]) -> dict[str, Any]:
     return line
 
 
-def asked() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a masked model or a decoder")
@@ -132,9 +143,9 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--tests", type=int, default=5000, help="test examples, evenly over all; 0: all of them")
     parser.add_argument("--times", type=int, default=4, help="new examples of each")
     parser.add_argument("--rate", type=float, default=0.15, help="the share of words that is hidden")
-    parser.add_argument("--tokens", type=int, default=40, help="what a decoder writes")
+    parser.add_argument("--max-new-tokens", type=int, default=40, help="what a decoder writes")
     parser.add_argument("--teach", type=float, default=0.0, help="epochs of learning how labels speak; 0: none")
-    parser.add_argument("--names", default="", help="words for labels: 0=bad,1=good")
+    parser.add_argument("--label-names", default="", help="words for labels: 0=bad,1=good")
     parser.add_argument("--tune", help="the model to fine-tune, if it is another")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, help="a folder for the new examples")
@@ -144,15 +155,17 @@ def asked() -> argparse.Namespace:
 
 def main() -> None:
     """Every draw of every size, then one line for each size."""
-    given = asked()
+    given = parse_arguments()
     draws = [(size, seed) for size in given.sizes for seed in range(given.seeds)]
     if given.jobs > 1:
         with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-            found = [one.result() for one in [pool.submit(compared, given, *draw) for draw in draws]]
+            found = [one.result() for one in [pool.submit(compare_augmentation, given, *draw) for draw in draws]]
     else:
-        found = [compared(given, *draw) for draw in draws]
+        found = [compare_augmentation(given, *draw) for draw in draws]
     for size in given.sizes:
-        print(json.dumps(summed([one for one in found if one["size"] == size]), ensure_ascii=False), flush=True)
+        print(
+            json.dumps(summarise_seeds([one for one in found if one["size"] == size]), ensure_ascii=False), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -25,10 +25,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 import formers
-from benchmarks.harness import in_turns, machine
+from benchmarks.harness import describe_machine, exit_with_help, time_in_turns
 
 
-def encode() -> None:
+def bench_encode() -> None:
     """BERT-base, the ragged batch of 32."""
     from transformers import BertConfig, BertModel
 
@@ -45,7 +45,7 @@ def encode() -> None:
         theirs.to(dtype)
         ours.to(dtype=dtype)
         with torch.inference_mode():
-            in_turns(
+            time_in_turns(
                 f"BERT-base encode, 32 ragged, {str(dtype)[6:]}",
                 int(lengths.sum()),
                 {
@@ -55,14 +55,14 @@ def encode() -> None:
             )
 
 
-def train() -> None:
+def bench_train() -> None:
     """A GPT-2 of 14 M, 8 x 256 tokens, no dropout: one step of the loop, and the peer's."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     from formers.batch import Batch
     from formers.objectives.causal import CausalLM
-    from formers.training.loop import Trainer
-    from formers.training.settings import Precision, Train
+    from formers.training.train_config import Precision, TrainConfig
+    from formers.training.trainer import Trainer
 
     torch.manual_seed(0)
     ids = torch.randint(0, 8192, (8, 256))
@@ -72,39 +72,41 @@ def train() -> None:
     ).train()
     optimizer = torch.optim.AdamW(theirs.parameters(), fused=True)
 
-    def peer() -> None:
+    def run_peer_step() -> None:
         theirs(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
     goal = CausalLM(256)
     labels = torch.cat((ids[:, 1:], torch.full((8, 1), -100)), 1).flatten()
-    batch = Batch.of(ids).replace(labels=labels, sample=torch.arange(8))
+    batch = Batch.from_padded(ids).replace(labels=labels, sample=torch.arange(8))
 
-    def loop(precision: Precision, compiled: bool) -> Any:
+    def build_step(precision: Precision, compiled: bool) -> Any:
         none = dict.fromkeys(("dropout", "attention_dropout", "embed_dropout"), 0.0)
         f = formers.build("gpt2", vocab=8192, context=256, layers=6, dim=384, heads=6, ff=1536, **none)
-        settings = Train(tokens=2048, length=256, precision=precision, compile=compiled)
+        settings = TrainConfig(batch_tokens=2048, seq_length=256, precision=precision, compile=compiled)
         made = Trainer(f.model, [goal], settings)
-        return lambda: made.move([batch], goal)
+        return lambda: made.train_step([batch], goal)
 
-    in_turns(
+    time_in_turns(
         "GPT-2 14M training step, 8 x 256", 2048,
         {
-            "transformers, fp32": peer, "formers, fp32": loop("fp32", False), "formers, bf16": loop("bf16", False),
-            "formers, fp32, compiled": loop("fp32", True), "formers, bf16, compiled": loop("bf16", True),
+            "transformers, fp32": run_peer_step, "formers, fp32": build_step("fp32", False),
+            "formers, bf16": build_step("bf16", False),
+            "formers, fp32, compiled": build_step("fp32", True), "formers, bf16, compiled": build_step("bf16", True),
         },
     )  # fmt: skip
 
 
-WORKS = {"encode": encode, "train": train}
+BENCHMARKS = {"encode": bench_encode, "train": bench_train}
 
 
 def main() -> None:
     """Run the works that are named, or all."""
-    print(json.dumps(machine() | {"isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "all")}))
-    for name in sys.argv[1:] or WORKS:
-        WORKS[name]()
+    exit_with_help(__doc__)
+    print(json.dumps(describe_machine() | {"isa": os.environ.get("ONEDNN_MAX_CPU_ISA", "all")}))
+    for name in sys.argv[1:] or BENCHMARKS:
+        BENCHMARKS[name]()
 
 
 if __name__ == "__main__":

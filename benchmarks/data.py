@@ -2,7 +2,7 @@
 
     FORMERS_DATA=... python -m benchmarks.data encode
     FORMERS_DATA=... python -m benchmarks.data prepare [--megabytes 20] [--workers 1 2]
-    python -m benchmarks.data loader [--workers 0 1 2] [--length 512] [--total 65536] [--objectives masked spans]
+    python -m benchmarks.data loader [--workers 0 1 2] [--length 512] [--total 65536] [--objectives mlm span-corruption]
     python -m benchmarks.data memory [--megabytes 50 200]
 
 encode: what one worker does, beside `encode_batch` with its ids fetched, by seconds of work.
@@ -32,20 +32,20 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import machine
+from benchmarks.harness import describe_machine
 from formers import Error, Store
-from formers.data.encode import encode, splitter
-from formers.data.loader import batches
-from formers.data.prepare import prepare
-from formers.text import bpe, wordpiece
+from formers.data.loader import load_batches
+from formers.data.preparation.document_encoder import encode_documents, get_splitter
+from formers.data.preparation.pipeline import prepare
 from formers.text.tokenizer import Tokenizer
+from formers.text.trainers import bpe, wordpiece
 
 
-def say(**line: Any) -> None:
+def print_result(**line: Any) -> None:
     print(json.dumps(line), flush=True)
 
 
-def text(megabytes: float) -> list[str]:
+def build_corpus(megabytes: float) -> list[str]:
     """Articles of WikiText-2, again and again with other numbers, up to a size; random words without the data."""
     where = os.environ.get("FORMERS_DATA")
     if where:
@@ -65,19 +65,19 @@ def text(megabytes: float) -> list[str]:
     raise AssertionError("numbers do not end")
 
 
-def spent() -> float:
+def measure_cpu_seconds() -> float:
     """Seconds of work of this process and of its children that have ended."""
     both = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(used.ru_utime + used.ru_stime for used in both)
 
 
-def timed(call: Any) -> tuple[float, float]:
-    began, worked = time.perf_counter(), spent()
+def time_call(call: Any) -> tuple[float, float]:
+    began, worked = time.perf_counter(), measure_cpu_seconds()
     call()
-    return time.perf_counter() - began, spent() - worked
+    return time.perf_counter() - began, measure_cpu_seconds() - worked
 
 
-BARE = """
+BARE_SCRIPT = """
 import pathlib, sys, tokenizers
 folder = pathlib.Path(sys.argv[1])
 coder = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -88,13 +88,13 @@ for i in range(0, len(documents), 150):
 """
 
 
-def raw(folder: Path, threads: int) -> None:
+def run_bare_library(folder: Path, threads: int) -> None:
     """A script with the bare library, over chunks as large as ours, with the ids fetched and dropped."""
     more = {"TOKENIZERS_PARALLELISM": "true" if threads > 1 else "false", "RAYON_NUM_THREADS": str(threads)}
-    subprocess.run([sys.executable, "-c", BARE, str(folder)], check=True, env=os.environ | more)
+    subprocess.run([sys.executable, "-c", BARE_SCRIPT, str(folder)], check=True, env=os.environ | more)
 
 
-def whole(folder: Path, workers: int, splitter: str) -> None:
+def run_prepare_command(folder: Path, workers: int, splitter: str) -> None:
     """The whole command as people give it, from the file to the store, its start included."""
     shutil.rmtree(folder / "out", ignore_errors=True)
     words = f"prepare {folder / 'text.txt'} --tokenizer {folder / 'tokenizer.json'} --out {folder / 'out'} --unit block"
@@ -106,15 +106,15 @@ def whole(folder: Path, workers: int, splitter: str) -> None:
 def bench_encode(options: argparse.Namespace) -> None:
     """What a worker does, one thread, chunk by chunk in turns; the least seconds of work for each chunk count."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    documents = text(options.megabytes)
+    documents = build_corpus(options.megabytes)
     chunks = [documents[i : i + 60] for i in range(0, len(documents), 60)]
     size = sum(len(d.encode()) for d in documents)
     for kind in (bpe, wordpiece):
         tokenizer = kind.train(documents[:300], 8000)
         works = {
-            "encode_batch": lambda t, c: [row.ids for row in t.rust.encode_batch(c, add_special_tokens=False)],
-            "formers, sentences": lambda t, c: encode(c, t, splitter("rules")),
-            "formers": lambda t, c: encode(c, t),
+            "encode_batch": lambda t, c: [row.ids for row in t.backend.encode_batch(c, add_special_tokens=False)],
+            "formers, sentences": lambda t, c: encode_documents(c, t, get_splitter("rules")),
+            "formers": lambda t, c: encode_documents(c, t),
         }
         best = dict.fromkeys(itertools.product(works, range(len(chunks))), float("inf"))
         for _ in range(options.rounds):
@@ -124,14 +124,14 @@ def bench_encode(options: argparse.Namespace) -> None:
                 best[name, i] = min(before, time.process_time() - began)
         total = {name: sum(best[name, i] for i in range(len(chunks))) for name in works}
         for name, seconds in total.items():
-            say(
+            print_result(
                 work="encode", tokenizer=kind.__name__.split(".")[-1], candidate=name,
                 mb_per_s=round(size / seconds / 1e6, 2), ratio=round(total["encode_batch"] / seconds, 3),
             )  # fmt: skip
 
 
 def bench_prepare(options: argparse.Namespace) -> None:
-    documents = text(options.megabytes)
+    documents = build_corpus(options.megabytes)
     size = sum(len(d.encode()) for d in documents)
     folder = Path(tempfile.mkdtemp())
     (folder / "text.txt").write_text("\n\n".join(documents), encoding="utf-8")
@@ -139,21 +139,21 @@ def bench_prepare(options: argparse.Namespace) -> None:
         tokenizer = kind.train(documents[:400], 8000)
         for workers in options.workers:
             tokenizer.save(folder / "tokenizer.json")
-            ours = functools.partial(whole, folder, workers)
+            ours = functools.partial(run_prepare_command, folder, workers)
             works = {
-                "encode_batch": functools.partial(raw, folder, workers),
+                "encode_batch": functools.partial(run_bare_library, folder, workers),
                 "prepare": functools.partial(ours, "rules"),
                 "prepare, no sentences": functools.partial(ours, "none"),
             }
             best: dict[str, tuple[float, float]] = {}
             for _ in range(options.rounds):
                 for name, work in works.items():
-                    took = timed(work)
+                    took = time_call(work)
                     before = best.get(name, took)
                     best[name] = min(before[0], took[0]), min(before[1], took[1])
             peer = best["encode_batch"]
             for name, (seconds, cpu) in best.items():
-                say(
+                print_result(
                     work="prepare", tokenizer=kind.__name__.split(".")[-1], workers=workers, candidate=name,
                     mb_per_s=round(size / seconds / 1e6, 2), ratio=round(peer[0] / seconds, 3),
                     cpu_ratio=round(peer[1] / cpu, 3),
@@ -161,36 +161,36 @@ def bench_prepare(options: argparse.Namespace) -> None:
     shutil.rmtree(folder)
 
 
-def with_sentinels(tokenizer: Tokenizer) -> Tokenizer:
+def add_sentinels(tokenizer: Tokenizer) -> Tokenizer:
     """The same tokenizer with what T5 needs."""
     marks = ["</s>", *(f"<extra_id_{i}>" for i in reversed(range(100)))]
-    grown = Tokenizer(tokenizer.text, tokenizer.special)
-    grown.rust.add_special_tokens(marks)
-    return Tokenizer(grown.rust.to_str(), {**tokenizer.special, "eos": "</s>"})
+    grown = Tokenizer(tokenizer.json_text, tokenizer.special)
+    grown.backend.add_special_tokens(marks)
+    return Tokenizer(grown.backend.to_str(), {**tokenizer.special, "eos": "</s>"})
 
 
 def bench_loader(options: argparse.Namespace) -> None:
-    from formers.objectives.choose import OBJECTIVES, objective
+    from formers.objectives.registry import OBJECTIVES, build_objective
 
-    documents = text(4)
+    documents = build_corpus(4)
     tokenizers = [kind.train(documents[:100], 8000) for kind in (wordpiece, bpe)]
-    tokenizers.append(with_sentinels(tokenizers[0]))
+    tokenizers.append(add_sentinels(tokenizers[0]))
     for name in options.objectives or OBJECTIVES:
         goal, made, why = None, None, ""
         for tokenizer in tokenizers:
             try:
-                goal = objective(name, tokenizer, options.length)
-                made = Store.of(documents, tokenizer, sentences="rules")
-                next(batches(made, goal, options.total))
+                goal = build_objective(name, tokenizer, options.length)
+                made = Store.from_documents(documents, tokenizer, sentences="rules")
+                next(load_batches(made, goal, options.total))
                 break
             except Error as error:
                 why, goal = str(error), None
         if goal is None:
-            say(work="loader", objective=name, skipped=why)
+            print_result(work="loader", objective=name, skipped=why)
         for workers in options.workers if goal is not None else ():
             assert made is not None
             assert goal is not None
-            run: Any = batches(made, goal, options.total, workers=workers)
+            run: Any = load_batches(made, goal, options.total, workers=workers)
             for _ in range(2 * workers + 1):
                 next(run)
             tokens, began = 0, time.perf_counter()
@@ -199,12 +199,12 @@ def bench_loader(options: argparse.Namespace) -> None:
                 tokens += max(len(batch.ids), 0 if batch.source is None else len(batch.source.ids))
             seconds = time.perf_counter() - began
             run.close()
-            say(work="loader", objective=name, workers=workers, tokens_per_s=round(tokens / seconds))
+            print_result(work="loader", objective=name, workers=workers, tokens_per_s=round(tokens / seconds))
 
 
 def bench_memory(options: argparse.Namespace) -> None:
     folder = Path(tempfile.mkdtemp())
-    documents = [d.replace("\n", " ") for d in text(1)]
+    documents = [d.replace("\n", " ") for d in build_corpus(1)]
     tokenizer = bpe.train(documents, 4000)
     for megabytes in sorted(options.megabytes):
         with open(folder / "text.txt", "w", encoding="utf-8") as file:
@@ -215,7 +215,7 @@ def bench_memory(options: argparse.Namespace) -> None:
             prepare(folder / "text.txt", tokenizer, folder / str(megabytes), unit="line", workers=1, shard=4_000_000)
             who = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
             main, worker = (resource.getrusage(w).ru_maxrss / 1024 for w in who)
-            say(work="memory", megabytes=megabytes, main_mb=round(main), worker_mb=round(worker))
+            print_result(work="memory", megabytes=megabytes, main_mb=round(main), worker_mb=round(worker))
             os._exit(0)
         os.waitpid(pid, 0)
     shutil.rmtree(folder)
@@ -244,7 +244,7 @@ def main() -> None:
     three.add_argument("--megabytes", type=float, nargs="+", default=[20, 80])
     three.set_defaults(run=bench_memory)
     options = parser.parse_args()
-    say(**machine(), cores=os.cpu_count())
+    print_result(**describe_machine(), cores=os.cpu_count())
     options.run(options)
 
 

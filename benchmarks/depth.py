@@ -22,20 +22,20 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
-from formers.registry import MEMBERS
+from formers.registry import FAMILIES
 
-PAIRS = ("transformer", "seq2seq", "gnmt")
-CHARACTERS, ROWS = 2_500_000, 12_000  # of the text, and of the pairs
-Job = tuple[str, int, int, int | None, dict[str, Any]]
+PAIR_FAMILIES = ("transformer", "seq2seq", "gnmt")
+MAX_CHARACTERS, MAX_PAIRS = 2_500_000, 12_000  # of the text, and of the pairs
+SizeJob = tuple[str, int, int, int | None, dict[str, Any]]
 
 
 def load_texts(family: str) -> list[str]:
     """Articles of WikiText-2, or German-English pairs with a tab between them."""
     data = Path(os.environ["FORMERS_DATA"])
-    if family in PAIRS:
+    if family in PAIR_FAMILIES:
         file = data / "translate" / "multi30k.train.en-de.tsv.xz"
-        return [row for row in read_packed(file).split("\n")[1:ROWS] if "\t" in row]
-    text = read_packed(data / "lm" / "wikitext2.train.txt.xz")[:CHARACTERS]
+        return [row for row in read_xz(file).split("\n")[1:MAX_PAIRS] if "\t" in row]
+    text = read_xz(data / "lm" / "wikitext2.train.txt.xz")[:MAX_CHARACTERS]
     articles: list[list[str]] = [[]]
     for line in text.split("\n"):
         if line.startswith(" = ") and not line.startswith(" = ="):
@@ -44,13 +44,13 @@ def load_texts(family: str) -> list[str]:
     return ["\n".join(lines) for lines in articles if any(lines)]
 
 
-def read_packed(file: Path) -> str:
+def read_xz(file: Path) -> str:
     """The text of an xz file."""
     with lzma.open(file, "rt", encoding="utf-8") as stream:
         return stream.read()
 
 
-def train_one(job: Job) -> dict[str, Any]:
+def train_one(job: SizeJob) -> dict[str, Any]:
     """One run in a folder that is removed again."""
     family, layers, dim, steps, more = job
     import torch
@@ -62,13 +62,20 @@ def train_one(job: Job) -> dict[str, Any]:
     began = time.perf_counter()
     memory = Path("/dev/shm")
     out = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-    train: dict[str, Any] = {"save": 10**6, "last": 1, "best": 0, "samples": 0, "check": 100, "workers": 1}
-    train |= {"steps": steps, "warmup": steps // 4} if steps else {}
+    train: dict[str, Any] = {
+        "save_every": 10**6,
+        "keep_last": 1,
+        "keep_best": 0,
+        "samples": 0,
+        "eval_every": 100,
+        "workers": 1,
+    }
+    train |= {"steps": steps, "warmup_steps": steps // 4} if steps else {}
     row: dict[str, Any] = {"family": family, "layers": layers, "dim": dim, **more}
     overrides = {
         "model.layers": layers,
         "model.dim": dim,
-        "data.looks": 6,
+        "train.eval_batches": 6,
         **{f"train.{k}": v for k, v in train.items()},
         **more,
     }
@@ -90,7 +97,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     sizes = sorted({(row["dim"], row["layers"]) for row in rows})
     print("| family | " + " | ".join(f"{layers} × {dim}" for dim, layers in sizes) + " |")
     print("|---" * (len(sizes) + 1) + "|")
-    for family in MEMBERS:
+    for family in FAMILIES:
         cells = []
         for dim, layers in sizes:
             found = [r for r in rows if (r["family"], r["dim"], r["layers"]) == (family, dim, layers)]
@@ -102,7 +109,7 @@ def print_table(rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """All families and sizes, the large ones first."""
-    learned = [one.name for one in MEMBERS.values() if one.name not in ("textcnn", "vectors")]
+    learned = [one.name for one in FAMILIES.values() if one.name not in ("textcnn", "vectors")]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("families", nargs="*", default=learned)
     parser.add_argument("--layers", type=int, nargs="+", default=[2, 6, 12, 24])
@@ -113,7 +120,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=None, help="a file for the lines of JSON as well")
     given = parser.parse_args()
     more = dict(pair.split("=", 1) for pair in given.set)
-    jobs: list[Job] = [(f, n, d, given.steps, more) for n in given.layers for d in given.dims for f in given.families]
+    jobs: list[SizeJob] = [
+        (f, n, d, given.steps, more) for n in given.layers for d in given.dims for f in given.families
+    ]
     jobs.sort(key=lambda job: -job[1] * job[2])
     rows = []
     spawn = multiprocessing.get_context("spawn")

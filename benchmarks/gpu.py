@@ -23,58 +23,58 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu_works import DEVICE, TINY, WORKS, Work
-from benchmarks.harness import Timing, machine, median, say, sync
+from benchmarks.gpu_works import DEVICE, IS_DRY_RUN, TRAINING_CASES, TrainingCase
+from benchmarks.harness import Timing, describe_machine, exit_with_help, print_timings, synchronise_gpu, time_median
 from formers.batch import Batch
-from formers.training.replay import Replay
-from formers.training.step import Step
+from formers.training.cuda_graph import GraphedStep
+from formers.training.executor import Step
 
 torch.set_float32_matmul_precision("high")
-Build = Callable[[], Callable[[], Any]]
+StepBuilder = Callable[[], Callable[[], Any]]
 
 
-class Places:
+class ChosenTokenLoss:
     """An objective that asks for a token at the chosen places, whatever hid them."""
 
     def __init__(self, part: str):
         self.part = part
 
     def loss(self, model: Any, batch: Batch) -> dict[str, Any]:
-        from formers.objectives.tokens import token_loss
+        from formers.objectives.token_losses import compute_token_loss
 
-        return {self.part: token_loss(model, batch, self.part)}
+        return {self.part: compute_token_loss(model, batch, self.part)}
 
 
-def timed(name: str, tokens: int, build: Build, repeat: int = 12) -> Timing | None:
+def time_candidate(name: str, tokens: int, build: StepBuilder, repeat: int = 12) -> Timing | None:
     """Time one candidate; `build` gives a training step."""
     try:
         torch._dynamo.reset()
         gc.collect()
-        if not TINY:
+        if not IS_DRY_RUN:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         torch.manual_seed(0)
         step = build()
         began = time.time()
         step()
-        sync()
+        synchronise_gpu()
         first = time.time() - began
         for _ in range(4):
             step()
-        wait()
-        seconds = median(step, 2, repeat)
+        wait_for_turn()
+        seconds = time_median(step, 2, repeat)
         detail = {"first_step_s": round(first, 1)}
-        if not TINY:
+        if not IS_DRY_RUN:
             detail["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 2)
         if "--profile" in sys.argv and name == "formers":
-            profile(step)
+            print_profile(step)
         return Timing(name, seconds, tokens / seconds, detail)
     except Exception as error:  # one candidate that fails must not take the others with it
         print(f"{name}: {type(error).__name__}: {str(error)[:300]}", flush=True)
         return None
 
 
-def profile(step: Callable[[], None], steps: int = 3) -> None:
+def print_profile(step: Callable[[], None], steps: int = 3) -> None:
     """Where the time goes: the kernels that take most of it, per step."""
     from torch.profiler import ProfilerActivity
 
@@ -91,41 +91,41 @@ def profile(step: Callable[[], None], steps: int = 3) -> None:
         print(f"  {own / total:6.1%} {own / steps / 1e3:8.3f} ms {e.count // steps:4d}x {e.key[:100]}")
 
 
-def updater(model: torch.nn.Module, **how: Any) -> Callable[[], None]:
+def build_update(model: torch.nn.Module, **how: Any) -> Callable[[], None]:
     """AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True, **how)
 
-    def update() -> None:
+    def update_weights() -> None:
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    return update
+    return update_weights
 
 
-def ours(former: Any, part: str, batch: Batch) -> Build:
+def build_our_step(former: Any, part: str, batch: Batch) -> StepBuilder:
     """A compiled step of ours, recorded as one CUDA graph."""
 
     def build() -> Callable[[], Any]:
         model = former().model.train()
-        step, moved = torch.compile(Step(model, Places(part)), fullgraph=True), batch.to(DEVICE)
+        step, moved = torch.compile(Step(model, ChosenTokenLoss(part)), fullgraph=True), batch.to(DEVICE)
 
         def loss(batch: Batch) -> torch.Tensor:
             with torch.autocast(DEVICE, dtype=torch.bfloat16, cache_enabled=False):
                 total, count = step(batch)[part]
                 return total / count
 
-        replay = Replay(loss, updater(model, capturable=not TINY))
-        return lambda: replay.run(moved) if TINY else replay(moved)
+        replay = GraphedStep(loss, build_update(model, capturable=not IS_DRY_RUN))
+        return lambda: replay.run_step(moved) if IS_DRY_RUN else replay(moved)
 
     return build
 
 
-def theirs(model: Callable[[], Any], given: dict[str, torch.Tensor], compiled: bool) -> Build:
+def build_peer_step(model: Callable[[], Any], given: dict[str, torch.Tensor], compiled: bool) -> StepBuilder:
     """A step of the peer's, compiled or not."""
 
     def build() -> Callable[[], Any]:
         made = model().to(DEVICE).train()
-        run, update = torch.compile(made) if compiled else made, updater(made)
+        run, update = torch.compile(made) if compiled else made, build_update(made)
         moved = {key: value.to(DEVICE) for key, value in given.items()}
 
         def step() -> None:
@@ -139,14 +139,16 @@ def theirs(model: Callable[[], Any], given: dict[str, torch.Tensor], compiled: b
     return build
 
 
-def candidates(work: Work) -> dict[str, Build]:
+def build_candidates(work: TrainingCase) -> dict[str, StepBuilder]:
     """The peer eager and compiled, then formers."""
-    peers = {"transformers": theirs(work.peer, work.given, False)}
-    peers["transformers compiled"] = theirs(work.peer, work.given, True)
-    return ({} if "--no-peer" in sys.argv else peers) | {"formers": ours(work.mine, work.part, work.batch)}
+    peers = {"transformers": build_peer_step(work.build_peer, work.peer_inputs, False)}
+    peers["transformers compiled"] = build_peer_step(work.build_peer, work.peer_inputs, True)
+    return ({} if "--no-peer" in sys.argv else peers) | {
+        "formers": build_our_step(work.build_ours, work.head_part, work.batch)
+    }
 
 
-def wait() -> None:
+def wait_for_turn() -> None:
     """With --together: say that all is compiled, then wait for one's turn."""
     folder = Path(os.environ.get("FORMERS_TURNS", ""))
     if folder.name:
@@ -156,10 +158,10 @@ def wait() -> None:
             time.sleep(0.05)
 
 
-def together(names: list[str], at_once: int) -> None:
+def run_in_processes(names: list[str], at_once: int) -> None:
     """Every candidate in a process of its own; so many compile at a time."""
     flags = [word for word in sys.argv[1:] if word in ("--profile", "--no-peer")]
-    jobs = [(name, one) for name in names for one in candidates(WORKS[name]())]
+    jobs = [(name, one) for name in names for one in build_candidates(TRAINING_CASES[name]())]
     for first in range(0, len(jobs), at_once):
         with tempfile.TemporaryDirectory() as folder:
             started = []
@@ -176,18 +178,22 @@ def together(names: list[str], at_once: int) -> None:
 
 def main() -> None:
     """Run the works that are named, or all."""
+    exit_with_help(__doc__)
     import transformers
 
     words = sys.argv[1:]
-    names = [word for word in words if word in WORKS] or list(WORKS)
-    print(machine() | {"transformers": transformers.__version__}, flush=True)
+    names = [word for word in words if word in TRAINING_CASES] or list(TRAINING_CASES)
+    print(describe_machine() | {"transformers": transformers.__version__}, flush=True)
     if "--together" in words:
-        return together(names, int(words[words.index("--together") + 1]))
+        return run_in_processes(names, int(words[words.index("--together") + 1]))
     only = words[words.index("--only") + 1] if "--only" in words else None
     for name in names:
-        work = WORKS[name]()
-        chosen = {key: build for key, build in candidates(work).items() if only in (None, key)}
-        say(work.name, [t for key, build in chosen.items() if (t := timed(key, work.tokens, build)) is not None])
+        work = TRAINING_CASES[name]()
+        chosen = {key: build for key, build in build_candidates(work).items() if only in (None, key)}
+        print_timings(
+            work.name,
+            [t for key, build in chosen.items() if (t := time_candidate(key, work.tokens, build)) is not None],
+        )
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +18,14 @@ from typing import Any
 import torch
 
 
-def machine() -> dict[str, Any]:
+def exit_with_help(text: str | None) -> None:
+    """Print a benchmark's docstring and end, if the command line asks for help."""
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        print((text or "").strip())
+        sys.exit()
+
+
+def describe_machine() -> dict[str, Any]:
     """What the figures belong to."""
     try:
         commit = subprocess.run(
@@ -39,31 +47,31 @@ class Timing:
 
     name: str
     seconds: float
-    rate: float
+    units_per_second: float
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-def sync() -> None:
+def synchronise_gpu() -> None:
     """Wait for the GPU, if there is one."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def median(step: Callable[[], Any], warm: int, repeat: int) -> float:
+def time_median(step: Callable[[], Any], warm: int, repeat: int) -> float:
     """The median time of a step after some warm-up."""
     for _ in range(warm):
         step()
-    sync()
+    synchronise_gpu()
     times = []
     for _ in range(repeat):
         began = time.perf_counter()
         step()
-        sync()
+        synchronise_gpu()
         times.append(time.perf_counter() - began)
     return sorted(times)[len(times) // 2]
 
 
-def in_turns(
+def time_in_turns(
     work: str,
     units: int,
     candidates: dict[str, Callable[[], Any]],
@@ -80,19 +88,19 @@ def in_turns(
             step()
             times[name].append(clock() - began)
     timings = [Timing(name, min(t), units / min(t)) for name, t in times.items()]
-    say(work, timings)
+    print_timings(work, timings)
     return timings
 
 
-def say(work: str, timings: list[Timing]) -> None:
+def print_timings(work: str, timings: list[Timing]) -> None:
     """One JSON line per candidate, with its ratio to the first."""
     for timing in timings:
         line = {
             "work": work,
             "candidate": timing.name,
-            "per_second": round(timing.rate, 1),
+            "per_second": round(timing.units_per_second, 1),
             "ms": round(timing.seconds * 1e3, 2),
         }
         if timing is not timings[0]:
-            line["ratio"] = round(timing.rate / timings[0].rate, 3)
+            line["ratio"] = round(timing.units_per_second / timings[0].units_per_second, 3)
         print(json.dumps(line | timing.detail), flush=True)

@@ -28,53 +28,53 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.data.store import Store
-from formers.inspection.likelihood import likelihood_ids
+from formers.evaluation.likelihood import compute_id_log_probs
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers import train as train_tokenizer
-from formers.text.words import train as train_words
+from formers.text.trainers.registry import train_tokenizer
+from formers.text.word_level import train as train_words
 
-BYTES = 257  # a byte-level tokenizer that has learned nothing: every character of ASCII is a token
+BYTE_VOCAB_SIZE = 257  # a byte-level tokenizer that has learned nothing: every character of ASCII is a token
 
 
-def lines(name: str) -> str:
+def read_text(name: str) -> str:
     """A text of the data folder."""
     return lzma.open(Path(os.environ["FORMERS_DATA"]) / "lm" / f"{name}.txt.xz", "rt", encoding="utf-8").read()
 
 
-def bytewise() -> tuple[Tokenizer, np.ndarray]:
+def build_byte_tokenizer() -> tuple[Tokenizer, np.ndarray]:
     """A tokenizer of bytes, and the id of each byte."""
-    made = train_tokenizer("bpe", ["a"], BYTES, style="gpt2")
+    made = train_tokenizer("bpe", ["a"], BYTE_VOCAB_SIZE, style="gpt2")
     codes = np.zeros(256, np.uint16)
     for i in range(len(made)):
-        raw = b"".join(made.spelled([i], True))
+        raw = b"".join(made.decode_bytes([i], True))
         if len(raw) == 1:
             codes[raw[0]] = i
     return made, codes
 
 
-def stored(ids: np.ndarray, tokenizer: Tokenizer) -> Store:
+def build_store(ids: np.ndarray, tokenizer: Tokenizer) -> Store:
     """One long document."""
     return Store(ids, np.array([0, len(ids)]), len(tokenizer), tokenizer.fingerprint)
 
 
-def shakespeare(out: Path, **more: Any) -> dict[str, Any]:
+def train_shakespeare(out: Path, **more: Any) -> dict[str, Any]:
     """Characters; the first nine tenths are learned. Published: 1.4697 nats (6 x 384)."""
-    text = lines("tinyshakespeare").encode()
-    tokenizer, codes = bytewise()
+    text = read_text("tinyshakespeare").encode()
+    tokenizer, codes = build_byte_tokenizer()
     ids = codes[np.frombuffer(text, np.uint8)]
     cut = int(0.9 * len(ids))
     model = {"dim": 384, "layers": 6, "heads": 6, "context": 256, "ff": 1536, "dropout": 0.2, "attention_dropout": 0.2,
              "embed_dropout": 0.2}  # fmt: skip
     run = formers.pretrain(
-        "gpt2", stored(ids[:cut], tokenizer), held=stored(ids[cut:], tokenizer), tokenizer=tokenizer, out=out,
-        resume=True, model=model, data={"looks": 100}, train={
-            "steps": 4000, "tokens": 64 * 256, "length": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 100,
-            "decay": 0.1, "betas": (0.9, 0.99), "check": 250, "save": 250, "ema": 0.998,
-            "workers": 4}, **more)  # fmt: skip
-    return {"held-out nats": judged(run, ids[cut:], 256), "curve": curve(run)}
+        "gpt2", build_store(ids[:cut], tokenizer), held=build_store(ids[cut:], tokenizer), tokenizer=tokenizer, out=out,
+        resume=True, model=model, train={
+            "steps": 4000, "batch_tokens": 64 * 256, "seq_length": 256, "lr": 1e-3, "schedule": "cosine",
+            "warmup_steps": 100, "weight_decay": 0.1, "betas": (0.9, 0.99), "eval_every": 250, "eval_batches": 100,
+            "save_every": 250, "ema": 0.998, "workers": 4}, **more)  # fmt: skip
+    return {"held-out nats": measure_loss(run, ids[cut:], 256), "curve": get_loss_curve(run)}
 
 
-def judged(run: Any, ids: np.ndarray, length: int) -> float:
+def measure_loss(run: Any, ids: np.ndarray, length: int) -> float:
     """The saved model on all held-out text, in windows of `length`, in single precision."""
     f = formers.load(run.folder / "model", device="cuda" if torch.cuda.is_available() else "cpu")
     rows = torch.from_numpy(ids[: (len(ids) - 1) // length * length + 1].astype(np.int64)).to(f.device)
@@ -87,124 +87,127 @@ def judged(run: Any, ids: np.ndarray, length: int) -> float:
     return total / (len(rows) - 1)
 
 
-def curve(run: Any) -> list[tuple[int, float]]:
+def get_loss_curve(run: Any) -> list[tuple[int, float]]:
     """Loss on held-out text over steps."""
     return [(row["step"], round(row["held"]["loss"], 4)) for row in run.history if "held" in row]
 
 
-def wikitext2(out: Path, **more: Any) -> dict[str, Any]:
+def train_wikitext2(out: Path, **more: Any) -> dict[str, Any]:
     """Words: those seen fewer than 3 times are unknown, every line ends with a mark. Published small models: 115."""
-    parts = {name: worded(lines(f"wikitext2.{name}")) for name in ("train", "valid", "test")}
-    tokenizer = train_words([parts["train"]], 10**6, style="transformer_xl", least=3, spaces=True)
+    parts = {name: mark_line_ends(read_text(f"wikitext2.{name}")) for name in ("train", "valid", "test")}
+    tokenizer = train_words([parts["train"]], 10**6, style="transformer_xl", min_count=3, spaces=True)
     ids = {k: np.array(tokenizer.encode(text, special=False), np.uint16) for k, text in parts.items()}
     model = {"dim": 384, "layers": 6, "heads": 8, "ff": 1536, "context": 256, "dropout": 0.4, "attention_dropout": 0.2,
              "embed_dropout": 0.4}  # fmt: skip
     run = formers.pretrain(
-        "gpt2", stored(ids["train"], tokenizer), held=stored(ids["valid"], tokenizer), tokenizer=tokenizer, out=out,
-        resume=True, model=model, data={"looks": 100}, train={
-            "steps": 10000, "tokens": 40 * 256, "length": 256, "lr": 1e-3, "schedule": "cosine", "warmup": 500,
-            "decay": 0.2, "check": 500, "save": 500, "ema": 0.999, "workers": 2}, **more)  # fmt: skip
-    nats = strided(run.folder / "model", ids["test"], 64)
-    return {"types": len(tokenizer), "test perplexity": math.exp(nats), "curve": curve(run)}
+        "gpt2", build_store(ids["train"], tokenizer), held=build_store(ids["valid"], tokenizer),
+        tokenizer=tokenizer, out=out, resume=True, model=model, train={
+            "steps": 10000, "batch_tokens": 40 * 256, "seq_length": 256, "lr": 1e-3, "schedule": "cosine",
+            "warmup_steps": 500, "weight_decay": 0.2, "eval_every": 500, "eval_batches": 100, "save_every": 500,
+            "ema": 0.999, "workers": 2}, **more)  # fmt: skip
+    nats = measure_strided_loss(run.folder / "model", ids["test"], 64)
+    return {"types": len(tokenizer), "test perplexity": math.exp(nats), "curve": get_loss_curve(run)}
 
 
-def strided(model: Path, ids: np.ndarray, stride: int) -> float:
+def measure_strided_loss(model: Path, ids: np.ndarray, stride: int) -> float:
     """Nats a token of a long text in windows of the context, of each of which the last `stride` tokens count."""
     f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
-    return -float(likelihood_ids(f, [ids], stride=stride)[0].double().mean())
+    return -float(compute_id_log_probs(f, [ids], stride=stride)[0].double().mean())
 
 
-def worded(text: str) -> str:
+def mark_line_ends(text: str) -> str:
     """Lines with an end mark each, as one text of words; the mark is a word like others."""
     return " ".join(f"{' '.join(line.split())} <eol>" for line in text.split("\n")[:-1])
 
 
-def remembered(model: Path, ids: np.ndarray, length: int, memory: int) -> tuple[float, float]:
+def measure_memory_loss(model: Path, ids: np.ndarray, length: int, memory: int) -> tuple[float, float]:
     """Nats a token of a long text read segment by segment with a memory, and the seconds it took."""
     f, began = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu"), time.perf_counter()
-    logs = likelihood_ids(f, [ids], memory=memory, segment=length)[0]
+    logs = compute_id_log_probs(f, [ids], memory=memory, segment=length)[0]
     return -float(logs.double().mean()), time.perf_counter() - began
 
 
-def enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> dict[str, Any]:
+def train_enwik8(out: Path, path: Path, minutes: float = 9.0, **more: Any) -> dict[str, Any]:
     """Bytes, with Transformer-XL's 12-layer shape (41 M). Published: 1.06 bits after 400,000 steps of 22 x 512.
 
     A few steps are measured first, so that the schedule ends within the minutes that there are.
     """
     began = time.perf_counter()
-    raw = np.frombuffer(unpacked(path), np.uint8)
-    tokenizer, codes = bytewise()
+    raw = np.frombuffer(read_gzip(path), np.uint8)
+    tokenizer, codes = build_byte_tokenizer()
     ids = codes[raw]
     model = {"embed": 512, "cutoffs": (), "dim": 512, "layers": 12, "heads": 8, "head_dim": 64, "ff": 2048,
              "memory": 512, "clamp": None, "same_length": False, "dropout": 0.1, "order": "pre"}  # fmt: skip
-    train = {"tokens": 22 * 512, "length": 512, "lr": 5e-4, "schedule": "cosine", "warmup": 500, "decay": 0.0,
-             "clip": 0.25, "check": 500, "save": 1000, "workers": 2, "samples": 0}  # fmt: skip
-    text, held = stored(ids[:90_000_000], tokenizer), stored(ids[90_000_000:95_000_000], tokenizer)
+    train = {"batch_tokens": 22 * 512, "seq_length": 512, "lr": 5e-4, "schedule": "cosine", "warmup_steps": 500,
+             "weight_decay": 0.0, "grad_clip": 0.25, "eval_every": 500, "eval_batches": 20, "save_every": 1000,
+             "workers": 2, "samples": 0}  # fmt: skip
+    text, held = build_store(ids[:90_000_000], tokenizer), build_store(ids[90_000_000:95_000_000], tokenizer)
 
-    def run_for(steps: int, where: Path) -> Any:
+    def train_for_steps(steps: int, where: Path) -> Any:
         return formers.pretrain(
             "transformer_xl", text, held=held, tokenizer=tokenizer, out=where, resume=True, model=model,
-            data={"looks": 20}, train={"steps": steps, **train}, **more,
+            train={"steps": steps, **train}, **more,
         )  # fmt: skip
 
-    rows = run_for(60, out.with_name("enwik8-trial")).history
+    rows = train_for_steps(60, out.with_name("enwik8-trial")).history
     times = [row["seconds"] for row in rows if "losses" in row]
     each = (times[-1] - times[20]) / (len(times) - 21)
     steps = int((60 * minutes - (time.perf_counter() - began)) / each)
-    run = run_for(steps, out)
+    run = train_for_steps(steps, out)
     test = ids[95_000_000:95_100_000]
-    nats, seconds = remembered(run.folder / "model", test, 128, 1024)
+    nats, seconds = measure_memory_loss(run.folder / "model", test, 128, 1024)
     fast = len(test) / seconds
-    slow = sliding(run.folder / "model", test, 1024 + 128)
-    bits = [(step, round(value / math.log(2), 4)) for step, value in curve(run)]
+    slow = measure_sliding_speed(run.folder / "model", test, 1024 + 128)
+    bits = [(step, round(value / math.log(2), 4)) for step, value in get_loss_curve(run)]
     return {"steps": steps, "bits per character": nats / math.log(2), "curve": bits,
             "tokens/s with memory": fast, "tokens/s sliding": slow, "ratio": fast / slow}  # fmt: skip
 
 
-def unpacked(path: Path) -> bytes:
+def read_gzip(path: Path) -> bytes:
     """A gzip file."""
     with gzip.open(path) as file:
         return file.read()
 
 
-def sliding(model: Path, ids: np.ndarray, context: int, most: int = 512) -> float:
+def measure_sliding_speed(model: Path, ids: np.ndarray, context: int, most: int = 512) -> float:
     """Tokens a second without a memory: every token has a window of its own, as large as a memory would reach."""
     f = formers.load(model, device="cuda" if torch.cuda.is_available() else "cpu")
     rows = torch.from_numpy(ids.astype(np.int64)).to(f.device)
-    settle()
+    synchronise_gpu()
     began = time.perf_counter()
     with torch.inference_mode():
         for low in range(0, most, 16):  # sixteen windows at once
             window = torch.stack([rows[i : i + context] for i in range(low, low + 16)])
-            hidden = f.model(Batch.of(window)).unflatten(0, (16, context))[:, -1]
+            hidden = f.model(Batch.from_padded(window)).unflatten(0, (16, context))[:, -1]
             f.model.logits(hidden)
-    settle()
+    synchronise_gpu()
     return most / (time.perf_counter() - began)
 
 
-def settle() -> None:
+def synchronise_gpu() -> None:
     """Until a GPU has done all that it was given."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
+def train_bert(out: Path, path: Path, **more: Any) -> dict[str, Any]:
     """BERT-mini on Wikipedia articles: next sentence and masked tokens of held-out ones."""
-    articles = wikipedia(unpacked(path).decode("utf-8"))
+    articles = extract_articles(read_gzip(path).decode("utf-8"))
     aside, known = articles[::50], [a for i, a in enumerate(articles) if i % 50]
     model = {"dim": 256, "layers": 4, "heads": 4, "ff": 1024, "context": 128, "dropout": 0.0, "attention_dropout": 0.0}
     run = formers.pretrain(
-        "bert", known, held=aside, out=out, resume=True, model=model, data={"pieces": 8192, "looks": 60}, train={
-            "tokens": 256 * 128, "length": 128, "lr": 1e-3, "schedule": "linear", "warmup": 1000, "decay": 0.01,
-            "check": 500, "save": 2000, "workers": 10, "steps": 10000}, **more)  # fmt: skip
+        "bert", known, held=aside, out=out, resume=True, model=model, data={"vocab_size": 8192}, train={
+            "batch_tokens": 256 * 128, "seq_length": 128, "lr": 1e-3, "schedule": "linear", "warmup_steps": 1000,
+            "weight_decay": 0.01, "eval_every": 500, "eval_batches": 60, "save_every": 2000, "workers": 10,
+            "steps": 10000}, **more)  # fmt: skip
     assert run.score is not None
-    score = run.score.all
+    score = run.score.metrics
     return {"articles": len(articles), "NSP": score["nsp/right"], "masked": score["mlm/right"], "nats": score["mlm"],
             "NSP curve": [(r["step"], round(r["held"]["nsp/right"], 4)) for r in run.history if "held" in r],
             }  # fmt: skip
 
 
-def wikipedia(dump: str, most: int = 10**9) -> list[str]:
+def extract_articles(dump: str, most: int = 10**9) -> list[str]:
     """The articles of a dump as plain text of a few sentences at least: no redirects, tables, templates or markup."""
     found = []
     for page in re.findall(r"<text xml:space=\"preserve\">(.*?)</text>", dump, re.DOTALL)[:most]:
@@ -226,15 +229,15 @@ def wikipedia(dump: str, most: int = 10**9) -> list[str]:
     return found
 
 
-WORKS: dict[str, Callable[..., dict[str, Any]]] = {
-    "shakespeare": shakespeare, "wikitext2": wikitext2, "enwik8": enwik8, "bert": bert,
+TRAINING_RUNS: dict[str, Callable[..., dict[str, Any]]] = {
+    "shakespeare": train_shakespeare, "wikitext2": train_wikitext2, "enwik8": train_enwik8, "bert": train_bert,
 }  # fmt: skip
 
 
 def main() -> None:
     """The works that are named, one after the other; a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="+", choices=WORKS)
+    parser.add_argument("works", nargs="+", choices=TRAINING_RUNS)
     parser.add_argument("--out", type=Path, default=Path("runs/learning"))
     parser.add_argument("--enwik8", type=Path, default=Path("enwik8.gz"))
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings: train.steps=100")
@@ -243,20 +246,22 @@ def main() -> None:
     for name in given.works:
         more: dict[str, Any] = {"path": given.enwik8} if name in ("enwik8", "bert") else {}
         began = time.perf_counter()
-        found = WORKS[name](given.out / name, say=print, tell=said(), overrides=overrides, **more)
+        found = TRAINING_RUNS[name](
+            given.out / name, say=print, tell=build_progress_printer(), overrides=overrides, **more
+        )
         print(json.dumps({"work": name, "seconds": round(time.perf_counter() - began, 1), **found}), flush=True)
 
 
-def said() -> Callable[[str, int, int, str], None]:
+def build_progress_printer() -> Callable[[str, int, int, str], None]:
     """A line every twenty seconds."""
     last = [0.0]
 
-    def tell(what: str, done: int, of: int, detail: str) -> None:
+    def report_progress(what: str, done: int, of: int, detail: str) -> None:
         if time.monotonic() - last[0] > 20 or done == of:
             last[0] = time.monotonic()
             print(f"{what} {done:,}/{of:,}, {detail}", flush=True)
 
-    return tell
+    return report_progress
 
 
 if __name__ == "__main__":

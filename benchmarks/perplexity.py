@@ -17,16 +17,16 @@ from pathlib import Path
 import torch
 
 import formers
-from formers.nn.tiles import guard
+from formers.nn.cpu_bf16 import check_cpu_bf16
 
-from .run import DATA
+from .run import DATA_FOLDER
 
-MODEL = {"dim": 384, "layers": 6, "heads": 6, "context": 256, "dropout": 0.2, "embed_dropout": 0.2}
+MODEL_SIZES = {"dim": 384, "layers": 6, "heads": 6, "context": 256, "dropout": 0.2, "embed_dropout": 0.2}
 
 
-def text(part: str) -> list[str]:
+def read_sections(part: str) -> list[str]:
     """The sections of a part; each begins with a line like " = Title = "."""
-    with lzma.open(DATA / "lm" / f"wikitext2.{part}.txt.xz", "rt", encoding="utf-8") as lines:
+    with lzma.open(DATA_FOLDER / "lm" / f"wikitext2.{part}.txt.xz", "rt", encoding="utf-8") as lines:
         whole = lines.read()
     return [piece for piece in whole.replace("\n = ", "\n\0 = ").split("\0") if piece.strip()]
 
@@ -39,18 +39,20 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", default=["fp32", "bf16", "int8"])
     parser.add_argument("--limit", type=int, help="no more sections than this")
     given = parser.parse_args()
-    guard(torch.bfloat16, torch.device("cpu"))  # before anything is computed
+    check_cpu_bf16(torch.bfloat16, torch.device("cpu"))  # before anything is computed
     if not (given.run / "model").is_dir():
         begun = (given.run / "run.json").is_file()
         formers.pretrain(
-            "gpt2", text("train"), out=given.run, resume=begun, model=MODEL, data={"pieces": 8192, "held_out": 0.01},
-            train={"steps": given.steps, "tokens": 16_384, "length": 256, "lr": 1e-3, "warmup": given.steps // 20,
-                   "schedule": "cosine", "decay": 0.1, "check": 500, "workers": 4, "samples": 0}, say=print,
+            "gpt2", read_sections("train"), out=given.run, resume=begun, model=MODEL_SIZES,
+            data={"vocab_size": 8192, "valid_fraction": 0.01}, say=print,
+            train={"steps": given.steps, "batch_tokens": 16_384, "seq_length": 256, "lr": 1e-3, "schedule": "cosine",
+                   "warmup_steps": given.steps // 20, "weight_decay": 0.1, "eval_every": 500, "workers": 4,
+                   "samples": 0},
         )  # fmt: skip
-    plain, sections = None, text("test")[: given.limit]
+    plain, sections = None, read_sections("test")[: given.limit]
     for kind in given.kinds:
         began, former = time.perf_counter(), formers.load(given.run / "model").freeze(kind)
-        found = former.evaluate(sections, "perplexity").measures["perplexity"]
+        found = former.evaluate(sections, "perplexity").metrics["perplexity"]
         plain = plain or found
         line = {"kind": kind, "perplexity": round(found, 4), "to_first": round(found / plain - 1, 6)}
         print(json.dumps(line | {"seconds": round(time.perf_counter() - began)}), flush=True)

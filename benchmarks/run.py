@@ -13,17 +13,17 @@ from typing import Any
 import torch
 
 import formers
+from formers.evaluation.task_metrics import compute_metrics
 from formers.tasks.examples import read_examples
-from formers.tasks.metrics import judge
-from formers.training.folds import parted
-from formers.training.parts import drawn
+from formers.training.runs.cross_validation import split_fold
+from formers.training.runs.splits import sample_examples
 
-DATA = Path(os.environ.get("FORMERS_DATA", "data"))
-SHORT = {"train.compile": False}  # of a run that ends before a compiled step pays
+DATA_FOLDER = Path(os.environ.get("FORMERS_DATA", "data"))
+UNCOMPILED = {"train.compile": False}  # of a run that ends before a compiled step pays
 
 
 @dataclass(frozen=True)
-class Run:
+class FinetuneJob:
     """One fine-tuning run; `label` says what its figures stand for, and figures of one label and seed are averaged."""
 
     label: str
@@ -36,47 +36,49 @@ class Run:
     task: str = "classify"
     columns: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    limit: int = 0  # no more examples of each part than this: to try whether a work works
+    max_examples: int = 0  # no more examples of each part than this: to try whether a work works
 
     @property
-    def name(self) -> str:
+    def folder_name(self) -> str:
         """Of its folder."""
         fold = f"-fold{self.fold[1]}" if self.fold else ""
-        few = f"-limit{self.limit}" if self.limit else ""
+        few = f"-limit{self.max_examples}" if self.max_examples else ""
         return f"{self.label.replace(' ', '-').replace(',', '')}-seed{self.seed}{fold}{few}"
 
-    def parts(self) -> tuple[Any, Any, Any]:
+    def load_splits(self) -> tuple[Any, Any, Any]:
         """What to learn from, to choose by and to be judged by: files, or rows where a part of a file is wanted."""
         files: list[Any] = [self.train, self.valid, self.test]
-        if not self.fold and not self.limit:
+        if not self.fold and not self.max_examples:
             return files[0], files[1], files[2]
         found = [file and read_examples(file, self.task, self.columns) for file in files]
         if self.fold:
-            found[0], found[2] = parted(found[0], *self.fold)
-        train, valid, test = (drawn(one, self.limit) if one and self.limit else one for one in found)
+            found[0], found[2] = split_fold(found[0], *self.fold)
+        train, valid, test = (
+            sample_examples(one, self.max_examples) if one and self.max_examples else one for one in found
+        )
         return train, valid, test
 
 
-def spaced(rows: list[Any], limit: int) -> list[Any]:
+def sample_evenly(rows: list[Any], limit: int) -> list[Any]:
     """So many rows, evenly over all of them."""
     return rows[:: max(1, len(rows) // limit)][:limit] if limit else rows
 
 
-def file(name: str, kind: str = "tsv") -> str:
+def get_data_path(name: str, kind: str = "tsv") -> str:
     """A file of the data folder."""
-    return str(DATA / f"{name}.{kind}.xz")
+    return str(DATA_FOLDER / f"{name}.{kind}.xz")
 
 
-def go(run: Run, out: Path, device: str, threads: int = 0) -> dict[str, float]:
+def run_job(run: FinetuneJob, out: Path, device: str, threads: int = 0) -> dict[str, float]:
     """Do a run, unless it is done; its measures on the test examples (else on the held-out ones)."""
     if threads:
         torch.set_num_threads(threads)
-    where = out / run.name
+    where = out / run.folder_name
     if not (where / "evaluation.json").is_file():
-        train, valid, test = run.parts()
+        train, valid, test = run.load_splits()
         formers.finetune(
             run.model, train, valid, test=test, task=run.task, out=where, resume=(where / "run.json").is_file(),
-            columns=None if run.fold or run.limit else run.columns, device=device,
+            columns=None if run.fold or run.max_examples else run.columns, device=device,
             overrides={**run.settings, "train.seed": run.seed},
         )  # fmt: skip
         shutil.rmtree(where / "steps", ignore_errors=True)  # several times the model's size, and of no more use
@@ -84,30 +86,30 @@ def go(run: Run, out: Path, device: str, threads: int = 0) -> dict[str, float]:
     made = {**(found["test"] or found["valid"])}
     if run.task in ("classify", "regress"):
         made |= {f"TF-IDF {name}": value for name, value in found["baseline"].items() if name in made}
-    made |= translated(where, run, device) if run.task == "translate" else {}
-    print(run.name, {name: round(value, 4) for name, value in made.items()}, flush=True)
+    made |= measure_translation(where, run, device) if run.task == "translate" else {}
+    print(run.folder_name, {name: round(value, 4) for name, value in made.items()}, flush=True)
     return made
 
 
-def translated(where: Path, run: Run, device: str, beams: int = 5) -> dict[str, float]:
+def measure_translation(where: Path, run: FinetuneJob, device: str, beams: int = 5) -> dict[str, float]:
     """BLEU on the test set with a beam: of lower-cased tokens, and as sacrebleu counts by default."""
     assert run.test is not None
-    rows = spaced(read_examples(run.test, "translate", run.columns).rows, run.limit)
+    rows = sample_evenly(read_examples(run.test, "translate", run.columns).rows, run.max_examples)
     texts, truths = [row["text"] for row in rows], [row["target"] for row in rows]
-    guesses = formers.load(where / "model", device=device).translate(texts, beams=beams)
+    guesses = formers.load(where / "model", device=device).translate(texts, num_beams=beams)
     (where / "test.txt").write_text("\n".join(guesses), encoding="utf-8")
-    plain = judge("translate", truths, guesses)
-    lower = judge("translate", [text.lower() for text in truths], [text.lower() for text in guesses])
+    plain = compute_metrics("translate", truths, guesses)
+    lower = compute_metrics("translate", [text.lower() for text in truths], [text.lower() for text in guesses])
     return {"BLEU, lower case": lower["bleu"], "BLEU, raw": plain["bleu"], "chrF, raw": plain["chrf"]}
 
 
-def spread(values: list[float]) -> str:
+def format_spread(values: list[float]) -> str:
     """Mean and deviation."""
     mean = statistics.fmean(values)
     return f"{mean:.4g} ± {statistics.stdev(values):.2g}" if len(values) > 1 else f"{mean:.4g}"
 
 
-def summed(runs: list[Run], found: list[dict[str, float]]) -> dict[str, dict[str, str]]:
+def summarise_by_label(runs: list[FinetuneJob], found: list[dict[str, float]]) -> dict[str, dict[str, str]]:
     """For each label, each measure over seeds; of a seed's folds the mean."""
     made: dict[str, dict[str, str]] = {}
     for label in dict.fromkeys(run.label for run in runs):
@@ -116,5 +118,5 @@ def summed(runs: list[Run], found: list[dict[str, float]]) -> dict[str, dict[str
             if run.label == label:
                 by_seed.setdefault(run.seed, []).append(measures)
         names = next(iter(by_seed.values()))[0]
-        made[label] = {n: spread([statistics.fmean(m[n] for m in ms) for ms in by_seed.values()]) for n in names}
+        made[label] = {n: format_spread([statistics.fmean(m[n] for m in ms) for ms in by_seed.values()]) for n in names}
     return made

@@ -29,101 +29,120 @@ from typing import Any
 import torch
 
 import formers
-from formers.text.trainers import train as train_tokenizer
+from formers.text.trainers.registry import train_tokenizer
 
-from .run import DATA, SHORT, Run, file, go, summed
+from .run import DATA_FOLDER, UNCOMPILED, FinetuneJob, get_data_path, run_job, summarise_by_label
 
-GERMAN = "text=de,target=en"
+GERMAN_COLUMNS = "text=de,target=en"
 
 
-def folded(name: str, folds: int, epochs: int = 10) -> Callable[[int, Path], list[Run]]:
+def build_fold_jobs(name: str, folds: int, epochs: int = 10) -> Callable[[int, Path], list[FinetuneJob]]:
     """Kim's TextCNN with random vectors on a set without parts of its own. Published: MR 75.9, Subj 89.2, CR 78.3."""
     return lambda seeds, _: [
-        Run(
+        FinetuneJob(
             name,
             seed,
             "textcnn",
-            file(f"classify/{name}"),
+            get_data_path(f"classify/{name}"),
             fold=(folds, fold),
-            settings={"tune.epochs": epochs, **SHORT},
+            settings={"tune.epochs": epochs, **UNCOMPILED},
         )
         for seed in range(seeds)
         for fold in range(folds)
     ]
 
 
-def trec(seeds: int, _: Path) -> list[Run]:
+def list_trec_jobs(seeds: int, _: Path) -> list[FinetuneJob]:
     """Published: 88.2 % with random vectors."""
-    test = file("classify/trec.test")
-    return [Run("trec", s, "textcnn", file("classify/trec.train"), test=test, settings=SHORT) for s in range(seeds)]
+    test = get_data_path("classify/trec.test")
+    return [
+        FinetuneJob("trec", s, "textcnn", get_data_path("classify/trec.train"), test=test, settings=UNCOMPILED)
+        for s in range(seeds)
+    ]
 
 
-def sst2(seeds: int, _: Path) -> list[Run]:
+def list_sst2_jobs(seeds: int, _: Path) -> list[FinetuneJob]:
     """Sentences alone; published with phrases, which are not here: 83.5 %."""
-    dev, test = file("classify/sst2.dev"), file("classify/sst2.test")
-    return [Run("sst2", s, "textcnn", file("classify/sst2.train"), dev, test, settings=SHORT) for s in range(seeds)]
+    dev, test = get_data_path("classify/sst2.dev"), get_data_path("classify/sst2.test")
+    return [
+        FinetuneJob("sst2", s, "textcnn", get_data_path("classify/sst2.train"), dev, test, settings=UNCOMPILED)
+        for s in range(seeds)
+    ]
 
 
-def multi30k(family: str) -> Callable[[int, Path], list[Run]]:
+def build_multi30k_jobs(family: str) -> Callable[[int, Path], list[FinetuneJob]]:
     """German to English. Published on lower-cased tokens: Bahdanau 28.3, Transformer 36.5."""
-    train, valid, test = (file(f"translate/multi30k.{part}.en-de") for part in ("train", "val", "test_2016"))
+    train, valid, test = (get_data_path(f"translate/multi30k.{part}.en-de") for part in ("train", "val", "test_2016"))
     settings = {"tune.epochs": 15} if family == "seq2seq" else {}
     return lambda seeds, _: [
-        Run(f"{family} de-en", seed, family, train, valid, test, None, "translate", GERMAN, settings)
+        FinetuneJob(f"{family} de-en", seed, family, train, valid, test, None, "translate", GERMAN_COLUMNS, settings)
         for seed in range(seeds)
     ]
 
 
-BERT = {"dim": 384, "layers": 6, "heads": 6, "ff": 1536, "context": 128, "dropout": 0.1, "attention_dropout": 0.0}
-STEPS = (500, 2000, 6000, 18000)  # of pretraining; the curve
+BERT_SIZES = {"dim": 384, "layers": 6, "heads": 6, "ff": 1536, "context": 128, "dropout": 0.1, "attention_dropout": 0.0}
+PRETRAIN_STEPS = (500, 2000, 6000, 18000)  # of pretraining; the curve
 
 
-def reviews(seeds: int, out: Path) -> list[Run]:
+def pretrain_on_reviews(seeds: int, out: Path) -> list[FinetuneJob]:
     """Pretrain the same BERT for more and more steps on 300,000 Korean reviews; none of NSMC's test is among them."""
-    text = str(DATA / "lm" / "movie_reviews_ko.txt.xz")
+    text = str(DATA_FOLDER / "lm" / "movie_reviews_ko.txt.xz")
     tokenizer: Any = out / "tokenizer.json"
     if not tokenizer.is_file():
         out.mkdir(parents=True, exist_ok=True)
         with lzma.open(text, "rt", encoding="utf-8") as lines:
-            tokenizer.write_text(train_tokenizer("wordpiece", lines, 16_000).text, encoding="utf-8")
-    for steps in STEPS:
+            tokenizer.write_text(train_tokenizer("wordpiece", lines, 16_000).json_text, encoding="utf-8")
+    for steps in PRETRAIN_STEPS:
         where = out / f"bert-{steps}"
         if not (where / "model").is_dir():
             run = formers.pretrain(
-                "bert", text, out=where, resume=(where / "run.json").is_file(), tokenizer=tokenizer, model=BERT,
-                data={"unit": "line", "held_out": 0.01}, objective={"name": "masked"}, say=print,
-                train={"steps": steps, "tokens": 16_384, "length": 128, "lr": 1e-3, "schedule": "linear",
-                       "warmup": steps // 10, "decay": 0.01, "check": 500, "save": 1000, "samples": 0,
-                       "workers": 4})  # fmt: skip
+                "bert", text, out=where, resume=(where / "run.json").is_file(), tokenizer=tokenizer, model=BERT_SIZES,
+                data={"unit": "line", "valid_fraction": 0.01}, objective={"name": "mlm"}, say=print,
+                train={"steps": steps, "batch_tokens": 16_384, "seq_length": 128, "lr": 1e-3, "schedule": "linear",
+                       "warmup_steps": steps // 10, "weight_decay": 0.01, "eval_every": 500, "save_every": 1000,
+                       "samples": 0, "workers": 4})  # fmt: skip
             print(steps, run.history[-1], flush=True)
     return []
 
 
-NSMC: tuple[str, None, str] = file("classify/nsmc.train"), None, file("classify/nsmc.test")
-NSMC_TUNE = {"tune.batch": 128, "tune.length": 128, "train.check": 500, "tune.baseline": False, "data.held_out": 0.02}
+NSMC_FILES: tuple[str, None, str] = get_data_path("classify/nsmc.train"), None, get_data_path("classify/nsmc.test")
+NSMC_SETTINGS = {
+    "tune.batch_size": 128,
+    "tune.seq_length": 128,
+    "train.eval_every": 500,
+    "tune.baseline": False,
+    "data.valid_fraction": 0.02,
+}
 
 
-def scratch(seeds: int, out: Path) -> list[Run]:
+def list_scratch_jobs(seeds: int, out: Path) -> list[FinetuneJob]:
     """Sentiment of Korean reviews from scratch: by the same BERT, and by a TextCNN. Published: 86.4 %."""
     words = {"data.tokenizer": str(out.parent / "reviews" / "tokenizer.json")}
-    sizes = {f"model.{name}": value for name, value in BERT.items()} | {"model.dropout": 0.2}
-    how = {**words, **sizes, **NSMC_TUNE, "tune.epochs": 5, "train.lr": 5e-4}
-    few = {**words, "data.held_out": 0.02, "tune.baseline": False, "tune.epochs": 3, "tune.batch": 100, **SHORT}
-    runs = [Run("nsmc from scratch", seed, "bert", *NSMC, settings=how) for seed in range(seeds)]
-    return runs + [Run("nsmc by textcnn", seed, "textcnn", *NSMC, settings=few) for seed in range(seeds)]
+    sizes = {f"model.{name}": value for name, value in BERT_SIZES.items()} | {"model.dropout": 0.2}
+    how = {**words, **sizes, **NSMC_SETTINGS, "tune.epochs": 5, "train.lr": 5e-4}
+    few = {
+        **words,
+        "data.valid_fraction": 0.02,
+        "tune.baseline": False,
+        "tune.epochs": 3,
+        "tune.batch_size": 100,
+        **UNCOMPILED,
+    }
+    runs = [FinetuneJob("nsmc from scratch", seed, "bert", *NSMC_FILES, settings=how) for seed in range(seeds)]
+    return runs + [FinetuneJob("nsmc by textcnn", seed, "textcnn", *NSMC_FILES, settings=few) for seed in range(seeds)]
 
 
-def nsmc(seeds: int, out: Path) -> list[Run]:
+def list_nsmc_jobs(seeds: int, out: Path) -> list[FinetuneJob]:
     """The same after pretraining. Published: 88.6 and more."""
-    how, runs = {**NSMC_TUNE, "tune.epochs": 4, "train.lr": 1e-4}, list[Run]()
-    for steps in STEPS:
+    how, runs = {**NSMC_SETTINGS, "tune.epochs": 4, "train.lr": 1e-4}, list[FinetuneJob]()
+    for steps in PRETRAIN_STEPS:
         model = str(out.parent / "reviews" / f"bert-{steps}" / "model")
-        several = seeds if steps == STEPS[-1] else 1
-        runs += [Run(f"nsmc after {steps}", seed, model, *NSMC, settings=how) for seed in range(several)]
+        several = seeds if steps == PRETRAIN_STEPS[-1] else 1
+        runs += [FinetuneJob(f"nsmc after {steps}", seed, model, *NSMC_FILES, settings=how) for seed in range(several)]
     return runs
 
 
-def minilm() -> str:
+def find_minilm() -> str:
     """Where the real weights are."""
     if folder := os.environ.get("MINILM"):
         return folder
@@ -132,25 +151,27 @@ def minilm() -> str:
     return str(package.get_model_path())
 
 
-def named(label: str, seed: int, **settings: Any) -> Run:
+def make_wnut_job(label: str, seed: int, **settings: Any) -> FinetuneJob:
     """The names of WNUT-17, which are new in its test, by a BERT of 6 layers."""
-    train, dev, test = (file(f"tag/wnut17.{part}", "conll") for part in ("train", "dev", "test"))
-    how = {"tune.batch": 16, "tune.epochs": 6, "tune.length": 128, **SHORT, **settings}
-    return Run(label, seed, minilm(), train, dev, test, task="tag", settings=how)
+    train, dev, test = (get_data_path(f"tag/wnut17.{part}", "conll") for part in ("train", "dev", "test"))
+    how = {"tune.batch_size": 16, "tune.epochs": 6, "tune.seq_length": 128, **UNCOMPILED, **settings}
+    return FinetuneJob(label, seed, find_minilm(), train, dev, test, task="tag", settings=how)
 
 
-def features(seeds: int, _: Path) -> list[Run]:
+def list_feature_jobs(seeds: int, _: Path) -> list[FinetuneJob]:
     """Names by all weights, and by what layers know without learning (Devlin et al. 2018, Table 7, there with a BiLSTM
     on top; here it is linear). Published: 41.86 by the best of the shared task (Derczynski et al. 2017)."""
-    runs = [named("all weights", seed) for seed in range(seeds)]
+    runs = [make_wnut_job("all weights", seed) for seed in range(seeds)]
     for kind in ("last", "second", "sum4", "cat4", "mix"):
-        runs += [named(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 20}) for s in range(seeds)]
+        runs += [
+            make_wnut_job(f"features {kind}", s, **{"tune.features": kind, "tune.epochs": 20}) for s in range(seeds)
+        ]
     return runs
 
 
-def by_article(where: Path) -> list[str]:
+def split_by_article(where: Path) -> list[str]:
     """KorQuAD's questions in three files: 80, 10 and 10 of 100 articles, in the order of a hash of their titles."""
-    with lzma.open(file("answer/korquad1.dev", "json"), "rt", encoding="utf-8") as whole:
+    with lzma.open(get_data_path("answer/korquad1.dev", "json"), "rt", encoding="utf-8") as whole:
         articles = json.load(whole)["data"]
     articles.sort(key=lambda article: hashlib.sha256(article["title"].encode()).hexdigest())
     first, second = round(0.8 * len(articles)), round(0.9 * len(articles))
@@ -161,29 +182,35 @@ def by_article(where: Path) -> list[str]:
     return [str(where / f"{name}.json") for name in parts]
 
 
-def korquad(seeds: int, out: Path) -> list[Run]:
+def list_korquad_jobs(seeds: int, out: Path) -> list[FinetuneJob]:
     """Answers out of Korean articles, by the BERT of the reviews and by the same from scratch; 4,600 questions."""
-    parts, made = by_article(out / "parts"), out.parent / "reviews"
-    tune = {"tune.batch": 32, "tune.length": 128, "tune.stride": 32, "tune.patience": 0, **SHORT}
-    sizes = {f"model.{name}": value for name, value in BERT.items()}
+    parts, made = split_by_article(out / "parts"), out.parent / "reviews"
+    tune = {"tune.batch_size": 32, "tune.seq_length": 128, "tune.stride": 32, "tune.patience": 0, **UNCOMPILED}
+    sizes = {f"model.{name}": value for name, value in BERT_SIZES.items()}
     scratch = {**tune, **sizes, "data.tokenizer": str(made / "tokenizer.json"), "tune.epochs": 6, "train.lr": 3e-4}
     learnt = {**tune, "tune.epochs": 6, "train.lr": 2e-4}
-    runs = [Run("korquad from scratch", s, "bert", *parts, task="answer", settings=scratch) for s in range(seeds)]
-    model = str(made / f"bert-{STEPS[-1]}" / "model")
-    return runs + [Run("korquad pretrained", s, model, *parts, task="answer", settings=learnt) for s in range(seeds)]
+    runs = [
+        FinetuneJob("korquad from scratch", s, "bert", *parts, task="answer", settings=scratch) for s in range(seeds)
+    ]
+    model = str(made / f"bert-{PRETRAIN_STEPS[-1]}" / "model")
+    return runs + [
+        FinetuneJob("korquad pretrained", s, model, *parts, task="answer", settings=learnt) for s in range(seeds)
+    ]
 
 
-WORKS: dict[str, Callable[[int, Path], list[Run]]] = {
-    "mr": folded("mr", 10, 4), "subj": folded("subj", 10, 4), "cr": folded("cr", 10), "trec": trec, "sst2": sst2,
-    "sms": folded("sms_spam", 5), "transformer": multi30k("transformer"), "seq2seq": multi30k("seq2seq"),
-    "reviews": reviews, "scratch": scratch, "nsmc": nsmc, "features": features, "korquad": korquad,
+TASK_BENCHMARKS: dict[str, Callable[[int, Path], list[FinetuneJob]]] = {
+    "mr": build_fold_jobs("mr", 10, 4), "subj": build_fold_jobs("subj", 10, 4), "cr": build_fold_jobs("cr", 10),
+    "trec": list_trec_jobs, "sst2": list_sst2_jobs, "sms": build_fold_jobs("sms_spam", 5),
+    "transformer": build_multi30k_jobs("transformer"), "seq2seq": build_multi30k_jobs("seq2seq"),
+    "reviews": pretrain_on_reviews, "scratch": list_scratch_jobs, "nsmc": list_nsmc_jobs,
+    "features": list_feature_jobs, "korquad": list_korquad_jobs,
 }  # fmt: skip
 
 
 def main() -> None:
     """The works that are named; a line of JSON each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("works", nargs="+", choices=WORKS)
+    parser.add_argument("works", nargs="+", choices=TASK_BENCHMARKS)
     parser.add_argument("--out", type=Path, default=Path("runs/tasks"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
@@ -192,15 +219,18 @@ def main() -> None:
     given = parser.parse_args()
     for name in given.works:
         began = time.perf_counter()
-        runs = [replace(run, limit=given.limit) for run in WORKS[name](given.seeds, given.out / name)]
+        runs = [replace(run, max_examples=given.limit) for run in TASK_BENCHMARKS[name](given.seeds, given.out / name)]
         how = (given.out / name, given.device, 1 if given.jobs > 1 else 0)
         if given.jobs > 1:
             with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-                found = [one.result() for one in [pool.submit(go, run, *how) for run in runs]]
+                found = [one.result() for one in [pool.submit(run_job, run, *how) for run in runs]]
         else:
-            found = [go(run, *how) for run in runs]
+            found = [run_job(run, *how) for run in runs]
         took = round(time.perf_counter() - began)
-        print(json.dumps({"work": name, "seconds": took, **summed(runs, found)}, ensure_ascii=False), flush=True)
+        print(
+            json.dumps({"work": name, "seconds": took, **summarise_by_label(runs, found)}, ensure_ascii=False),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -22,37 +22,39 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.harness import machine
-from formers.training.vectors import train
+from benchmarks.harness import describe_machine, exit_with_help
+from formers.training.word_vectors.word2vec import train_word_vectors
 
-THREADS = 2
-COMMON = {"dim": 100, "window": 5, "negatives": 5, "min_count": 5, "sample": 1e-3}
-RATES = {"skipgram": 0.025, "cbow": 0.025, "fasttext": 0.025}  # gensim's own
-BUCKETS = 200_000
+NUM_THREADS = 2
+COMMON_SETTINGS = {"dim": 100, "window": 5, "negatives": 5, "min_count": 5, "sample": 1e-3}
+LEARNING_RATES = {"skipgram": 0.025, "cbow": 0.025, "fasttext": 0.025}  # gensim's own
+NUM_BUCKETS = 200_000
 
 
-def sentences() -> list[list[str]]:
+def read_sentences() -> list[list[str]]:
     path = Path(os.environ["FORMERS_DATA"]) / "lm" / "wikitext2.train.txt.xz"
     with lzma.open(path, "rt", encoding="utf-8") as file:
         return [line.split() for line in file.read().lower().split("\n") if line.strip()]
 
 
-def ours(kind: Any, texts: list[list[str]], epochs: int) -> tuple[list[str], torch.Tensor]:
-    f = train(texts, kind, epochs=epochs, lr=RATES[kind], threads=THREADS, buckets=BUCKETS, **COMMON)
+def train_with_formers(kind: Any, texts: list[list[str]], epochs: int) -> tuple[list[str], torch.Tensor]:
+    f = train_word_vectors(
+        texts, kind, epochs=epochs, lr=LEARNING_RATES[kind], threads=NUM_THREADS, buckets=NUM_BUCKETS, **COMMON_SETTINGS
+    )
     assert f.tokenizer is not None
-    return [f.tokenizer.rust.id_to_token(i) for i in range(f.config.vocab)], f.model.body.table.detach()
+    return [f.tokenizer.backend.id_to_token(i) for i in range(f.config.vocab)], f.model.body.embedding_table.detach()
 
 
-def theirs(kind: str, texts: list[list[str]], epochs: int) -> tuple[list[str], torch.Tensor]:
+def train_with_gensim(kind: str, texts: list[list[str]], epochs: int) -> tuple[list[str], torch.Tensor]:
     from gensim.models import FastText, Word2Vec
 
-    same = {"vector_size": 100, "window": 5, "negative": 5, "min_count": 5, "sample": 1e-3, "workers": THREADS}
-    same |= {"alpha": RATES[kind], "epochs": epochs, "sg": int(kind != "cbow")}
-    model = FastText(texts, bucket=BUCKETS, **same) if kind == "fasttext" else Word2Vec(texts, **same)
+    same = {"vector_size": 100, "window": 5, "negative": 5, "min_count": 5, "sample": 1e-3, "workers": NUM_THREADS}
+    same |= {"alpha": LEARNING_RATES[kind], "epochs": epochs, "sg": int(kind != "cbow")}
+    model = FastText(texts, bucket=NUM_BUCKETS, **same) if kind == "fasttext" else Word2Vec(texts, **same)
     return model.wv.index_to_key, torch.from_numpy(model.wv.vectors.copy())
 
 
-def worth(words: list[str], table: torch.Tensor) -> dict[str, float]:
+def evaluate_vectors(words: list[str], table: torch.Tensor) -> dict[str, float]:
     from gensim.test.utils import datapath
 
     number = {word: i for i, word in enumerate(words)}
@@ -80,14 +82,18 @@ def worth(words: list[str], table: torch.Tensor) -> dict[str, float]:
 
 def main() -> None:
     """Run the kinds that are named, or all."""
+    exit_with_help(__doc__)
     epochs = int(sys.argv[sys.argv.index("--epochs") + 1]) if "--epochs" in sys.argv else 2
-    texts = sentences()
+    texts = read_sentences()
     total = sum(map(len, texts)) * epochs
-    print(json.dumps(machine() | {"words": total // epochs, "epochs": epochs, "load": os.getloadavg()[0]}), flush=True)
-    for kind in [k for k in sys.argv[1:] if k in RATES] or RATES:
+    print(
+        json.dumps(describe_machine() | {"words": total // epochs, "epochs": epochs, "load": os.getloadavg()[0]}),
+        flush=True,
+    )
+    for kind in [k for k in sys.argv[1:] if k in LEARNING_RATES] or LEARNING_RATES:
         rates = {}
-        for name, make in (("gensim", theirs), ("formers", ours)):
-            torch.set_num_threads(THREADS)
+        for name, make in (("gensim", train_with_gensim), ("formers", train_with_formers)):
+            torch.set_num_threads(NUM_THREADS)
             began, worked = time.perf_counter(), time.process_time()
             words, table = make(kind, texts, epochs)
             seconds, cpu = time.perf_counter() - began, time.process_time() - worked
@@ -96,7 +102,7 @@ def main() -> None:
             if name == "formers":
                 wall, work = (a / b for a, b in zip(rates["formers"], rates["gensim"], strict=True))
                 line |= {"ratio": round(wall, 2), "ratio_cpu": round(work, 2)}
-            print(json.dumps(line | worth(words, table)), flush=True)
+            print(json.dumps(line | evaluate_vectors(words, table)), flush=True)
 
 
 if __name__ == "__main__":

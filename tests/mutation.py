@@ -42,13 +42,20 @@ SOURCE = Path(__file__).parents[1] / "src"
 GOAL = 0.85
 
 # In each child, until one fails: from the quick tests that kill most to the slow ones.
-NN = sorted(map(str, Path(__file__).parent.glob("nn/test_*.py")), reverse=True)  # types, parts, door before the others
+FIRST = ("test_types", "test_parts", "test_dispatch")
+NN = [
+    str(p) for p in sorted(Path(__file__).parent.glob("nn/**/test_*.py"), key=lambda p: (p.stem not in FIRST, p.stem))
+]
 OWN = {  # the test that looks at a file of objectives/ most closely comes first
-    "bidirectional": "units", "mixture": "units", "units": "units", "pairing": "pairs", "pairs": "pairs",
-    "spans": "spans", "targets": "spans", "seq2seq": "spans", "tokens": "spans", "noise": "denoise",
-    "denoise": "denoise", "permutation": "permutation", "static": "static",
+    "bidirectional": "knowledge_masking", "mixture": "knowledge_masking", "knowledge_masking": "knowledge_masking",
+    "sentence_pairs": "pairs", "span_corruption": "span_corruption", "seq2seq": "span_corruption",
+    "token_losses": "span_corruption", "denoising": "denoise", "permutation": "permutation",
+    "word_vector_losses": "word_vector_losses",
 }  # fmt: skip
-OBJECTIVES = ["frozen", "objectives", "pairs", "spans", "permutation", "denoise", "units", "static", "every_family"]
+OBJECTIVES = [
+    "frozen", "objectives", "pairs", "span_corruption", "permutation", "denoise", "knowledge_masking",
+    "word_vector_losses", "every_family",
+]  # fmt: skip
 TESTS = {
     "nn": [
         [*NN, "-k", "not test_flex and not pieces and not compile"],
@@ -64,13 +71,14 @@ TESTS = {
         [*NN, "-k", "test_flex or pieces or compile"],
         ["tests/models/test_family.py", "-k", "compiles and gpt2"],
     ],
-    "objectives": [[f"tests/objectives/test_{name}.py"] for name in OBJECTIVES] + [["tests/nn/test_adaptive.py"]],
+    "objectives": [[f"tests/objectives/test_{name}.py"] for name in OBJECTIVES]
+    + [["tests/nn/test_adaptive_softmax.py"]],
 }
 OPTIONS = ["-x", "-q", "--tb=no", "--hypothesis-profile=hasty", "-p", "no:cacheprovider", "-p", "no:xdist"]
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 # Never run without a GPU, where tests/gpu covers them: counted and printed, but in no score.
-CUDA = {"_flex_kernel", "_compiled_flex"}
+CUDA = {"_get_flex_kernel", "_compile_flex"}
 
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -258,7 +266,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the sample (0)")
     parser.add_argument("--jobs", type=int, default=1, help="children at a time (1)")
     args = parser.parse_args()
-    files = [file.resolve() for file in args.files] or sorted((SOURCE / "formers" / "nn").glob("*.py"))
+    files = [file.resolve() for file in args.files] or sorted((SOURCE / "formers" / "nn").rglob("*.py"))
     every = [m for file in files for m in mutants(file)]
     counted = [m for m in every if not m.why]
     chosen = counted if args.full else sample(counted, args.sample, args.seed)

@@ -8,7 +8,16 @@ from typing import Literal
 import pytest
 
 from formers import Error
-from formers.config import ConfigMap, Row, build, divides, merge, positive, probability, renamed
+from formers.config import (
+    ConfigMap,
+    KeyRule,
+    build_config,
+    check_rates,
+    check_sizes,
+    compute_head_dim,
+    merge_settings,
+    rename_key,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +41,12 @@ class Config:
 
 
 def test_build():
-    made = build(
+    made = build_config(
         Config, {"layers": 3, "rate": 1, "ids": [1, 2], "limit": 5, "end": [4], "kind": "b", "inner": {"size": 7}}
     )
     assert made == Config(layers=3, rate=1.0, ids=(1, 2), limit=5, end=(4,), kind="b", inner=Inner(size=7))
     assert isinstance(made.rate, float)
-    assert build(Config, {"limit": None, "end": 3, "inner": Inner(size=2)}).inner.size == 2
+    assert build_config(Config, {"limit": None, "end": 3, "inner": Inner(size=2)}).inner.size == 2
 
 
 @pytest.mark.parametrize(
@@ -64,22 +73,22 @@ def test_build():
 )
 def test_build_refuses(values, message):
     with pytest.raises(Error) as caught:
-        build(Config, values)
+        build_config(Config, values)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(Error, match="file.json: "):
-        build(Config, values, where="file.json")
+        build_config(Config, values, where="file.json")
 
 
 def test_a_word_that_yaml_takes_for_a_switch():
     """`deduplicate: no` in a file, --data.deduplicate no on the command line."""
-    from formers.training.configure import configure
+    from formers.training.config_merge import configure_pretraining
 
     for value in ("no", False):
-        assert configure("gpt2", {"data": {"deduplicate": value}}).data.deduplicate == "no"
-        assert configure("gpt2", None, {"data.deduplicate": value}).data.deduplicate == "no"
+        assert configure_pretraining("gpt2", {"data": {"deduplicate": value}}).data.deduplicate == "no"
+        assert configure_pretraining("gpt2", None, {"data.deduplicate": value}).data.deduplicate == "no"
     with pytest.raises(Error, match="cannot be True"):
-        configure("gpt2", None, {"data.deduplicate": "yes"})
+        configure_pretraining("gpt2", None, {"data.deduplicate": "yes"})
 
 
 def test_error_is_one_line():
@@ -90,48 +99,50 @@ def test_error_is_one_line():
 
 
 def test_checks():
-    positive(Config(), "layers", "limit")
+    check_sizes(Config(), "layers", "limit")
     with pytest.raises(Error, match="layers must be at least 1, got 0"):
-        positive(Config(layers=0), "dim", "layers")
-    probability(Config(), "rate", "limit")
+        check_sizes(Config(layers=0), "dim", "layers")
+    check_rates(Config(), "rate", "limit")
     for rate in (-0.1, 1.0):
         with pytest.raises(Error, match="rate must be at least 0 and below 1"):
-            probability(Config(rate=rate), "rate")
-    assert divides(Config()) == 2
+            check_rates(Config(rate=rate), "rate")
+    assert compute_head_dim(Config()) == 2
     with pytest.raises(Error, match="3 heads do not divide dim 8. Take 2 heads, or dim 6"):
-        divides(Config(heads=3))
+        compute_head_dim(Config(heads=3))
 
 
 def test_merge():
     file = {"model": {"layers": 4, "dim": 8}, "train": {"lr": 0.1}}
-    merged = merge(file, {"model.layers": 6, "seed": 1}, {"train": {"steps": 5}})
+    merged = merge_settings(file, {"model.layers": 6, "seed": 1}, {"train": {"steps": 5}})
     assert merged == {"model": {"layers": 6, "dim": 8}, "train": {"lr": 0.1, "steps": 5}, "seed": 1}
     assert file["model"]["layers"] == 4
-    assert merge({"a": 1}, {"a": {"b": 2}}) == {"a": {"b": 2}}
+    assert merge_settings({"a": 1}, {"a": {"b": 2}}) == {"a": {"b": 2}}
     with pytest.raises(Error, match="setting 'a.b' reaches into 'a'"):
-        merge({"a": 1}, {"a.b": 2})
+        merge_settings({"a": 1}, {"a.b": 2})
 
 
 MAP = ConfigMap(
     {
         "n_layer": "layers",
-        "act": renamed("name", {"gelu_new": "x", "gelu_fast": "x", "relu": "y"}),
-        "two": Row(lambda v: {"heads": int(v[: v.index("-")]), "dim": int(v[2:])}, lambda c: f"{c.heads}-{c.dim}"),
+        "act": rename_key("name", {"gelu_new": "x", "gelu_fast": "x", "relu": "y"}),
+        "two": KeyRule(lambda v: {"heads": int(v[: v.index("-")]), "dim": int(v[2:])}, lambda c: f"{c.heads}-{c.dim}"),
     },
-    fixed={"cross": (False,)},
-    irrelevant=frozenset({"note"}),
+    fixed_values={"cross": (False,)},
+    irrelevant_keys=frozenset({"note"}),
     aliases={"num_layers": "n_layer"},
     defaults={"n_layer": 12},
 )  # fmt: skip
 
 
 def test_config_map_reads():
-    read = MAP.read(
-        {"act": "gelu_fast", "two": "2-6", "cross": False, "note": 1, "version": 3}, where="f", common=["version"]
+    read = MAP.read_config(
+        {"act": "gelu_fast", "two": "2-6", "cross": False, "note": 1, "version": 3},
+        where="f",
+        irrelevant_everywhere=["version"],
     )
     assert read == {"layers": 12, "name": "x", "heads": 2, "dim": 6}
-    assert MAP.read({"num_layers": 5}, where="f") == {"layers": 5}
-    assert MAP.read({"odd": 1, "cross": True}, where="f", ignore=["odd", "cross"]) == {"layers": 12}
+    assert MAP.read_config({"num_layers": 5}, where="f") == {"layers": 5}
+    assert MAP.read_config({"odd": 1, "cross": True}, where="f", ignore=["odd", "cross"]) == {"layers": 12}
     for theirs, message in (
         ({"odd": 1}, "f: unknown key 'odd'. Pass --ignore odd"),
         ({"cross": True}, "f: cross: formers cannot honour True, only False"),
@@ -141,15 +152,15 @@ def test_config_map_reads():
         ({"n_layer": 1, "num_layers": 2}, "f: num_layers and n_layer contradict each other"),
     ):
         with pytest.raises(Error) as caught:
-            MAP.read(theirs, where="f")
+            MAP.read_config(theirs, where="f")
         assert message in str(caught.value)
 
 
 def test_config_map_writes_the_originals_words_where_they_still_hold():
     original = {"num_layers": 2, "act": "gelu_fast", "two": "4-8", "note": "kept"}
-    same = MAP.write(Config(), original)
+    same = MAP.write_config(Config(), original)
     assert same == {"n_layer": 2, "act": "gelu_fast", "two": "4-8", "note": "kept"}
-    changed = MAP.write(Config(layers=9, name="y", heads=1), original)
+    changed = MAP.write_config(Config(layers=9, name="y", heads=1), original)
     assert changed == {"n_layer": 9, "act": "relu", "two": "1-8", "note": "kept"}
-    assert MAP.write(Config(), {}) == {"n_layer": 2, "act": "gelu_new", "two": "4-8"}
-    assert MAP.write(Config(), {"act": "nonsense"})["act"] == "gelu_new"
+    assert MAP.write_config(Config(), {}) == {"n_layer": 2, "act": "gelu_new", "two": "4-8"}
+    assert MAP.write_config(Config(), {"act": "nonsense"})["act"] == "gelu_new"

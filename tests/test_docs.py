@@ -12,9 +12,9 @@ import pytest
 
 import formers
 from formers.cli.main import app
-from formers.data.readers import bundled
-from formers.text import bpe, wordpiece
-from formers.training.recipes import recipe
+from formers.data.readers import load_bundled_corpus
+from formers.text.trainers import bpe, wordpiece
+from formers.training.recipes import get_recipe
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
@@ -34,12 +34,12 @@ def trained(tmp_path_factory):
     """What the pages take for granted: the demo's models (untrained here), and one called my-bert."""
     folder = tmp_path_factory.mktemp("docs")
     for language in ("en", "ko"):
-        tokenizer = wordpiece.train(bundled(language)[0][:200], 1024)
-        f = formers.build("bert", head="mlm", vocab=len(tokenizer), **recipe("bert").model)
+        tokenizer = wordpiece.train(load_bundled_corpus(language)[0][:200], 1024)
+        f = formers.build("bert", head="mlm", vocab=len(tokenizer), **get_recipe("bert").model)
         f.tokenizer = tokenizer
         formers.save(f, folder / f"formers-demo-{language}" / "bert")
-        pieces = bpe.train(bundled(language)[0][:40], 512)
-        gpt2 = formers.build("gpt2", vocab=len(pieces), **recipe("gpt2").model)
+        pieces = bpe.train(load_bundled_corpus(language)[0][:40], 512)
+        gpt2 = formers.build("gpt2", vocab=len(pieces), **get_recipe("gpt2").model)
         gpt2.tokenizer = pieces
         formers.save(gpt2, folder / f"formers-demo-{language}" / "gpt2")
     formers.save(f, folder / "my-bert")

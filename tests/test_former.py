@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 
 import formers
 from formers import Error
-from formers.nn.cache import Cache
-from formers.registry import MEMBERS
+from formers.nn.attention.kv_cache import KVCache
+from formers.registry import FAMILIES
+from formers.task import Task
 from tests.tolerance import assert_equal_weights, assert_near
 
 SMALL = {
@@ -80,7 +82,7 @@ def test_published_sizes(family, preset, head, parameters):
 
 def test_tree():
     rows = {row["name"]: row for row in formers.tree()}
-    assert set(rows) == set(MEMBERS)
+    assert set(rows) == set(FAMILIES)
     assert rows["bert"]["year"] == 2018
     assert rows["roberta"]["parent"] == "bert"
     assert "masked language model" in rows["bert"]["new"]
@@ -225,11 +227,26 @@ def test_bad_directories(tmp_path):
         formers.load(tmp_path / "note.txt")
 
 
+def test_a_directory_of_format_1_is_read(tmp_path):
+    f = small("bert", "classify", labels=["나쁨", "좋음"], seed=3)
+    f.task = dataclasses.asdict(Task(takes_pairs=True, max_answer_tokens=7))
+    formers.save(f, tmp_path / "m")
+    file = tmp_path / "m" / "formers.json"
+    about = {key: value for key, value in json.loads(file.read_text()).items() if key not in ("seal", "files")}
+    older = {"takes_pairs": "pair", "max_answer_tokens": "most", "label_as_text": "words"}
+    task = {older.get(key, key): value for key, value in about["task"].items()}
+    file.write_text(json.dumps({**about, "format": 1, "task": task}))
+    assert formers.load(tmp_path / "m").task == f.task
+    file.write_text(json.dumps({**about, "task": task}))
+    with pytest.raises(Error, match="unknown setting 'pair'"):
+        formers.load(tmp_path / "m")
+
+
 def test_our_directory(tmp_path):
     f = small("bert", "classify", labels=["나쁨", "좋음"], seed=3)
     formers.save(f, tmp_path / "m")
     about = json.loads((tmp_path / "m" / "formers.json").read_text())
-    assert about["format"] == 1
+    assert about["format"] == 2
     assert about["labels"] == ["나쁨", "좋음"]
     again = formers.load(tmp_path / "m")
     assert again.config == f.config
@@ -244,7 +261,7 @@ def test_our_directory(tmp_path):
         formers.load(tmp_path / "m")
     about = {key: value for key, value in about.items() if key not in ("seal", "files")}  # edited, and meant
     for change, message in (
-        ({"format": 2}, "format 2 is not 1"),
+        ({"format": 3}, "format 3 is not 2"),
         ({"family": "brt"}, "unknown family 'brt'"),
         ({"head": 5}, "setting 'head' must be str"),
         ({"config": {"layers": "two"}}, "setting 'layers' must be int"),
@@ -265,7 +282,7 @@ def test_our_directory(tmp_path):
 
 
 def test_a_tokenizer_belongs_to_its_model(tmp_path):
-    from formers.text import bpe
+    from formers.text.trainers import bpe
 
     f = small("gpt2", vocab=300)
     f.tokenizer = bpe.train(["안녕하세요 안녕히 가세요"] * 3, 270)
@@ -286,7 +303,7 @@ ODD = {
     "float segments": (lambda f: f.logits(IDS, segments=IDS.float()), "segments must be whole numbers"),
     "text as heads": (lambda f: f.logits(IDS, heads="all"), "heads cannot be made a tensor"),
     "a layer by name": (lambda f: f.hidden(IDS, layer="x"), "layer must be a number"),
-    "a memory that is none": (lambda f: f.logits(IDS, memory={}), "keeps earlier tokens in a Cache, not in a dict"),
+    "a memory that is none": (lambda f: f.logits(IDS, memory={}), "keeps earlier tokens in a KVCache, not in a dict"),
     "target_keep alone": (lambda f: f.logits(IDS, target_keep=KEEP), "target_keep is given without target"),
     "keep as numbers": (lambda f: f.logits(IDS, KEEP.long()), "keep must be bool"),
     "no such device": (lambda f: f.to("nowhere"), "the model cannot go to nowhere"),
@@ -316,7 +333,7 @@ def test_what_is_not_kept_may_be_anything():
 
 
 def test_rows_that_advance_by_different_amounts_fill_a_context_each_on_its_own():
-    f, cache = small("gpt2", context=16), Cache(2, 16)
+    f, cache = small("gpt2", context=16), KVCache(2, 16)
     ids = torch.randint(2, 50, (2, 8))
     one, other = torch.zeros(2, 8, dtype=torch.bool), torch.zeros(2, 8, dtype=torch.bool)
     one[0], one[1, :1], other[0, :1], other[1] = True, True, True, True
@@ -352,22 +369,22 @@ def test_tasks_only_where_they_are_read():
 
 def test_a_cache_reads_left_to_right():
     with pytest.raises(Error, match="reads both ways"):
-        small("bert", "mlm").logits(IDS, memory=Cache(2, 8))
+        small("bert", "mlm").logits(IDS, memory=KVCache(2, 8))
 
 
 def test_a_cache_belongs_to_one_source():
-    f, cache = small("t5"), Cache(2, 8)
+    f, cache = small("t5"), KVCache(2, 8)
     f.logits(IDS, target=IDS[:, :1], memory=cache)
     with pytest.raises(Error, match="seen another source"):
         f.logits(IDS.flip(0), target=IDS[:, :1], memory=cache)
-    ragged, cache = torch.tensor([[5, 6, 7], [8, 0, 0]]), Cache(2, 8)
+    ragged, cache = torch.tensor([[5, 6, 7], [8, 0, 0]]), KVCache(2, 8)
     f.logits(ragged, ragged > 0, target=IDS[:, :1], memory=cache)
     with pytest.raises(Error, match="seen another source"):  # the same tokens, cut otherwise
         f.logits(torch.tensor([[5, 6], [7, 8]]), target=IDS[:, :1], memory=cache)
 
 
 def test_a_cache_holds_one_type_of_numbers():
-    f, cache = small("gpt2"), Cache(2, 8)
+    f, cache = small("gpt2"), KVCache(2, 8)
     f.logits(IDS, memory=cache)
     f.to(dtype=torch.bfloat16)
     with pytest.raises(Error, match="the cache holds torch.float32 on cpu, new keys are torch.bfloat16"):
@@ -441,10 +458,10 @@ def test_a_notebook_shows_what_a_model_is(tmp_path):
 
 
 def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
-    from formers.text.trainers import train
+    from formers.text.trainers.registry import train_tokenizer
 
     f = small("bert", vocab=80)
-    f.tokenizer = train("bert", ["the cat sat on the mat"], 80, workers=1)
+    f.tokenizer = train_tokenizer("bert", ["the cat sat on the mat"], 80, workers=1)
     f.save(tmp_path / "ours")
     f.export(tmp_path / "theirs")
     for where in ("ours", "theirs"):
@@ -453,19 +470,19 @@ def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
         f.save(tmp_path / "ours")
     f.save(tmp_path / "ours", overwrite=True)
     found = f.attention("the cat")
-    assert found.pieces == ["[CLS]", "the", "c", "##at", "[SEP]"]
+    assert found.tokens == ["[CLS]", "the", "c", "##at", "[SEP]"]
     assert found.weights["encoder"].shape == (2, 3, 5, 5)
     assert {"save", "export", "attention", "num_parameters", "generate"} <= set(dir(f))
     assert f.generate.__doc__ == formers.generate.__doc__, "help(f.generate) says how"
 
 
 def test_text_instead_of_ids_is_told_how_to_become_ids():
-    from formers.text.trainers import train
+    from formers.text.trainers.registry import train_tokenizer
 
     f = small("bert", vocab=80)
     with pytest.raises(Error, match="must be numbers, not text.*this model has none: load it with its own"):
         f.logits("the cat")
-    f.tokenizer = train("bert", ["the cat sat on the mat"], 80, workers=1)
+    f.tokenizer = train_tokenizer("bert", ["the cat sat on the mat"], 80, workers=1)
     for given in ("the cat", ["the cat", "the mat"], f.tokenizer("the cat")):
         for read in (f.logits, f.hidden):
             with pytest.raises(Error, match=r"ids must be numbers, not text.*f\.tokenizer\(texts, padding=True"):
@@ -474,7 +491,7 @@ def test_text_instead_of_ids_is_told_how_to_become_ids():
     batch = f.tokenizer(texts, padding=True, return_tensors="pt")  # as the message says
     f.logits(batch.input_ids, batch.attention_mask.bool())
     elmo = formers.build("elmo", vocab=60, dim=8, cell=8, layers=1, char_dim=4, filters=[[1, 4]], highways=1)
-    with pytest.raises(Error, match="formers.text.chars.grid"):
+    with pytest.raises(Error, match="formers.text.character_ids.encode_sentences"):
         elmo.logits("the cat")
 
 

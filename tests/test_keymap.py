@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from formers import Error
-from formers.keymap import KeyMap, interleaved, template, transposed
+from formers.keymap import KeyMap, compile_pattern, deinterleave_heads, transpose_tensor
 
 MAP = KeyMap(
     {
         "emb.weight": "embed.weight",
         "h.{i}.norm.*": "blocks.{i}.norm.*",
         "h.{i}.(q|k|v).weight": "blocks.{i}.qkv.weight",
-        "h.{i}.fc.weight": transposed("blocks.{i}.up.weight"),
+        "h.{i}.fc.weight": transpose_tensor("blocks.{i}.up.weight"),
     },
     heads={"lm": {"out.weight": "out.weight"}, "tag": {"@cls.*": "dense.*", "classifier.*": "out.*"}},
     prefix="base.",
@@ -21,7 +21,7 @@ MAP = KeyMap(
     tied={"out.weight": "emb.weight"},
     drop=("h.{i}.mask", "junk.**"),
     aliases={"norm.gamma": "norm.weight", "norm.beta": "norm.bias"},
-    second={"h.0.old": "h.0.fc.weight"},
+    alternate_names={"h.0.old": "h.0.fc.weight"},
 )
 OURS = ["body.embed.weight", "body.blocks.0.norm.weight", "body.blocks.0.qkv.weight", "body.blocks.0.up.weight"]
 FILE = {
@@ -31,10 +31,10 @@ FILE = {
 
 
 def test_reading():
-    plan = MAP.read([*FILE, "h.0.mask", "junk.deep.inside", "classifier.bias", "base.h.0.old"], OURS)
-    assert not plan.fresh
-    assert not plan.checks
-    loaded = {move.ours: move.load(FILE.__getitem__) for move in plan.moves}
+    plan = MAP.plan_load([*FILE, "h.0.mask", "junk.deep.inside", "classifier.bias", "base.h.0.old"], OURS)
+    assert not plan.missing_parameters
+    assert not plan.tied_pairs
+    loaded = {move.ours: move.load(FILE.__getitem__) for move in plan.mappings}
     assert list(loaded) == OURS
     expected = torch.cat([FILE["h.0.q.weight"], FILE["h.0.k.weight"], FILE["base.h.0.v.weight"]])
     assert torch.equal(loaded["body.blocks.0.qkv.weight"], expected)
@@ -48,7 +48,7 @@ def test_writing_is_the_inverse():
         "heads.lm.out.weight": torch.randn(3, 2),
     }
     written = {}
-    for move in MAP.moves(ours):
+    for move in MAP.map_tensors(ours):
         written |= move.save(ours[move.ours])
     assert set(written) == {
         "base.h.12.q.weight",
@@ -57,43 +57,43 @@ def test_writing_is_the_inverse():
         "base.cls.bias",
         "out.weight",
     }
-    for move in MAP.moves(ours):
+    for move in MAP.map_tensors(ours):
         assert torch.equal(move.load(written.__getitem__), ours[move.ours])
 
 
 def test_tied_copies_are_checked_or_serve():
-    plan = MAP.read([*FILE, "out.weight"], OURS)
-    assert plan.checks == [("out.weight", "base.emb.weight")]
+    plan = MAP.plan_load([*FILE, "out.weight"], OURS)
+    assert plan.tied_pairs == [("out.weight", "base.emb.weight")]
     only = [name for name in FILE if name != "base.emb.weight"] + ["out.weight"]
-    plan = MAP.read(only, OURS)
-    assert not plan.checks
-    assert plan.moves[0].theirs == ("out.weight",)
+    plan = MAP.plan_load(only, OURS)
+    assert not plan.tied_pairs
+    assert plan.mappings[0].theirs == ("out.weight",)
 
 
 def test_second_names():
     only = [name for name in FILE if "fc" not in name] + ["h.0.old"]
-    assert MAP.read(only, OURS).moves[-1].theirs == ("h.0.old",)
+    assert MAP.plan_load(only, OURS).mappings[-1].theirs == ("h.0.old",)
 
 
 def test_strictness():
     with pytest.raises(Error, match="unknown tensor 'h.1.norm.weight'"):
-        MAP.read([*FILE, "h.1.norm.weight"], OURS)
+        MAP.plan_load([*FILE, "h.1.norm.weight"], OURS)
     with pytest.raises(Error, match="unknown tensor 'mystery'"):
-        MAP.read([*FILE, "mystery"], OURS)
+        MAP.plan_load([*FILE, "mystery"], OURS)
     with pytest.raises(Error, match="tensor 'h.0.k.weight' is missing"):
-        MAP.read([name for name in FILE if ".k." not in name], OURS)
+        MAP.plan_load([name for name in FILE if ".k." not in name], OURS)
     with pytest.raises(Error, match="the same thing twice"):
-        MAP.read([*FILE, "emb.weight"], OURS)
+        MAP.plan_load([*FILE, "emb.weight"], OURS)
     with pytest.raises(Error, match="no rule for our tensor 'body.other'"):
-        MAP.moves(["body.other"])
-    plan = MAP.read(FILE, [*OURS, "heads.tag.out.weight"], optional=lambda name: name.startswith("heads."))
-    assert plan.fresh == ["heads.tag.out.weight"]
+        MAP.map_tensors(["body.other"])
+    plan = MAP.plan_load(FILE, [*OURS, "heads.tag.out.weight"], optional=lambda name: name.startswith("heads."))
+    assert plan.missing_parameters == ["heads.tag.out.weight"]
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 4), (3, 2), (4, 5)])
 def test_interleaved(heads, width):
     """BLOOM and GPT-NeoX: by head, then q, k, v."""
-    op = interleaved("x", heads)
+    op = deinterleave_heads("x", heads)
     q, k, v = (torch.randn(heads, width, 7) for _ in range(3))
     theirs = torch.stack((q, k, v), 1).flatten(0, 2)
     ours = torch.cat([part.flatten(0, 1) for part in (q, k, v)])
@@ -104,8 +104,8 @@ def test_interleaved(heads, width):
 
 
 def test_templates():
-    assert template("h.{i}.*").fullmatch("h.10.bias").groupdict() == {"i": "10", "p": "bias"}
-    assert not template("h.{i}.*").fullmatch("h.x.bias")
-    assert not template("a.b").fullmatch("aXb")
-    assert template("a.(q|k).w").fullmatch("a.k.w")
-    assert template("a.**").fullmatch("a.b.c")
+    assert compile_pattern("h.{i}.*").fullmatch("h.10.bias").groupdict() == {"i": "10", "p": "bias"}
+    assert not compile_pattern("h.{i}.*").fullmatch("h.x.bias")
+    assert not compile_pattern("a.b").fullmatch("aXb")
+    assert compile_pattern("a.(q|k).w").fullmatch("a.k.w")
+    assert compile_pattern("a.**").fullmatch("a.b.c")

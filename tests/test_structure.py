@@ -1,4 +1,4 @@
-"""The house keeps its rooms: imports point down only, no room has a verb's name, model files say what they must."""
+"""The structure of the package: imports point down only, no room has a verb's name, model files say what they must."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from pathlib import Path
 import pytest
 
 import formers
-from formers.registry import MEMBERS, read_card
+from formers.registry import FAMILIES, read_card
 
 ROOT = Path(formers.__file__).parent
 # From the ground up: a room may import its own floor and those below.
 FLOORS = [
-    {"errors", "config", "verbs"},
-    {"batch", "keymap", "text"},
-    {"nn", "family"},
-    {"models"},
+    {"errors", "config", "option_aliases", "verbs"},
+    {"batch", "keymap", "text", "task"},
+    {"nn", "family", "inputs"},
+    {"model", "models"},
     {"registry", "data", "tasks"},
     {"objectives", "former"},
-    {"training", "generation", "inspection", "interop"},
+    {"inspection", "interop"},
+    {"training", "generation", "evaluation", "reports"},
     {"cli", "__main__"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
@@ -79,22 +80,22 @@ def test_no_room_has_the_name_of_a_verb():
     assert not VERBS & {p.name.removesuffix(".py") for p in ROOT.iterdir()}
 
 
-def test_only_the_door_calls_attention_kernels():
+def test_only_dispatch_calls_attention_kernels():
     calls = ("scaled_dot_product_attention", "varlen_attn", "flex_attention(")
     users = {p.name for p in FILES if any(call in p.read_text(encoding="utf-8") for call in calls)}
-    assert users == {"door.py"}
+    assert users == {"dispatch.py"}
 
 
-def test_only_safe_reads_weights_and_only_unpickle_unpickles():
+def test_only_weights_reads_safetensors_and_only_pickled_weights_unpickles():
     assert {p.name for p in FILES if "safe_open" in p.read_text(encoding="utf-8")} == {"weights.py"}
     hdf5 = {p.name for p in FILES if "import h5py" in p.read_text(encoding="utf-8")}
-    assert hdf5 == {"hdf5.py", "bilm.py"}  # which read and which write
+    assert hdf5 == {"hdf5_weights.py", "bilm.py"}  # which read and which write
     for word in ("torch.load", "import pickle", "pickle.load"):
         users = {p.name for p in FILES if word in p.read_text(encoding="utf-8")}
-        assert users <= {"unpickle.py"}, word
+        assert users <= {"pickled_weights.py"}, word
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_model_files_say_what_they_must(name):
     card = read_card(name)
     assert card.year >= 2013

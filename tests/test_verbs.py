@@ -15,10 +15,10 @@ import torch
 import formers
 from formers import Error
 from formers.errors import NonFinite
-from formers.registry import MEMBERS
+from formers.registry import FAMILIES
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers import FAMILY, train
-from formers.verbs import VERBS, verbs_of
+from formers.text.trainers.registry import FAMILY_TOKENIZERS, train_tokenizer
+from formers.verbs import VERBS, list_verbs
 from tests.models.test_family import ALL, make
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다 배가"] * 4
@@ -33,11 +33,11 @@ LABELLED = {
 
 def pair(f):
     """An encoder-decoder whose likelihood is asked for by pairs."""
-    return f.pair and f.head == "lm"
+    return f.is_encoder_decoder and f.head == "lm"
 
 
 ASKED = {
-    "augment": lambda f: f.augment(ROWS, keep=None, tokens=2),
+    "augment": lambda f: f.augment(ROWS, label_filter=None, max_new_tokens=2),
     "embed": lambda f: f.embed("the cat"),
     "evaluate": lambda f: f.evaluate([LABELLED.get(f.head, {"text": LINES[0], "target": "the mat"})] * 2),
     "fill": lambda f: f.fill("the ___ sat"),
@@ -48,27 +48,27 @@ ASKED = {
     "answer": lambda f: f.answer("who", "the cat sat"),
     "choose": lambda f: f.choose("the cat", ["sat", "ran"]),
     "generate": lambda f: f.generate("the cat", 2),
-    "summarise": lambda f: f.summarise("the cat sat", tokens=2),
-    "translate": lambda f: f.translate("the cat", None if f.pair else "German", tokens=2),
+    "summarise": lambda f: f.summarise("the cat sat", max_new_tokens=2),
+    "translate": lambda f: f.translate("the cat", None if f.is_encoder_decoder else "German", max_new_tokens=2),
 }
 
 
 @functools.cache
 def tokenizer(kind):
-    return train(kind[0], LINES, 300, workers=1, style=kind[1])
+    return train_tokenizer(kind[0], LINES, 300, workers=1, style=kind[1])
 
 
 @functools.cache
 def model(name, head):
     """A tiny model with a tokenizer of its family's kind; made once."""
     if name == "vectors":
-        from formers.interop.vectors import named
+        from formers.interop.word_vectors import build_vectors_model
 
         words = [*LINES[0].split(), *LINES[1].split()]
-        return named(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
-    words = tokenizer(FAMILY[name])
+        return build_vectors_model(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
+    words = tokenizer(FAMILY_TOKENIZERS[name])
     sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
-    known = {key: value for key, value in sizes.items() if hasattr(MEMBERS[name].family.config(), key)}
+    known = {key: value for key, value in sizes.items() if hasattr(FAMILIES[name].definition.config_class(), key)}
     f = make(name, head, **known)
     f.tokenizer = words
     return f
@@ -78,7 +78,7 @@ def model(name, head):
 @pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
 def test_every_verb_answers_or_names_those_that_do(name, head):
     f = model(name, head)
-    known = verbs_of(f)
+    known = list_verbs(f)
     assert {"embed", "neighbours"} <= set(known) <= set(VERBS)
     for verb in VERBS:
         if verb in known:
@@ -99,7 +99,7 @@ def damaged(name, head, value):
     return f
 
 
-PRETRAINED = [(name, member.family.pretraining) for name, member in MEMBERS.items()]
+PRETRAINED = [(name, member.definition.pretraining_head) for name, member in FAMILIES.items()]
 TASKED = [("bert", "classify"), ("bert", "tag"), ("bert", "answer"), ("bert", "choose"), ("gpt2", "classify")]
 
 
@@ -108,13 +108,15 @@ TASKED = [("bert", "classify"), ("bert", "tag"), ("bert", "answer"), ("bert", "c
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_numbers_that_are_not_finite_are_an_error(name, head, value):
     f = damaged(name, head, value)
-    for verb in verbs_of(f):
+    for verb in list_verbs(f):
         with pytest.raises(NonFinite, match="not finite") as caught:
             ASKED[verb](f)
-        assert caught.value.code == 3, verb
+        assert caught.value.exit_code == 3, verb
 
 
-@pytest.mark.parametrize("how", [{"beams": 2}, {"temperature": 0}, {"samples": 2, "top_k": 5}, {"stream": True}])
+@pytest.mark.parametrize(
+    "how", [{"num_beams": 2}, {"temperature": 0}, {"num_samples": 2, "top_k": 5}, {"stream": True}]
+)
 def test_no_way_of_writing_hides_them(how):
     for f in (damaged("gpt2", "lm", math.nan), damaged("t5", "lm", math.inf)):
         with pytest.raises(NonFinite):
@@ -131,17 +133,17 @@ def test_a_token_with_a_damaged_vector_is_noticed_where_it_stands():
     f = dataclasses.replace(model("gptj", "lm"), model=copy.deepcopy(model("gptj", "lm").model))
     want, banned = f.generate("the cat", 4, temperature=0), f.tokenizer.encode("log", special=False)
     with torch.no_grad():
-        f.model.body.table[banned[0]] = math.nan
+        f.model.body.embedding_table[banned[0]] = math.nan
     assert f.generate("the cat", 4, temperature=0) == want
     for prompts in ("log", ["the cat", "log"]):
         with pytest.raises(NonFinite):
-            f.generate(prompts, 4, temperature=0, banned=[tuple(banned)])
+            f.generate(prompts, 4, temperature=0, bad_words=[tuple(banned)])
 
 
 def published(name, head):
     """A model whose tokenizer does not compose text itself, as GPT-2's published one."""
     f = model(name, head)
-    about = json.loads(f.tokenizer.text)
+    about = json.loads(f.tokenizer.json_text)
     about["normalizer"] = None
     return dataclasses.replace(f, tokenizer=Tokenizer(json.dumps(about), f.tokenizer.special))
 
@@ -166,14 +168,16 @@ def plain(found):
 KOREAN = {
     ("gpt2", "lm"): {
         "generate": lambda f, n: f.generate(n("안녕하세요 여러분"), 6, temperature=0),
-        "generate, banned": lambda f, n: f.generate("the cat", 8, seed=1, banned=[n("날씨가")], stop=[n("좋")]),
-        "translate": lambda f, n: f.translate(n("오늘은 날씨가"), n("영어"), n("한국어"), tokens=4),
-        "summarise": lambda f, n: f.summarise(n("오늘은 날씨가 좋습니다"), tokens=4),
+        "generate, bad words": lambda f, n: f.generate("the cat", 8, seed=1, bad_words=[n("날씨가")], stop=[n("좋")]),
+        "translate": lambda f, n: f.translate(n("오늘은 날씨가"), n("영어"), n("한국어"), max_new_tokens=4),
+        "summarise": lambda f, n: f.summarise(n("오늘은 날씨가 좋습니다"), max_new_tokens=4),
         "score": lambda f, n: f.score(n("오늘은 날씨가")),
         "embed": lambda f, n: f.embed(n("오늘은 날씨가"), level="word"),
         "neighbours": lambda f, n: f.neighbours(n("날씨가 좋습니다"), texts=[n("오늘은 날씨가"), n("여러분")]),
-        "attention": lambda f, n: f.attention(n("오늘은 날씨가")).pieces,
-        "augment": lambda f, n: f.augment([{"text": n(LINES[1]), "label": n("가")}] * 2, keep=None, tokens=3).rows,
+        "attention": lambda f, n: f.attention(n("오늘은 날씨가")).tokens,
+        "augment": lambda f, n: (
+            f.augment([{"text": n(LINES[1]), "label": n("가")}] * 2, label_filter=None, max_new_tokens=3).rows
+        ),
     },
     ("bert", "mlm"): {"fill": lambda f, n: f.fill(n("오늘은 ___ 좋습니다"))},
     ("bert", "classify"): {"classify": lambda f, n: f.classify([n("오늘은 날씨가"), (n("오늘은"), n("여러분"))])},
@@ -204,5 +208,5 @@ def test_places_are_those_of_the_text_that_was_given():
 
 
 def test_advice_that_is_code_keeps_its_case():
-    with pytest.raises(Error, match=r"\. formers\.interop\.vectors\.write\("):
+    with pytest.raises(Error, match=r"\. formers\.interop\.word_vectors\.write_word_vectors\("):
         formers.export(formers.build("vectors", vocab=4, dim=2), "nowhere")

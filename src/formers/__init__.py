@@ -11,46 +11,48 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from .errors import Error, NonFinite
+from .option_aliases import VERB_SYNONYMS
 from .verbs import VERBS
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .data.store import Store
+    from .evaluation.api import evaluate, score
     from .former import Former, build, tree
+    from .generation.api import generate
     from .generation.augment import augment
     from .generation.fill import fill
-    from .generation.text import generate
     from .generation.translate import summarise, translate
     from .inspection.embed import embed
-    from .inspection.evaluate import evaluate, score
     from .inspection.neighbours import neighbours
-    from .interop.directory import export, load, save
+    from .interop.model_directory import export, load, save
     from .interop.prepare import prepare
-    from .tasks.ask import answer, choose, classify, tag
-    from .training.finetune import finetune
-    from .training.pretrain import pretrain
+    from .tasks.api import answer, choose, classify, tag
+    from .training.runs.finetune import finetune
+    from .training.runs.pretrain import pretrain
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
-_LAZY = {
+_LAZY_IMPORTS = {
     "Former": ("former", "Former"),
     "build": ("former", "build"),
     "tree": ("former", "tree"),
     "prepare": ("interop.prepare", "prepare"),
-    "pretrain": ("training.pretrain", "pretrain"),
-    "finetune": ("training.finetune", "finetune"),
+    "pretrain": ("training.runs.pretrain", "pretrain"),
+    "finetune": ("training.runs.finetune", "finetune"),
     "Store": ("data.store", "Store"),
-    "load": ("interop.directory", "load"),
-    "save": ("interop.directory", "save"),
-    "export": ("interop.directory", "export"),
+    "load": ("interop.model_directory", "load"),
+    "save": ("interop.model_directory", "save"),
+    "export": ("interop.model_directory", "export"),
     **VERBS,
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    name = VERB_SYNONYMS.get(name, name)
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module 'formers' has no attribute {name!r}")
-    module, attribute = _LAZY[name]
+    module, attribute = _LAZY_IMPORTS[name]
     return getattr(importlib.import_module(f"formers.{module}"), attribute)
 
 

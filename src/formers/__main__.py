@@ -1,6 +1,38 @@
-"""python -m formers is the command formers."""
+"""Where the command begins (formers, python -m formers): with Ctrl-C, before anything is imported that takes time."""
 
-from .cli.start import main
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import Any
+
+SHOW_CURSOR = "\x1b[?25h"  # the cursor, which a progress bar hides
+
+
+def main() -> Any:
+    """Run the command."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
+        signal.signal(signal.SIGINT, handle_interrupt)
+    os.environ["RUST_BACKTRACE"] = "0"  # a panic of the tokenizers library is one line of ours
+    from .text import backend_panics
+
+    backend_panics.HIDE_PANICS = True
+    from .cli.main import main as run_command
+
+    return run_command()
+
+
+def handle_interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt; during an import exit at once, since a half-imported module would raise other errors."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            os.write(2, f"{SHOW_CURSOR if sys.stderr.isatty() else ''}formers: interrupted\n".encode())
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
 
 if __name__ == "__main__":
     main()

@@ -18,49 +18,57 @@ from .errors import Error
 class Layout:
     """Where the documents of a packed sequence lie, and the way to a padded grid and back.
 
-    `starts` (D+1,) are slots, `longest` a bound that no document exceeds and `total` = N; the last two are plain
+    `starts` (D+1,) are slots, `longest` a bound that no document exceeds and `num_tokens` = N; the last two are plain
     numbers, so that torch.compile sees one shape. A document may be empty.
     """
 
-    def __init__(self, starts: Tensor, longest: int, total: int):
-        self.starts, self.longest, self.total = starts, longest, total
+    def __init__(self, starts: Tensor, longest: int, num_tokens: int):
+        self.starts, self.longest, self.num_tokens = starts, longest, num_tokens
         self.rows = starts.shape[0] - 1
-        slots = torch.arange(total, device=starts.device)
-        if longest == 1 and total == self.rows:  # a step of generation: nothing to look for
-            self.document, self.position, self.lengths = slots, torch.zeros_like(slots), torch.ones_like(starts[1:])
+        slots = torch.arange(num_tokens, device=starts.device)
+        if longest == 1 and num_tokens == self.rows:  # a step of generation: nothing to look for
+            self.document_ids, self.positions, self.lengths = (
+                slots,
+                torch.zeros_like(slots),
+                torch.ones_like(starts[1:]),
+            )
             return
         # (N,); not over starts[1:]: for a GPU, torch < 2.13 compiles a search in a slice as one in the whole
-        self.document = torch.searchsorted(starts, slots, right=True) - 1
-        self.position = slots - starts[self.document]  # (N,) counted from the document's first token
+        self.document_ids = torch.searchsorted(starts, slots, right=True) - 1
+        self.positions = slots - starts[self.document_ids]  # (N,) counted from the document's first token
         self.lengths = starts[1:] - starts[:-1]  # (D,)
 
     @property
-    def uniform(self) -> bool:
+    def is_uniform(self) -> bool:
         """All documents have the same length (known from the sizes alone)."""
-        return self.total == self.rows * self.longest
+        return self.num_tokens == self.rows * self.longest
 
     def unpack(self, x: Tensor) -> Tensor:
         """(N, ...) → (D, longest, ...), zeros where there is no token."""
-        if self.uniform:
+        if self.is_uniform:
             return x.unflatten(0, (self.rows, self.longest))
         grid = x.new_zeros(self.rows * self.longest, *x.shape[1:])
-        grid = grid.index_copy(0, self.document * self.longest + self.position, x)
+        grid = grid.index_copy(0, self.document_ids * self.longest + self.positions, x)
         return grid.unflatten(0, (self.rows, self.longest))
 
     def pack(self, grid: Tensor) -> Tensor:
         """(D, longest, ...) → (N, ...)"""
         flat = grid.flatten(0, 1)
-        return flat if self.uniform else flat.index_select(0, self.document * self.longest + self.position)
+        return flat if self.is_uniform else flat.index_select(0, self.document_ids * self.longest + self.positions)
 
-    def joined(self, each: int) -> Layout:
+    def merge_documents(self, documents_each: int) -> Layout:
         """So many documents in turn as one."""
-        return self if each == 1 else Layout(self.starts[::each].contiguous(), each * self.longest, self.total)
+        return (
+            self
+            if documents_each == 1
+            else Layout(self.starts[::documents_each].contiguous(), documents_each * self.longest, self.num_tokens)
+        )
 
-    def first(self) -> Tensor:
+    def get_first_slots(self) -> Tensor:
         """(D,) the slot of each document's first token; of an empty one, some slot."""
-        return self.starts[:-1].long().clamp(max=max(0, self.total - 1))
+        return self.starts[:-1].long().clamp(max=max(0, self.num_tokens - 1))
 
-    def last(self) -> Tensor:
+    def get_last_slots(self) -> Tensor:
         """(D,) the slot of each document's last token; of an empty one, some slot."""
         return (self.starts[1:].long() - 1).clamp(min=0)
 
@@ -82,12 +90,12 @@ class Batch:
     source: Batch | None = None  # the encoder's side; this batch is then the decoder's
     chosen: Any = None  # (M,) slots at which there is a loss; None: at all of them
     labels: Any = None  # (M,)
-    answers: Any = None  # (D,) of a whole document: its class, its next sentence; -100 where none is asked for
+    document_labels: Any = None  # (D,) of a whole document: its class, its next sentence; -100 where none is asked for
     sample: Any = None  # (D,) the global number of each example
     keep: Any = None  # (B, T) bool: the padded grid this batch was packed from
 
     @staticmethod
-    def of(
+    def from_padded(
         ids: Tensor, keep: Tensor | None = None, segments: Tensor | None = None, source: Batch | None = None
     ) -> Batch:
         """Pack a padded (B, T) grid; `keep` is True at real tokens, which must be one run in each row."""
@@ -124,14 +132,14 @@ class Batch:
         return Layout(self.starts, self.longest, self.ids.shape[0])
 
     def unpack(self, x: Tensor) -> Tensor:
-        """(N, ...) → (B, T, ...): back to the grid of `Batch.of`, zeros where keep is False."""
+        """(N, ...) → (B, T, ...): back to the grid of `Batch.from_padded`, zeros where keep is False."""
         if self.keep is None:
             return self.layout.unpack(x)
         grid = x.new_zeros(*self.keep.shape, *x.shape[1:])
         return grid.masked_scatter(self.keep.view(*self.keep.shape, *[1] * (x.dim() - 1)), x)
 
     def to(self, device: Any) -> Batch:
-        """The same batch with torch tensors on a device; numpy arrays are taken over without a copy."""
+        """Move all fields to torch tensors on a device; numpy arrays are taken over without a copy."""
 
         def move(value: Any) -> Any:
             if isinstance(value, Batch):

@@ -20,30 +20,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from .errors import Error
+from .option_aliases import explain_name
 
-Tell = Callable[[str, int, int, str], None]  # how progress is told: what, done, of how many, detail
-LARGEST = 2**24  # of any size in a configuration, and
-DEEPEST = 1000  # of the number of layers: a file that asks for more is not honest
-NESTED = 32  # levels of JSON
-EXPANDED = 100_000  # values of a YAML file, aliases written out
+ProgressCallback = Callable[[str, int, int, str], None]  # how progress is told: what, done, of how many, detail
+MAX_SIZE = 2**24  # of any size in a configuration, and
+MAX_LAYERS = 1000  # of the number of layers: a file that asks for more is not honest
+MAX_JSON_DEPTH = 32  # levels of JSON
+MAX_YAML_VALUES = 100_000  # values of a YAML file, aliases written out
 
 
-def build(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
+def build_config(cls: type, values: Mapping[str, Any], *, where: object = None) -> Any:
     """Make a configuration of class `cls`; an unknown key or a value of the wrong type is an Error naming it."""
-    known = schema(cls)
+    known = get_schema(cls)
     for key in values:
         if key not in known:
-            raise Error(f"unknown setting {key!r}", where=where, fix=suggest(key, known))
-    typed = {key: coerce(value, known[key], key, where) for key, value in values.items()}
+            raise Error(f"unknown setting {key!r}", where=where, fix=suggest_name(key, known))
+    typed = {key: coerce_value(value, known[key], key, where) for key, value in values.items()}
     try:
         made = cls(**typed)
-        common(made)
+        check_common_fields(made)
     except Error as error:  # a class that checks its values does not know where they come from
         raise Error(error.what, where=where if error.where is None else error.where, fix=error.fix) from None
     return made
 
 
-def common(config: Any) -> None:
+def check_common_fields(config: Any) -> None:
     """What holds in every configuration that has these settings."""
     if getattr(config, "eps", 1.0) <= 0:
         raise Error(f"eps must be above 0, got {config.eps}", fix="take for example 1e-5")
@@ -53,39 +54,41 @@ def common(config: Any) -> None:
 
 
 @functools.cache
-def schema(cls: type) -> dict[str, Any]:
+def get_schema(cls: type) -> dict[str, Any]:
     """The settings of a configuration and their types."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
-def suggest(key: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: the nearest known one, or all of them."""
+def suggest_name(key: str, known: Iterable[str]) -> str:
+    """The end of an error about an unknown name: what formers calls it, the nearest known one, or all of them."""
     names = list(known)
+    if (ours := explain_name(key, names)) is not None:
+        return ours
     near = difflib.get_close_matches(key[:100], names, n=1)
     return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(sorted(names))
 
 
-def coerce(value: Any, kind: Any, key: str, where: object = None) -> Any:
+def coerce_value(value: Any, kind: Any, key: str, where: object = None) -> Any:
     """Check one value against its type; lists become tuples, whole numbers become floats where a float is due."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         for option in typing.get_args(kind):
             try:
-                return coerce(value, option, key, where)
+                return coerce_value(value, option, key, where)
             except Error:
                 continue
     elif origin is tuple:
         item = typing.get_args(kind)[0]
         if isinstance(value, list | tuple):
-            return tuple(coerce(v, item, key, where) for v in value)
+            return tuple(coerce_value(v, item, key, where) for v in value)
     elif origin is typing.Literal:
         if value in typing.get_args(kind):
             return value
         if value is False and "no" in typing.get_args(kind):  # YAML reads the word as a switch
             return "no"
         choices = ", ".join(map(str, typing.get_args(kind)))
-        raise Error(f"setting {key!r} cannot be {shown(value)}", where=where, fix=f"choose one of: {choices}")
+        raise Error(f"setting {key!r} cannot be {format_value(value)}", where=where, fix=f"choose one of: {choices}")
     elif kind is type(None):
         if value is None:
             return None
@@ -96,52 +99,54 @@ def coerce(value: Any, kind: Any, key: str, where: object = None) -> Any:
         if isinstance(value, typing.cast(type, kind)):
             return value
         if isinstance(value, Mapping):
-            return build(typing.cast(type, kind), value, where=f"{where}: {key}" if where else key)
+            return build_config(typing.cast(type, kind), value, where=f"{where}: {key}" if where else key)
     elif kind is int:
         if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
             return value
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
     name = getattr(kind, "__name__", None) if origin is None else None
-    raise Error(f"setting {key!r} must be {name or kind}, not {shown(value)}", where=where, fix="correct its value")
+    raise Error(
+        f"setting {key!r} must be {name or kind}, not {format_value(value)}", where=where, fix="correct its value"
+    )
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as an error message shows it: short, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def table(text: str, where: object = None) -> dict[str, Any]:
+def parse_json_object(text: str, where: object = None) -> dict[str, Any]:
     """A JSON object out of a text that nobody vouches for: no key twice, no half characters, not absurdly deep."""
 
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-            raise ValueError(f"key {shown(twice)} is there twice")
+            raise ValueError(f"key {format_value(twice)} is there twice")
         return found
 
     try:
-        value = json.loads(text, object_pairs_hook=unique)
+        value = json.loads(text, object_pairs_hook=reject_duplicates)
         if re.search(r"\\u[dD][89a-fA-F]", text):
             json.dumps(value, ensure_ascii=False).encode()
         level, depth = [value], 0
-        while level and depth <= NESTED:
+        while level and depth <= MAX_JSON_DEPTH:
             level = [x for v in level if isinstance(v, dict | list) for x in (v.values() if isinstance(v, dict) else v)]
             depth += 1
         if level:
-            raise ValueError(f"more than {NESTED} levels")
+            raise ValueError(f"more than {MAX_JSON_DEPTH} levels")
     except (ValueError, RecursionError) as error:
         what = f"not valid JSON ({' '.join(str(error).split())[:100]})"
         raise Error(what, where=where, fix="the file is damaged: fetch it again") from None
     if not isinstance(value, dict):
-        what = f"a JSON object is expected, not {shown(value)}"
+        what = f"a JSON object is expected, not {format_value(value)}"
         raise Error(what, where=where, fix="the file is damaged: fetch it again")
     return value
 
 
-def read_yaml(text: str) -> Any:
+def parse_yaml(text: str) -> Any:
     """Read YAML that nobody vouches for; a ValueError says in a few words what is wrong with it.
 
     Aliases are taken, but not to let a page of text grow to gigabytes, and no value may hold itself.
@@ -150,16 +155,16 @@ def read_yaml(text: str) -> Any:
 
     sizes: dict[int, int] = {}
 
-    def measure(node: yaml.Node, above: frozenset[int]) -> int:
+    def count_nodes(node: yaml.Node, above: frozenset[int]) -> int:
         """Count the nodes below this one as often as they are named."""
         if id(node) in above:
             raise ValueError("a value holds itself")
         if id(node) not in sizes:
             inner = node.value if isinstance(node, yaml.CollectionNode) else ()
             below = [part for item in inner for part in (item if isinstance(item, tuple) else (item,))]
-            sizes[id(node)] = 1 + sum(measure(part, above | {id(node)}) for part in below)
-        if sizes[id(node)] > EXPANDED:
-            raise ValueError(f"its aliases stand for more than {EXPANDED:,} values")
+            sizes[id(node)] = 1 + sum(count_nodes(part, above | {id(node)}) for part in below)
+        if sizes[id(node)] > MAX_YAML_VALUES:
+            raise ValueError(f"its aliases stand for more than {MAX_YAML_VALUES:,} values")
         return sizes[id(node)]
 
     loader = None
@@ -168,7 +173,7 @@ def read_yaml(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        measure(node, frozenset())
+        count_nodes(node, frozenset())
         return loader.construct_document(node)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
@@ -179,16 +184,18 @@ def read_yaml(text: str) -> Any:
             loader.dispose()
 
 
-def positive(config: Any, *names: str, least: int = 1) -> None:
+def check_sizes(config: Any, *names: str, minimum: int = 1) -> None:
     """Refuse a configuration in which one of these sizes is not at least 1, or beyond all reason."""
     for name in names:
-        value, most = getattr(config, name), DEEPEST if name.endswith("layers") else LARGEST
-        if value is not None and not least <= value <= most:
-            bound = f"at least {least}" if value < least else f"at most {most:,}"
-            raise Error(f"{name} must be {bound}, got {value}", fix=f"set {name} to a number from {least} to {most:,}")
+        value, most = getattr(config, name), MAX_LAYERS if name.endswith("layers") else MAX_SIZE
+        if value is not None and not minimum <= value <= most:
+            bound = f"at least {minimum}" if value < minimum else f"at most {most:,}"
+            raise Error(
+                f"{name} must be {bound}, got {value}", fix=f"set {name} to a number from {minimum} to {most:,}"
+            )
 
 
-def probability(config: Any, *names: str) -> None:
+def check_rates(config: Any, *names: str) -> None:
     """Refuse a configuration in which one of these rates is no probability below 1."""
     for name in names:
         value = getattr(config, name)
@@ -196,7 +203,7 @@ def probability(config: Any, *names: str) -> None:
             raise Error(f"{name} must be at least 0 and below 1, got {value}", fix=f"set {name} to something like 0.1")
 
 
-def divides(config: Any, heads: str = "heads", dim: str = "dim") -> int:
+def compute_head_dim(config: Any, heads: str = "heads", dim: str = "dim") -> int:
     """The width of one attention head; an Error if the heads do not divide the width."""
     n, width = getattr(config, heads), getattr(config, dim)
     if width % n:
@@ -209,7 +216,7 @@ def divides(config: Any, heads: str = "heads", dim: str = "dim") -> int:
     return width // n
 
 
-def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Later layers win; dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -224,11 +231,15 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
                         fix="drop the part behind the dot",
                     )
             both = isinstance(value, Mapping) and isinstance(here.get(last), Mapping)
-            here[last] = merge(here[last], value) if both else (merge(value) if isinstance(value, Mapping) else value)
+            here[last] = (
+                merge_settings(here[last], value)
+                if both
+                else (merge_settings(value) if isinstance(value, Mapping) else value)
+            )
     return merged
 
 
-def follow_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
+def default_to_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
     """Settings read from a file, with None for each of the decoder's `sizes` that equals the encoder's.
 
     A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
@@ -238,14 +249,14 @@ def follow_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Row:
+class KeyRule:
     """One key of another library's config: how to read it into our settings, and how to write it back."""
 
     read: Callable[[Any], dict[str, Any]]
     write: Callable[[Any], Any]
 
 
-def renamed(ours: str, values: Mapping[Any, Any] | None = None) -> Row:
+def rename_key(ours: str, values: Mapping[Any, Any] | None = None) -> KeyRule:
     """A key under another name; `values` translates (their value → ours) where the words differ as well."""
 
     def read(value: Any) -> dict[str, Any]:
@@ -259,7 +270,7 @@ def renamed(ours: str, values: Mapping[Any, Any] | None = None) -> Row:
         value = getattr(config, ours)
         return value if values is None else next((k for k, v in values.items() if v == value), value)
 
-    return Row(read, write)
+    return KeyRule(read, write)
 
 
 @dataclass(frozen=True)
@@ -272,56 +283,65 @@ class ConfigMap:
     no longer write, where today's do not say otherwise.
     """
 
-    rows: Mapping[str, str | Row]
-    fixed: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    irrelevant: frozenset[str] = frozenset()
+    rules: Mapping[str, str | KeyRule]
+    fixed_values: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    irrelevant_keys: frozenset[str] = frozenset()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    older: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
+    legacy_rules: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
-    def spoken(self, error: Error, theirs: Mapping[str, Any]) -> Error:
+    def translate_error(self, error: Error, theirs: Mapping[str, Any]) -> Error:
         """An error about one of our settings in the words of their file."""
         found = re.match(r"setting '(\w+)'|(\w+) must", error.what)
         name = found and (found[1] or found[2])
         for key in theirs:
             known = self.aliases.get(key, key)
             try:
-                same = (known in self.rows or known in self.older) and name in self.row(known).read(theirs[key])
+                same = (known in self.rules or known in self.legacy_rules) and name in self.get_rule(known).read(
+                    theirs[key]
+                )
             except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
                 same = False
             if same:
                 return Error(f"{key}: {error.what}", where=error.where, fix=f"correct {key}")
         return error
 
-    def row(self, key: str) -> Row:
+    def get_rule(self, key: str) -> KeyRule:
         """The rule of a mapped key."""
-        row = Row(self.older[key], lambda config: None) if key in self.older else self.rows[key]
-        return renamed(row) if isinstance(row, str) else row
+        row = KeyRule(self.legacy_rules[key], lambda config: None) if key in self.legacy_rules else self.rules[key]
+        return rename_key(row) if isinstance(row, str) else row
 
-    def read(
-        self, theirs: Mapping[str, Any], *, where: object, ignore: Iterable[str] = (), common: Iterable[str] = ()
+    def read_config(
+        self,
+        theirs: Mapping[str, Any],
+        *,
+        where: object,
+        ignore: Iterable[str] = (),
+        irrelevant_everywhere: Iterable[str] = (),
     ) -> dict[str, Any]:
         """Our settings out of their config; keys in `common` (irrelevant everywhere) and `ignore` are passed over."""
-        passed = self.irrelevant | set(common) | set(ignore)
+        passed = self.irrelevant_keys | set(irrelevant_everywhere) | set(ignore)
         ours: dict[str, Any] = {}
         named = {key: value for key, value in theirs.items() if key not in self.aliases}
         for alias, key in self.aliases.items():
             if alias in theirs and named.setdefault(key, theirs[alias]) != theirs[alias]:
                 raise Error(f"{alias} and {key} contradict each other", where=where, fix="remove one of them")
         given = {**self.defaults, **named}
-        for key, value in sorted(given.items(), key=lambda item: item[0] not in self.older):  # today's keys win
-            if key in self.rows or key in self.older:
+        for key, value in sorted(given.items(), key=lambda item: item[0] not in self.legacy_rules):  # today's keys win
+            if key in self.rules or key in self.legacy_rules:
                 try:
-                    ours.update(self.row(key).read(value))
+                    ours.update(self.get_rule(key).read(value))
                 except Error as error:
                     raise Error(f"{key}: {error.what}", where=where, fix=error.fix) from None
                 except (AttributeError, TypeError, ValueError, ArithmeticError):  # a rule met a value of another type
-                    raise Error(f"{key}: {shown(value)} makes no sense here", where=where, fix="correct it") from None
-            elif key in self.fixed and key not in ignore:
-                if not any(value == ok and type(value) is type(ok) for ok in self.fixed[key]):
-                    only = " or ".join(map(repr, self.fixed[key]))
                     raise Error(
-                        f"{key}: formers cannot honour {shown(value)}, only {only}",
+                        f"{key}: {format_value(value)} makes no sense here", where=where, fix="correct it"
+                    ) from None
+            elif key in self.fixed_values and key not in ignore:
+                if not any(value == ok and type(value) is type(ok) for ok in self.fixed_values[key]):
+                    only = " or ".join(map(repr, self.fixed_values[key]))
+                    raise Error(
+                        f"{key}: formers cannot honour {format_value(value)}, only {only}",
                         where=where,
                         fix=f"pass --ignore {key} to load it all the same",
                     )
@@ -329,26 +349,26 @@ class ConfigMap:
                 raise Error(f"unknown key {key!r}", where=where, fix=f"pass --ignore {key} if it changes nothing")
         return ours
 
-    def write(self, config: Any, original: Mapping[str, Any]) -> dict[str, Any]:
+    def write_config(self, config: Any, original: Mapping[str, Any]) -> dict[str, Any]:
         """Their config: the original's own words wherever they still say the same, ours everywhere else."""
         theirs = {self.aliases.get(key, key): value for key, value in original.items()}
-        for key in (*self.rows, *self.older):
-            if key in theirs and self.still(key, theirs[key], config):
+        for key in (*self.rules, *self.legacy_rules):
+            if key in theirs and self.is_unchanged(key, theirs[key], config):
                 continue
             theirs.pop(key, None)
-            if key in self.rows:
-                theirs[key] = self.row(key).write(config)
+            if key in self.rules:
+                theirs[key] = self.get_rule(key).write(config)
         return theirs
 
-    def still(self, key: str, value: Any, config: Any) -> bool:
+    def is_unchanged(self, key: str, value: Any, config: Any) -> bool:
         """Their word for a key says what the config says."""
         try:
-            return all(getattr(config, name) == ours for name, ours in self.row(key).read(value).items())
+            return all(getattr(config, name) == ours for name, ours in self.get_rule(key).read(value).items())
         except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
             return False
 
 
-def size(text: str) -> int:
+def parse_byte_size(text: str) -> int:
     """A size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None or float(match[1]) <= 0:

@@ -3,8 +3,8 @@
 import errno
 import re
 
-LONGEST = 500  # characters of what and of fix
-SHORT = re.compile(
+MAX_MESSAGE_LENGTH = 500  # characters of what and of fix
+OUT_OF_MEMORY_PATTERN = re.compile(
     r"out of memory|can('t|not) allocate|not enough memory|bad_alloc|can't start new thread|unable to mmap", re.I
 )
 
@@ -12,11 +12,14 @@ SHORT = re.compile(
 class Error(Exception):
     """What formers raises on bad input; the command line prints it as one line and exits with its code."""
 
-    code = 2
+    exit_code = 2
 
     def __init__(self, what: str, *, where: object = None, fix: str | None = None):
-        self.what, self.fix = plain(what[:LONGEST]), None if fix is None else plain(fix[:LONGEST])
-        self.where = None if where is None else plain(str(where))
+        self.what, self.fix = (
+            to_printable_line(what[:MAX_MESSAGE_LENGTH]),
+            None if fix is None else to_printable_line(fix[:MAX_MESSAGE_LENGTH]),
+        )
+        self.where = None if where is None else to_printable_line(str(where))
         super().__init__(self.what)
 
     def __str__(self) -> str:
@@ -30,7 +33,7 @@ class Error(Exception):
 class NonFinite(Error):
     """A model's answer holds NaN or infinity: its weights are damaged, or too large for their type."""
 
-    code = 3
+    exit_code = 3
 
     def __init__(self, what: str = "what it computes", *, where: object = None):
         fix = "its training diverged or its file is damaged: take an earlier checkpoint; if it is float16, try float32"
@@ -42,29 +45,31 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
-def advise_on_write(error: OSError, again: str = "try again") -> str:
+def advise_on_write(error: OSError, retry_advice: str = "try again") -> str:
     """Say what to do about a file that could not be written; `again` is how to go on afterwards."""
     if is_disk_full(error):
-        return f"make room and {again}"
+        return f"make room and {retry_advice}"
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
-        return f"the folder was moved or deleted meanwhile: put it back and {again}, or begin anew elsewhere"
+        return f"the folder was moved or deleted meanwhile: put it back and {retry_advice}, or begin anew elsewhere"
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return f"check the permissions and {again}"
+        return f"check the permissions and {retry_advice}"
     if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
         return "something else was written there meanwhile: choose another place"
     if error.errno == errno.EFBIG:
-        return f"raise the limit on the size of a file (ulimit -f) and {again}"
+        return f"raise the limit on the size of a file (ulimit -f) and {retry_advice}"
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return f"raise the limit on open files (ulimit -n) and {again}"
-    return f"check the disk and {again}"
+        return f"raise the limit on open files (ulimit -n) and {retry_advice}"
+    return f"check the disk and {retry_advice}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
-    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and bool(SHORT.search(str(error))))
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY_PATTERN.search(str(error)))
+    )
 
 
-def plain(text: str) -> str:
+def to_printable_line(text: str) -> str:
     """One line that any terminal can show: words out of a hostile file may hold control or broken characters."""
     text = " ".join(text.split())
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

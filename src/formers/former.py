@@ -18,22 +18,31 @@ from . import config as settings
 from . import registry
 from .batch import Batch
 from .errors import Error
-from .nn.cache import Cache, shape
-from .nn.init import initialise
-from .nn.memory import Memory
-from .nn.probe import Probe
-from .nn.projected import State
-from .nn.prune import attentions, named, prune, taken_apart
-from .nn.quantised import check_kind, freeze
-from .nn.tiles import guard
-from .tasks.beam import spans
-from .tasks.heads import Model, assemble
-from .tasks.inputs import check_length, head_masks, pack, permuted, row_shape, shifted, target_batch, tensor
-from .tasks.task import tasks_of
+from .inputs import (
+    apply_permutation,
+    check_length,
+    get_row_shape,
+    make_head_masks,
+    pack_padded,
+    pack_target,
+    shift_source,
+    to_tensor,
+)
+from .model import Model, build_model, search_spans
+from .nn.attention.kv_cache import KVCache, get_state_settings
+from .nn.attention.segment_memory import SegmentMemory
+from .nn.capture import Capture
+from .nn.cpu_bf16 import check_cpu_bf16
+from .nn.cpu_quantised import check_kind, freeze_for_inference
+from .nn.head_pruning import find_attentions, format_head_names, parse_head_name, prune_heads
+from .nn.layers import initialise_weights
+from .nn.recurrent.projected_lstm import LSTMState
+from .option_aliases import VERB_SYNONYMS
+from .task import list_tasks
 from .text.tokenizer import Tokenizer
-from .verbs import METHODS, VERBS, verb, verbs_of
+from .verbs import METHODS, VERBS, list_verbs, resolve_verb
 
-MOVES = "give a device that is here (formers doctor lists them), and a floating-point type"
+MOVE_HINT = "give a device that is here (formers doctor lists them), and a floating-point type"
 
 
 @dataclass(repr=False)
@@ -46,16 +55,19 @@ class Former:
     model: Model
     tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
-    task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (tasks/task.py)
+    task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
     adapters: dict[str, Tensor] = field(default_factory=dict)  # to be saved beside the weights (nn/lora.py)
-    training: dict[str, Any] = field(default_factory=dict)  # what its run knows of it, for a model card
-    kept: dict[str, bytes] = field(default_factory=dict)  # an imported checkpoint's other files: they survive export
+    training_info: dict[str, Any] = field(default_factory=dict)  # what its run knows of it, for a model card
+    source_files: dict[str, bytes] = field(
+        default_factory=dict
+    )  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:
         """The verbs: f.generate(...) is formers.generate(f, ...); so are f.save, f.export and f.attention."""
+        name = VERB_SYNONYMS.get(name, name)
         if name not in VERBS and name not in METHODS:
             raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
-        return types.MethodType(verb(name), self)
+        return types.MethodType(resolve_verb(name), self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """A tokenizer that comes to a model learns how much the model can read: there it cuts texts (truncation)."""
@@ -74,7 +86,7 @@ class Former:
         return "\n".join((
             f"Former({self.family}, head {self.head}{labels}{task}: {self.num_parameters:,} parameters, {where})",
             f"  reads with: {self.tokenizer or 'no tokenizer'}",
-            f"  can: {', '.join(verbs_of(self))}",
+            f"  can: {', '.join(list_verbs(self))}",
         ))  # fmt: skip
 
     @property
@@ -103,18 +115,18 @@ class Former:
         return found.hexdigest()
 
     @property
-    def pair(self) -> bool:
+    def is_encoder_decoder(self) -> bool:
         """There is an encoder and a decoder."""
         return all(getattr(self.model.body, side, None) is not None for side in ("encoder", "decoder"))
 
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
         try:
-            guard(dtype or self.dtype, torch.device(self.device if device is None else device))
+            check_cpu_bf16(dtype or self.dtype, torch.device(self.device if device is None else device))
             self.model.to(device=device, dtype=dtype)
         except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
             reason = " ".join(str(error).split())[:150]
-            raise Error(f"the model cannot go to {device or ''} {dtype or ''} ({reason})", fix=MOVES) from None
+            raise Error(f"the model cannot go to {device or ''} {dtype or ''} ({reason})", fix=MOVE_HINT) from None
         return self
 
     def freeze(self, kind: str = "fp32") -> Former:
@@ -122,7 +134,7 @@ class Former:
         the processor likes them. It can no longer be trained, saved or moved; returns itself."""
         check_kind(self.model, kind)
         self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
-        freeze(self.model, kind)
+        freeze_for_inference(self.model, kind)
         return self
 
     def logits(
@@ -132,7 +144,7 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | Memory | State | None = None,
+        memory: KVCache | SegmentMemory | LSTMState | None = None,
         heads: Any = None,
         tasks: Tensor | None = None,
         **streams: Any,
@@ -140,28 +152,28 @@ class Former:
         """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
         `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
-        decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `remember`); `heads` masks
-        attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". ERNIE 2.0 reads `tasks`,
-        like segments. `streams` are XLNet's: `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and
+        decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `create_state`); `heads`
+        masks attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". ERNIE 2.0 reads
+        `tasks`, like segments. `streams` are XLNet's: `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and
         `target_mapping` (B, M, T), 1 = predict here, whose result is (B, M, …). ELMo reads characters (B, T, 50), and
         its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
         """
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
-            head = registry.member(self.family).family.pretraining
+            head = registry.find_family(self.family).definition.pretraining_head
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
-        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, tasks=tasks)
-        how = self.how(memory, heads)
+        batch, rows = self.pack_inputs(ids, keep, segments, target, target_keep, memory, tasks=tasks)
+        how = self.build_forward_args(memory, heads)
         if streams:
-            given = {name: self.here(value) for name, value in streams.items() if value is not None}
-            batch, more = permuted(self.model.body, batch, tuple(ids.shape), given)
+            given = {name: self.to_device_tensor(value) for name, value in streams.items() if value is not None}
+            batch, more = apply_permutation(self.model.body, batch, tuple(ids.shape), given)
             how |= more
-            if "targets" in more and (self.head == "beam" or any(part.head.pool for part in parts.values())):
+            if "targets" in more and (self.head == "beam" or any(part.spec.pool for part in parts.values())):
                 raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
         hidden = self.model(batch, **how)
         if self.head == "beam":
-            return {k: v.unflatten(0, rows) for k, v in spans(self.model, hidden, batch, self.config).items()}
+            return {k: v.unflatten(0, rows) for k, v in search_spans(self.model, hidden, batch, self.config).items()}
         answers, targets = {}, how.get("targets")
         for name, part in parts.items():
             if targets is not None:
@@ -169,8 +181,8 @@ class Former:
                 answer = found.masked_fill(targets[:, None] < 0, 0.0).unflatten(0, (*rows, -1))
             else:
                 answer = self.model.logits(hidden, batch, name)
-                answer = (batch.unpack(answer) if part.head.pool is None else answer).unflatten(0, rows)
-            answers[name] = answer.squeeze(-1) if part.head.out == 1 else answer
+                answer = (batch.unpack(answer) if part.spec.pool is None else answer).unflatten(0, rows)
+            answers[name] = answer.squeeze(-1) if part.spec.out == 1 else answer
         return next(iter(answers.values())) if len(answers) == 1 else answers
 
     def hidden(
@@ -180,7 +192,7 @@ class Former:
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | Memory | State | None = None,
+        memory: KVCache | SegmentMemory | LSTMState | None = None,
         heads: Any = None,
         layer: int | None = -1,
         tasks: Tensor | None = None,
@@ -190,12 +202,13 @@ class Former:
         encoder's."""
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
-        alone = self.pair and target is None
-        batch, rows = self.batch(ids, keep, segments, target, target_keep, memory, alone, tasks)
-        probe = Probe(hidden=layer != -1)
+        alone = self.is_encoder_decoder and target is None
+        batch, rows = self.pack_inputs(ids, keep, segments, target, target_keep, memory, alone, tasks)
+        capture = Capture(with_hidden=layer != -1)
         run = self.model.body.encode if alone else self.model.body
-        last = run(batch, probe=probe, **self.how(None if alone else memory, heads))
-        inner = list(probe.states.values())[-1] if probe.states else []  # word vectors have the last only
+        last = run(batch, capture=capture, **self.build_forward_args(None if alone else memory, heads))
+        found = list(capture.hidden_states.values())
+        inner = found[-1] if found else []  # word vectors have the last only
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
         if layer is None:
             if len({x.shape for x in states}) > 1:
@@ -210,114 +223,117 @@ class Former:
     def prune(self, heads: Mapping[Any, Any]) -> Former:
         """Take attention heads out for good: {layer: [heads]}, for encoder-decoders {stack: {layer: [heads]}} with
         encoder, decoder and cross. The weights shrink, the numbers are those of masked heads; returns itself."""
-        known = attentions(self.model.body)
-        names = named(heads, dict.fromkeys(kind for kind, _ in known))
-        prune(self.model.body, names)
+        known = find_attentions(self.model.body)
+        names = format_head_names(heads, dict.fromkeys(kind for kind, _ in known))
+        prune_heads(self.model.body, names)
         self.config = dataclasses.replace(self.config, pruned=tuple(sorted({*self.config.pruned, *names})))
         for name in names:
-            kind, layer, _ = taken_apart(name)
+            kind, layer, _ = parse_head_name(name)
             sharing = [n for (k, n), (path, _) in known.items() if k == kind and path == known[kind, layer][0]]
             if len(sharing) > 1:
                 warnings.warn(f"layers {sharing} share one block: the heads are gone from all of them", stacklevel=2)
                 break
         return self
 
-    def batch(
+    def pack_inputs(
         self,
         ids: Tensor,
         keep: Tensor | None = None,
         segments: Tensor | None = None,
         target: Tensor | None = None,
         target_keep: Tensor | None = None,
-        memory: Cache | Memory | State | None = None,
-        alone: bool = False,
+        memory: KVCache | SegmentMemory | LSTMState | None = None,
+        encoder_only: bool = False,
         tasks: Tensor | None = None,
     ) -> tuple[Batch, tuple[int, ...]]:
-        """Padded tensors checked and packed, and the shape of their rows; `alone` asks for the encoder's side only."""
-        ids = self.here(ids, "ids", whole=True)
-        keep, target_keep = (None if t is None else self.here(t, "keep") for t in (keep, target_keep))
-        target = None if target is None else self.here(target, "target", whole=True)
+        """Padded tensors checked and packed, and the shape of their rows; with `encoder_only`, the
+        encoder's side alone."""
+        ids = self.to_device_tensor(ids, "ids", integer=True)
+        keep, target_keep = (None if t is None else self.to_device_tensor(t, "keep") for t in (keep, target_keep))
+        target = None if target is None else self.to_device_tensor(target, "target", integer=True)
         beside = {name: v for name, v in (("segments", segments), ("tasks", tasks)) if v is not None}
-        reads = registry.member(self.family).family.segments, getattr(self.config, "use_tasks", False)
+        reads = registry.find_family(self.family).definition.reads_segments, getattr(self.config, "use_tasks", False)
         for name, read in zip(("segments", "tasks"), reads, strict=True):
             if name in beside and not read:
                 raise Error(f"{self.family} does not read {name}", fix=f"leave {name} out")
-        beside = {name: self.here(value, name, whole=True) for name, value in beside.items()}
+        beside = {name: self.to_device_tensor(value, name, integer=True) for name, value in beside.items()}
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
-        source = pack(self.config, ids, keep, beside)
-        check_length(source.longest if self.pair else self.reach(memory, source.longest), self.config)
-        if self.pair and isinstance(memory, Cache):
+        source = pack_padded(self.config, ids, keep, beside)
+        check_length(
+            source.longest if self.is_encoder_decoder else self.measure_row_length(memory, source.longest), self.config
+        )
+        if self.is_encoder_decoder and isinstance(memory, KVCache):
             given = source.ids, source.starts
-            if memory.given is not None and not all(map(torch.equal, memory.given, given)):
+            if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, given)):
                 raise Error("this cache has seen another source", fix="make a cache for each source")
-            memory.given = given
-        rows = row_shape(self.config, ids)
-        if not self.pair or alone:
+            memory.source_inputs = given
+        rows = get_row_shape(self.config, ids)
+        if not self.is_encoder_decoder or encoder_only:
             if target is not None:
                 raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")
             return source, rows
         if target is not None:
-            batch = target_batch(self.config, target, target_keep, source, rows)
-            check_length(self.reach(memory, batch.longest), self.config)
+            batch = pack_target(self.config, target, target_keep, source, rows)
+            check_length(self.measure_row_length(memory, batch.longest), self.config)
             return batch, rows
         if self.head in ("lm", "none"):
             what = f"{self.family} needs target, the decoder's input"
             raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
-        return shifted(self.config, source), rows
+        return shift_source(self.config, source), rows
 
-    def reach(self, memory: Cache | Memory | State | None, longest: int) -> int:
+    def measure_row_length(self, memory: KVCache | SegmentMemory | LSTMState | None, longest: int) -> int:
         """How many tokens a row has at most, with those that a cache has seen."""
-        if not isinstance(memory, Cache) or memory.lengths is None:
+        if not isinstance(memory, KVCache) or memory.lengths is None:
             return longest
-        most = memory.used + longest
+        most = memory.used_slots + longest
         limit = getattr(self.config, "context", None)
-        if limit is not None and most > limit:  # `used` is a bound, and rows may have advanced by different amounts
+        if limit is not None and most > limit:  # `used_slots` is a bound, and rows may have advanced differently
             most = int(memory.lengths.max()) + longest
         return most
 
-    def here(self, values: Any, name: str = "value", whole: bool = False) -> Tensor:
+    def to_device_tensor(self, values: Any, name: str = "value", integer: bool = False) -> Tensor:
         """What a caller gives, as a tensor on the model's device."""
         if self.device.type == "meta":
             raise Error("this model has no weights", fix="build or load it outside of torch.device('meta')")
         first = values[0] if isinstance(values, list | tuple) and values else values
         if isinstance(first, str | Mapping):
             raise Error(f"{name} must be numbers, not text or a batch of it", fix=self.explain_ids())
-        return tensor(values, name, self.device, whole)
+        return to_tensor(values, name, self.device, integer)
 
     def explain_ids(self) -> str:
         """How text becomes what `logits` and `hidden` read, in a line of code."""
         if hasattr(self.config, "slots"):
-            return "ids, keep = formers.text.chars.grid([text.split()]) makes them: f.logits(ids, keep)"
+            make = "ids, keep = formers.text.character_ids.encode_sentences([text.split()])"
+            return f"{make} makes them: f.logits(ids, keep)"
         if self.tokenizer is None:
             return "a tokenizer makes them, and this model has none: load it with its own, or set f.tokenizer"
         make = 'batch = f.tokenizer(texts, padding=True, return_tensors="pt")'
         return f"{make} makes them: f.logits(batch.input_ids, batch.attention_mask.bool())"
 
     @property
-    def state(self) -> type[Cache | Memory | State]:
+    def state_class(self) -> type[KVCache | SegmentMemory | LSTMState]:
         """What keeps earlier tokens: a cache of keys and values, or a memory of hidden states."""
-        return getattr(self.model.body, "state", Cache)
+        return getattr(self.model.body, "state_class", KVCache)
 
-    def remember(self, rows: int, size: int) -> Cache | Memory | State:
+    def create_state(self, rows: int, size: int) -> KVCache | SegmentMemory | LSTMState:
         """An empty state for `rows` sequences: a cache of up to `size` tokens, or a memory of the last `size` ones."""
-        return self.state(rows, size)
+        return self.state_class(rows, size)
 
-    def how(self, memory: Cache | Memory | State | None, heads: Any) -> dict[str, Any]:
+    def build_forward_args(self, memory: KVCache | SegmentMemory | LSTMState | None, heads: Any) -> dict[str, Any]:
         """The arguments of a forward pass that are not part of the batch."""
         how: dict[str, Any] = {}
         if memory is not None:
-            if not isinstance(memory, self.state):
-                what = (
-                    f"{self.family} keeps earlier tokens in a {self.state.__name__}, not in a {type(memory).__name__}"
-                )
-                raise Error(what, fix="make one with remember(rows, size)")
-            if isinstance(memory, Cache) and getattr(self.config, "causal", True) is False:
+            if not isinstance(memory, self.state_class):
+                kind, given = self.state_class.__name__, type(memory).__name__
+                what = f"{self.family} keeps earlier tokens in a {kind}, not in a {given}"
+                raise Error(what, fix="make one with create_state(rows, size)")
+            if isinstance(memory, KVCache) and getattr(self.config, "causal", True) is False:
                 raise Error(f"{self.family} reads both ways, and a cache only what came before", fix="leave memory out")
-            memory.bind(shape(self.family, self.config))
-            how[memory.argument] = memory
+            memory.bind_model(get_state_settings(self.family, self.config))
+            how[memory.forward_argument] = memory
         if heads is not None:
-            how["heads"] = head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
+            how["head_mask"] = make_head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
         return how
 
 
@@ -331,17 +347,19 @@ def build(
     """
     if not isinstance(seed, int) or not 0 <= seed < 2**40:
         raise Error(f"seed must be a whole number from 0 to 2^40, got {seed!r}", fix="take 0")
-    found, values = registry.preset(family, preset)
-    config = settings.build(found.family.config, {**values, **overrides}, where=found.name)
-    former = empty(found.name, config, found.family.pretraining if head == "auto" else head, label_names(labels))
+    found, values = registry.find_preset(family, preset)
+    config = settings.build_config(found.definition.config_class, {**values, **overrides}, where=found.name)
+    former = build_empty(
+        found.name, config, found.definition.pretraining_head if head == "auto" else head, parse_labels(labels)
+    )
     device = torch.get_default_device()
     if device.type != "meta":
         former.model.to_empty(device=device)
-        initialise(former.model, found.family.init(former.config), seed)
+        initialise_weights(former.model, found.definition.build_init_rules(former.config), seed)
     return former
 
 
-class Unfilled(TorchFunctionMode):
+class SkipWeightInit(TorchFunctionMode):
     """Inside, torch fills no new weights: on the meta device there are none, and it would import the compiler to see
     to it, for more than a second."""
 
@@ -352,48 +370,54 @@ class Unfilled(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
+def build_empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
     """A model on the meta device: shapes only."""
-    with torch.device("meta"), Unfilled():
-        model, config = assemble(registry.member(family).family, config, head, len(labels) or None)
-    wanted = any(part.head.out == "labels" for part in model.parts.values())
-    return Former(family, head, config, model.eval(), labels=(labels or label_names(2)) if wanted else ())
+    with torch.device("meta"), SkipWeightInit():
+        model, config = build_model(registry.find_family(family).definition, config, head, len(labels) or None)
+    wanted = any(part.spec.out == "labels" for part in model.parts.values())
+    return Former(family, head, config, model.eval(), labels=(labels or parse_labels(2)) if wanted else ())
 
 
-def choose_device(device: Any = None, local: int = 0) -> torch.device:
-    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local`."""
+def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
+    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
     try:
         found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
     except (RuntimeError, TypeError):
         raise Error(f"there is no device {device!r}", fix="give cuda, cuda:1 or cpu") from None
     if found.type != "cuda":
         return found
-    found = torch.device("cuda", local if found.index is None else found.index)
+    found = torch.device("cuda", local_rank if found.index is None else found.index)
     if not torch.cuda.is_available() or found.index >= torch.cuda.device_count():
         raise Error(f"there is no GPU {found} here", fix="formers doctor says what there is; --device cpu does without")
     return found
 
 
-def label_names(labels: Any) -> tuple[str, ...]:
+def parse_labels(labels: Any) -> tuple[str, ...]:
     """Labels given as names or as a number."""
     if labels is None:
         return ()
-    if type(labels) is int and 1 <= labels <= LABELS:
+    if type(labels) is int and 1 <= labels <= MAX_LABELS:
         return tuple(f"LABEL_{i}" for i in range(labels))
     names = tuple(labels) if isinstance(labels, list | tuple) else ()
-    if not names or not all(isinstance(n, str) for n in names) or len(set(names)) < len(names) or len(names) > LABELS:
-        what = f"labels must be different names, or a number of them up to {LABELS:,}; got {settings.shown(labels)}"
+    if (
+        not names
+        or not all(isinstance(n, str) for n in names)
+        or len(set(names)) < len(names)
+        or len(names) > MAX_LABELS
+    ):
+        got = settings.format_value(labels)
+        what = f"labels must be different names, or a number of them up to {MAX_LABELS:,}; got {got}"
         raise Error(what, fix="for example labels=['no', 'yes'], or labels=2")
     return names
 
 
-def count(model: nn.Module) -> int:
+def count_trainable(model: nn.Module) -> int:
     """The number of parameters that are trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
-LABELS = 100_000
-CARD = ("title", "year", "paper", "parent", "new", "shapes", "differs")
+MAX_LABELS = 100_000
+CARD_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
 def tree(family: str | None = None) -> list[dict[str, Any]]:
@@ -403,16 +427,16 @@ def tree(family: str | None = None) -> list[dict[str, Any]]:
     A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
     """
     rows = []
-    for one in registry.MEMBERS.values() if family is None else [registry.member(family)]:
-        facts, card = one.family, one.card
+    for one in registry.FAMILIES.values() if family is None else [registry.find_family(family)]:
+        facts, card = one.definition, one.card
         sizes = {}
         for name, values in facts.presets.items():
-            model = empty(one.name, settings.build(facts.config, values), facts.counted).model
-            sizes[name] = {"parameters": count(model), "head": facts.counted}
-        about = {key: getattr(card, key) for key in CARD}
-        plain = facts.config()
+            model = build_empty(one.name, settings.build_config(facts.config_class, values), facts.counted_head).model
+            sizes[name] = {"parameters": count_trainable(model), "head": facts.counted_head}
+        about = {key: getattr(card, key) for key in CARD_FIELDS}
+        plain = facts.config_class()
         rows.append({
             "name": one.name, **about, "presets": sizes, "objective": facts.objective, "tokenizer": facts.tokenizer,
-            "heads": list(facts.heads(plain)), "tasks": tasks_of(facts, plain),
+            "heads": list(facts.build_heads(plain)), "tasks": list_tasks(facts, plain),
         })  # fmt: skip
     return rows

@@ -18,24 +18,24 @@ from torch import Tensor
 
 from .errors import Error
 
-Change = Callable[[Tensor], Tensor]
+TensorTransform = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Op:
+class TensorOp:
     """An invertible change of their tensor (joined, if several) into ours."""
 
     ours: str
-    load: Change = lambda t: t
-    save: Change = lambda t: t
+    load: TensorTransform = lambda t: t
+    save: TensorTransform = lambda t: t
 
 
-def transposed(name: str) -> Op:
+def transpose_tensor(name: str) -> TensorOp:
     """GPT-2 keeps Linear weights as (in, out)."""
-    return Op(name, lambda t: t.transpose(0, 1), lambda t: t.transpose(0, 1))
+    return TensorOp(name, lambda t: t.transpose(0, 1), lambda t: t.transpose(0, 1))
 
 
-def interleaved(name: str, heads: int, parts: int = 3) -> Op:
+def deinterleave_heads(name: str, heads: int, parts: int = 3) -> TensorOp:
     """Theirs is [q₁ k₁ v₁ q₂ k₂ v₂ …] by head, ours is [q; k; v]."""
 
     def load(t: Tensor) -> Tensor:
@@ -44,16 +44,16 @@ def interleaved(name: str, heads: int, parts: int = 3) -> Op:
     def save(t: Tensor) -> Tensor:
         return t.unflatten(0, (parts, heads, -1)).transpose(0, 1).flatten(0, 2)
 
-    return Op(name, load, save)
+    return TensorOp(name, load, save)
 
 
 @dataclass(frozen=True)
-class Move:
+class TensorMapping:
     """One step of reading or writing: these of their tensors are this one of ours."""
 
     theirs: tuple[str, ...]
     ours: str
-    op: Op
+    op: TensorOp
 
     def load(self, get: Callable[[str], Tensor]) -> Tensor:
         """Our tensor, out of theirs."""
@@ -72,32 +72,32 @@ class KeyMap:
 
     `prefix` stands before the body's names when we write (`@` puts it before a name of a head); on reading, any of
     `prefixes` may stand there or be missing. `tied` lists their copies of a tensor, `drop` their leftovers (`**`
-    stands for anything), `aliases` the endings that old files spell differently, and `second` names that hold a
-    tensor as well in what they write: read only if the first is missing, and written as a copy. `made` are tables that
-    they keep and we compute: what a file has there must be the same.
+    stands for anything), `aliases` the endings that old files spell differently, and `alternate_names` names
+    that hold a tensor as well in what they write: read only if the first is missing, and written as a copy.
+    `computed_tables` are tables that they keep and we compute: what a file has there must be the same.
     """
 
-    body: Mapping[str, str | Op]
-    heads: Mapping[str, Mapping[str, str | Op]] = field(default_factory=dict)
+    body: Mapping[str, str | TensorOp]
+    heads: Mapping[str, Mapping[str, str | TensorOp]] = field(default_factory=dict)
     prefix: str = ""
     prefixes: Sequence[str] = ()
     tied: Mapping[str, str] = field(default_factory=dict)  # their copy → their original
     drop: Sequence[str] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)  # old ending → today's
-    second: Mapping[str, str] = field(default_factory=dict)  # their second name → their first
-    made: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)  # number of rows → table
+    alternate_names: Mapping[str, str] = field(default_factory=dict)  # their second name → their first
+    computed_tables: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)  # number of rows → table
 
-    def moves(self, ours: Iterable[str], prefix: str | None = None) -> list[Move]:
+    def map_tensors(self, ours: Iterable[str], prefix: str | None = None) -> list[TensorMapping]:
         """How each of our parameters is made of theirs, by the names that they would write today."""
         prefix = self.prefix if prefix is None else prefix
-        rules = [rule(prefix + theirs, "body.", op) for theirs, op in self.body.items()]
+        rules = [compile_rule(prefix + theirs, "body.", op) for theirs, op in self.body.items()]
         for part, table in self.heads.items():
-            rules += [rule(theirs.replace("@", prefix), f"heads.{part}.", op) for theirs, op in table.items()]
+            rules += [compile_rule(theirs.replace("@", prefix), f"heads.{part}.", op) for theirs, op in table.items()]
         moves = []
         for name in ours:
             for pattern, theirs, op in rules:
                 if match := pattern.fullmatch(name):
-                    moves.append(Move(tuple(expand(theirs, match.groupdict())), name, op))
+                    moves.append(TensorMapping(tuple(expand_names(theirs, match.groupdict())), name, op))
                     break
             else:
                 raise Error(
@@ -105,9 +105,9 @@ class KeyMap:
                 )
         return moves
 
-    def read(
+    def plan_load(
         self, names: Iterable[str], ours: Iterable[str], optional: Callable[[str], bool] = lambda name: False
-    ) -> Reading:
+    ) -> LoadPlan:
         """Plan how to fill our parameters from a file that has these names.
 
         A parameter that the file lacks is an error unless `optional`, a tensor that nobody asked for is an error
@@ -115,17 +115,17 @@ class KeyMap:
         """
         there: dict[str, str] = {}  # bare name as written today → name in the file
         for name in names:
-            if there.setdefault(self.bare(name), name) != name:
+            if there.setdefault(self.normalise_name(name), name) != name:
                 raise Error(
-                    f"tensors {there[self.bare(name)]!r} and {name!r} are the same thing twice",
+                    f"tensors {there[self.normalise_name(name)]!r} and {name!r} are the same thing twice",
                     fix="remove one of them",
                 )
         moves, fresh, used = [], [], set[str]()
-        for move in self.moves(ours, prefix=""):
-            found = {n: next((o for o in (n, *self.copies(n)) if o in there), "") for n in move.theirs}
+        for move in self.map_tensors(ours, prefix=""):
+            found = {n: next((o for o in (n, *self.find_copies(n)) if o in there), "") for n in move.theirs}
             if all(found.values()):
                 used.update(found.values())
-                moves.append(Move(tuple(there[name] for name in found.values()), move.ours, move.op))
+                moves.append(TensorMapping(tuple(there[name] for name in found.values()), move.ours, move.op))
             elif optional(move.ours):
                 fresh.append(move.ours)
             else:
@@ -133,55 +133,55 @@ class KeyMap:
                 raise Error(
                     f"tensor {lost!r} is missing", fix="the file is incomplete, or its config belongs to another model"
                 )
-        spare = [template(name.replace("@", "")) for table in self.heads.values() for name in table]
-        spare += [template(name) for name in (*self.drop, *self.second)]
+        spare = [compile_pattern(name.replace("@", "")) for table in self.heads.values() for name in table]
+        spare += [compile_pattern(name) for name in (*self.drop, *self.alternate_names)]
         checks = []
-        made = {there[name]: table for name, table in self.made.items() if name in there}
-        for name in sorted(set(there) - used - set(self.made)):
+        made = {there[name]: table for name, table in self.computed_tables.items() if name in there}
+        for name in sorted(set(there) - used - set(self.computed_tables)):
             source = self.tied.get(name, "")
             if source in used:
                 checks.append((there[name], there[source]))
             elif not source and not any(pattern.fullmatch(name) for pattern in spare):
                 fix = "it belongs to another model, or the config describes a smaller one"
                 raise Error(f"unknown tensor {there[name]!r}", fix=fix)
-        return Reading(moves, fresh, checks, made)
+        return LoadPlan(moves, fresh, checks, made)
 
-    def bare(self, name: str) -> str:
+    def normalise_name(self, name: str) -> str:
         """A name of a file without prefix and as it would be spelled today."""
         name = next((name.removeprefix(p) for p in self.prefixes if p and name.startswith(p)), name)
         old = next((old for old in self.aliases if name.endswith(old)), None)
         return name if old is None else name[: -len(old)] + self.aliases[old]
 
-    def copies(self, name: str) -> list[str]:
+    def find_copies(self, name: str) -> list[str]:
         """The other names under which files may hold a tensor."""
-        return [copy for copy, source in (*self.tied.items(), *self.second.items()) if source == name]
+        return [copy for copy, source in (*self.tied.items(), *self.alternate_names.items()) if source == name]
 
 
 @dataclass(frozen=True)
-class Reading:
+class LoadPlan:
     """A plan: moves to make, our parameters that the file lacks, pairs of tied tensors that must be equal, and tables
     that must be what we compute."""
 
-    moves: list[Move]
-    fresh: list[str]
-    checks: list[tuple[str, str]]
-    made: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)
+    mappings: list[TensorMapping]
+    missing_parameters: list[str]
+    tied_pairs: list[tuple[str, str]]
+    computed_tables: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)
 
 
-def rule(theirs: str, scope: str, op: str | Op) -> tuple[re.Pattern[str], str, Op]:
+def compile_rule(theirs: str, scope: str, op: str | TensorOp) -> tuple[re.Pattern[str], str, TensorOp]:
     """One row of a table, ready to be matched against our full names."""
-    op = op if isinstance(op, Op) else Op(op)
-    return template(scope + op.ours), theirs, op
+    op = op if isinstance(op, TensorOp) else TensorOp(op)
+    return compile_pattern(scope + op.ours), theirs, op
 
 
 @functools.cache
-def template(name: str) -> re.Pattern[str]:
+def compile_pattern(name: str) -> re.Pattern[str]:
     """A name with {i}, *, ** and (a|b) as a pattern."""
     text = re.escape(name).replace(r"\*\*", ".*").replace(r"\*", "(?P<p>weight|bias)").replace(r"\{i\}", r"(?P<i>\d+)")
     return re.compile(text.replace(r"\(", "(?:").replace(r"\)", ")").replace(r"\|", "|"))
 
 
-def expand(name: str, fields: Mapping[str, str]) -> Iterator[str]:
+def expand_names(name: str, fields: Mapping[str, str]) -> Iterator[str]:
     """A name with its fields filled in, once for each member of its group."""
     for key, value in fields.items():
         name = name.replace("*" if key == "p" else f"{{{key}}}", value)

@@ -12,63 +12,63 @@ from .errors import Error
 VERBS = {
     "augment": ("generation.augment", "augment"),
     "embed": ("inspection.embed", "embed"),
-    "evaluate": ("inspection.evaluate", "evaluate"),
+    "evaluate": ("evaluation.api", "evaluate"),
     "fill": ("generation.fill", "fill"),
     "neighbours": ("inspection.neighbours", "neighbours"),
-    "classify": ("tasks.ask", "classify"),
-    "score": ("inspection.evaluate", "score"),
-    "tag": ("tasks.ask", "tag"),
-    "answer": ("tasks.ask", "answer"),
-    "choose": ("tasks.ask", "choose"),
-    "generate": ("generation.text", "generate"),
+    "classify": ("tasks.api", "classify"),
+    "score": ("evaluation.api", "score"),
+    "tag": ("tasks.api", "tag"),
+    "answer": ("tasks.api", "answer"),
+    "choose": ("tasks.api", "choose"),
+    "generate": ("generation.api", "generate"),
     "summarise": ("generation.translate", "summarise"),
     "translate": ("generation.translate", "translate"),
 }
 # What else a loaded model does: f.save(path) is formers.save(f, path).
 METHODS = {
     "attention": ("inspection.attention", "attention"),
-    "export": ("interop.directory", "export"),
-    "save": ("interop.directory", "save"),
+    "export": ("interop.model_directory", "export"),
+    "save": ("interop.model_directory", "save"),
 }
 
 
-def verb(name: str) -> Callable[..., Any]:
+def resolve_verb(name: str) -> Callable[..., Any]:
     """The function behind a verb or a method."""
     module, attribute = VERBS[name] if name in VERBS else METHODS[name]
     return getattr(importlib.import_module(f"formers.{module}"), attribute)
 
 
-# Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in tasks/task.py).
-WRITES = ("lm", "double")
-SPEAKS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}  # head → the part that foretells tokens
+# Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in task.py).
+GENERATIVE_HEADS = ("lm", "double")
+LM_PARTS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}  # head → the part that foretells tokens
 
 
-def writes(former: Any) -> bool:
+def can_generate(former: Any) -> bool:
     """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams.
 
     ELMo reads words as characters and has no token to continue with; BERT with a language-model head reads both ways.
     """
-    if former.head not in WRITES or "lm" not in former.model.parts or hasattr(former.config, "slots"):
+    if former.head not in GENERATIVE_HEADS or "lm" not in former.model.parts or hasattr(former.config, "slots"):
         return False
     return getattr(former.config, "causal", True) or hasattr(former.model.body, "blank")
 
 
-def fills(former: Any) -> bool:
+def can_fill(former: Any) -> bool:
     """Return whether a model guesses hidden tokens: a masked language model."""
     return former.head in ("mlm", "pretraining")
 
 
-def verbs_of(former: Any) -> tuple[str, ...]:
+def list_verbs(former: Any) -> tuple[str, ...]:
     """Return the verbs that a loaded model answers, in the order of VERBS."""
     head, task = former.head.split("@")[0].split("+")[0], former.task
     known = {"embed", "neighbours"}
-    if writes(former):
+    if can_generate(former):
         known |= {"generate", "translate", "summarise", "augment"}
-    if fills(former):
+    if can_fill(former):
         known |= {"fill", "augment"}
     if task:
         known |= {"evaluate", {"regress": "score", "lm": "score"}.get(task["name"], task["name"])}
-    elif SPEAKS.get(head) in former.model.parts:
+    elif LM_PARTS.get(head) in former.model.parts:
         known |= {"score", "evaluate"}
     elif head in ("classify", "tag", "answer", "choose"):
         known |= {"score" if head == "classify" and len(former.labels) == 1 else head, "evaluate"}
@@ -77,16 +77,16 @@ def verbs_of(former: Any) -> tuple[str, ...]:
 
 def check_verb(former: Any, name: str) -> None:
     """Raise an Error that names the verbs which do work, if a model does not answer this one."""
-    if name in (known := verbs_of(former)):
+    if name in (known := list_verbs(former)):
         return
     trained = f"was trained to {former.task['name']}, and " if former.task else ""
     labels = f" of {len(former.labels)} label{'s' * (len(former.labels) != 1)}" if former.labels else ""
     what = f"this {former.family} with head {former.head!r}{labels} {trained}does not {name}"
-    raise Error(what, fix=f"it can {', '.join(known)}; {NEEDED.get(name, '')}".rstrip("; "))
+    raise Error(what, fix=f"it can {', '.join(known)}; {VERB_HINTS.get(name, '')}".rstrip("; "))
 
 
 # Verb → what to do for it.
-NEEDED = {
+VERB_HINTS = {
     "generate": "to continue text, load a decoder such as gpt2 with head='lm'",
     "translate": "to translate, load an encoder-decoder or a decoder with head='lm'",
     "summarise": "to summarise, load an encoder-decoder or a decoder with head='lm'",

@@ -11,9 +11,9 @@ import pytest
 
 import formers
 from formers.cli.main import main
-from formers.tasks.task import Task
-from formers.text import trainers
-from tests.cli.test_ask import LINES
+from formers.task import Task
+from formers.text.trainers import registry
+from tests.cli.test_predict import LINES
 
 ROWS = [("the cat sat on the mat", "the dog sat", "0"), ("안녕하세요 여러분", "오늘은 날씨가 좋습니다", "1")]
 
@@ -21,7 +21,7 @@ ROWS = [("the cat sat on the mat", "the dog sat", "0"), ("안녕하세요 여러
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """A classifier, a tagger, a model of numbers and one of answers, as they are before training."""
-    folder, tokenizer = tmp_path_factory.mktemp("models"), trainers.train("bert", LINES, 280)
+    folder, tokenizer = tmp_path_factory.mktemp("models"), registry.train_tokenizer("bert", LINES, 280)
     for name, head, labels in (("classify", "classify", ["bad", "good"]), ("tag", "tag", ["O", "B"]),
                                ("regress", "classify", ["score"]), ("answer", "answer", None)):  # fmt: skip
         f = formers.build("bert", head=head, labels=labels, vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32)
@@ -100,7 +100,7 @@ def test_a_pipe_is_read(models, capsys, monkeypatch):
 def test_a_tab_is_a_space_to_who_knows_no_pairs(models, capsys, tmp_path):
     former = formers.load(models / "classify")
     for pair, want in ((False, "the dog\tsat"), (True, ("the dog", "sat")), (None, ("the dog", "sat"))):
-        former.task = Task(pair=pair, length=32).table()
+        former.task = Task(takes_pairs=pair, length=32).to_dict()
         formers.save(former, tmp_path / str(pair))
         (found,) = said(capsys, "classify", tmp_path / str(pair), "the dog\tsat")
         assert found["probability"] == pytest.approx(former.classify(want).probability)

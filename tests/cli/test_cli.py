@@ -21,8 +21,8 @@ import formers
 from formers.cli import demo as demo_module
 from formers.cli.doctor import EXTRAS
 from formers.cli.main import app, main
-from formers.config import size
-from formers.registry import MEMBERS
+from formers.config import parse_byte_size
+from formers.registry import FAMILIES
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
@@ -56,12 +56,12 @@ def test_tree(capsys):
     assert {row["name"] for row in rows} >= {"gpt2", "bert", "t5"}
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_one_member_of_the_tree(name, capsys):
     code, out, _ = run(capsys, "tree", name)
     assert code == 0
-    member = MEMBERS[name]
-    for word in (member.card.title, member.card.paper, member.card.new, member.card.parent, *member.family.presets):
+    member = FAMILIES[name]
+    for word in (member.card.title, member.card.paper, member.card.new, member.card.parent, *member.definition.presets):
         assert word in out
     said = [shlex.split(line) for line in out.split("begin with:")[1].strip().splitlines()]
     assert len(said) >= 2
@@ -102,9 +102,9 @@ def test_doctor(capsys):
 
 
 def test_doctor_says_where_bf16_is_slow(capsys, monkeypatch):
-    from formers.nn import quantised
+    from formers.nn import cpu_quantised
 
-    monkeypatch.setattr(quantised, "can_prepack", lambda dtype: False)
+    monkeypatch.setattr(cpu_quantised, "can_prepack", lambda dtype: False)
     assert "works, slower than fp32" in " ".join(run(capsys, "doctor")[1].split())
 
 
@@ -184,13 +184,13 @@ def test_words_that_make_no_sense(capsys):
     ("text", "expected"), [("500MB", 5e8), ("5GB", 5e9), ("1.5 GiB", 1.5 * 2**30), ("17", 17), ("2k", 2000)]
 )
 def test_sizes(text, expected):
-    assert size(text) == expected
+    assert parse_byte_size(text) == expected
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1GB", "0", "5 bananas"])
 def test_sizes_that_are_none(text):
     with pytest.raises(formers.Error, match="is not a size"):
-        size(text)
+        parse_byte_size(text)
 
 
 @pytest.fixture
@@ -199,16 +199,16 @@ def small_demo(monkeypatch):
     from formers.data import readers
     from formers.training import recipes
 
-    for table in (recipes.QUICK, recipes.MASKED):
+    for table in (recipes.QUICK_TRAIN, recipes.MASKED_TRAIN):
         monkeypatch.setitem(table, "steps", 8)
-    whole = readers.bundled
+    whole = readers.load_bundled_corpus
 
     def some(language):
         documents, changes = whole(language)
         return ([d[:7000] for d in documents] if language == "en" else documents[::10]), changes
 
-    monkeypatch.setattr(readers, "bundled", some)
-    monkeypatch.setattr(demo_module, "EVALUATIONS", 1)
+    monkeypatch.setattr(readers, "load_bundled_corpus", some)
+    monkeypatch.setattr(demo_module, "EVALS_PER_MODEL", 1)
 
 
 def test_demo_in_small(capsys, tmp_path, small_demo):
@@ -233,13 +233,13 @@ def test_demo_in_small(capsys, tmp_path, small_demo):
 
 def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, monkeypatch):
     """While a tokenizer is trained, while either model is, and while the report is written."""
-    from formers.cli import progress
-    from formers.training import report
+    from formers.cli import terminal
+    from formers.reports import run_report
 
     told, stops = [], [("gpt2", "tokenizer", 1), ("gpt2", "training", 5), ("bert", "training", 6)]
 
     @contextlib.contextmanager
-    def listening(console, title, quiet=0.0):
+    def listening(console, title, delay_seconds=0.0):
         def tell(what, done, of, detail):
             told.append((title, what, done))
             if stops and (title, what, done) == stops[0]:
@@ -249,9 +249,11 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
 
         yield tell
 
-    write = report.write
-    monkeypatch.setattr(progress, "progress", listening)
-    monkeypatch.setattr(report, "write", lambda *_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.1))
+    write = run_report.write_runs_page
+    monkeypatch.setattr(terminal, "show_progress", listening)
+    monkeypatch.setattr(
+        run_report, "write_runs_page", lambda *_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.1)
+    )
     out = tmp_path / "demo"
     words = ("demo", "--language", "ko", "--out", str(out))
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background ignores it
@@ -263,7 +265,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
             assert said in err
             assert f"Go on with formers demo --language ko --out {out}" in err
             assert len(err.splitlines()) == 1
-        monkeypatch.setattr(report, "write", write)
+        monkeypatch.setattr(run_report, "write_runs_page", write)
         told.clear()
         code, text, _ = run(capsys, *words, "--resume")
     finally:
@@ -282,31 +284,33 @@ def test_demo_fits_its_steps_to_the_machine(tmp_path, monkeypatch):
     """Enough to beat a unigram on a slow one, those of the recipe on a fast one, and in between the time is used."""
     from rich.console import Console
 
-    from formers.training import rehearsal
+    from formers.training.runs import dry_run
 
     def chosen(seconds):
-        monkeypatch.setattr(rehearsal, "measure_step", lambda *_, **__: seconds)
-        tables = {name: {} for name in demo_module.OBJECTIVES}
-        plan = demo_module.Plan("en", 0)
+        monkeypatch.setattr(dry_run, "measure_step_seconds", lambda *_, **__: seconds)
+        tables = {name: {} for name in demo_module.DEMO_OBJECTIVES}
+        plan = demo_module.DemoPlan("en", 0)
         return demo_module.choose_steps(Console(quiet=True), tmp_path, [], [], plan, tables, time.perf_counter())
 
-    assert chosen(60.0).steps == demo_module.FEWEST
+    assert chosen(60.0).steps == demo_module.MIN_STEPS
     assert chosen(0.001).steps == {"gpt2": 500, "bert": 1500}
     between = chosen(0.1)
-    assert demo_module.FEWEST["bert"] < between.steps["bert"] < 1500
-    assert sum(between.seconds.values()) + demo_module.ENDING == pytest.approx(demo_module.SECONDS, rel=0.05)
+    assert demo_module.MIN_STEPS["bert"] < between.steps["bert"] < 1500
+    assert sum(between.seconds.values()) + demo_module.FINISH_SECONDS == pytest.approx(
+        demo_module.TIME_BUDGET_SECONDS, rel=0.05
+    )
 
 
 def test_demo_counts_all_that_is_left_from_the_first_step_on():
     said = []
-    tell = demo_module.with_time_left(lambda *words: said.append(words), each=0.5, later=20.0)
+    tell = demo_module.add_time_left(lambda *words: said.append(words), step_seconds=0.5, seconds_after=20.0)
     tell("training", 1, 101, "loss 7")
     tell("evaluating", 1, 2, "")
     assert said == [("training", 1, 101, "loss 7, about 70 s left in all"), ("evaluating", 1, 2, "")]
 
 
 def test_demo_goes_on_only_with_its_own(tmp_path):
-    plan = demo_module.Plan("ko", 3, {"gpt2": 50, "bert": 200}, {"gpt2": 9.0, "bert": 9.0})
+    plan = demo_module.DemoPlan("ko", 3, {"gpt2": 50, "bert": 200}, {"gpt2": 9.0, "bert": 9.0})
     demo_module.write_plan(tmp_path, plan)
     assert demo_module.read_plan(tmp_path, "ko", 3) == plan
     assert demo_module.read_plan(tmp_path, "en", 3) is None
@@ -320,23 +324,23 @@ def test_demo_leaves_strangers_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(formers.Error, match="not an earlier demo's"):
-        demo_module.room(tmp_path / "mine")
+        demo_module.prepare_output_folder(tmp_path / "mine")
     earlier = tmp_path / "earlier"
     (earlier / "gpt2").mkdir(parents=True)
     (earlier / "report.html").write_text("x")
     (earlier / "gpt2" / "formers.json").write_text("{}")
     (earlier / "my notes.txt").write_text("x")
-    assert demo_module.room(earlier) == earlier
-    demo_module.clear(earlier)
+    assert demo_module.prepare_output_folder(earlier) == earlier
+    demo_module.remove_old_outputs(earlier)
     assert sorted(p.name for p in earlier.iterdir()) == [".formers-demo", "my notes.txt"]
     half = tmp_path / "half"  # a demo that was stopped in its middle can be started again
-    demo_module.room(half)
+    demo_module.prepare_output_folder(half)
     (half / "gpt2").mkdir()
-    assert demo_module.room(half) == half
+    assert demo_module.prepare_output_folder(half) == half
     (tmp_path / "file").write_text("x")
     for place in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(formers.Error, match="cannot write here"):
-            demo_module.room(place)
+            demo_module.prepare_output_folder(place)
 
 
 def test_demo_takes_no_run_for_its_own(tmp_path, monkeypatch):
@@ -345,9 +349,9 @@ def test_demo_takes_no_run_for_its_own(tmp_path, monkeypatch):
     trained.mkdir()
     (trained / "report.html").write_text("hours of work")
     with pytest.raises(formers.Error, match="not an earlier demo's"):
-        demo_module.room(trained)
+        demo_module.prepare_output_folder(trained)
     mine = tmp_path / "here" / "runs" / "gpt2-1" / "run.json"
-    demo_module.room(tmp_path / "here")
+    demo_module.prepare_output_folder(tmp_path / "here")
     mine.parent.mkdir(parents=True)
     mine.write_text("{}")
 
@@ -355,7 +359,7 @@ def test_demo_takes_no_run_for_its_own(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo_module, "choose_steps", stop)
-    with pytest.raises(demo_module.Interrupted):
+    with pytest.raises(demo_module.DemoInterrupted):
         demo_module.demo(out=tmp_path / "here")
     assert mine.is_file()
 

@@ -11,9 +11,9 @@ import torch
 import formers
 from formers.cli.common import Placement, place_model
 from formers.cli.main import app, main
-from formers.cli.screen import to_json
+from formers.cli.terminal import to_json
 from formers.former import choose_device
-from formers.text import trainers
+from formers.text.trainers import registry
 from formers.verbs import VERBS
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
@@ -24,7 +24,7 @@ def models(tmp_path_factory):
     """Tiny models, sound and damaged: gpt2, bert (masked), and a classifier."""
     where = tmp_path_factory.mktemp("models")
     for name, family, head in (("gpt2", "gpt2", "lm"), ("bert", "bert", "mlm"), ("judge", "bert", "classify")):
-        tokenizer = trainers.train(family, LINES, 280, workers=1)
+        tokenizer = registry.train_tokenizer(family, LINES, 280, workers=1)
         sizes = {"vocab": len(tokenizer), "dim": 16, "layers": 1, "heads": 2, "context": 40}
         roles = {"bos": tokenizer.id("eos"), "eos": tokenizer.id("eos")} if family == "gpt2" else {"ff": 16}
         f = formers.build(family, head=head, **sizes, **roles)
@@ -47,16 +47,16 @@ def run(capsys, *words):
 
 
 ASKED = {
-    "generate": ("gpt2", "the cat", "--tokens", 3),
-    "translate": ("gpt2", "the cat", "--to", "German", "--tokens", 3),
-    "summarise": ("gpt2", "the cat", "--tokens", 3),
+    "generate": ("gpt2", "the cat", "--max-new-tokens", 3),
+    "translate": ("gpt2", "the cat", "--to", "German", "--max-new-tokens", 3),
+    "summarise": ("gpt2", "the cat", "--max-new-tokens", 3),
     "fill": ("bert", "the ___ sat", "--as-json"),
     "classify": ("judge", "the cat"),
     "score": ("gpt2", "the cat"),
     "evaluate": ("gpt2", "--data", "lines.txt", "--as-json"),
     "neighbours": ("bert", "the cat", "--text", "the dog", "--text", "the mat"),
     "embed": ("bert", "--text", "the cat", "--out", "out.jsonl", "--overwrite"),
-    "augment": ("bert", "--train", "few.tsv", "--out", "new.jsonl", "--keep", "none", "--overwrite"),
+    "augment": ("bert", "--train", "few.tsv", "--out", "new.jsonl", "--label-filter", "none", "--overwrite"),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_damaged_model_is_exit_code_3(verb, models, monkeypatch, capsys):
 
 
 def test_entities(tmp_path, capsys, monkeypatch):
-    tokenizer = trainers.train("bert", LINES, 280, workers=1)
+    tokenizer = registry.train_tokenizer("bert", LINES, 280, workers=1)
     f = formers.build("bert", head="tag", labels=["B-X", "I-X"], vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=16)
     f.tokenizer = tokenizer
     f.save(tmp_path / "tag")
@@ -147,10 +147,19 @@ def test_outputs_are_not_overwritten_unasked(models, tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     commands = {
         "v.jsonl": ("embed", models / "bert", "--text", "the cat", "--out", "v.jsonl"),
-        "n.jsonl": ("augment", models / "bert", "--train", models / "few.tsv", "--keep", "none", "--out", "n.jsonl"),
+        "n.jsonl": (
+            "augment",
+            models / "bert",
+            "--train",
+            models / "few.tsv",
+            "--label-filter",
+            "none",
+            "--out",
+            "n.jsonl",
+        ),
         "m": ("import", models / "bert", "m"),
         "hf": ("export", models / "bert", "hf"),
-        "t": ("tokenizer", "train", "bert", models / "lines.txt", "--size", "100", "--out", "t"),
+        "t": ("tokenizer", "train", "bert", models / "lines.txt", "--vocab-size", "100", "--out", "t"),
         "c.html": ("tokenizer", "compare", models / "bert", "--file", models / "lines.txt", "--out", "c.html"),
     }
     for name, words in commands.items():
@@ -179,15 +188,18 @@ def test_a_directory_of_something_else_is_not_overwritten(models, tmp_path, caps
 
 
 def test_advice_for_python_becomes_options_of_the_command(models, tmp_path, capsys):
-    from formers.cli.common import name_options
+    from formers.cli.common import rewrite_as_options
 
-    assert name_options("say --column NAME, or column='NAME'") == "say --column NAME"
-    assert name_options("overwrite it (--overwrite, or overwrite=True)") == "overwrite it (--overwrite)"
-    assert name_options("load it with head='lm' or head='mlm'") == "load it with head lm or head mlm"
-    assert name_options("for example to='French'", ["--to"]) == "for example --to French"
-    assert name_options("long='error' refuses them", [], ["long"]) == "--tune.long error refuses them"
+    assert rewrite_as_options("say --column NAME, or column='NAME'") == "say --column NAME"
+    assert rewrite_as_options("overwrite it (--overwrite, or overwrite=True)") == "overwrite it (--overwrite)"
+    assert rewrite_as_options("load it with head='lm' or head='mlm'") == "load it with head lm or head mlm"
+    assert rewrite_as_options("for example to='French'", ["--to"]) == "for example --to French"
+    assert (
+        rewrite_as_options("long='error' refuses them", [], {"long": "long_texts"})
+        == "--tune.long_texts error refuses them"
+    )
     same = 'say for example "lr=1e-4,3e-4 batch=16,32", or --columns text=a'
-    assert name_options(same) == same
+    assert rewrite_as_options(same) == same
     (tmp_path / "old.txt").write_bytes("안녕하세요 여러분 오늘은 날씨가 좋습니다\n".encode("cp949") * 20)
     for words, message in (
         (["translate", models / "gpt2", "hello"], "--to French"),

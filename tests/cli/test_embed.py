@@ -10,7 +10,7 @@ import torch
 
 import formers
 from formers.cli.main import main
-from formers.data.resumed import Resumed
+from formers.data.resumable_file import ResumableFile
 from tests.inspection.test_embed import TEXTS, member
 
 LINES = [TEXTS[0], TEXTS[1], "좋아요 don't", "x"]
@@ -48,15 +48,15 @@ def test_arrays_and_lines(home, capsys, tmp_path):
     assert run(capsys, "embed", home / "model", *words)[0] == 0
     row = json.loads(out.read_text(encoding="utf-8"))
     want = f.embed(LINES[1], level="word", layers="sum2")
-    assert row["names"] == want.names
+    assert row["names"] == want.units
     assert (torch.tensor(row["vectors"]) - want.vectors).abs().max() <= 1e-6
     assert sorted(p.name for p in tmp_path.iterdir()) == ["v.npy", "w.jsonl"]
 
 
 @pytest.mark.parametrize("name", ["v.npy", "v.jsonl"])
 def test_stopped_and_gone_on(home, capsys, tmp_path, monkeypatch, name):
-    monkeypatch.setattr("formers.cli.embed.CHUNK", 1)
-    write, calls = Resumed.write, []
+    monkeypatch.setattr("formers.cli.embed.TEXTS_PER_WRITE", 1)
+    write, calls = ResumableFile.write_records, []
 
     def stop(self, *records):
         calls.append(records)
@@ -64,7 +64,7 @@ def test_stopped_and_gone_on(home, capsys, tmp_path, monkeypatch, name):
             raise KeyboardInterrupt
         write(self, *records)
 
-    monkeypatch.setattr(Resumed, "write", stop)
+    monkeypatch.setattr(ResumableFile, "write_records", stop)
     command = ("embed", home / "model", "--file", home / "lines.txt", "--out", tmp_path / name)
     assert run(capsys, *command)[0] == 130
     assert not (tmp_path / name).exists()
@@ -72,7 +72,7 @@ def test_stopped_and_gone_on(home, capsys, tmp_path, monkeypatch, name):
         file.write(b"{half")
     assert run(capsys, *command)[0] == 0
     assert len(calls) == 5  # two of the first run were not done again
-    monkeypatch.setattr(Resumed, "write", write)
+    monkeypatch.setattr(ResumableFile, "write_records", write)
     run(capsys, *command[:-1], tmp_path / f"whole-{name}")
     assert (tmp_path / name).read_bytes() == (tmp_path / f"whole-{name}").read_bytes()
 
@@ -83,7 +83,7 @@ def test_neighbours(home, capsys):
     score, text = out.splitlines()[0].split("  ", 1)
     assert (float(score), text) == (pytest.approx(1, abs=1e-3), TEXTS[0])
     code, out, _ = run(
-        capsys, "neighbours", home / "model", "배를 샀다", "--word", "배", "--same", "--file", home / "lines.txt"
+        capsys, "neighbours", home / "model", "배를 샀다", "--word", "배", "--same-word", "--file", home / "lines.txt"
     )
     assert "[배]를 타고" in out
 

@@ -10,13 +10,13 @@ import yaml
 
 import formers
 from formers.errors import Error
-from formers.training.pretrain import claim_run_folder
-from formers.training.runs import Folder
+from formers.training.run_folder import RunFolder
+from formers.training.runs.pretrain import claim_run_folder
 from tests.cli.test_pretrain import run
-from tests.training.test_finetune import ROWS
+from tests.training.runs.test_finetune import ROWS
 
-TINY = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--model.ff", 32, "--data.pieces", 300]
-QUICK = [*TINY, "--epochs", 1, "--batch", 16]
+TINY = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--model.ff", 32, "--data.vocab_size", 300]
+QUICK = [*TINY, "--epochs", 1, "--batch-size", 16]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, column
         ["pretrain", "gpt2", "--data", "nothing.txt"],
         ["pretrain", "gpt2"],
         ["pretrain", "gpt2", "--data", "reviews.tsv", "--data.column", "kind"],
-        ["pretrain", "transformer_xl", "--data", "글.txt", "--train.ramp", 4],
+        ["pretrain", "transformer_xl", "--data", "글.txt", "--train.batch_rampup_steps", 4],
         ["prepare", "nothing.txt", "--tokenizer", "tokenizer", "--out", "runs/store"],
         ["prepare", "글.txt", "--out", "runs/store", "--tokenizer", "nothing"],
         ["prepare", "odd.tsv", "--tokenizer", "tokenizer", "--out", "runs/store", "--column", "nothing"],
@@ -69,7 +69,7 @@ def test_plain_text_is_learnt_only_if_it_is_asked_for(capsys, here, file, column
 )
 def test_a_failed_command_leaves_no_folder(capsys, here, words):
     if "tokenizer" in words:
-        run(capsys, "tokenizer", "train", "bert", "글.txt", "--size", 200, "--out", "tokenizer")
+        run(capsys, "tokenizer", "train", "bert", "글.txt", "--vocab-size", 200, "--out", "tokenizer")
     code, _, error = run(capsys, *words)
     assert code == 2
     assert error.splitlines()[-1].startswith("formers: ")
@@ -122,9 +122,9 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, here):
     assert "1 of the runs diverged, and their settings are left out: lr=1e+38-seed0" in error
     assert "lr=1e+38" in (here / "two" / "report.md").read_text()
     assert run(capsys, *words, "--folds", 2, "--lr", 1e38, "--out", "three")[0] == 3
-    sizes = [*TINY, "--model.context", 24, "--train.steps", 4, "--train.length", 24, "--train.tokens", 240]
+    sizes = [*TINY, "--model.context", 24, "--train.steps", 4, "--train.seq_length", 24, "--train.batch_tokens", 240]
     for share in (0.2, 0.0):
-        more = ["--train.lr", 1e38, "--train.warmup", 0, "--data.held_out", share, "--out", f"text{share}"]
+        more = ["--train.lr", 1e38, "--train.warmup_steps", 0, "--data.valid_fraction", share, "--out", f"text{share}"]
         code, _, error = run(capsys, "pretrain", "gpt2", "--data", "글.txt", *sizes, *more)
         assert code == 3
         assert "3 of 4 steps had a loss or gradient that is not finite" in error
@@ -140,10 +140,10 @@ def test_a_result_that_is_not_finite_is_no_model(capsys, here):
         (["--train.lr", "inf"], "setting 'lr' must be float, not inf"),
         (["--train.betas", "[0.9, 1.0]"], "betas are two numbers from 0 to below 1"),
         (["--train.eps", 0], "eps must be above 0"),
-        (["--train.decay", -0.1], "decay must be at least 0"),
-        (["--train.decay", "nan"], "setting 'decay' must be float, not nan"),
-        (["--train.clip", -1], "clip must be at least 0"),
-        (["--train.warmup", 50], "a warm-up of 50 steps does not end within"),
+        (["--train.weight_decay", -0.1], "decay must be at least 0"),
+        (["--train.weight_decay", "nan"], "setting 'weight_decay' must be float, not nan"),
+        (["--train.grad_clip", -1], "clip must be at least 0"),
+        (["--train.warmup_steps", 50], "a warm-up of 50 steps does not end within"),
         (["--train.ema", 1], "ema must be at least 0 and below 1"),
         (["--model.dropout", 1], "dropout must be at least 0 and below 1"),
     ],
@@ -173,13 +173,13 @@ def test_finished_runs_say_so(capsys, here):
     last = len(words) - words[::-1].index("--epochs")
     more = [*words[:last], 3, *words[last + 1 :], "--resume"]
     assert run(capsys, *more)[0] == 0
-    assert Folder(here / "run").history()[-1]["step"] == 9
+    assert RunFolder(here / "run").read_history()[-1]["step"] == 9
     assert "3 epochs are done, more than 1. --epochs 3 or more" in run(capsys, *again)[2]
-    sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240]
+    sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--seed", 5, "--out", "text"]
     assert run(capsys, *words)[0] == 0
-    asked = Folder(here / "text").about()["asked"]["train"]
-    assert (asked["seed"], asked["warmup"]) == (5, 0), "a recipe's warm-up is no longer than the run"
+    asked = RunFolder(here / "text").read_info()["asked"]["train"]
+    assert (asked["seed"], asked["warmup_steps"]) == (5, 0), "a recipe's warm-up is no longer than the run"
     code, _, error = run(capsys, *words, "--resume")
     assert code == 0
     assert "this run was finished before: all 2 steps are done; raise --train.steps to go on" in error
@@ -212,26 +212,35 @@ def test_a_published_name_is_not_answered_with_random_weights(capsys, here, word
 
 
 def test_random_weights_are_named_as_such(capsys, here):
-    model = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--data.pieces", 300, "--train.steps", 1]
+    model = ["--model.dim", 16, "--model.layers", 1, "--model.heads", 2, "--data.vocab_size", 300, "--train.steps", 1]
     words = ["finetune", "gpt2-medium", "--train", "reviews.tsv", "--out", "run", *model]
     said = run(capsys, *words)[2]
     assert "gpt2-medium starts from random weights; the published weights are hub:openai-community/gpt2-medium" in said
     words = ["pretrain", "gpt2", "--data", "글.txt", "--out", "two", "--preset", "gpt2-medium", *model]
-    said = run(capsys, *words, "--train.length", 16, "--train.tokens", 64)[2]
+    said = run(capsys, *words, "--train.seq_length", 16, "--train.batch_tokens", 64)[2]
     assert "are hub:openai-community/gpt2-medium: --init goes on from them" in said
 
 
 @pytest.mark.filterwarnings("default")
 def test_a_warning_is_one_plain_line(capsys, here):
-    words = ["finetune", "textcnn", "--train", "reviews.tsv", "--train.checkpointing", "true", "--train.steps", 1]
+    words = [
+        "finetune",
+        "textcnn",
+        "--train",
+        "reviews.tsv",
+        "--train.activation_checkpointing",
+        "true",
+        "--train.steps",
+        1,
+    ]
     said = run(capsys, *words, "--model.embed", 8, "--model.filters", 4)[2]
-    assert "formers: note: this family has no blocks: train.checkpointing does nothing\n" in said
+    assert "formers: note: this family has no blocks: train.activation_checkpointing does nothing\n" in said
     assert "Warning" not in said
     assert ".py" not in said
 
 
 def test_counts_are_whole_numbers(capsys, here):
-    sizes = [*TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240, "--train.steps", 1]
+    sizes = [*TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240, "--train.steps", 1]
     assert run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "run", *sizes)[0] == 0
     said = dict(line.split()[:2] for line in run(capsys, "evaluate", "run", "--data", "글.txt")[1].splitlines()[1:])
     assert said["words"] == "336"
@@ -252,7 +261,7 @@ def test_print_config_given_back_is_the_same_run(capsys, here):
     assert run(capsys, "finetune", "--config", "run.yaml", "--print-config")[1] == text
     assert run(capsys, *words, "--out", "one")[0] == 0
     assert run(capsys, "finetune", "--config", "run.yaml", "--out", "two")[0] == 0
-    one, two = (Folder(here / name).about()["asked"] for name in ("one", "two"))
+    one, two = (RunFolder(here / name).read_info()["asked"] for name in ("one", "two"))
     assert one == two
     assert not (here / "runs").exists()
     for family in ("transformer", "textcnn", "t5"):
@@ -278,7 +287,7 @@ def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, h
     said = run(capsys, *words, "--valid", "reviews.tsv")[1]
     assert "48 of 48 valid examples are among the train examples too" in said
     assert sorted(here.rglob("*")) == before
-    sizes = [*TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240, "--train.steps", 1]
+    sizes = [*TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240, "--train.steps", 1]
     run(capsys, "pretrain", "gpt2", "--data", "글.txt", "--out", "start", *sizes)
     before = sorted(here.rglob("*"))
     words = ["finetune", "start", "--task", "lm", "--train", "글.txt", "--epochs", 2]
@@ -323,7 +332,7 @@ def test_metrics_go_to_weights_and_biases(capsys, here, monkeypatch):
     assert fake.ended == 1
     assert run(capsys, *words, "--resume", "--train.steps", 5)[0] == 0
     assert (fake.begun[1]["id"], fake.begun[1]["resume"]) == ("abc", "allow")
-    sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.length", 24, "--train.tokens", 240]
+    sizes = ["--data", "글.txt", *TINY, "--model.context", 24, "--train.seq_length", 24, "--train.batch_tokens", 240]
     words = ["pretrain", "gpt2", *sizes, "--train.steps", 2, "--wandb"]
     assert run(capsys, *words, "--out", "experiments/a")[0] == 0
     assert (fake.begun[2]["project"], fake.begun[2]["name"], fake.ended) == ("experiments", "a", 3)
@@ -388,13 +397,13 @@ def test_a_word_that_is_seen_once_keeps_its_vector(here, tmp_path):
     rows = [{"text": word, "label": str(i % 2)} for i, word in enumerate(words)]
     settings = {"tune": {"epochs": 1, "vectors": str(tmp_path / "v.vec"), "baseline": False}}
     run = formers.finetune("textcnn", rows, task="classify", out=tmp_path / "run", **settings)
-    known = {run.former.tokenizer.token(i) for i in range(len(run.former.tokenizer))}
+    known = {run.former.tokenizer.get_token_text(i) for i in range(len(run.former.tokenizer))}
     assert sum(word in known for word in words) == 36  # but the four that are held out
 
 
 def test_a_run_that_was_given_steps_answers_in_steps(capsys, here):
     words = ["finetune", "bert", "--train", "reviews.tsv", *TINY, "--train.steps", 2, "--out", "run"]
-    words += ["--batch", 16, "--train.warmup", 0]
+    words += ["--batch-size", 16, "--train.warmup_steps", 0]
     assert run(capsys, *words)[0] == 0
     assert "finished before, after 2 steps; raise --train.steps above 2" in run(capsys, *words, "--resume")[2]
 
@@ -439,10 +448,9 @@ def test_dtype_is_the_precision_of_training(capsys, here, verb):
 
 
 def test_a_stage_without_details_ends_without_a_comma(capsys):
-    from formers.cli.progress import lines
-    from formers.cli.screen import Screen
+    from formers.cli.terminal import SafeConsole, build_line_reporter
 
-    tell = lines(Screen(stderr=True), "finetune")
+    tell = build_line_reporter(SafeConsole(stderr=True), "finetune")
     tell("reading", 8, 8, "")
     tell("training", 8, 8, "loss 1")
     assert capsys.readouterr().err.splitlines() == ["finetune: reading 8/8", "finetune: training 8/8, loss 1"]

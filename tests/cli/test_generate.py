@@ -11,7 +11,7 @@ import pytest
 
 import formers
 from formers.cli.main import main
-from formers.text import trainers
+from formers.text.trainers import registry
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 
@@ -20,7 +20,7 @@ LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 �
 def models(tmp_path_factory):
     folder = tmp_path_factory.mktemp("models")
     for family, head in (("gpt2", "lm"), ("t5", "lm"), ("bert", "mlm")):
-        tokenizer = trainers.train(family, LINES, 280)
+        tokenizer = registry.train_tokenizer(family, LINES, 280)
         roles = {role: tokenizer.id(role) for role in ("pad", "bos", "eos") if tokenizer.id(role) is not None}
         sizes = {"dim": 16, "layers": 1, "heads": 2, "init": 0.4, "ff": 20}
         f = formers.build(family, head, vocab=len(tokenizer), **sizes, **(roles if family != "bert" else {}))
@@ -43,16 +43,20 @@ def run(capsys, *words, stdin=None, monkeypatch=None):
 
 def test_generate_shows_what_the_library_gives(capsys, models):
     f = formers.load(models / "gpt2")
-    code, out, _ = run(capsys, "generate", models / "gpt2", "안녕", "--tokens", 9, "--top-k", 20, "--seed", 3)
+    code, out, _ = run(capsys, "generate", models / "gpt2", "안녕", "--max-new-tokens", 9, "--top-k", 20, "--seed", 3)
     assert (code, out) == (0, f.generate("안녕", 9, top_k=20, seed=3) + "\n")
     assert (
-        run(capsys, "generate", models / "gpt2", "--prompt", "안녕", "--tokens", 9, "--top-k", 20, "--seed", 3)[1]
+        run(capsys, "generate", models / "gpt2", "--prompt", "안녕", "--max-new-tokens", 9, "--top-k", 20, "--seed", 3)[
+            1
+        ]
         == out
     )
-    out = run(capsys, "generate", models / "gpt2", "the", "--tokens", 5, "--samples", 3, "--as-json")[1]
-    assert json.loads(out) == {"prompt": "the", "texts": f.generate("the", 5, samples=3)}
-    out = run(capsys, "generate", models / "gpt2", "the", "--tokens", 5, "--beams", 3, "--early", "yes")[1]
-    assert out == f.generate("the", 5, beams=3, early=True) + "\n"
+    out = run(capsys, "generate", models / "gpt2", "the", "--max-new-tokens", 5, "--num-samples", 3, "--as-json")[1]
+    assert json.loads(out) == {"prompt": "the", "texts": f.generate("the", 5, num_samples=3)}
+    out = run(
+        capsys, "generate", models / "gpt2", "the", "--max-new-tokens", 5, "--num-beams", 3, "--early-stopping", "yes"
+    )[1]
+    assert out == f.generate("the", 5, num_beams=3, early_stopping=True) + "\n"
 
 
 def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
@@ -63,7 +67,9 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
     )
     assert code == 0
     assert [json.loads(line)["texts"][0] for line in out.splitlines()] == f.generate(["the cat", "안녕"], temperature=0)
-    piped = run(capsys, "generate", models / "gpt2", "--tokens", 4, stdin="안녕\n".encode(), monkeypatch=monkeypatch)
+    piped = run(
+        capsys, "generate", models / "gpt2", "--max-new-tokens", 4, stdin="안녕\n".encode(), monkeypatch=monkeypatch
+    )
     assert piped[1] == f.generate("안녕", 4) + "\n"
     for data, message in (
         (b"", "the standard input is empty"),
@@ -75,9 +81,17 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
     t5 = formers.load(models / "t5")
     lines = b"the cat\n\nthe dog\n"
     code, out, _ = run(
-        capsys, "translate", models / "t5", "--to", "German", "--tokens", 5, stdin=lines, monkeypatch=monkeypatch
+        capsys,
+        "translate",
+        models / "t5",
+        "--to",
+        "German",
+        "--max-new-tokens",
+        5,
+        stdin=lines,
+        monkeypatch=monkeypatch,
     )
-    first, second = t5.translate(["the cat", "the dog"], "German", tokens=5)
+    first, second = t5.translate(["the cat", "the dog"], "German", max_new_tokens=5)
     assert (code, out.split("\n")) == (0, [" ".join(first.split()), "", " ".join(second.split()), ""])
     code, out, _ = run(capsys, "summarise", models / "t5", stdin=lines, monkeypatch=monkeypatch)
     assert out.rstrip("\n") == t5.summarise("the cat\n\nthe dog").rstrip("\n")
@@ -86,7 +100,7 @@ def test_texts_of_files_and_pipes(capsys, models, tmp_path, monkeypatch):
 def test_blank_lines_stay_in_their_places(capsys, models, tmp_path):
     f = formers.load(models / "gpt2")
     (tmp_path / "p.txt").write_text("\nthe cat\n  \n\nthe dog\n\n", encoding="utf-8")
-    words = ("generate", models / "gpt2", "--file", tmp_path / "p.txt", "--temperature", 0, "--tokens", 5)
+    words = ("generate", models / "gpt2", "--file", tmp_path / "p.txt", "--temperature", 0, "--max-new-tokens", 5)
     first, second = f.generate(["the cat", "the dog"], 5, temperature=0)
     want = ["", first, "", "", second, ""]
     assert run(capsys, *words)[1].split("\n")[:-1] == [" ".join(text.split()) for text in want]
@@ -103,7 +117,7 @@ def test_blank_lines_stay_in_their_places(capsys, models, tmp_path):
 
 def test_weights_and_a_draft(capsys, models):
     f = formers.load(models / "gpt2")
-    words = ("generate", models / "gpt2", "the cat", "--tokens", 9, "--temperature", 0)
+    words = ("generate", models / "gpt2", "the cat", "--max-new-tokens", 9, "--temperature", 0)
     plain = f.generate("the cat", 9, temperature=0)
     assert run(capsys, *words, "--draft", models / "gpt2")[1] == plain + "\n"
     assert (
@@ -119,11 +133,11 @@ def test_weights_and_a_draft(capsys, models):
 
 
 def test_fill_shows_every_blank(capsys, models):
-    code, out, _ = run(capsys, "fill", models / "bert", "the ___ sat on the ___", "--top", 2)
+    code, out, _ = run(capsys, "fill", models / "bert", "the ___ sat on the ___", "--top-k", 2)
     assert code == 0
     assert len(out.splitlines()) == 6
     assert "%" in out
-    said = json.loads(run(capsys, "fill", models / "bert", "안녕하세요 ___", "--top", 2, "--as-json")[1])
+    said = json.loads(run(capsys, "fill", models / "bert", "안녕하세요 ___", "--top-k", 2, "--as-json")[1])
     want = formers.load(models / "bert").fill("안녕하세요 ___", 2)
     assert [guess["text"] for guess in said["blanks"][0]] == [guess.text for guess in want]
 
@@ -131,21 +145,21 @@ def test_fill_shows_every_blank(capsys, models):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("generate", "gpt2", "x", "--beams", 2, "--top-k", 3), "top_k is for drawing at random"),
+        (("generate", "gpt2", "x", "--num-beams", 2, "--top-k", 3), "top_k is for drawing at random"),
         (("generate", "gpt2", "x", "--top-p", 1.5), "top_p must be above 0"),
-        (("generate", "gpt2", "x", "--tokens", 0), "tokens must be at least 1"),
-        (("generate", "gpt2", "x", "--min-tokens", 99), "contradict each other"),
-        (("generate", "gpt2", "x", "--early", "soon"), "early"),
+        (("generate", "gpt2", "x", "--max-new-tokens", 0), "tokens must be at least 1"),
+        (("generate", "gpt2", "x", "--min-new-tokens", 99), "contradict each other"),
+        (("generate", "gpt2", "x", "--early-stopping", "soon"), "early"),
         (("generate", "gpt2", "x", "--file", "y"), "two sources"),
         (("generate", "gpt2", "--file", "nowhere.txt"), "nowhere.txt"),
         (("generate", "bert", "x"), "does not generate"),
-        (("generate", "gpt2", "x", "--draft", "gpt2", "--beams", 2), "not for a search with beams"),
+        (("generate", "gpt2", "x", "--draft", "gpt2", "--num-beams", 2), "not for a search with beams"),
         (("generate", "gpt2", "x", "--draft", "t5"), "a draft must be of the model's kind"),
         (("generate", "nothing", "x"), "nothing"),
         (("translate", "gpt2", "x"), "must be told the language"),
         (("fill", "gpt2", "x ___"), "does not fill"),
         (("fill", "bert", "x"), "the text has 0 blanks"),
-        (("fill", "bert", "x ___", "--top", 0), "top must be at least 1"),
+        (("fill", "bert", "x ___", "--top-k", 0), "top_k must be at least 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line(words, message, capsys, models, monkeypatch):
@@ -158,7 +172,7 @@ def test_a_mistake_is_one_line(words, message, capsys, models, monkeypatch):
 
 
 def test_a_long_prompt_is_not_cut_in_silence(capsys, models):
-    code, out, err = run(capsys, "generate", models / "gpt2", "the cat " * 3000, "--tokens", 2)
+    code, out, err = run(capsys, "generate", models / "gpt2", "the cat " * 3000, "--max-new-tokens", 2)
     assert code == 0
     assert out
     assert "note: a prompt of" in err

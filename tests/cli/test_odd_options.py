@@ -6,18 +6,18 @@ import pytest
 
 import formers
 from formers.cli.main import main
-from formers.text.trainers import train
+from formers.text.trainers.registry import train_tokenizer
 
 HUGE = "99999999999999999999999999"
 LINES = [f"The cat number {i} sat down. Then the dog ran away." for i in range(30)]
-SHOWN = ("masked", "causal", "nsp", "permutation", "denoise", "spans", "seq2seq", "units", "dialogue")
+SHOWN = ("mlm", "causal", "nsp", "plm", "denoising", "span-corruption", "seq2seq", "ernie-units", "dialogue")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     where = tmp_path_factory.mktemp("odd")
     (where / "t.txt").write_text("\n".join(LINES), encoding="utf-8")
-    train("t5", LINES, 200, workers=1).save(where / "tokenizer.json")
+    train_tokenizer("t5", LINES, 200, workers=1).save(where / "tokenizer.json")
     return where
 
 
@@ -38,13 +38,13 @@ def test_lengths(objective, length, folder, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ("--seed", "-1"), ("--seed", HUGE), ("--examples", "0"), ("--examples", "-5"), ("--option", "rate"),
-    ("--option", "rate=!!python/object:os.system"), ("--option", "length=5"), ("--option", "tokenizer=5"),
-    ("--option", "name=x"), ("--option", "rate=[1"), ("--option", "rate=nan"), ("--option", "rate=1e400"),
-    ("--option", "=1"), ("--option", "at=2020-99-99"),
+    ("--seed", "-1"), ("--seed", HUGE), ("--examples", "0"), ("--examples", "-5"), ("--option", "mask_rate"),
+    ("--option", "mask_rate=!!python/object:os.system"), ("--option", "length=5"), ("--option", "tokenizer=5"),
+    ("--option", "name=x"), ("--option", "mask_rate=[1"), ("--option", "mask_rate=nan"),
+    ("--option", "mask_rate=1e400"), ("--option", "=1"), ("--option", "at=2020-99-99"),
 ])  # fmt: skip
 def test_show(words, folder, capsys):
-    refused(capsys, "show", "masked", "--data", folder / "t.txt", "--tokenizer", folder, *words)
+    refused(capsys, "show", "mlm", "--data", folder / "t.txt", "--tokenizer", folder, *words)
 
 
 @pytest.mark.parametrize("words", [
@@ -62,8 +62,9 @@ def test_prepare(words, folder, tmp_path, capsys):
 
 @pytest.mark.parametrize("kind", ["bpe", "gpt", "wordpiece", "unigram", "words", "characters"])
 @pytest.mark.parametrize("words", [
-    ("--size", "0"), ("--size", "-1"), ("--size", "99999999"), ("--size", HUGE), ("--workers", "0"),
-    ("--workers", "-1"), ("--workers", "99999"), ("--alphabet", "0"), ("--alphabet", "-1"), ("--alphabet", HUGE),
+    ("--vocab-size", "0"), ("--vocab-size", "-1"), ("--vocab-size", "99999999"), ("--vocab-size", HUGE),
+    ("--workers", "0"), ("--workers", "-1"), ("--workers", "99999"), ("--alphabet", "0"), ("--alphabet", "-1"),
+    ("--alphabet", HUGE),
     ("--style", "x"), ("--style", ""), ("--score", "x"),
 ])  # fmt: skip
 def test_train(kind, words, folder, tmp_path, capsys):
@@ -72,12 +73,12 @@ def test_train(kind, words, folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("words", [
-    ("--limit", "-3"), ("--limit", "0"), ("--batch", "0"), ("--stride", "-1"), ("--memory", "-3"),
+    ("--limit", "-3"), ("--limit", "0"), ("--batch", "0"), ("--stride", "-1"), ("--memory-length", "-3"),
 ])  # fmt: skip
 @pytest.mark.parametrize("file", ["t.txt", "pairs.jsonl"])
 def test_counts_of_evaluate(words, file, folder, capsys):
     if not (folder / "model").exists():
-        tokenizer = train("gpt2", LINES, 300, workers=1)
+        tokenizer = train_tokenizer("gpt2", LINES, 300, workers=1)
         former = formers.build("gpt2", vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32)
         former.tokenizer = tokenizer
         formers.save(former, folder / "model")
@@ -86,7 +87,7 @@ def test_counts_of_evaluate(words, file, folder, capsys):
 
 
 @pytest.mark.parametrize("words", [("--folds", "0"), ("--folds", "1"), ("--folds", "-2"), ("--seeds", "0"),
-                                   ("--seeds", "-1"), ("--batch", "0"), ("--data.limit", "-3")])  # fmt: skip
+                                   ("--seeds", "-1"), ("--batch-size", "0"), ("--data.limit", "-3")])  # fmt: skip
 def test_counts_of_finetune(words, folder, capsys):
     (folder / "c.tsv").write_text("text\tlabel\n" + "".join(f"a {i}\t{i % 2}\n" for i in range(20)))
     refused(capsys, "finetune", "textcnn", "--train", folder / "c.tsv", *words)
@@ -94,9 +95,9 @@ def test_counts_of_finetune(words, folder, capsys):
 
 @pytest.mark.parametrize("words", [("--teach", "-3"), ("--seed", "-1"), ("--times", "0")])
 def test_counts_of_augment(words, folder, tmp_path, capsys):
-    test_counts_of_finetune(("--batch", "0"), folder, capsys)
+    test_counts_of_finetune(("--batch-size", "0"), folder, capsys)
     if not (folder / "masked").exists():
-        tokenizer = train("bert", LINES, 200, workers=1)
+        tokenizer = train_tokenizer("bert", LINES, 200, workers=1)
         former = formers.build("bert", head="mlm", vocab=len(tokenizer), dim=16, layers=1, heads=2, ff=32)
         former.tokenizer = tokenizer
         formers.save(former, folder / "masked")

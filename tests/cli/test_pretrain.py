@@ -16,17 +16,17 @@ import yaml
 
 import formers
 from formers.cli.main import main
-from formers.cli.pretrain import PAIRS
-from formers.data.readers import bundled
-from formers.registry import MEMBERS
-from formers.training.checkpoint import Checkpoints
-from formers.training.evaluate import Score
-from formers.training.pretrain import Run
+from formers.cli.pretrain import PAIR_FAMILIES
+from formers.data.readers import load_bundled_corpus
+from formers.registry import FAMILIES
+from formers.training.checkpoint.local import Checkpoints
+from formers.training.runs.pretrain import PretrainResult
+from formers.training.validation import Score
 
 SMALL = """
-    --model.dim 16 --model.layers 1 --model.heads 2 --model.ff 32 --model.context 24 --data.pieces 300 --data.looks 2
-    --data.held_out 0.2 --train.steps 6 --train.tokens 240 --train.length 24 --train.warmup 2 --train.check 3
-    --train.save 3 --train.samples 1 --train.lr=1e-2
+    --model.dim 16 --model.layers 1 --model.heads 2 --model.ff 32 --model.context 24 --data.vocab_size 300
+    --data.valid_fraction 0.2 --train.steps 6 --train.batch_tokens 240 --train.seq_length 24 --train.warmup_steps 2
+    --train.eval_every 3 --train.eval_batches 2 --train.save_every 3 --train.samples 1 --train.lr=1e-2
 """.split()  # noqa: SIM905
 
 NOT_CHECKED = "not checked: vLLM is not installed; it has a class for this model"
@@ -45,7 +45,7 @@ def run(capsys, *words):
 def text(tmp_path_factory):
     """Korean laws, a document a line."""
     file = tmp_path_factory.mktemp("text") / "법률.txt"
-    file.write_text("\n".join(t.replace("\n", " ") for t in bundled("ko")[0][:60]) + "\n", encoding="utf-8")
+    file.write_text("\n".join(t.replace("\n", " ") for t in load_bundled_corpus("ko")[0][:60]) + "\n", encoding="utf-8")
     return file
 
 
@@ -73,8 +73,8 @@ def test_help_answers_without_torch(capsys):
     one = run(capsys, "pretrain", "bert", "--help")[1]
     assert "formers pretrain bert --data my.txt" in one
     assert "143" in one
-    pairs = [name for name, member in MEMBERS.items() if member.family.objective == "seq2seq"]
-    assert sorted(pairs) == sorted(PAIRS)
+    pairs = [name for name, member in FAMILIES.items() if member.definition.objective == "seq2seq"]
+    assert sorted(pairs) == sorted(PAIR_FAMILIES)
     for family in pairs:
         one = run(capsys, "pretrain", family, "--help")[1]
         assert "my.txt" not in one
@@ -99,14 +99,14 @@ def test_print_config_given_back_says_the_same(capsys, tmp_path):
 def test_from_text_to_a_model_and_a_report(trained, text):
     folder, said = trained
     assert f"model: {folder / 'model'}" in said
-    assert "held-out text:" in said
+    assert "validation loss" in said
     about = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     assert about["asked"]["data"]["source"] == [str(text)]
     assert about["machine"]["command"][:2] == ["pretrain", "gpt2"]
     model = formers.load(folder)
     sentence = text.read_text(encoding="utf-8").splitlines()[0]
     assert model.tokenizer.decode(model.tokenizer.encode(sentence, special=False)) == sentence
-    best = Checkpoints(folder / "steps", clean=False).load(about["result"]["best"])[0]["model"]
+    best = Checkpoints(folder / "steps", remove_stale=False).load(about["result"]["best"])[0]["model"]
     for name, tensor in model.model.named_parameters():
         assert torch.equal(tensor, best[name])
     assert (folder / "report.md").is_file()
@@ -115,9 +115,12 @@ def test_from_text_to_a_model_and_a_report(trained, text):
 @pytest.mark.parametrize("right", [0.25, math.nan])
 def test_a_share_that_is_no_number_is_not_told(capsys, tmp_path, monkeypatch, right):
     score, base = Score(2.5, right), Score(3.0, 0.125)
-    monkeypatch.setattr("formers.training.pretrain.pretrain", lambda *_, **__: Run(tmp_path, None, score, base, 1.0))
+    monkeypatch.setattr(
+        "formers.training.runs.pretrain.pretrain", lambda *_, **__: PretrainResult(tmp_path, None, score, base, 1.0)
+    )
     said = run(capsys, "pretrain", "elmo", "--out", tmp_path)[1].splitlines()[0]
-    assert said == f"held-out text: 2.50 nats{'' if math.isnan(right) else ', 25.0% right'} (unigram 3.00 nats, 12.5%)"
+    accuracy = "" if math.isnan(right) else ", accuracy 25.0 %"
+    assert said == f"validation loss 2.50{accuracy} (unigram: loss 3.00, accuracy 12.5 %)"
 
 
 def test_dry_run_writes_nothing(capsys, text, tmp_path, monkeypatch):
@@ -162,7 +165,7 @@ def test_a_run_that_is_there_is_not_overwritten(capsys, trained):
     before = (folder / "run.json").read_bytes()
     for words, message in (
         ([], "there is a run here already"),
-        (["--resume", "--train.tokens", "480"], "train.tokens cannot change in a run that goes on"),
+        (["--resume", "--train.batch_tokens", "480"], "train.batch_tokens cannot change in a run that goes on"),
         (["--resume", "--train.steps", "3"], "6 steps are done, more than 3"),
     ):
         code, out, err = run(capsys, "pretrain", "gpt2", "--out", folder, *words)
@@ -213,7 +216,7 @@ def test_rerun_goes_on_after_ctrl_c(capsys, trained, tmp_path, monkeypatch):
 
     words = ("rerun", trained[0], "--out", tmp_path / "again")
     with monkeypatch.context() as patched:
-        patched.setattr(pretrain, "progress", listening)
+        patched.setattr(pretrain, "show_progress", listening)
         code, _, err = run(capsys, *words)
     assert code == 130
     assert "saved. Go on with --resume" in err
@@ -238,9 +241,20 @@ def test_rerun_refuses_other_text(capsys, trained, text, tmp_path):
 
 def test_a_run_is_where_another_begins(capsys, trained, text, tmp_path):
     folder, _ = trained
-    begin = ["--init", folder, "--tokenizer", folder, "--data", text, "--out", tmp_path / "next", "--train.length", 24]
+    begin = [
+        "--init",
+        folder,
+        "--tokenizer",
+        folder,
+        "--data",
+        text,
+        "--out",
+        tmp_path / "next",
+        "--train.seq_length",
+        24,
+    ]
     code, _, err = run(
-        capsys, "pretrain", "gpt2", *begin, "--train.steps", 1, "--train.lr", 1e-99, "--train.tokens", 240
+        capsys, "pretrain", "gpt2", *begin, "--train.steps", 1, "--train.lr", 1e-99, "--train.batch_tokens", 240
     )
     assert code == 0, err
     first, again = (dict(formers.load(path).model.named_parameters()) for path in (folder, tmp_path / "next"))

@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 import formers
-from formers.cli.progress import progress
-from formers.cli.screen import Screen, print_json, print_text, show_line
+from formers.cli.terminal import SafeConsole, escape_line, print_json, print_text, show_progress
+from formers.training.run_folder import RUN_FORMAT
 from tests.cli.test_cli import run
 
 CLI = Path(formers.__file__).parent / "cli"
 HOSTILE = ["x[/]", "[bold]b[/bold]", "a\x1b]0;owned\x07b", "c\x9b31mred", "tab\there", ":smile:", "back\\", "\u202eabc"]
 ABOUT = {
-    "format": 1, "asked": {"family": "bert", "train": {"steps": 9}, "data": {"source": []}},
+    "format": RUN_FORMAT, "asked": {"family": "bert", "train": {"steps": 9}, "data": {"source": []}},
     "data": {"tokens": 1, "documents": 1, "tokenizer": "t", "store": "s"}, "result": {"parameters": 3},
     "machine": dict.fromkeys(("processes", "threads", "name", "device", "formers", "torch", "python"), "x"),
 }  # fmt: skip
@@ -48,12 +48,12 @@ def make_run(folder, about=ABOUT, lines=('{"step": 3, "loss": 2.0, "losses": {"m
 def test_only_the_screen_prints(path):
     """Everything that is printed goes through one place."""
     text = path.read_text(encoding="utf-8")
-    if path.name != "screen.py":
-        assert "rich.console" not in text, "use screen.Screen"
+    if path.name != "terminal.py":
+        assert "rich.console" not in text, "use terminal.SafeConsole"
         assert "rich.markup" not in text
         assert "from_markup" not in text
-        assert "stdout.write" not in text, "use screen.print_text"
-        assert not re.findall(r"(?<![.\w])print\(", text), "use screen.print_text or screen.print_json"
+        assert "stdout.write" not in text, "use terminal.print_text"
+        assert not re.findall(r"(?<![.\w])print\(", text), "use terminal.print_text or terminal.print_json"
         assert all(
             "markup=False" in line for line in text.splitlines() if 'TextColumn("{task.' in line and ":>" not in line
         )
@@ -62,7 +62,7 @@ def test_only_the_screen_prints(path):
 @pytest.mark.parametrize("words", HOSTILE)
 def test_strings_tables_and_styled_text(words, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    screen = Screen(wrap=True)
+    screen = SafeConsole(wrap=True)
     screen.file = Terminal()
     table = Table("name", box=None)
     table.add_row(words)
@@ -72,15 +72,15 @@ def test_strings_tables_and_styled_text(words, monkeypatch):
     said = re.sub(r"\x1b\[[\d;]*m", "", screen.file.getvalue())  # colours of our own
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
     assert (
-        said.count(show_line(words).replace("\\t", " ").split(" ")[0]) >= 2
+        said.count(escape_line(words).replace("\\t", " ").split(" ")[0]) >= 2
     )  # rich leaves out some that stand in a Text
 
 
 def test_progress_takes_text_as_it_is(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
-    screen = Screen(stderr=True)
+    screen = SafeConsole(stderr=True)
     screen._force_terminal, screen.file = True, Terminal()
-    with progress(screen, "x[/]") as tell:
+    with show_progress(screen, "x[/]") as tell:
         for number, words in enumerate(HOSTILE, 1):
             tell("what[/]", number, len(HOSTILE), f"{words}\n[/]")
     said = screen.file.getvalue()

@@ -8,14 +8,18 @@ import lzma
 import pytest
 
 from formers.cli.main import main
-from formers.data.readers import bundled
-from formers.interop.tokenizers import load_tokenizer
-from formers.text.trainers import train
+from formers.data.readers import load_bundled_corpus
+from formers.interop.tokenizer_files import load_tokenizer
+from formers.text.trainers.registry import train_tokenizer
 
 
 @pytest.fixture
 def text(tmp_path):
-    lines = [line for d in (bundled("en")[0][0][:20_000], *bundled("ko")[0][:5]) for line in d.split("\n")]
+    lines = [
+        line
+        for d in (load_bundled_corpus("en")[0][0][:20_000], *load_bundled_corpus("ko")[0][:5])
+        for line in d.split("\n")
+    ]
     with lzma.open(tmp_path / "text.txt.xz", "wt", encoding="utf-8") as file:
         file.write("\n".join(lines))
     return tmp_path / "text.txt.xz"
@@ -28,8 +32,8 @@ def run(*words, code=0):
 
 
 def test_train_show_compare(text, tmp_path, capsys):
-    run("tokenizer", "train", "bert", text, "--size", "700", "--out", tmp_path / "b", "--lower")
-    run("tokenizer", "train", "bpe", text, "--size", "700", "--out", tmp_path / "g", "--style", "bloom")
+    run("tokenizer", "train", "bert", text, "--vocab-size", "700", "--out", tmp_path / "b", "--lower")
+    run("tokenizer", "train", "bpe", text, "--vocab-size", "700", "--out", tmp_path / "g", "--style", "bloom")
     out = capsys.readouterr().out
     assert "merging" in out
     made = load_tokenizer(tmp_path / "b")
@@ -50,7 +54,7 @@ def test_train_show_compare(text, tmp_path, capsys):
 
 def test_transformers_opens_it(text, tmp_path):
     transformers = pytest.importorskip("transformers")
-    run("tokenizer", "train", "xlnet", text, "--size", "700", "--out", tmp_path / "x")
+    run("tokenizer", "train", "xlnet", text, "--vocab-size", "700", "--out", tmp_path / "x")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "x")
     ours = load_tokenizer(tmp_path / "x")
     assert theirs("The war, 현행법")["input_ids"] == ours.encode("The war, 현행법")
@@ -76,7 +80,7 @@ def test_errors_are_one_line(text, tmp_path, capsys):
 
 
 def test_the_same_function_everywhere(text, tmp_path):
-    run("tokenizer", "train", "gpt2", text, "--size", "500", "--out", tmp_path / "g", "--workers", "2")
+    run("tokenizer", "train", "gpt2", text, "--vocab-size", "500", "--out", tmp_path / "g", "--workers", "2")
     with lzma.open(text, "rt", encoding="utf-8") as file:
         lines = file.read().split("\n")
-    assert load_tokenizer(tmp_path / "g").fingerprint == train("gpt2", lines, 500).fingerprint
+    assert load_tokenizer(tmp_path / "g").fingerprint == train_tokenizer("gpt2", lines, 500).fingerprint

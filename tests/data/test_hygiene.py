@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data import hygiene, near, overlap
-from formers.data.hygiene import Held, Hygiene, Seen, Watch, contamination, deduplicate, digest
-from formers.data.readers import bundled, read
+from formers.data.preparation import contamination, deduplication
+from formers.data.preparation.contamination import ContaminationIndex, measure_contamination
+from formers.data.preparation.deduplication import FilterCounts, HoldOut, SeenTexts, deduplicate, hash_text
+from formers.data.readers import load_bundled_corpus, read_documents
 
-KO, EN = bundled("ko")[0], [p for d in bundled("en")[0] for p in d.split("\n") if len(p) > 100]
+KO, EN = load_bundled_corpus("ko")[0], [p for d in load_bundled_corpus("en")[0] for p in d.split("\n") if len(p) > 100]
 
 
 def unique(texts):
@@ -36,36 +37,36 @@ class TestExact:
         st.lists(st.sampled_from(["a", "b", " a ", "a b", "a  b", "각", "\u1100\u1161\u11a8", "A", ""]), max_size=40)
     )
     def test_equal_to_a_set(self, texts):
-        counts = Hygiene()
+        counts = FilterCounts()
         assert list(deduplicate(texts, counts=counts)) == unique(texts)
         assert (counts.documents, counts.exact) == (len(texts), len(texts) - len(unique(texts)))
 
     def test_many(self, monkeypatch):
         """Through several sorted arrays, whose hashes end in zero bytes, too."""
-        monkeypatch.setattr(hygiene, "RECENT", 50)
+        monkeypatch.setattr(deduplication, "HASH_BUFFER", 50)
         numbers = np.random.default_rng(0).integers(0, 3000, 8000)
         texts = [f"document {n}" for n in numbers]
         assert list(deduplicate(texts)) == unique(texts)
-        seen = Seen()
+        seen = SeenTexts()
         for text in texts:
-            seen.new([text])
+            seen.add_if_new([text])
         assert len(seen) == len(set(texts))
-        assert len(seen.sorted) < 10
-        assert all(len(a) >= 2 * len(b) for a, b in zip(seen.sorted, seen.sorted[1:], strict=False))
+        assert len(seen.sorted_hashes) < 10
+        assert all(len(a) >= 2 * len(b) for a, b in zip(seen.sorted_hashes, seen.sorted_hashes[1:], strict=False))
 
     def test_hashes_with_zero_bytes(self, monkeypatch):
         keys = iter([b"\1" * 15 + b"\0", b"\1" * 14 + b"\0\0", b"\1" * 15 + b"\0", b"\0" * 16, b"\0" * 16])
-        monkeypatch.setattr(hygiene, "digest", lambda _: next(keys))
-        monkeypatch.setattr(hygiene, "RECENT", 1)
-        seen = Seen()
-        assert [seen.new(["x"])[0] for _ in range(5)] == [True, True, False, True, False]
+        monkeypatch.setattr(deduplication, "hash_text", lambda _: next(keys))
+        monkeypatch.setattr(deduplication, "HASH_BUFFER", 1)
+        seen = SeenTexts()
+        assert [seen.add_if_new(["x"])[0] for _ in range(5)] == [True, True, False, True, False]
 
     def test_memory_is_16_bytes_a_document(self, monkeypatch):
-        seen = Seen()
-        seen.recent = {i.to_bytes(16, "big") for i in range(100_000)}
-        seen.settle()
-        assert sum(a.nbytes for a in seen.sorted) == 1_600_000
-        assert not seen.recent
+        seen = SeenTexts()
+        seen.recent_hashes = {i.to_bytes(16, "big") for i in range(100_000)}
+        seen.merge_recent()
+        assert sum(a.nbytes for a in seen.sorted_hashes) == 1_600_000
+        assert not seen.recent_hashes
 
     def test_off(self):
         assert list(deduplicate(["a", "a"], exact=False)) == ["a", "a"]
@@ -74,7 +75,10 @@ class TestExact:
 def shingles(text):
     plain = "".join(c if c.isalnum() else " " for c in text.lower())
     plain = " ".join(plain.split())
-    return {plain[i : i + near.RUN] for i in range(max(len(plain) - near.RUN + 1, 1))}
+    return {
+        plain[i : i + deduplication.SHINGLE_LENGTH]
+        for i in range(max(len(plain) - deduplication.SHINGLE_LENGTH + 1, 1))
+    }
 
 
 def likeness(a, b):
@@ -98,15 +102,15 @@ class TestNear:
         texts = list(deduplicate(texts, near=0.3))  # apart from each other
         right = wrong = alike = different = 0
         for share in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6):
-            like = near.Near(threshold)
-            assert all(like.new(text) for text in texts)
+            like = deduplication.NearDuplicateIndex(threshold)
+            assert all(like.add_if_new(text) for text in texts)
             for text in texts:
                 copy = changed(text, share, rng) + " ."
                 true = likeness(text, copy)
                 if true >= threshold + 0.08:
-                    alike, right = alike + 1, right + (not like.new(copy))
+                    alike, right = alike + 1, right + (not like.add_if_new(copy))
                 elif true < threshold - 0.12:
-                    different, wrong = different + 1, wrong + (not like.new(copy))
+                    different, wrong = different + 1, wrong + (not like.add_if_new(copy))
         print(f"found {right} of {alike} alike, {wrong} of {different} that are not")
         assert alike > 150
         assert different > 100
@@ -118,12 +122,15 @@ class TestNear:
         errors = []
         for text in KO[:60]:
             copy = changed(text, rng.choice([0.02, 0.1, 0.3]), rng)
-            errors.append(float((near.signature(text) == near.signature(copy)).mean()) - likeness(text, copy))
+            errors.append(
+                float((deduplication.compute_signature(text) == deduplication.compute_signature(copy)).mean())
+                - likeness(text, copy)
+            )
         assert abs(np.mean(errors)) < 0.02
         assert np.std(errors) < 0.06  # sqrt(0.25 / 128) = 0.044
 
     def test_counts_and_order(self):
-        counts, rng = Hygiene(), random.Random(2)
+        counts, rng = FilterCounts(), random.Random(2)
         first, second = KO[0], KO[1]
         texts = [first, second, first, changed(first, 0.05, rng), second + " 끝."]
         assert list(deduplicate(texts, near=0.8, counts=counts)) == [first, second]
@@ -132,56 +139,59 @@ class TestNear:
             list(deduplicate([], near=1.5))
 
     def test_many_bands(self, monkeypatch):
-        monkeypatch.setattr(near, "RECENT", 200)
-        like = near.Near(0.8)
-        kept = [text for text in KO[:300] if like.new(text)]
-        assert len(like.sorted) >= 2
-        assert not any(like.new(text) for text in kept)
+        monkeypatch.setattr(deduplication, "BAND_BUFFER", 200)
+        like = deduplication.NearDuplicateIndex(0.8)
+        kept = [text for text in KO[:300] if like.add_if_new(text)]
+        assert len(like.sorted_bands) >= 2
+        assert not any(like.add_if_new(text) for text in kept)
 
     @pytest.mark.parametrize("text", ["", "a", "!!!", "\ud800", "가나다", "a" * 100_000])
     def test_odd_texts(self, text):
-        like = near.Near(0.8)
-        assert like.new(text)
-        assert not like.new(text)
+        like = deduplication.NearDuplicateIndex(0.8)
+        assert like.add_if_new(text)
+        assert not like.add_if_new(text)
 
     def test_rows_of_a_band(self):
         for threshold in (0.3, 0.5, 0.8, 0.95):
-            rows = near.bands(threshold)
-            assert (1 - threshold**rows) ** (near.HASHES // rows) <= 0.02
+            rows = deduplication.choose_band_rows(threshold)
+            assert (1 - threshold**rows) ** (deduplication.NUM_HASHES // rows) <= 0.02
 
 
 class TestHeld:
-    def test_share(self):
+    def test_ratio(self):
         texts = [f"글 {i}" for i in range(20_000)]
-        for held in (Held(every=20), Held(share=0.05), Held(every=20, seed=1)):
+        for held in (HoldOut(every=20), HoldOut(ratio=0.05), HoldOut(every=20, seed=1)):
             assert abs(sum(map(held, texts)) / 20_000 - 0.05) < 5 * (0.05 * 0.95 / 20_000) ** 0.5
-        assert list(map(Held(every=20), texts)) == list(map(Held(share=0.05), texts))
-        both = sum(Held(every=2)(t) and Held(every=2, seed=1)(t) for t in texts)
+        assert list(map(HoldOut(every=20), texts)) == list(map(HoldOut(ratio=0.05), texts))
+        both = sum(HoldOut(every=2)(t) and HoldOut(every=2, seed=1)(t) for t in texts)
         assert abs(both / 20_000 - 0.25) < 0.02  # another seed is another choice
 
     def test_the_text_alone_decides(self):
-        held = Held(every=3)
+        held = HoldOut(every=3)
         texts = [f"한국어 글 {i}" for i in range(50)]
         chosen = {t for t in texts if held(t)}
-        assert chosen == {t for t, out in Held(every=3).split(reversed(texts)) if out}
+        assert chosen == {t for t, out in HoldOut(every=3).mark_documents(reversed(texts)) if out}
         assert all(held(unicodedata.normalize("NFD", t) + " \n") for t in chosen)
-        code = "from formers.data.hygiene import Held; print([Held(every=3)(f'한국어 글 {i}') for i in range(50)])"
+        code = (
+            "from formers.data.preparation.deduplication import HoldOut;"
+            "print([HoldOut(every=3)(f'한국어 글 {i}') for i in range(50)])"
+        )
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
         assert out.strip() == str([t in chosen for t in texts])
 
     def test_fixed_for_ever(self):
         """A held-out set must not move with a new version."""
-        assert digest("한국어").hex() == "c433dc8be77eaa449f8f30f0d20312a4"
-        assert digest("a  b", seed=7, size=8).hex() == "0313cd4627fe2052"
+        assert hash_text("한국어").hex() == "c433dc8be77eaa449f8f30f0d20312a4"
+        assert hash_text("a  b", seed=7, size=8).hex() == "0313cd4627fe2052"
 
-    @pytest.mark.parametrize("wrong", [{}, {"every": 1}, {"share": 1.0}, {"share": 0.0}, {"every": 2, "share": 0.5}])
+    @pytest.mark.parametrize("wrong", [{}, {"every": 1}, {"ratio": 1.0}, {"ratio": 0.0}, {"every": 2, "ratio": 0.5}])
     def test_nonsense(self, wrong):
         with pytest.raises(Error, match=r"hold out|held out"):
-            Held(**wrong)
+            HoldOut(**wrong)
 
     def test_counted(self):
-        counts = Hygiene()
-        held = [d for d, out in Held(every=4).split(map(str, range(100)), counts) if out]
+        counts = FilterCounts()
+        held = [d for d, out in HoldOut(every=4).mark_documents(map(str, range(100)), counts) if out]
         assert counts.held == len(held) > 10
 
 
@@ -205,61 +215,61 @@ class TestContamination:
             "dirty": [f"Look: {EN[3][:200].upper()} -- and more", EN[250], " ".join(EN[4].split()[:9]), "too short"],
             "korean": [KO[0][10:120].replace(" ", "  "), "전혀 다른 글이다. " * 8, KO[1][:30]],
         }
-        report = contamination([*train, *KO[:50]], tests)
+        report = measure_contamination([*train, *KO[:50]], tests)
         assert report.tests["clean"] == {"examples": 5, "found": 0, "short": 0}
         assert report.tests["dirty"] == {"examples": 4, "found": 2, "short": 1}
         assert report.tests["korean"] == {"examples": 3, "found": 2, "short": 0}
         assert report.examples == [("dirty", 0), ("dirty", 2), ("korean", 0), ("korean", 2)]
         assert report.documents == 250
         assert "dirty: 2 of 4 examples (1 too short to tell)" in str(report)
-        assert json.loads(json.dumps(report.dict()))["tests"] == report.tests
+        assert json.loads(json.dumps(report.to_dict()))["tests"] == report.tests
 
     @given(
         st.lists(st.lists(st.sampled_from("abcd"), max_size=40).map(" ".join), min_size=1, max_size=6),
         st.lists(st.lists(st.sampled_from("abcd"), min_size=10, max_size=30).map(" ".join), min_size=1, max_size=4),
     )
     def test_equal_to_the_plain_way(self, train, tests):
-        report = contamination(train, tests, words=10)
+        report = measure_contamination(train, tests, words=10)
         expected = [i for i, t in enumerate(tests) if any(has_run(d, t, 10) for d in train)]
         assert [i for _, i in report.examples] == expected
-        assert report.touched == sum(any(has_run(d, t, 10) for t in tests) for d in train)
+        assert report.contaminated == sum(any(has_run(d, t, 10) for t in tests) for d in train)
 
     def test_no_run_goes_over_two_documents(self):
         words = EN[0].split()[:16]
         halves = [" ".join(words[:8]), " ".join(words[8:])]
-        assert contamination(halves, [" ".join(words)]).touched == 0
-        assert contamination([" ".join(halves)], [" ".join(words)]).touched == 1
+        assert measure_contamination(halves, [" ".join(words)]).contaminated == 0
+        assert measure_contamination([" ".join(halves)], [" ".join(words)]).contaminated == 1
 
     def test_drop(self):
-        counts, watch = Hygiene(), Watch([EN[5], EN[7]])
-        left = list(watch.drop(EN[:10], counts))
+        counts, watch = FilterCounts(), ContaminationIndex([EN[5], EN[7]])
+        left = list(watch.drop_contaminated(EN[:10], counts))
         assert left == [d for i, d in enumerate(EN[:10]) if i not in (5, 7)]
-        assert counts.seen_in_tests == watch.report().touched == 2
+        assert counts.seen_in_tests == watch.build_report().contaminated == 2
 
     def test_batches(self, monkeypatch):
-        expected = contamination(EN[:100], EN[50:60])
-        monkeypatch.setattr(overlap, "BATCH", 3)
-        monkeypatch.setattr(overlap, "CACHE", 10)
-        assert contamination(EN[:100], EN[50:60]) == expected
-        assert expected.touched == 10
+        expected = measure_contamination(EN[:100], EN[50:60])
+        monkeypatch.setattr(contamination, "BATCH_DOCUMENTS", 3)
+        monkeypatch.setattr(contamination, "MAX_CACHED_WORDS", 10)
+        assert measure_contamination(EN[:100], EN[50:60]) == expected
+        assert expected.contaminated == 10
 
     @pytest.mark.parametrize("odd", ["", "\ud800", "!" * 100, "가" * 49, "a"])
     def test_odd_texts(self, odd):
-        assert contamination([odd], [odd, "b"]).documents == 1
-        assert contamination([], []).touched == 0
+        assert measure_contamination([odd], [odd, "b"]).documents == 1
+        assert measure_contamination([], []).contaminated == 0
 
     def test_too_short_runs(self):
         with pytest.raises(Error, match="is too short"):
-            contamination([], [], words=3)
+            measure_contamination([], [], words=3)
 
     def test_real(self, data):
         """MR and SST-2 are the same reviews; the reviews for pretraining hold no test text of NSMC by their making."""
-        tests = list(read(data / "classify" / "sst2.test.tsv.xz"))
-        report = contamination(read(data / "classify" / "mr.tsv.xz"), {"sst2": tests})
+        tests = list(read_documents(data / "classify" / "sst2.test.tsv.xz"))
+        report = measure_contamination(read_documents(data / "classify" / "mr.tsv.xz"), {"sst2": tests})
         assert report.tests["sst2"]["found"] > 1400
 
 
 def test_counts_are_kept():
-    one = Hygiene(5, 1, 2, 3, 4)
-    one.add(Hygiene(1, 1, 1, 1, 1))
-    assert one.dict() == {"documents": 6, "exact": 2, "near": 3, "held": 4, "seen_in_tests": 5}
+    one = FilterCounts(5, 1, 2, 3, 4)
+    one.add(FilterCounts(1, 1, 1, 1, 1))
+    assert one.to_dict() == {"documents": 6, "exact": 2, "near": 3, "held": 4, "seen_in_tests": 5}

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import formers
 from formers import Error, Store
 from formers.batch import Batch
-from formers.data.loader import IGNORED, batches, filled, packed
-from formers.data.plans import Plan, Shape, single, streams
-from formers.data.readers import bundled
+from formers.data.loader import IGNORE_INDEX, load_batches, pack_examples, pad_batch
+from formers.data.plans import BatchShape, Plan, plan_single_spans, plan_streams
+from formers.data.readers import load_bundled_corpus
 from formers.objectives.causal import CausalLM
-from formers.objectives.choose import OBJECTIVES, objective
-from formers.text import wordpiece
+from formers.objectives.registry import OBJECTIVES, build_objective
+from formers.text.trainers import wordpiece
 
 NAMES = [name for name in OBJECTIVES if name != "seq2seq"]  # which needs a store of pairs
 
@@ -43,10 +43,10 @@ def numbers(batch):
         seen = [batch.ids[low:high].tobytes()]
         seen += [v[low:high].tobytes() for v in (batch.segments, batch.order, batch.positions) if v is not None]
         if batch.labels is not None:
-            asked = (chosen >= low) & (chosen < high) & (batch.labels != IGNORED)
+            asked = (chosen >= low) & (chosen < high) & (batch.labels != IGNORE_INDEX)
             seen += [(chosen[asked] - low).tobytes(), batch.labels[asked].tobytes()]
-        if batch.answers is not None:
-            seen.append(batch.answers[row].tobytes())
+        if batch.document_labels is not None:
+            seen.append(batch.document_labels[row].tobytes())
         if batch.source is not None:
             begin, end = batch.source.starts[row : row + 2]
             seen.append(batch.source.ids[begin:end].tobytes())
@@ -68,16 +68,16 @@ def equal(one: Batch, two: Batch) -> bool:
 
 @pytest.fixture(scope="module")
 def corpus():
-    texts = [text[:1200] for text in bundled("en")[0][:20]]
+    texts = [text[:1200] for text in load_bundled_corpus("en")[0][:20]]
     tokenizer = wordpiece.train(texts, 500)
-    return tokenizer, Store.of(texts, tokenizer, sentences="rules")
+    return tokenizer, Store.from_documents(texts, tokenizer, sentences="rules")
 
 
 def goals(tokenizer, length=24):
     """Every objective that this tokenizer can have."""
     for name in NAMES:
         try:
-            yield objective(name, tokenizer, length)
+            yield build_objective(name, tokenizer, length)
         except Error:
             continue
 
@@ -85,30 +85,38 @@ def goals(tokenizer, length=24):
 def test_filled():
     batch = Batch(
         np.array([5, 6, 7]), np.array([0, 2, 3]), 2, segments=np.array([0, 1, 0]), chosen=np.array([1]),
-        labels=np.array([9]), sample=np.array([4, 5]), answers=np.array([1, 0]),
+        labels=np.array([9]), sample=np.array([4, 5]), document_labels=np.array([1, 0]),
         source=Batch(np.array([1, 2, 3, 4]), np.array([0, 3, 4]), 3, positions=np.array([0, 1, 2, 0])),
     )  # fmt: skip
-    full = filled(batch, Shape(5, 8, 3, 2, 9, 4))
+    full = pad_batch(batch, BatchShape(5, 8, 3, 2, 9, 4))
     assert full.ids.tolist() == [5, 6, 7, 0, 0, 0, 0, 0]
     assert full.starts.tolist() == [0, 2, 3, 5, 7, 8]
     assert full.starts.dtype == np.int32
     assert full.segments.tolist() == [0, 1, 0, 0, 0, 0, 0, 0]
     assert full.chosen.tolist() == [1, 0, 0]
-    assert full.labels.tolist() == [9, IGNORED, IGNORED]
-    assert full.answers.tolist() == [1, 0, IGNORED, IGNORED, IGNORED]
+    assert full.labels.tolist() == [9, IGNORE_INDEX, IGNORE_INDEX]
+    assert full.document_labels.tolist() == [1, 0, IGNORE_INDEX, IGNORE_INDEX, IGNORE_INDEX]
     assert full.sample.tolist() == [4, 5, -1, -1, -1]
     assert full.longest == 2
     assert full.source.ids.tolist() == [1, 2, 3, 4, 0, 0, 0, 0, 0]
     assert full.source.starts.tolist() == [0, 3, 4, 8, 9, 9]
     assert full.source.longest == 4
     assert full.source.sample is None
-    for small in (Shape(1, 8, 3, 2, 9, 4), Shape(5, 2, 3, 2, 9, 4), Shape(3, 8, 3, 2, 9, 4), Shape(5, 8, 3, 2, 3, 4)):
+    for small in (
+        BatchShape(1, 8, 3, 2, 9, 4),
+        BatchShape(5, 2, 3, 2, 9, 4),
+        BatchShape(3, 8, 3, 2, 9, 4),
+        BatchShape(5, 8, 3, 2, 3, 4),
+    ):
         with pytest.raises(Error, match="do not fit into"):
-            filled(batch, small)
+            pad_batch(batch, small)
     with pytest.raises(Error, match="do not fit into"):
-        filled(batch.replace(chosen=np.arange(4), labels=np.arange(4)), Shape(5, 8, 3, 2, 9, 4))
-    every = filled(batch.replace(chosen=None, labels=np.array([1, 2, 3]), source=None, answers=None), Shape(5, 8, 0, 2))
-    assert every.labels.tolist() == [1, 2, 3] + [IGNORED] * 5
+        pad_batch(batch.replace(chosen=np.arange(4), labels=np.arange(4)), BatchShape(5, 8, 3, 2, 9, 4))
+    every = pad_batch(
+        batch.replace(chosen=None, labels=np.array([1, 2, 3]), source=None, document_labels=None),
+        BatchShape(5, 8, 0, 2),
+    )
+    assert every.labels.tolist() == [1, 2, 3] + [IGNORE_INDEX] * 5
     assert every.chosen is None
 
 
@@ -119,12 +127,12 @@ class Sized:
         self.given, self.wanted = np.array(sizes, np.int64).reshape(-1, 3), shape
 
     def plan(self, store, seed, epoch):
-        return single(np.arange(len(self.given)), np.arange(len(self.given)) + 1)
+        return plan_single_spans(np.arange(len(self.given)), np.arange(len(self.given)) + 1)
 
-    def sizes(self, plan):
+    def measure_sizes(self, plan):
         return self.given[plan.begin]
 
-    def shape(self, total, plan):
+    def choose_shape(self, total, plan):
         return self.wanted
 
 
@@ -135,24 +143,24 @@ def test_packing_is_greedy_and_always_fills(data):
     sizes = data.draw(st.lists(triples, min_size=1, max_size=40))
     tokens, source = data.draw(st.integers(longest, 40)), other and data.draw(st.integers(other, 30))
     rows = -(-tokens // longest) + (-(-source // other) if other else 0) + data.draw(st.integers(1, 6))
-    shape = Shape(rows, tokens, data.draw(st.integers(5, 12)), longest, source, other)
+    shape = BatchShape(rows, tokens, data.draw(st.integers(5, 12)), longest, source, other)
     goal = Sized(sizes, shape)
     plan = goal.plan(None, 0, 0)
-    limits = np.array([tokens, shape.places, source])
+    limits = np.array([tokens, shape.labels, source])
 
     def works(part):
         used, left = part.sum(0), rows - len(part)
         return (used <= limits).all() and left * longest >= tokens - used[0] and left * other >= source - used[2]
 
     at = 0
-    for low, high in packed(goal, plan, shape, 0):
+    for low, high in pack_examples(goal, plan, shape, 0):
         assert low == at < high
         assert works(goal.given[low:high])
         assert high == len(plan) or not works(goal.given[low : high + 1]), "as many as possible"
         at = high
     assert at == len(plan)
     begin = data.draw(st.integers(0, len(plan) - 1))
-    again = list(packed(goal, plan, shape, begin))
+    again = list(pack_examples(goal, plan, shape, begin))
     assert again[0][0] == begin
     assert again[-1][1] == len(plan)
 
@@ -162,7 +170,7 @@ def test_packing_is_greedy_and_always_fills(data):
 def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
     made, goal = store(*lengths, 2), CausalLM(length)
     seen, shapes = [], set()
-    for batch, position in batches(made, goal, total, seed, epochs=2):
+    for batch, position in load_batches(made, goal, total, seed, epochs=2):
         real = batch.sample[batch.sample >= 0]
         seen += real.tolist()
         shapes.add((len(batch.ids), len(batch.starts), batch.longest))
@@ -179,10 +187,10 @@ def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
 def test_any_position_is_enough_to_go_on(cut, seed, total):
     made, goal = store(40, 33, 25, 1, 2, 9), CausalLM(5)
     whole = {}
-    for batch, _ in batches(made, goal, total, seed, epochs=3):
+    for batch, _ in load_batches(made, goal, total, seed, epochs=3):
         whole |= numbers(batch)
     rest = {}
-    for batch, _ in batches(made, goal, total, seed, position=cut, epochs=3):
+    for batch, _ in load_batches(made, goal, total, seed, position=cut, epochs=3):
         rest |= numbers(batch)
     assert rest == {k: v for k, v in whole.items() if k >= cut}
 
@@ -190,9 +198,9 @@ def test_any_position_is_enough_to_go_on(cut, seed, total):
 def test_a_boundary_gives_the_same_batches(corpus):
     tokenizer, made = corpus
     for goal in goals(tokenizer):
-        whole = list(itertools.islice(batches(made, goal, 200, 3), 9))
+        whole = list(itertools.islice(load_batches(made, goal, 200, 3), 9))
         for at in (1, 4, 8):
-            rest = itertools.islice(batches(made, goal, 200, 3, position=whole[at - 1][1]), 9 - at)
+            rest = itertools.islice(load_batches(made, goal, 200, 3, position=whole[at - 1][1]), 9 - at)
             for (batch, position), (other, same) in zip(whole[at:], rest, strict=True):
                 assert position == same
                 assert equal(batch, other)
@@ -202,20 +210,20 @@ def test_a_boundary_gives_the_same_batches(corpus):
 def test_an_example_is_the_same_in_any_batch_worker_and_rank_and_another_in_the_next_epoch(corpus, name):
     tokenizer, made = corpus
     try:
-        goal = objective(name, tokenizer, 24)
+        goal = build_objective(name, tokenizer, 24)
     except Error as error:
         pytest.skip(str(error))
     count = len(goal.plan(made, 5, 0))
 
     def seen(total, epochs=2, **how):
         found = {}
-        for batch, _ in batches(made, goal, total, 5, epochs=epochs, **how):
+        for batch, _ in load_batches(made, goal, total, 5, epochs=epochs, **how):
             new = numbers(batch)
             assert not found.keys() & new.keys()
             found |= new
         return found
 
-    most = int(goal.sizes(goal.plan(made, 5, 0))[:, [0, 2]].max())
+    most = int(goal.measure_sizes(goal.plan(made, 5, 0))[:, [0, 2]].max())
     whole = seen(32 * most)
     assert sorted(whole) == list(range(2 * count))
     for batch in (most, 7 * most):
@@ -231,12 +239,12 @@ def test_an_example_is_the_same_in_any_batch_worker_and_rank_and_another_in_the_
 
 def test_what_is_hidden_differs_in_the_next_epoch(corpus):
     tokenizer, made = corpus
-    goal = objective("masked", tokenizer, 24)
+    goal = build_objective("mlm", tokenizer, 24)
     first, second = (goal.plan(made, 5, epoch) for epoch in range(2))
     place = {b: n for n, b in enumerate(second.begin.tolist())}
     count, same, changed = len(first), 0, 0
     seen = {}
-    for batch, _ in batches(made, goal, 2400, 5, epochs=2):
+    for batch, _ in load_batches(made, goal, 2400, 5, epochs=2):
         seen |= numbers(batch)
     for n, begin in enumerate(first.begin.tolist()):
         if first.lengths[n] == 22 and begin in place:  # windows at a document's ends stay, the others move
@@ -249,11 +257,11 @@ def test_what_is_hidden_differs_in_the_next_epoch(corpus):
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_workers_give_the_same_sequence(corpus, start, tmp_path):
     tokenizer, made = corpus
-    goal = objective("masked", tokenizer, 24)
+    goal = build_objective("mlm", tokenizer, 24)
     if start == "spawn":  # by its path
-        made = formers.prepare(bundled("en")[0][:4], tokenizer, tmp_path / "s")
-    alone = list(itertools.islice(batches(made, goal, 240, 1), 12))
-    crew = batches(made, goal, 240, 1, workers=2 if start == "fork" else 1, start=start, prefetch=3)
+        made = formers.prepare(load_bundled_corpus("en")[0][:4], tokenizer, tmp_path / "s")
+    alone = list(itertools.islice(load_batches(made, goal, 240, 1), 12))
+    crew = load_batches(made, goal, 240, 1, workers=2 if start == "fork" else 1, start_method=start, prefetch=3)
     for (batch, position), (other, same) in zip(alone, crew, strict=False):
         assert position == same
         assert equal(batch, other)
@@ -264,15 +272,15 @@ def test_workers_give_the_same_sequence(corpus, start, tmp_path):
 def test_order_over_a_change_of_ranks_and_workers(corpus):
     """The data side of resuming on another number of processes: 1 → 2 → 1 ranks, 0/1/2 workers."""
     tokenizer, made = corpus
-    goal = objective("causal", tokenizer, 24)
+    goal = build_objective("causal", tokenizer, 24)
     whole, order = {}, []
-    for batch, _ in itertools.islice(batches(made, goal, 240, 2), 40):
+    for batch, _ in itertools.islice(load_batches(made, goal, 240, 2), 40):
         whole |= numbers(batch)
     position, got = 0, {}
     for ranks, workers in ((1, 0), (2, 1), (1, 2), (2, 0)):
         ends = []
         for rank in range(ranks):
-            run = batches(made, goal, 240, 2, position=position, rank=rank, ranks=ranks, workers=workers)
+            run = load_batches(made, goal, 240, 2, position=position, rank=rank, ranks=ranks, workers=workers)
             some = list(itertools.islice(run, 10 // ranks))
             for batch, _ in some:
                 got |= numbers(batch)
@@ -288,14 +296,14 @@ def test_order_over_a_change_of_ranks_and_workers(corpus):
 
 def test_all_ranks_get_as_many_batches():
     made, goal = store(40, 33, 25), CausalLM(5)
-    alone = list(batches(made, goal, 20, 0, epochs=1))
+    alone = list(load_batches(made, goal, 20, 0, epochs=1))
     assert len(alone) % 4
-    shared = [list(batches(made, goal, 20, 0, epochs=1, rank=rank, ranks=4)) for rank in range(4)]
+    shared = [list(load_batches(made, goal, 20, 0, epochs=1, rank=rank, ranks=4)) for rank in range(4)]
     assert {len(part) for part in shared} == {-(-len(alone) // 4)}
     assert [end for _, end in shared[0]] == [end for _, end in shared[3]]
     last = shared[3][-1][0]
     assert (last.sample == -1).all()
-    assert (last.labels == IGNORED).all()
+    assert (last.labels == IGNORE_INDEX).all()
     assert len(last.ids) == 20
     got = {}
     for part in shared:
@@ -309,12 +317,12 @@ def test_streams_make_batches_that_follow_each_other():
 
     class Streamed(CausalLM):
         def plan(self, store, seed, epoch) -> Plan:
-            return streams(store, 5, 4)
+            return plan_streams(store, 5, 4)
 
-        def shape(self, total, plan):
-            return Shape(2, 10, 0, 5)
+        def choose_shape(self, total, plan):
+            return BatchShape(2, 10, 0, 5)
 
-    run = [batch for batch, _ in batches(made, Streamed(5), 10, epochs=1, rank=1, ranks=2)]
+    run = [batch for batch, _ in load_batches(made, Streamed(5), 10, epochs=1, rank=1, ranks=2)]
     assert all(batch.sample.min() >= 0 for batch in run), "nothing is filled up"
     for one, two in itertools.pairwise(run):
         assert np.array_equal(two.ids[[0, 5]], (one.ids[[4, 9]] + 1) % 100), "each row goes on, on the same rank"
@@ -322,11 +330,11 @@ def test_streams_make_batches_that_follow_each_other():
 
 def test_what_does_not_fit():
     with pytest.raises(Error, match="an example of 8 \\+ 8 \\+ 0 tokens.* does not fit into a batch"):
-        next(batches(store(20), CausalLM(8), 6))
+        next(load_batches(store(20), CausalLM(8), 6))
     with pytest.raises(Error, match="rank 2 is not one of 2"):
-        next(batches(store(20), CausalLM(8), 60, rank=2, ranks=2))
+        next(load_batches(store(20), CausalLM(8), 60, rank=2, ranks=2))
     with pytest.raises(Error, match="a position counts from 0"):
-        next(batches(store(20), CausalLM(8), 60, position=-1))
+        next(load_batches(store(20), CausalLM(8), 60, position=-1))
 
 
 class Slow(CausalLM):
@@ -343,7 +351,7 @@ class Bad(CausalLM):
 
 
 def test_a_worker_that_dies_is_an_error_at_once():
-    run = batches(store(4000), Slow(5), 20, workers=2)
+    run = load_batches(store(4000), Slow(5), 20, workers=2)
     next(run)
     victim = multiprocessing.active_children()[0].pid
     os.kill(victim, signal.SIGKILL)
@@ -354,7 +362,7 @@ def test_a_worker_that_dies_is_an_error_at_once():
 
 
 def test_an_error_in_a_worker_arrives():
-    run = batches(store(400), Bad(5), 20, workers=2)
+    run = load_batches(store(400), Bad(5), 20, workers=2)
     with pytest.raises(Error, match="no such thing. Try another"):
         for _ in run:
             pass
@@ -368,7 +376,7 @@ def test_nothing_is_left_behind():
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     for how in ("close", "drop", "end"):
-        run = batches(store(400), Slow(5), 20, workers=2, epochs=1 if how == "end" else None)
+        run = load_batches(store(400), Slow(5), 20, workers=2, epochs=1 if how == "end" else None)
         next(run)
         if how == "end":
             assert sum(1 for _ in run) > 5
@@ -393,11 +401,11 @@ def test_ctrl_c_ends_the_workers(tmp_path):
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import numpy as np\n"
         "from formers import Store\n"
-        "from formers.data.loader import batches\n"
+        "from formers.data.loader import load_batches\n"
         "from formers.objectives.causal import CausalLM\n"
         "made = Store(np.arange(5000, dtype=np.uint16), np.array([0, 5000]), 5000, 'x')\n"
         "try:\n"
-        "    for batch, _ in batches(made, CausalLM(5), 20, workers=2):\n"
+        "    for batch, _ in load_batches(made, CausalLM(5), 20, workers=2):\n"
         "        print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
         "except KeyboardInterrupt:\n"
         "    print('stopped', flush=True)\n",
@@ -418,6 +426,6 @@ def test_ctrl_c_ends_the_workers(tmp_path):
 @given(st.integers(1, 3), st.integers(1, 4))
 def test_prefetch_changes_nothing(workers, prefetch):
     made, goal = store(300), CausalLM(5)
-    alone = [batch.sample.tolist() for batch, _ in batches(made, goal, 20, epochs=1)]
-    crew = [b.sample.tolist() for b, _ in batches(made, goal, 20, epochs=1, workers=workers, prefetch=prefetch)]
+    alone = [batch.sample.tolist() for batch, _ in load_batches(made, goal, 20, epochs=1)]
+    crew = [b.sample.tolist() for b, _ in load_batches(made, goal, 20, epochs=1, workers=workers, prefetch=prefetch)]
     assert crew == alone

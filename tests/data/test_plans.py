@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.data import planned as cache
-from formers.data.planned import planned
-from formers.data.plans import Plan, bucketed, gather, single, streams, windows
+from formers.data import plan_cache as cache
+from formers.data.plan_cache import load_plan
+from formers.data.plans import Plan, bucket_by_length, gather_examples, plan_single_spans, plan_streams, plan_windows
 from formers.objectives.causal import CausalLM
-from formers.text import bpe
+from formers.text.trainers import bpe
 
 
 def store(*lengths, vocab=1000):
@@ -27,12 +27,12 @@ def spans(plan):
 
 def test_windows_cover_every_document():
     made = store(10, 3, 1, 7)
-    plan = windows(made, 4, 0, 0)
+    plan = plan_windows(made, 4, 0, 0)
     assert spans(plan) == [(0, 4), (4, 8), (6, 10), (10, 13), (14, 18), (17, 21)]
-    again = windows(made, 4, 0, 1)
+    again = plan_windows(made, 4, 0, 1)
     assert again.begin.tolist() != plan.begin.tolist()
-    assert windows(made, 4, 0, 0).begin.tolist() == plan.begin.tolist()
-    assert windows(made, 4, 1, 0).begin.tolist() != plan.begin.tolist()
+    assert plan_windows(made, 4, 0, 0).begin.tolist() == plan.begin.tolist()
+    assert plan_windows(made, 4, 1, 0).begin.tolist() != plan.begin.tolist()
     assert (plan.label == -1).all()
 
 
@@ -40,7 +40,7 @@ def test_windows_cover_every_document():
 def test_windows_move_from_epoch_to_epoch(lengths, length, epoch):
     """As many as in the first, full ones, inside their documents, and every place has its turn."""
     made = store(*lengths)
-    first, plan = windows(made, length, 0, 0), windows(made, length, 0, epoch)
+    first, plan = plan_windows(made, length, 0, 0), plan_windows(made, length, 0, epoch)
     assert len(plan) == len(first)
     owner = np.searchsorted(made.starts, plan.begin, side="right") - 1
     assert (plan.begin >= made.starts[owner]).all()
@@ -48,7 +48,7 @@ def test_windows_move_from_epoch_to_epoch(lengths, length, epoch):
     sizes = np.diff(made.starts)
     assert sorted(plan.lengths) == sorted(first.lengths)
     assert (plan.lengths == np.minimum(length, sizes[owner])).all()
-    later = [windows(made, length, 0, e) for e in range(40)]
+    later = [plan_windows(made, length, 0, e) for e in range(40)]
     seen = {t for p in later for b, e in zip(p.begin, p.end, strict=True) for t in range(b, e)}
     assert seen == {t for d in range(len(sizes)) if sizes[d] > 1 for t in range(made.starts[d], made.starts[d + 1])}
     if sizes.max() > 2 * length:
@@ -56,7 +56,7 @@ def test_windows_move_from_epoch_to_epoch(lengths, length, epoch):
 
 
 def test_windows_across_documents():
-    plan = windows(store(10, 3, 1, 7), 4, 0, 0, across=True)
+    plan = plan_windows(store(10, 3, 1, 7), 4, 0, 0, across=True)
     assert spans(plan) == [(0, 4), (4, 8), (8, 12), (12, 16), (16, 20), (17, 21)]
 
 
@@ -65,9 +65,9 @@ def test_streams_go_on_where_they_ended(length, rows, extra, total):
     made = store(total)
     if (total - extra) // rows < length:
         with pytest.raises(Error, match="too few for"):
-            streams(made, length, rows, extra=extra)
+            plan_streams(made, length, rows, extra=extra)
         return
-    plan = streams(made, length, rows, extra=extra)
+    plan = plan_streams(made, length, rows, extra=extra)
     begin, end = plan.begin.reshape(-1, rows), plan.end.reshape(-1, rows)
     assert (end - begin == length + extra).all()
     assert np.array_equal(begin[1:], begin[:-1] + length), "each window follows the one before it in its stream"
@@ -80,21 +80,24 @@ def test_streams_go_on_where_they_ended(length, rows, extra, total):
 
 @given(st.lists(st.integers(1, 500), max_size=600), st.integers(0, 3), st.integers(0, 3))
 def test_buckets(lengths, seed, epoch):
-    order = bucketed(np.array(lengths, np.int64), seed, epoch, run=16)
+    order = bucket_by_length(np.array(lengths, np.int64), seed, epoch, bucket_size=16)
     assert sorted(order.tolist()) == list(range(len(lengths)))
-    assert np.array_equal(order, bucketed(np.array(lengths, np.int64), seed, epoch, run=16))
+    assert np.array_equal(order, bucket_by_length(np.array(lengths, np.int64), seed, epoch, bucket_size=16))
 
 
 def test_neighbours_in_a_bucket_are_alike():
     lengths = np.random.default_rng(0).integers(1, 500, 4000)
-    order = bucketed(lengths, 0, 0, run=64)
+    order = bucket_by_length(lengths, 0, 0, bucket_size=64)
     waste = [1 - b.mean() / b.max() for b in np.array_split(lengths[order], 250)]
     assert np.mean(waste) < 0.12, "padding to the longest of a batch"
     assert np.mean([1 - b.mean() / b.max() for b in np.array_split(lengths, 250)]) > 0.4
     first = lengths[order][:1000].mean(), lengths[order][-1000:].mean()
     assert abs(first[0] - first[1]) < 150, "short and long ones are mixed over the epoch"
-    assert not np.array_equal(order, bucketed(lengths, 0, 1, run=64))
-    assert len({frozenset(order[:64].tolist()), frozenset(bucketed(lengths, 0, 1, run=64)[:64].tolist())}) == 2
+    assert not np.array_equal(order, bucket_by_length(lengths, 0, 1, bucket_size=64))
+    assert (
+        len({frozenset(order[:64].tolist()), frozenset(bucket_by_length(lengths, 0, 1, bucket_size=64)[:64].tolist())})
+        == 2
+    )
 
 
 @given(st.data())
@@ -106,20 +109,20 @@ def test_gather_is_what_a_loop_gathers(data):
     pieces = data.draw(st.lists(pairs, min_size=sum(counts), max_size=sum(counts)))
     begin, end = np.array([p[0] for p in pieces]), np.array([p[1] for p in pieces])
     plan = Plan(begin, end, np.cumsum([0, *counts]), np.arange(len(counts), dtype=np.int8))
-    lengths = [sum(b - a for a, b in pieces[plan.first[i] : plan.first[i + 1]]) for i in range(len(plan))]
+    lengths = [sum(b - a for a, b in pieces[plan.span_offsets[i] : plan.span_offsets[i + 1]]) for i in range(len(plan))]
     assert plan.lengths.tolist() == lengths
     numbers = data.draw(st.lists(st.integers(0, len(counts) - 1), min_size=1, max_size=5))
-    raw = gather(made, plan, numbers, np.array(numbers) + 100)
-    mine = [[pieces[s] for s in range(plan.first[n], plan.first[n + 1])] for n in numbers]
+    raw = gather_examples(made, plan, numbers, np.array(numbers) + 100)
+    mine = [[pieces[s] for s in range(plan.span_offsets[n], plan.span_offsets[n + 1])] for n in numbers]
     assert raw.ids.tolist() == [i for example in mine for a, b in example for i in range(a, b)]
-    assert raw.span.tolist() == [k for example in mine for k, (a, b) in enumerate(example) for _ in range(a, b)]
+    assert raw.span_index.tolist() == [k for example in mine for k, (a, b) in enumerate(example) for _ in range(a, b)]
     assert np.diff(raw.starts).tolist() == [lengths[n] for n in numbers]
     assert raw.label.tolist() == numbers
     assert raw.sample.tolist() == [n + 100 for n in numbers]
     low = data.draw(st.integers(0, len(plan) - 1))
-    part = plan.part(low, len(plan))
-    again = gather(made, part, np.arange(len(part)), np.arange(low, len(plan)))
-    whole = gather(made, plan, np.arange(low, len(plan)), np.arange(low, len(plan)))
+    part = plan.slice_examples(low, len(plan))
+    again = gather_examples(made, part, np.arange(len(part)), np.arange(low, len(plan)))
+    whole = gather_examples(made, plan, np.arange(low, len(plan)), np.arange(low, len(plan)))
     assert again.ids.tolist() == whole.ids.tolist()
     assert again.starts.tolist() == whole.starts.tolist()
 
@@ -139,49 +142,53 @@ class Counting(CausalLM):
 
 
 def test_large_plans_are_kept(disk, monkeypatch):
-    monkeypatch.setattr(cache, "LARGE", 100)
-    goal, folder = Counting(8), disk.home.path / "plans"
+    monkeypatch.setattr(cache, "MIN_CACHED_EXAMPLES", 100)
+    goal, folder = Counting(8), disk.directory.path / "plans"
     Counting.calls = 0
-    one = planned(disk, goal, 3, 0)
-    two = planned(Store.open(disk.home.path), goal, 3, 0)
+    one = load_plan(disk, goal, 3, 0)
+    two = load_plan(Store.open(disk.directory.path), goal, 3, 0)
     assert Counting.calls == 1
     fresh = goal.plan(disk, 3, 0)
     for plan in (one, two):
-        assert all(np.array_equal(getattr(plan, name), getattr(fresh, name)) for name in cache.ARRAYS)
+        assert all(np.array_equal(getattr(plan, name), getattr(fresh, name)) for name in cache.PLAN_DTYPES)
     assert not list(folder.glob("*.tmp"))
     assert not list(folder.glob("*.lock"))
-    others = [planned(disk, goal, 4, 0), planned(disk, Counting(9), 3, 0), planned(disk, goal, 3, 1)]
+    others = [load_plan(disk, goal, 4, 0), load_plan(disk, Counting(9), 3, 0), load_plan(disk, goal, 3, 1)]
     assert Counting.calls == 5, "another seed, objective or epoch is another plan"
     assert not any(np.array_equal(other.begin, one.begin) for other in others)
     assert len(list(folder.glob("*.bin"))) == 4
-    planned(disk, goal, 3, 2)
+    load_plan(disk, goal, 3, 2)
     names = {p.name for p in folder.glob("*.bin")}
     assert sum(name.endswith("-2.bin") for name in names) == 1
     assert len(names) == 4, "the plan of two epochs ago is gone"
 
 
 def test_a_damaged_plan_is_made_again(disk, monkeypatch):
-    monkeypatch.setattr(cache, "LARGE", 100)
+    monkeypatch.setattr(cache, "MIN_CACHED_EXAMPLES", 100)
     goal = CausalLM(7)
-    one = planned(disk, goal, 0, 0)
+    one = load_plan(disk, goal, 0, 0)
     begin = np.array(one.begin)
     del one
-    (file,) = [p for p in (disk.home.path / "plans").glob("*.bin") if p.stem.startswith(cache.key(disk, goal, 0))]
+    (file,) = [
+        p
+        for p in (disk.directory.path / "plans").glob("*.bin")
+        if p.stem.startswith(cache.hash_plan_inputs(disk, goal, 0))
+    ]
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
-    assert cache.load(file) is None
-    assert np.array_equal(planned(disk, goal, 0, 0).begin, begin)
-    assert cache.load(file) is not None
+    assert cache.read_plan(file) is None
+    assert np.array_equal(load_plan(disk, goal, 0, 0).begin, begin)
+    assert cache.read_plan(file) is not None
 
 
 def test_a_plan_that_changes_its_size():
     class Odd(CausalLM):
         def plan(self, store, seed, epoch):
-            return single(np.arange(epoch + 1), np.arange(epoch + 1) + 2)
+            return plan_single_spans(np.arange(epoch + 1), np.arange(epoch + 1) + 2)
 
-    assert len(planned(store(9), Odd(3), 0, 1, 2)) == 2
+    assert len(load_plan(store(9), Odd(3), 0, 1, 2)) == 2
     with pytest.raises(Error, match="epoch 1 has 2 examples, the first one 5"):
-        planned(store(9), Odd(3), 0, 1, 5)
+        load_plan(store(9), Odd(3), 0, 1, 5)
     with pytest.raises(Error, match="no example can be made"):
-        planned(store(1), CausalLM(3), 0, 0)
+        load_plan(store(1), CausalLM(3), 0, 0)

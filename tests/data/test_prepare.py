@@ -17,12 +17,12 @@ import pytest
 import formers
 from formers import Error, Store
 from formers.cli.main import main
-from formers.data import prepare as module
-from formers.data.encode import PHRASE
-from formers.data.lock import locked
-from formers.interop.tokenizers import load_tokenizer
-from formers.text import bpe, wordpiece
-from formers.text.trainers import train
+from formers.data.file_lock import hold_lock
+from formers.data.preparation import pipeline as module
+from formers.data.preparation.document_encoder import PHRASE_BIT
+from formers.interop.tokenizer_files import load_tokenizer
+from formers.text.trainers import bpe, wordpiece
+from formers.text.trainers.registry import train_tokenizer
 
 TEXTS = [
     f"The cat number {i} sat down. Then the dog number {i * 7} ran away! And {'so ' * (i % 9)}on." for i in range(300)
@@ -32,7 +32,7 @@ TOKENIZER = bpe.train(TEXTS[:50], 320)
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 1500)
+    monkeypatch.setattr(module, "CHUNK_CHARACTERS", 1500)
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
 
@@ -58,7 +58,7 @@ def content(path):
 
 @pytest.fixture
 def expected(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
     make(files, tmp_path / "expected")
     return content(tmp_path / "expected")
 
@@ -66,7 +66,7 @@ def expected(files, tmp_path, monkeypatch):
 def test_every_document_once(files, tmp_path):
     train = make(files, tmp_path / "s")
     held = Store.open(tmp_path / "s", "held")
-    assert len(train.home.mine["shards"]) > 2
+    assert len(train.directory.part_metadata["shards"]) > 2
     texts = {}
     for name, part in (("train", train), ("held", held)):
         for a, b in zip(part.starts, part.starts[1:], strict=False):
@@ -76,7 +76,7 @@ def test_every_document_once(files, tmp_path):
     assert all(len(where) == 1 for where in texts.values())
     assert 10 < sum(where == ["held"] for where in texts.values()) < 60
     assert len(train.sentences) - 1 + len(held.sentences) - 1 == 3 * len(TEXTS)
-    assert train.home.about["counts"]["exact"] == 0
+    assert train.directory.metadata["counts"]["exact"] == 0
     assert not [p for p in (tmp_path / "s").iterdir() if p.suffix in (".tmp", "") or p.name.startswith("done")]
 
 
@@ -114,9 +114,9 @@ def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
     with pytest.raises(Error, match="is not a token store. It is not finished: run the same"):
         Store.open(tmp_path / "s")
     made = []
-    real = module.Shard.__init__
+    real = module.ShardWriter.__init__
     monkeypatch.setattr(
-        module.Shard, "__init__", lambda self, w, name, *a: made.append(name) or real(self, w, name, *a)
+        module.ShardWriter, "__init__", lambda self, w, name, *a: made.append(name) or real(self, w, name, *a)
     )
     make(files, tmp_path / "s")
     assert content(tmp_path / "s") == expected
@@ -127,20 +127,19 @@ def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
 
 SCRIPT = """
 import sys, time
-from formers.data import prepare as module
-from formers.data import sources
+from formers.data.preparation import pipeline, sources
 from formers.text.tokenizer import Tokenizer
-module.CHUNK, sources.HEAP = 1500, 9000
+pipeline.CHUNK_CHARACTERS, sources.GROUP_BYTES = 1500, 9000
 if __name__ == "__main__":
     tokenizer = Tokenizer(open(sys.argv[2], encoding="utf-8").read(), {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
-    module.prepare(sys.argv[1], tokenizer, sys.argv[3], shard=2000, held_out=0.1, unit="line",
-                   tell=lambda *_: time.sleep(0.02))
+    pipeline.prepare(sys.argv[1], tokenizer, sys.argv[3], shard=2000, held_out=0.1, unit="line",
+                     tell=lambda *_: time.sleep(0.02))
 """
 
 
 def start(files, tmp_path):
     (tmp_path / "run.py").write_text(SCRIPT, encoding="utf-8")
-    (tmp_path / "t.json").write_text(TOKENIZER.text, encoding="utf-8")
+    (tmp_path / "t.json").write_text(TOKENIZER.json_text, encoding="utf-8")
     command = [sys.executable, tmp_path / "run.py", files, tmp_path / "t.json", tmp_path / "s"]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -179,7 +178,7 @@ def test_one_run_at_a_time(files, tmp_path):
 
 def test_ranks_lock_too(tmp_path):
     (tmp_path / "s").mkdir()
-    with locked(tmp_path / "s" / "lock", shared=True), locked(tmp_path / "s" / "lock-1"):
+    with hold_lock(tmp_path / "s" / "lock", shared=True), hold_lock(tmp_path / "s" / "lock-1"):
         with pytest.raises(Error, match="is in use by process"):
             make(TEXTS, tmp_path / "s", rank=1, ranks=2)
         with pytest.raises(Error, match="is in use by process"):
@@ -241,13 +240,13 @@ def test_a_worker_that_dies(tmp_path, monkeypatch):
 def test_lists_tables_and_datasets(tmp_path):
     import pandas
 
-    expected = make(TEXTS, tmp_path / "list").identity
+    expected = make(TEXTS, tmp_path / "list").content_hash
     frame = pandas.DataFrame({"text": TEXTS, "label": 1})
-    assert make(frame, tmp_path / "frame", column="text").identity == expected
+    assert make(frame, tmp_path / "frame", column="text").content_hash == expected
     datasets = pytest.importorskip("datasets")
     dataset = datasets.Dataset.from_dict({"text": TEXTS, "label": [1] * len(TEXTS)})
-    assert make(dataset, tmp_path / "dataset", column="text").identity == expected
-    assert make(iter(TEXTS), tmp_path / "iterator").identity == expected
+    assert make(dataset, tmp_path / "dataset", column="text").content_hash == expected
+    assert make(iter(TEXTS), tmp_path / "iterator").content_hash == expected
 
 
 def test_phrases_for_ernie(files, tmp_path):
@@ -257,27 +256,29 @@ def test_phrases_for_ernie(files, tmp_path):
     made = make(files / "9.txt", tmp_path / "s", units="learn", held_out=0)
     assert "white house\n" in (tmp_path / "s" / "phrases.txt").read_text(encoding="utf-8")
     a, b = made.starts[:2]
-    ids, _, units = made.take(np.array([a]), np.array([b]))
+    ids, _, units = made.read_spans(np.array([a]), np.array([b]))
     words = TOKENIZER.decode(ids).split()
     assert len(words) == 13
     assert (units > 0).sum() >= 12, "one unit less than words, and the end mark"
-    house = [units[i] & PHRASE for i in range(b - a) if TOKENIZER.decode(ids[: i + 1]).endswith(" the white h")]
+    house = [units[i] & PHRASE_BIT for i in range(b - a) if TOKENIZER.decode(ids[: i + 1]).endswith(" the white h")]
     assert house == [0], "the second word of a phrase begins nothing"
     with pytest.raises(Error, match="in a pass of their own"):
         make(iter(TEXTS), tmp_path / "x", units="learn")
     (tmp_path / "list.txt").write_text("The cat\n", encoding="utf-8")
-    assert make(files, tmp_path / "y", units=str(tmp_path / "list.txt")).units is not None
+    assert make(files, tmp_path / "y", units=str(tmp_path / "list.txt")).unit_bits is not None
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("formers.data.hygiene"), reason="hygiene is not there")
+@pytest.mark.skipif(
+    not importlib.util.find_spec("formers.data.preparation.deduplication"), reason="hygiene is not there"
+)
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_duplicates_are_left_out_over_all_files(files, tmp_path, ranks, monkeypatch):
-    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
     (files / "9.txt").write_text("\n".join(TEXTS[50:150]) + "\nnew\n", encoding="utf-8")
     for rank in range(ranks):
         made = make(files, tmp_path / "s", deduplicate="exact", held_out=0, rank=rank, ranks=ranks)
     assert len(made.starts) - 1 == len(TEXTS) + 1
-    assert made.home.about["counts"]["exact"] == 100
+    assert made.directory.metadata["counts"]["exact"] == 100
 
 
 @pytest.mark.parametrize("drop", [False, True])
@@ -287,7 +288,7 @@ def test_tests_inside_the_text_are_found_and_counted(files, tmp_path, drop):
     (tmp_path / "sst.tsv").write_text("text\tlabel\n" + "".join(f"{t}\t1\n" for t in known), encoding="utf-8")
     plain = make(files, tmp_path / "plain", held_out=0)
     made = make(files, tmp_path / "s", held_out=0, tests=[tmp_path / "sst.tsv"], drop_tests=drop)
-    counts = made.home.about["counts"]
+    counts = made.directory.metadata["counts"]
     assert counts["tests"]["tests"] == {"sst.tsv": {"examples": 5, "found": 3, "short": 0}}
     assert counts["seen_in_tests"] == 4
     assert len(plain.starts) - len(made.starts) == (4 if drop else 0)
@@ -304,7 +305,7 @@ def test_tokenizers_in_all_places(tmp_path):
         assert found.fingerprint == pieces.fingerprint
         assert found.special == pieces.special
     (tmp_path / "old").mkdir()
-    vocab = sorted(json.loads(pieces.text)["model"]["vocab"].items(), key=lambda item: item[1])
+    vocab = sorted(json.loads(pieces.json_text)["model"]["vocab"].items(), key=lambda item: item[1])
     (tmp_path / "old" / "vocab.txt").write_text("".join(f"{word}\n" for word, _ in vocab), encoding="utf-8")
     assert len(load_tokenizer(tmp_path / "old")) == len(pieces)
     with pytest.raises(Error, match="no such directory"):
@@ -318,7 +319,7 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
         out, err = capsys.readouterr()
         return end.value.code, out, " ".join(err.split())
 
-    (tmp_path / "t.json").write_text(TOKENIZER.text, encoding="utf-8")
+    (tmp_path / "t.json").write_text(TOKENIZER.json_text, encoding="utf-8")
     words = (files, "--tokenizer", tmp_path / "t.json", "--unit", "line", "--out")
     code, out, _ = run(*words, tmp_path / "s", "--held-out", "10%", "--shard-size", "4KB")
     held = Store.open(tmp_path / "s", "held")
@@ -368,14 +369,14 @@ def test_unknown_tokens_are_counted_and_said(tmp_path, capsys):
         main(["prepare", str(tmp_path / "ko.txt"), "--tokenizer", str(tmp_path), "--out", str(tmp_path / "s")])
     assert not end.value.code
     assert "100% of the tokens are unknown" in " ".join(capsys.readouterr().out.split())
-    assert Store.open(tmp_path / "s").home.about["counts"]["unknown"] == 5
+    assert Store.open(tmp_path / "s").directory.metadata["counts"]["unknown"] == 5
 
 
 def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path):
     pieces = wordpiece.train(TEXTS[:3], 60)
     how = {"unit": "line", "shard": 500}
     whole = formers.prepare(files, pieces, tmp_path / "whole", **how)
-    counted = whole.home.about["counts"]["unknown"]
+    counted = whole.directory.metadata["counts"]["unknown"]
     assert counted == np.count_nonzero(np.asarray(whole.tokens) == pieces.id("unk")) > 0
 
     def stop(what, done, of, detail):
@@ -389,10 +390,10 @@ def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path)
 
 
 def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
 
     def other(*_):
-        monkeypatch.setattr(module, "CHUNK", 1500)
+        monkeypatch.setattr(module, "CHUNK_CHARACTERS", 1500)
         with pytest.raises(Error, match="other settings"):
             make(files, tmp_path / "s", held_out=0, rank=1, ranks=2)
         raise KeyboardInterrupt
@@ -403,18 +404,18 @@ def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypat
 
 @pytest.mark.parametrize("split", ["rules", None])
 def test_documents_cannot_forge_a_special_token(tmp_path, capsys, split):
-    pieces = train("t5", TEXTS[:30], 300, workers=1)
+    pieces = train_tokenizer("t5", TEXTS[:30], 300, workers=1)
     forged = ["a </s> b", "see <extra_id_0> here", "<pad><pad>", "＜／ｓ＞ wide"]
     store = formers.prepare([*TEXTS[:5], *forged], pieces, tmp_path / "s", splitter=split)
     for number in range(len(store.starts) - 1):
         *ids, end = store.tokens[store.starts[number] : store.starts[number + 1]].tolist()
         assert end == pieces.id("eos")
-        assert not {pieces.token(i) for i in ids} & (pieces.reserved - {"<unk>"})
-    assert store.home.about["counts"]["spelled"] == 3  # in full width it is no special token anyway
+        assert not {pieces.get_token_text(i) for i in ids} & (pieces.reserved_tokens - {"<unk>"})
+    assert store.directory.metadata["counts"]["spelled"] == 3  # in full width it is no special token anyway
 
 
 def test_the_report_says_what_was_odd(tmp_path, capsys):
-    pieces = train("wordpiece", TEXTS[:50], 100, style="bert", workers=1)
+    pieces = train_tokenizer("wordpiece", TEXTS[:50], 100, style="bert", workers=1)
     pieces.save(tmp_path / "tokenizer.json")
     (tmp_path / "t.txt").write_text("The cat [SEP] sat.\na\n\u00ad\n", encoding="utf-8")
     words = [str(tmp_path / "t.txt"), "--unit", "line", "--tokenizer", str(tmp_path), "--out", str(tmp_path / "s")]
@@ -446,9 +447,9 @@ def altered(path):
 def test_a_change_in_the_middle_of_a_file_is_noticed(long, tmp_path):
     first = make(long, tmp_path / "s")
     os.utime(long)  # touched, not changed
-    assert make(long, tmp_path / "s").identity == first.identity
+    assert make(long, tmp_path / "s").content_hash == first.content_hash
     (tmp_path / "s" / "inputs.json").write_text("damaged", encoding="utf-8")
-    assert make(long, tmp_path / "s").identity == first.identity
+    assert make(long, tmp_path / "s").content_hash == first.content_hash
     altered(long)
     with pytest.raises(Error, match=r"long\.txt: has changed since a store was made of it"):
         make(long, tmp_path / "s")
@@ -456,13 +457,13 @@ def test_a_change_in_the_middle_of_a_file_is_noticed(long, tmp_path):
 
 def test_files_that_were_not_written_to_are_not_read_again(long, tmp_path, monkeypatch):
     make(long, tmp_path / "s")
-    monkeypatch.setattr("formers.data.sources.digest", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("formers.data.preparation.sources.hash_file", lambda *_: pytest.fail("it was read"))
     make(long, tmp_path / "s")
 
 
 def test_a_change_in_a_finished_group_is_noticed(long, tmp_path, monkeypatch):
     """The first file's shards are finished, the second's are not."""
-    monkeypatch.setattr("formers.data.sources.HEAP", 9000)
+    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
     (tmp_path / "other.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     both = [long, tmp_path / "other.txt"]
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data import streams, tables
-from formers.data.readers import find, read
-from formers.text.normalise import Changes
+from formers.data import tables, text_files
+from formers.data.readers import find_files, read_documents
+from formers.text.normalise import CleaningReport
 
 NFD = unicodedata.normalize("NFD", "한국어")
 ROWS = [{"id": i, "document": f'줄 {i}, "둘"\n끝', "label": "01"[i % 2]} for i in range(30)]
@@ -38,8 +38,8 @@ def put(path: Path, content: bytes | str) -> Path:
 
 
 def taken(source, **settings):
-    changes = Changes()
-    return list(read(source, changes=changes, **settings)), changes
+    changes = CleaningReport()
+    return list(read_documents(source, changes=changes, **settings)), changes
 
 
 class TestFind:
@@ -49,14 +49,14 @@ class TestFind:
             put(tmp_path / name, "x\n")
         put(tmp_path / "empty.txt", "")
         a, b, c = tmp_path / "a.jsonl.gz", tmp_path / "b.txt", tmp_path / "in" / "c.csv"
-        assert find(b) == find(str(b)) == [b]
-        assert find(tmp_path) == [a, b, c]
-        assert find(f"{tmp_path}/*.txt") == [b]
-        assert find(f"{tmp_path}/**/*.csv") == [c]
-        assert find([c, str(b), tmp_path]) == [a, b, c]
+        assert find_files(b) == find_files(str(b)) == [b]
+        assert find_files(tmp_path) == [a, b, c]
+        assert find_files(f"{tmp_path}/*.txt") == [b]
+        assert find_files(f"{tmp_path}/**/*.csv") == [c]
+        assert find_files([c, str(b), tmp_path]) == [a, b, c]
 
     def test_a_file_with_a_star_in_its_name(self, tmp_path):
-        assert find(put(tmp_path / "a[1]*.txt", "x")) == [tmp_path / "a[1]*.txt"]
+        assert find_files(put(tmp_path / "a[1]*.txt", "x")) == [tmp_path / "a[1]*.txt"]
 
     @pytest.mark.parametrize(
         ("name", "message"),
@@ -76,21 +76,21 @@ class TestFind:
         put(tmp_path / "empty.txt", "")
         for other in ("paper.pdf", "README"):
             put(tmp_path / other, "x")
-        for use in (find, read):
+        for use in (find_files, read_documents):
             with pytest.raises(Error, match=message) as e:
                 use(str(tmp_path / name))
             assert name in str(e.value)
 
     def test_no_paths(self):
         with pytest.raises(Error, match="no files to read"):
-            find([])
+            find_files([])
         with pytest.raises(Error, match="a path is a string, got int"):
-            find([3])
+            find_files([3])
 
     def test_no_permission(self, tmp_path, monkeypatch):
         monkeypatch.setattr(os, "access", lambda *_: False)
         with pytest.raises(Error, match="may not be read"):
-            find(put(tmp_path / "a.txt", "x"))
+            find_files(put(tmp_path / "a.txt", "x"))
 
 
 class TestText:
@@ -102,13 +102,13 @@ class TestText:
         assert taken(path, unit="block")[0] == ["a\nb", "c"]
         assert taken(path, unit="file")[0] == ["a\nb\n\n \nc"]
         with pytest.raises(Error, match="no unit 'page'. Choose auto, line, block, file"):
-            read(path, unit="page")
+            read_documents(path, unit="page")
 
     def test_counts(self, tmp_path):
         text = f"\ufeff첫 줄\r\n{NFD} 둘\r\n\r\na\0b\ufffd\n\x01\n마지막"
         documents, changes = taken(put(tmp_path / "a.txt", text.encode() + b"\xff\xc3"), unit="line")
         assert documents == ["첫 줄", "한국어 둘", "ab", "마지막"]
-        assert changes == Changes(4, 6, 1, 2, 1, 1, 1, 1, carriage=3, empty=2)
+        assert changes == CleaningReport(4, 6, 1, 2, 1, 1, 1, 1, carriage=3, empty=2)
 
     @pytest.mark.parametrize(
         ("text", "unit"),
@@ -138,7 +138,7 @@ class TestText:
         text = f"가나\r\n{NFD}😀\r\r\n\ufeff둘\n"
         path = put(tmp_path / "a.txt", text)
         expected = taken(path, unit="line")
-        monkeypatch.setattr(streams, "CHUNK", chunk)
+        monkeypatch.setattr(text_files, "READ_BYTES", chunk)
         assert taken(path, unit="line") == expected
         assert expected[0] == ["가나", "한국어😀", "둘"]
 
@@ -146,7 +146,7 @@ class TestText:
     @given(st.text(st.characters(codec="utf-8") | st.sampled_from("\n\r\0 \ufeff가"), max_size=60), st.integers(1, 9))
     def test_equal_to_reading_all_at_once(self, tmp_path, monkeypatch, text, chunk):
         path = put(tmp_path / "a.txt", text or "x")
-        monkeypatch.setattr(streams, "CHUNK", chunk)
+        monkeypatch.setattr(text_files, "READ_BYTES", chunk)
         plain = path.read_bytes().decode("utf-8", "ignore").replace("\r\n", "\n").replace("\r", "\n")
         spaces = dict.fromkeys([0xB, 0xC, 0x1C, 0x1D, 0x1E, 0x1F, 0x85, 0x2028, 0x2029], " ")
         odd = [0xFEFF, 0xFFFD, 0xFFFE, 0xFFFF, *range(0xFDD0, 0xFDF0)]
@@ -191,39 +191,41 @@ class TestLongest:
     def test_long_lines_are_cut_at_sentences_or_spaces(self, tmp_path, unit):
         sentence = "이것은 한 문장이다. "
         path = put(tmp_path / "a.txt", sentence * 1000)
-        documents, changes = taken(path, unit=unit, longest=500)
+        documents, changes = taken(path, unit=unit, max_characters=500)
         assert max(map(len, documents)) <= 500
         assert all(d.endswith(". ") for d in documents)
         assert "".join(documents) == sentence * 1000
         assert changes.cut == len(documents) - 1
         put(path, "낱말 " * 1000)
-        assert all(d.endswith("낱말 ") for d in taken(path, unit=unit, longest=500)[0])
+        assert all(d.endswith("낱말 ") for d in taken(path, unit=unit, max_characters=500)[0])
         put(path, "가" * 1234)
-        assert list(map(len, taken(path, unit=unit, longest=500)[0])) == [500, 500, 234]
+        assert list(map(len, taken(path, unit=unit, max_characters=500)[0])) == [500, 500, 234]
 
     def test_blocks_are_cut_between_lines(self, tmp_path):
-        documents, changes = taken(put(tmp_path / "a.txt", "한 줄이다\n" * 10 + "\n끝"), unit="block", longest=17)
+        documents, changes = taken(
+            put(tmp_path / "a.txt", "한 줄이다\n" * 10 + "\n끝"), unit="block", max_characters=17
+        )
         assert documents == ["한 줄이다\n한 줄이다\n한 줄이다"] * 3 + ["한 줄이다", "끝"]
         assert changes.cut == 3
 
     @given(st.text(st.sampled_from([*NFD, *"가a. \u0301\u0308\n"]), max_size=80), st.integers(1, 12))
     def test_no_character_is_cut_apart(self, text, longest):
         if longest >= 8:  # marks that join may be as many as the length
-            found = list(streams.slices(text, longest))
+            found = list(text_files.slice_text(text, longest))
             assert "".join(found) == text
             assert all(len(part) <= longest for part in found)
 
     def test_syllables_stay_whole(self, tmp_path):
         path = put(tmp_path / "a.txt", NFD * 500)
         for longest in (50, 51, 52, 53):
-            assert "".join(taken(path, unit="line", longest=longest)[0]) == "한국어" * 500
+            assert "".join(taken(path, unit="line", max_characters=longest)[0]) == "한국어" * 500
 
     def test_tables_too(self):
-        documents, changes = taken(["한 문장이다. " * 100], longest=100)
+        documents, changes = taken(["한 문장이다. " * 100], max_characters=100)
         assert "".join(documents) == "한 문장이다. " * 100
         assert changes.cut == len(documents) - 1 == 8
         with pytest.raises(Error, match="at least one character"):
-            read(["a"], longest=0)
+            read_documents(["a"], max_characters=0)
 
 
 class TestTables:
@@ -309,8 +311,8 @@ class TestTables:
         assert documents == ['a "b" c', '"a" and "b"', '"', 'a "b"', "a\tb", '5" disk']
 
     def test_a_row_too_long(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(tables, "RECORD", 1000)
-        monkeypatch.setattr(streams, "CHUNK", 300)
+        monkeypatch.setattr(tables, "MAX_RECORD_CHARACTERS", 1000)
+        monkeypatch.setattr(text_files, "READ_BYTES", 300)
         rows = [json.dumps({"text": "가" * n}, ensure_ascii=False) for n in (5, 5000, 7)]
         path = put(tmp_path / "a.jsonl", "\n".join(rows))
         with pytest.raises(Error, match="line 2: a row has more than 1,000 characters"):
@@ -415,18 +417,18 @@ def test_pairs_of_columns(tmp_path):
     rows = [{"de": "ein\tHund ", "en": "a dog"}, {"de": "zwei\nKatzen", "en": " two  cats"}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     (tmp_path / "a.tsv").write_text("id\ten\tde\n1\ta dog\tein Hund\n2\ttwo cats\tzwei Katzen\n", encoding="utf-8")
-    assert list(read(tmp_path / "a.jsonl", column="de,en")) == want
-    assert list(read(tmp_path / "a.tsv", column="de,en")) == want
-    assert list(read(rows, column="de,en")) == want
+    assert list(read_documents(tmp_path / "a.jsonl", column="de,en")) == want
+    assert list(read_documents(tmp_path / "a.tsv", column="de,en")) == want
+    assert list(read_documents(rows, column="de,en")) == want
     pandas = pytest.importorskip("pandas")
-    assert list(read(pandas.DataFrame(rows), column="de,en")) == want
+    assert list(read_documents(pandas.DataFrame(rows), column="de,en")) == want
     pandas.DataFrame(rows).to_parquet(tmp_path / "a.parquet")
-    assert list(read(tmp_path / "a.parquet", column="de,en")) == want
-    assert list(read([{"de,en": "one"}], column="de,en")) == ["one"], "a column of that very name"
+    assert list(read_documents(tmp_path / "a.parquet", column="de,en")) == want
+    assert list(read_documents([{"de,en": "one"}], column="de,en")) == ["one"], "a column of that very name"
     with pytest.raises(Error, match="no column 'de,fr'"):
-        list(read(rows, column="de,fr"))
+        list(read_documents(rows, column="de,fr"))
     with pytest.raises(Error, match="no text in 'en'"):
-        list(read([*rows, {"de": "drei", "en": 3}], column="de,en"))
+        list(read_documents([*rows, {"de": "drei", "en": 3}], column="de,en"))
 
 
 OTHER = {  # text in another encoding, and what it is called
@@ -465,7 +467,7 @@ def test_damage_is_counted_and_not_refused(tmp_path, monkeypatch):
     documents, changes = taken(path, unit="line")
     assert (len(documents), changes.undecodable) == (351, 1)
     with monkeypatch.context() as small:  # the first part of a file is no measure
-        small.setattr(streams, "CHUNK", 500)
+        small.setattr(text_files, "READ_BYTES", 500)
         assert taken(put(tmp_path / "a.txt", b"one \xff\n" + b"plain words\n" * 5000), unit="line")[1].undecodable == 1
     late = b"plain English words\n" * 20_000 + "schön groß über Straße\n".encode("latin-1") * 600
     with pytest.raises(Error, match="it seems to be latin-1"):  # beyond the first chunk
@@ -500,10 +502,10 @@ def test_a_first_row_of_data_suggests_no_header(text, is_data, column, tmp_path)
     path = tmp_path / "a.csv"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Error, match=r"There are|there are") as error:
-        list(read(path, column=column))
+        list(read_documents(path, column=column))
     assert ("add --no-header" in str(error.value)) == is_data
     with pytest.raises(Error) as error:
-        list(read(path, column="text", header=True))
+        list(read_documents(path, column="text", header=True))
     assert "--no-header" not in str(error.value), "somebody said that there is a header"
 
 
@@ -523,28 +525,28 @@ def test_a_column_of_a_text_file(tmp_path):
 def test_what_is_too_large_is_refused(tmp_path, monkeypatch):
     """A small file that unpacks to a huge one, a table that does not fit into memory: with small limits here."""
     from formers.data import readers
-    from formers.tasks import records
+    from formers.tasks import example_tables
 
-    monkeypatch.setattr(streams, "BOMB", (10_000, 100))
+    monkeypatch.setattr(text_files, "MAX_EXPANSION", (10_000, 100))
     path = put(tmp_path / "a.txt.xz", "a\n" * 100_000)
     with pytest.raises(Error, match=r"unpacks to more than .* over 100 times its size"):
         taken(path, unit="line")
     assert len(taken(put(tmp_path / "b.txt", "a\n" * 100_000), unit="line")[0]) == 100_000
-    monkeypatch.setattr(readers, "MOST", 1000)
+    monkeypatch.setattr(readers, "MAX_FILE_BYTES", 1000)
     with pytest.raises(Error, match="more than 1,000 bytes, unpacked"):
-        readers.rows(tmp_path / "b.txt")
-    monkeypatch.setattr(records, "MOST", 1000)
+        readers.read_lines(tmp_path / "b.txt")
+    monkeypatch.setattr(example_tables, "MAX_TABLE_BYTES", 1000)
     for name, text in (("c.csv", "text,label\n" + "a,1\n" * 500), ("c.json", "[" + "1," * 600 + "1]")):
         with pytest.raises(Error, match="more than 1,000 bytes, unpacked"):
-            records.read_table(put(tmp_path / name, text))
-    monkeypatch.setattr(records, "MOST", 1 << 20)
-    monkeypatch.setattr(records, "ROWS", 100)
+            example_tables.read_table(put(tmp_path / name, text))
+    monkeypatch.setattr(example_tables, "MAX_TABLE_BYTES", 1 << 20)
+    monkeypatch.setattr(example_tables, "MAX_TABLE_ROWS", 100)
     with pytest.raises(Error, match="more than 100 rows"):
-        records.read_table(tmp_path / "c.csv")
+        example_tables.read_table(tmp_path / "c.csv")
 
 
 def test_a_column_is_found_in_any_form_of_unicode(tmp_path):
     """A header typed on one system and a name typed on another differ in their Hangul alone."""
     file = tmp_path / "a.csv"
     file.write_text(unicodedata.normalize("NFD", "문서,번호\n좋은 영화,1\n"), encoding="utf-8")
-    assert list(read(file, column="문서")) == ["좋은 영화"]
+    assert list(read_documents(file, column="문서")) == ["좋은 영화"]

@@ -12,13 +12,20 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.cli.prepare import report
-from formers.data import shards
-from formers.data.encode import ENTITY, PHRASE, edges, encode, splitter
-from formers.data.phrases import finder, learn
-from formers.data.shards import Pieces, Reader, Writer, seal
+from formers.cli.prepare import print_store_summary
+from formers.data import array_files
+from formers.data.array_files import ArrayFileReader, ArrayFileWriter, ChainedArray, to_checked_json
+from formers.data.preparation.document_encoder import (
+    ENTITY_BIT,
+    PHRASE_BIT,
+    encode_documents,
+    find_unit_starts,
+    get_splitter,
+)
+from formers.data.preparation.phrases import build_unit_finder, learn_phrases
 from formers.data.store import describe_unknown
-from formers.text import bpe, wordpiece, words
+from formers.text import word_level
+from formers.text.trainers import bpe, wordpiece
 
 LINES = ["the cat sat on the mat", "the dog sat on the log"] * 3
 TEXTS = [
@@ -42,23 +49,23 @@ def prepared(path, tokenizer, texts=TEXTS, **options):
 
 def test_in_memory():
     tokenizer = bpe.train(LINES, 280)
-    made = Store.of(["the cat", "", "the dog"], tokenizer)
+    made = Store.from_documents(["the cat", "", "the dog"], tokenizer)
     assert made.tokens.dtype == np.uint16
     assert len(made.starts) == 3, "an empty document is none"
     assert made.tokens[made.starts[1] - 1] == tokenizer.id("eos")
     assert tokenizer.decode(made.tokens[: made.starts[1]]) == "the cat"
     plain = wordpiece.train(LINES, 60)
-    ids = Store.of(["the cat"], plain).tokens
+    ids = Store.from_documents(["the cat"], plain).tokens
     assert plain.id("cls") not in ids
     assert plain.id("sep") not in ids
     with pytest.raises(Error, match="no text to learn from"):
-        Store.of(["", ""], plain)
+        Store.from_documents(["", ""], plain)
     with pytest.raises(Error, match="no tokenizer of its own"):
         made.tokenizer  # noqa: B018
 
 
 def test_tokens_are_those_of_the_whole_document(tokenizer):
-    made = encode(TEXTS, tokenizer, splitter("rules"))
+    made = encode_documents(TEXTS, tokenizer, get_splitter("rules"))
     end = [] if tokenizer.id("eos") is None else [tokenizer.id("eos")]
     rows = [tokenizer.encode(text, special=False) + end for text in TEXTS]
     assert made.ids.tolist() == [i for row in rows for i in row]
@@ -70,14 +77,14 @@ def test_sentences_begin_where_their_first_character_is(tokenizer):
         parts = [part for part in text.replace("! ", "!|").replace(". ", ".|").replace("\n", "|").split("|") if part]
         return [text.index(part) for part in parts]
 
-    made = encode(TEXTS, tokenizer, split)
+    made = encode_documents(TEXTS, tokenizer, split)
     expected, base = [], 0
     for text in TEXTS:
-        offsets = tokenizer.rust.encode(text, add_special_tokens=False).offsets
+        offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
         at = split(text)
         expected += sorted({base + next(i for i, (_, end) in enumerate(offsets) if end > a) for a in at})
         base += len(offsets) + (tokenizer.id("eos") is not None)
-    assert made.sentences.tolist() == expected
+    assert made.sentence_starts.tolist() == expected
     assert len(expected) > len(TEXTS)
 
 
@@ -85,30 +92,30 @@ def test_units_reach_to_the_next(tokenizer):
     text = "see New York City today, 서울시청에서 만나요"
     york, seoul = text.index("New"), text.index("서울")
     units = [(york, york + 13, "entity"), (york, york + 8, "phrase"), (seoul, seoul + 4, "entity")]
-    found = edges(text, units)
-    both = PHRASE | ENTITY
+    found = find_unit_starts(text, units)
+    both = PHRASE_BIT | ENTITY_BIT
     assert found == {
-        0: both, york: both, york + 9: PHRASE, text.index("today"): both, seoul: both, seoul + 4: ENTITY,
+        0: both, york: both, york + 9: PHRASE_BIT, text.index("today"): both, seoul: both, seoul + 4: ENTITY_BIT,
         text.index("만나"): both,
     }  # fmt: skip
-    made = encode([text], tokenizer, units=lambda text: units)
-    offsets = tokenizer.rust.encode(text, add_special_tokens=False).offsets
+    made = encode_documents([text], tokenizer, units=lambda text: units)
+    offsets = tokenizer.backend.encode(text, add_special_tokens=False).offsets
     firsts = {}
     for at, bits in found.items():
         token = next(i for i, (_, end) in enumerate(offsets) if end > at)
         firsts[token] = firsts.get(token, 0) | bits
-    marked = {i: int(bits) for i, bits in enumerate(made.units[: len(offsets)]) if bits}
+    marked = {i: int(bits) for i, bits in enumerate(made.unit_bits[: len(offsets)]) if bits}
     assert marked == firsts
-    assert (made.units[len(offsets) :] == both).all(), "the end mark is its own unit"
+    assert (made.unit_bits[len(offsets) :] == both).all(), "the end mark is its own unit"
 
 
 def test_phrases_of_a_text():
     words = (1 / np.random.default_rng(0).uniform(0.001, 1, 20_000)).astype(int).tolist()  # frequent and rare ones
     rows = [" ".join(f"w{w}" for w in words[i : i + 10]) for i in range(0, 20_000, 10)]
     text = [row + " new york city" * (i % 20 == 0) for i, row in enumerate(rows)]
-    found = learn(text, threshold=50)
+    found = learn_phrases(text, threshold=50)
     assert {"new york", "york city"} <= set(found) == set(found[:2]), "and no pair of frequent words"
-    units = finder(["new york", "york city"])
+    units = build_unit_finder(["new york", "york city"])
     text = "New York City, new York; york city"
     found = [(text[a:b], kind) for a, b, kind in units(text)]
     assert [word for word, kind in found if kind == "phrase"] == ["New York City", "new York", "york city"]
@@ -117,35 +124,35 @@ def test_phrases_of_a_text():
 
 def test_on_disk_as_in_memory(tokenizer, tmp_path):
     disk = prepared(tmp_path / "s", tokenizer, TEXTS * 3)
-    memory = Store.of(TEXTS * 3, tokenizer, sentences="rules")
-    assert len(disk.home.mine["shards"]) >= 1
+    memory = Store.from_documents(TEXTS * 3, tokenizer, sentences="rules")
+    assert len(disk.directory.part_metadata["shards"]) >= 1
     assert np.array_equal(np.asarray(disk.tokens), memory.tokens)
     assert np.array_equal(disk.starts, memory.starts)
     assert np.array_equal(disk.sentences, memory.sentences)
     assert disk.vocab == memory.vocab
     assert disk.tokenizer.fingerprint == tokenizer.fingerprint
     assert disk.tokenizer.special == tokenizer.special
-    disk.check()
+    disk.verify()
 
 
 def test_another_tokenizer_of_the_same_size_is_refused(tokenizer, tmp_path):
     disk = prepared(tmp_path / "s", tokenizer)
-    about = json.loads(tokenizer.text)
+    about = json.loads(tokenizer.json_text)
     vocab = about["model"]["vocab"]
     one, two = list(vocab)[-2:]
     vocab[one], vocab[two] = vocab[two], vocab[one]
     other = type(tokenizer)(json.dumps(about), tokenizer.special)
     assert len(other) == len(tokenizer)
     assert other.fingerprint != tokenizer.fingerprint
-    for made in (disk, Store.of(TEXTS, tokenizer)):
-        made.fits(tokenizer)
+    for made in (disk, Store.from_documents(TEXTS, tokenizer)):
+        made.check_tokenizer(tokenizer)
         with pytest.raises(Error, match="made with another tokenizer"):
-            made.fits(other)
+            made.check_tokenizer(other)
     with pytest.raises(Error, match="made with another tokenizer"):
         Store.open(tmp_path / "s", tokenizer=other)
     with pytest.raises(Error, match="other settings \\(tokenizer\\)"):
         prepared(tmp_path / "s", other)
-    (tmp_path / "s" / "tokenizer.json").write_text(other.text, encoding="utf-8")
+    (tmp_path / "s" / "tokenizer.json").write_text(other.json_text, encoding="utf-8")
     with pytest.raises(Error, match="not the tokenizer that made this store"):
         disk.tokenizer  # noqa: B018
 
@@ -157,11 +164,11 @@ def test_what_is_no_store_or_of_another_format(tokenizer, tmp_path):
     about = json.loads((tmp_path / "s" / "store.json").read_text(encoding="utf-8"))
     del about["seal"]
     for version, fix in ((0, "Prepare the text again"), (2, "newer formers"), ("x", "newer formers")):
-        (tmp_path / "s" / "store.json").write_text(seal({**about, "format": version}), encoding="utf-8")
+        (tmp_path / "s" / "store.json").write_text(to_checked_json({**about, "format": version}), encoding="utf-8")
         with pytest.raises(Error, match=fix):
             Store.open(tmp_path / "s")
     about["parts"]["train"]["shards"][0]["name"] = "../x.bin"
-    (tmp_path / "s" / "store.json").write_text(seal(about), encoding="utf-8")
+    (tmp_path / "s" / "store.json").write_text(to_checked_json(about), encoding="utf-8")
     with pytest.raises(Error, match="not the name of a file here"):
         Store.open(tmp_path / "s")
     with pytest.raises(Error, match="has no part 'held'"):
@@ -172,11 +179,11 @@ def test_identity_follows_the_content(tokenizer, tmp_path):
     one = prepared(tmp_path / "1", tokenizer)
     same = prepared(tmp_path / "2", tokenizer)
     other = prepared(tmp_path / "3", tokenizer, [*TEXTS[:-1], "x"])
-    assert one.identity == same.identity != other.identity
-    memory = Store.of(TEXTS, tokenizer)
-    assert memory.identity == Store.of(TEXTS, tokenizer).identity
-    assert memory.identity != Store.of(TEXTS[1:], tokenizer).identity
-    assert memory.identity != Store.of(TEXTS, tokenizer, sentences="rules").identity
+    assert one.content_hash == same.content_hash != other.content_hash
+    memory = Store.from_documents(TEXTS, tokenizer)
+    assert memory.content_hash == Store.from_documents(TEXTS, tokenizer).content_hash
+    assert memory.content_hash != Store.from_documents(TEXTS[1:], tokenizer).content_hash
+    assert memory.content_hash != Store.from_documents(TEXTS, tokenizer, sentences="rules").content_hash
 
 
 def test_pickled_by_path(tokenizer, tmp_path):
@@ -185,12 +192,12 @@ def test_pickled_by_path(tokenizer, tmp_path):
     assert len(packed) < 1000
     again = pickle.loads(packed)
     assert np.array_equal(again.tokens[5:50], disk.tokens[5:50])
-    memory = pickle.loads(pickle.dumps(Store.of(TEXTS, tokenizer)))
-    assert memory.identity == Store.of(TEXTS, tokenizer).identity
+    memory = pickle.loads(pickle.dumps(Store.from_documents(TEXTS, tokenizer)))
+    assert memory.content_hash == Store.from_documents(TEXTS, tokenizer).content_hash
     about = json.loads((tmp_path / "s" / "store.json").read_text(encoding="utf-8"))
     about.pop("seal")
     about["parts"]["train"]["tables"]["sha256"] = "0" * 64
-    (tmp_path / "s" / "store.json").write_text(seal(about), encoding="utf-8")
+    (tmp_path / "s" / "store.json").write_text(to_checked_json(about), encoding="utf-8")
     with pytest.raises(Error, match="has changed while it was in use"):
         pickle.loads(packed)
 
@@ -198,11 +205,11 @@ def test_pickled_by_path(tokenizer, tmp_path):
 def made_of(path, arrays, dtype=np.uint16):
     out = []
     for i, array in enumerate(arrays):
-        writer = Writer(path / f"{i}.bin")
-        writer.add("other", np.int64, [np.arange(3)])
-        writer.add("a", dtype, np.array_split(array, 2))
-        out.append((Reader(path / f"{i}.bin", writer.close()), "a", 0, len(array)))
-    return Pieces(out, dtype)
+        writer = ArrayFileWriter(path / f"{i}.bin")
+        writer.add_array("other", np.int64, [np.arange(3)])
+        writer.add_array("a", dtype, np.array_split(array, 2))
+        out.append((ArrayFileReader(path / f"{i}.bin", writer.close()), "a", 0, len(array)))
+    return ChainedArray(out, dtype)
 
 
 @settings(max_examples=40)
@@ -228,7 +235,7 @@ def test_pieces_are_one_array(data):
         )
         begin, end = np.array([s[0] for s in spans], np.int64), np.array([s[1] for s in spans], np.int64)
         out = np.empty(int((end - begin).sum()), np.int64)
-        made.fill(out, begin, end)
+        made.copy_spans(out, begin, end)
         assert out.tolist() == [x for a, b in spans for x in whole[a:b].tolist()]
         with pytest.raises(IndexError):
             made[len(whole)]
@@ -244,7 +251,7 @@ def test_take_is_what_a_loop_takes(data):
     tokens, units = np.arange(total, dtype=np.uint16) * 3 % 17, (np.arange(total) % 4).astype(np.uint8)
     made = Store(tokens, starts, 17, "x", sentences, units)
     spans = data.draw(st.lists(st.tuples(st.integers(0, total), st.integers(0, total)).map(sorted), max_size=5))
-    ids, first, unit = made.take(np.array([s[0] for s in spans]), np.array([s[1] for s in spans]))
+    ids, first, unit = made.read_spans(np.array([s[0] for s in spans]), np.array([s[1] for s in spans]))
     slots = [i for a, b in spans for i in range(a, b)]
     assert ids.dtype == np.int64
     assert ids.tolist() == tokens[slots].tolist() if slots else not len(ids)
@@ -253,31 +260,31 @@ def test_take_is_what_a_loop_takes(data):
 
 
 def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
-    array = np.arange(3 * shards.BLOCK, dtype=np.uint8)
+    array = np.arange(3 * array_files.BLOCK_BYTES, dtype=np.uint8)
     made = made_of(tmp_path, [array], np.uint8)
     reader = made.readers[0][0]
     asked = []
-    sound = reader.sound
-    monkeypatch.setattr(reader, "sound", lambda block: asked.append(block) or sound(block))
+    sound = reader.is_block_intact
+    monkeypatch.setattr(reader, "is_block_intact", lambda block: asked.append(block) or sound(block))
     made[5:10], made[6:20]
     assert asked == [0], "one block, once"
-    made[shards.BLOCK : 2 * shards.BLOCK]
+    made[array_files.BLOCK_BYTES : 2 * array_files.BLOCK_BYTES]
     assert asked == [0, 1, 2]
-    made[np.array([0, 3 * shards.BLOCK - 1])]
+    made[np.array([0, 3 * array_files.BLOCK_BYTES - 1])]
     assert asked == [0, 1, 2, 3], "the array begins behind another"
 
 
 def test_many_unknown_tokens_are_spoken_of(tmp_path, capsys):
     """In memory as on disk; the remedy follows the kind of the tokenizer, and few are passed over."""
-    few = words.train(LINES, 4)
-    line = describe_unknown(Store.of(LINES, few), few)
+    few = word_level.train(LINES, 4)
+    line = describe_unknown(Store.from_documents(LINES, few), few)
     assert line.startswith("33% of the tokens are unknown to the tokenizer: 4 words are too few for this text; train")
     assert "formers tokenizer train unigram" in line
     store = prepared(tmp_path / "few", few, LINES)
     assert describe_unknown(store, few) == line
-    report(store, tmp_path / "few")
+    print_store_summary(store, tmp_path / "few")
     assert "33% of the tokens are unknown" in capsys.readouterr().out
     other = wordpiece.train(LINES, 60)
-    assert "it was made for other text" in describe_unknown(Store.of(["다른 글"], other), other)
-    for known in (other, bpe.train(LINES, 300), words.train(LINES, 100)):
-        assert describe_unknown(Store.of(LINES, known), known) is None
+    assert "it was made for other text" in describe_unknown(Store.from_documents(["다른 글"], other), other)
+    for known in (other, bpe.train(LINES, 300), word_level.train(LINES, 100)):
+        assert describe_unknown(Store.from_documents(LINES, known), known) is None

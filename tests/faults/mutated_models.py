@@ -47,7 +47,7 @@ def child(folder, count):
         try:
             made = sentencepiece.from_spm(data, {})
             made.decode(made.encode("the cat 현행법 \u1112\u1161 é ½ </s>"))
-            made.encode_batch(["the <pad> cat", "\u1112\u1161"], parse=False)
+            made.encode_batch(["the <pad> cat", "\u1112\u1161"], parse_special=False)
         except Error:
             refused += number >= 0
         except BaseException as error:

@@ -17,20 +17,21 @@ import numpy as np
 import yaml
 
 from formers.cli.main import main
-from formers.registry import MEMBERS
+from formers.registry import FAMILIES as ENTRIES
 from tests.models.test_family import OWN, SIZES
 
-FAMILIES = [name for name, member in MEMBERS.items() if member.family.objective]
+FAMILIES = [name for name, entry in ENTRIES.items() if entry.definition.objective]
 CARRYING = ["transformer_xl", "xlnet", "elmo"]  # these take a memory or a state from batch to batch
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 TRAIN = {
     "steps": 8,
-    "tokens": 96,
-    "length": 24,
-    "warmup": 1,
-    "check": 4,
-    "save": 1,
-    "last": 3,
+    "batch_tokens": 96,
+    "seq_length": 24,
+    "warmup_steps": 1,
+    "eval_every": 4,
+    "eval_batches": 2,
+    "save_every": 1,
+    "keep_last": 3,
     "samples": 1,
     "ema": 0.9,
 }
@@ -40,7 +41,7 @@ FROM_TOKENIZER = {"vocab", "pad", "bos", "eos", "cutoffs", "slots"}
 def texts(name="gpt2", documents=60, seed=0):
     """Documents of some sentences; of two, where a family learns from pairs."""
     r = np.random.default_rng(seed)
-    count = 2 if MEMBERS[name].family.objective == "seq2seq" else 5
+    count = 2 if ENTRIES[name].definition.objective == "seq2seq" else 5
     return [
         ". ".join(" ".join(WORDS[(s + i) % 10] for i in range(6)) for s in r.integers(0, 10, count)) + "."
         for _ in range(documents)
@@ -49,12 +50,12 @@ def texts(name="gpt2", documents=60, seed=0):
 
 def asked(name, **train):
     """The settings of a tiny run, with dropout."""
-    known = {field.name for field in dataclasses.fields(MEMBERS[name].family.config)}
+    known = {field.name for field in dataclasses.fields(ENTRIES[name].definition.config_class)}
     model = {**SIZES, **OWN.get(name, {}), "context": 24, "dropout": 0.1, "attention_dropout": 0.1}
     return {
         "model": {k: v for k, v in model.items() if k in known - FROM_TOKENIZER},
         "train": {**TRAIN, **train},
-        "data": {"pieces": 300, "looks": 2, "held_out": 0.2},
+        "data": {"vocab_size": 300, "valid_fraction": 0.2},
     }
 
 
@@ -130,10 +131,10 @@ class Runs:
             out = self.root / name
             text = out.with_name(f"{name}.txt")
             text.write_text("\n".join(texts(name)) + "\n", encoding="utf-8")
-            from formers.training.configure import Data
-            from formers.training.material import material
+            from formers.training.config_merge import PretrainDataConfig
+            from formers.training.runs.prepare_data import prepare_data
 
-            material(name, Data(**asked(name)["data"]), out / "data", texts(name))
+            prepare_data(name, PretrainDataConfig(**asked(name)["data"]), out / "data", texts(name))
             began = time.perf_counter()
             self.finish(name, out)
             self.known[name] = out, state(out), time.perf_counter() - began

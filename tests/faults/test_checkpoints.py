@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from formers import Error
-from formers.data.shards import seal
-from formers.training.checkpoint import TEMPORARY, Checkpoints, Disk, Writer
+from formers.data.array_files import to_checked_json
+from formers.training.checkpoint.local import TEMPORARY_PREFIX, BackgroundWriter, Checkpoints, FileSystem
 
 
 def content(step):
@@ -39,39 +39,39 @@ def same(found, step):
 
 def test_there_and_back(tmp_path):
     kept = Checkpoints(tmp_path / "steps")
-    assert kept.newest() is None
+    assert kept.load_newest() is None
     kept.save(3, *content(3))
     kept.save(12, *content(12))
-    step, *found = kept.newest()
+    step, *found = kept.load_newest()
     assert step == 12
     same(found, 12)
     same(kept.load(3), 3)
-    assert kept.save(12, *content(12)) == kept.path(12)  # once more: it is there
+    assert kept.save(12, *content(12)) == kept.get_step_path(12)  # once more: it is there
 
 
 def test_retention(tmp_path):
-    kept = Checkpoints(tmp_path, last=2, best=1, every=10)
+    kept = Checkpoints(tmp_path, keep_last=2, keep_best=1, keep_every=10)
     for step, score in ((5, 1.0), (10, 9.0), (15, 0.5), (20, 3.0), (25, 2.0), (30, 4.0), (35, 6.0)):
         kept.save(step, *content(step), score=score)
-    assert kept.steps() == [10, 15, 20, 30, 35]
-    assert kept.leading()[0] == 15
-    assert not list(tmp_path.glob(f"{TEMPORARY}*"))
+    assert kept.list_steps() == [10, 15, 20, 30, 35]
+    assert kept.load_best()[0] == 15
+    assert not list(tmp_path.glob(f"{TEMPORARY_PREFIX}*"))
 
 
 def test_at_least_two_are_kept_and_none_retires_within_a_streak(tmp_path):
-    kept = Checkpoints(tmp_path, last=1, best=1)
+    kept = Checkpoints(tmp_path, keep_last=1, keep_best=1)
     for step, score in ((1, 3.0), (2, 2.0), (3, 1.0), (4, None)):
         kept.save(step, *content(step), score=score)
-    assert kept.steps() == [3, 4]
+    assert kept.list_steps() == [3, 4]
     for step in (5, 6):
         groups, state = content(step)
         kept.save(step, groups, {**state, "skipped": step - 4})
-    assert kept.steps() == [3, 4, 5, 6], "these may hold ruined weights"
+    assert kept.list_steps() == [3, 4, 5, 6], "these may hold ruined weights"
     kept.save(7, *content(7), score=0.5)
-    assert kept.steps() == [6, 7]
+    assert kept.list_steps() == [6, 7]
 
 
-class Broken(Disk):
+class Broken(FileSystem):
     """Fails at the n-th call, in the middle of a file if it is a write; after that the process is dead."""
 
     def __init__(self, at, error=None):
@@ -88,10 +88,10 @@ class Broken(Disk):
             raise self.error
         super().write(path, chunks)
 
-    def make(self, path):
+    def make_folder(self, path):
         if self.turn():
             raise self.error
-        super().make(path)
+        super().make_folder(path)
 
     def rename(self, old, new):
         if self.turn():
@@ -113,7 +113,7 @@ class Broken(Disk):
 
 def calls(tmp_path):
     disk = Broken(0)
-    kept = Checkpoints(tmp_path / "count", last=1, best=0, disk=disk)
+    kept = Checkpoints(tmp_path / "count", keep_last=1, keep_best=0, file_system=disk)
     for step in (1, 2, 3):  # the third retires the first
         kept.save(step, *content(step))
     return disk.count
@@ -136,12 +136,12 @@ def test_killed_at_every_call(tmp_path):
     assert total > 12
     for at in range(1, total + 1):
         folder = tmp_path / f"kill{at}"
-        kept = Checkpoints(folder, last=1, best=0, disk=Broken(at))
+        kept = Checkpoints(folder, keep_last=1, keep_best=0, file_system=Broken(at))
         done = attempt(kept, KeyboardInterrupt)[0]
         assert done < 3
-        again = Checkpoints(folder, last=1, best=0)
-        assert not list(folder.glob(f"{TEMPORARY}*"))
-        found = again.newest()
+        again = Checkpoints(folder, keep_last=1, keep_best=0)
+        assert not list(folder.glob(f"{TEMPORARY_PREFIX}*"))
+        found = again.load_newest()
         if found is None:
             assert done == 0
             continue
@@ -153,17 +153,19 @@ def test_disk_full_at_every_write(tmp_path):
     total, seen = calls(tmp_path), 0
     for at in range(1, total + 1):
         folder = tmp_path / f"full{at}"
-        kept = Checkpoints(folder, last=1, best=0, disk=Broken(at, OSError(errno.ENOSPC, "No space left on device")))
+        kept = Checkpoints(
+            folder, keep_last=1, keep_best=0, file_system=Broken(at, OSError(errno.ENOSPC, "No space left on device"))
+        )
         done, error = attempt(kept, Error)
         assert done == 3 or all(word in error for word in ("bytes", str(folder), "--resume"))
         seen += bool(error)
-        found = Checkpoints(folder).newest()
+        found = Checkpoints(folder).load_newest()
         if found is not None:
             same(found[1:], found[0])
     assert seen > 8
 
 
-class Recorder(Disk):
+class Recorder(FileSystem):
     """Notes what is done, in order, to be played again up to any point."""
 
     def __init__(self):
@@ -174,9 +176,9 @@ class Recorder(Disk):
         self.log += [("write", path, data), ("fsync", path, None)]
         super().write(path, iter([data]))
 
-    def make(self, path):
+    def make_folder(self, path):
         self.log.append(("make", path, None))
-        super().make(path)
+        super().make_folder(path)
 
     def rename(self, old, new):
         self.log.append(("rename", old, new))
@@ -207,7 +209,7 @@ def replay(log, root, rng):
 
 def test_power_loss_at_every_moment(tmp_path):
     disk = Recorder()
-    kept = Checkpoints(tmp_path / "run", last=9, disk=disk)
+    kept = Checkpoints(tmp_path / "run", keep_last=9, file_system=disk)
     for step in (1, 2, 3):
         kept.save(step, *content(step))
     rng = random.Random(0)
@@ -216,7 +218,7 @@ def test_power_loss_at_every_moment(tmp_path):
         root = tmp_path / f"after{stop}"
         root.mkdir()
         replay(disk.log[:stop], root, rng)
-        found = Checkpoints(root, last=9).newest()
+        found = Checkpoints(root, keep_last=9).load_newest()
         whole = sum(i < stop for i in renames)
         assert (found is None) == (whole == 0)
         if found is not None:
@@ -227,10 +229,10 @@ def test_power_loss_at_every_moment(tmp_path):
 
 def test_flips_and_truncations_are_noticed(tmp_path, request):
     count = 1000 if request.config.getoption("--full") else 60
-    kept = Checkpoints(tmp_path, last=9)
+    kept = Checkpoints(tmp_path, keep_last=9)
     for step in (1, 2):
         kept.save(step, *content(step))
-    rng, files, told = random.Random(1), sorted(kept.path(2).iterdir()), []
+    rng, files, told = random.Random(1), sorted(kept.get_step_path(2).iterdir()), []
     silent = 0
     for turn in range(2 * count):
         path = rng.choice(files)
@@ -241,7 +243,7 @@ def test_flips_and_truncations_are_noticed(tmp_path, request):
         else:
             after = before[: rng.randrange(len(before))]
         path.write_bytes(after)
-        step, *found = kept.newest(told.append)
+        step, *found = kept.load_newest(told.append)
         if step == 2:  # a flip in the manifest that leaves its meaning
             meaning = json.loads(bytes(after)) if path.name == "manifest.json" else None
             silent += meaning is None
@@ -256,26 +258,26 @@ def test_flips_and_truncations_are_noticed(tmp_path, request):
 
 def test_in_the_background(tmp_path):
     kept = Checkpoints(tmp_path)
-    writer = Writer(kept)
+    writer = BackgroundWriter(kept)
     groups, state = content(4)
     writer.save(4, groups, state)
     groups["model"]["a"].zero_()  # training goes on meanwhile
     writer.wait()
     same(kept.load(4), 4)
-    kept.disk = Broken(2, OSError(errno.ENOSPC, "No space left on device"))
+    kept.file_system = Broken(2, OSError(errno.ENOSPC, "No space left on device"))
     writer.save(5, *content(5))
     with pytest.raises(Error, match="the disk is full"):
         writer.wait()
-    assert kept.newest()[0] == 4
+    assert kept.load_newest()[0] == 4
     writer.wait()
 
 
 def test_other_formats_and_places(tmp_path):
     kept = Checkpoints(tmp_path)
     kept.save(1, *content(1))
-    about = json.loads((kept.path(1) / "manifest.json").read_text()) | {"format": 9}
+    about = json.loads((kept.get_step_path(1) / "manifest.json").read_text()) | {"format": 9}
     about.pop("seal")
-    (kept.path(1) / "manifest.json").write_text(seal(about))
+    (kept.get_step_path(1) / "manifest.json").write_text(to_checked_json(about))
     with pytest.raises(Error, match="format 9 is not the one"):
         kept.load(1)
     (tmp_path / "file").write_text("")

@@ -12,7 +12,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.text.trainers import train
+from formers.text.trainers.registry import train_tokenizer
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
 SENTENCES = [f"number {n} of some sentences with words" for n in range(50)]
@@ -23,8 +23,8 @@ def delivered(tmp_path_factory):
     """A model of several shards, with a tokenizer, labels and what an imported checkpoint said."""
     where = tmp_path_factory.mktemp("delivered") / "model"
     former = formers.load(GOLDEN / "RobertaForSequenceClassification-1")
-    former.tokenizer = train("bert", SENTENCES, 60)
-    former.kept["config.json"] = (GOLDEN / "RobertaForSequenceClassification-1" / "config.json").read_bytes()
+    former.tokenizer = train_tokenizer("bert", SENTENCES, 60)
+    former.source_files["config.json"] = (GOLDEN / "RobertaForSequenceClassification-1" / "config.json").read_bytes()
     formers.save(former, where, shard=20_000)
     return where
 
@@ -82,7 +82,7 @@ def test_a_truncated_or_missing_file_is_noticed(delivered, tmp_path):
 def test_an_edit_is_accepted_when_it_is_meant(delivered, tmp_path):
     shutil.copytree(delivered, tmp_path / "m")
     file = tmp_path / "m" / "formers.json"
-    lines = file.read_text().replace('"format": 1', '"format": 1 ').splitlines(keepends=True)
+    lines = file.read_text().replace('"format": 2', '"format": 2 ').splitlines(keepends=True)
     file.write_text("".join(lines))
     formers.load(tmp_path / "m")  # spacing means nothing
     about = json.loads(file.read_text())

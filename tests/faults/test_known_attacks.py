@@ -34,8 +34,8 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 import formers
-from formers.interop import hub, safe, unpickle  # noqa: F401
-from formers.text import bpe
+from formers.interop import hub, pickled_weights, safe_files  # noqa: F401
+from formers.text.trainers import bpe
 from tests.faults.test_untrusted import Watch
 
 ROOT = Path(__file__).parents[2]
@@ -603,9 +603,9 @@ def attacked(job: dict) -> dict:
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     if job["bypass"]:
-        unpickle.PROGRAM = (
+        pickled_weights.CONVERTER_CODE = (
             "import torch; real = torch.load; "
-            "torch.load = lambda *a, **k: real(*a, **(k | dict(weights_only=False))); " + unpickle.PROGRAM
+            "torch.load = lambda *a, **k: real(*a, **(k | dict(weights_only=False))); " + pickled_weights.CONVERTER_CODE
         )
     guard = Guard(*map(Path, job["roots"]))
     guard.pickle = job["how"].get("pickle", False)

@@ -18,9 +18,9 @@ import pytest
 import formers
 from formers.cli import main as command
 from formers.cli.main import main
-from formers.config import read_yaml
+from formers.config import parse_yaml
 from formers.errors import advise_on_write
-from formers.text.trainers import train
+from formers.text.trainers.registry import train_tokenizer
 from tests.cli.test_cli import run
 from tests.faults import small_runs
 
@@ -99,15 +99,15 @@ def test_yaml_of_a_config(text, said, tmp_path, capsys):
 
 
 def test_yaml_that_people_write():
-    assert read_yaml("a: &d {x: 1}\nb: {<<: *d, y: 2}") == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
-    assert read_yaml("") is None
-    assert len(read_yaml("data: [" + "file.txt, " * 3_000 + "]")["data"]) == 3_000
+    assert parse_yaml("a: &d {x: 1}\nb: {<<: *d, y: 2}") == {"a": {"x": 1}, "b": {"x": 1, "y": 2}}
+    assert parse_yaml("") is None
+    assert len(parse_yaml("data: [" + "file.txt, " * 3_000 + "]")["data"]) == 3_000
 
 
-@pytest.mark.parametrize("words", [["pretrain", "bert", "--train.lr"], ["show", "masked", "--option"]])
+@pytest.mark.parametrize("words", [["pretrain", "bert", "--train.lr"], ["show", "mlm", "--option"]])
 @pytest.mark.parametrize("value", [BOMB, "2024-99-99", "[" * 1500])
 def test_yaml_of_the_command_line(words, value, capsys):
-    words = [*words, f"rate={value}" if words[-1] == "--option" else value]
+    words = [*words, f"mask_rate={value}" if words[-1] == "--option" else value]
     code, _, err = run(capsys, *words)
     assert code == 2
     assert err.count("\n") == 1
@@ -124,7 +124,7 @@ def test_a_config_without_end(capsys):
     ("words", "said"),
     [
         (["pretrain", "gpt2", "--objective.name", "-", "--print-config"], "the objective [None] is not available"),
-        (["show", "masked", "--text", "bytes that are no text \udcff"], "half a character"),
+        (["show", "mlm", "--text", "bytes that are no text \udcff"], "half a character"),
         (["tokenizer", "show", "\udcff\x1b[31m[/]\n", "x"], "no such directory"),
         (["runs", "\udcff\x1b[31m[/]\n"], "there is no such folder"),
         (["report", "x[/]" * 2000], "File name too long"),
@@ -156,7 +156,7 @@ def test_plain_text_without_a_task(tmp_path, capsys):
 def test_only_one_place_reads_yaml():
     source = Path(formers.__file__).parent
     users = {p.name for p in source.rglob("*.py") if "yaml.safe_load" in p.read_text() or "yaml.load" in p.read_text()}
-    assert not users, "use config.read_yaml"
+    assert not users, "use config.parse_yaml"
 
 
 def test_a_panic_of_the_rust_library_is_one_line(tmp_path):
@@ -176,7 +176,7 @@ def test_a_panic_of_the_rust_library_is_one_line(tmp_path):
 
 def test_the_file_that_hides_panics_is_closed_at_the_end(tmp_path):
     """Python complained of it behind the answer, with torch loaded even where nobody had asked for such warnings."""
-    train("wordpiece", ["the whale and the sea"] * 4, 60).save(tmp_path / "tokenizer.json")
+    train_tokenizer("wordpiece", ["the whale and the sea"] * 4, 60).save(tmp_path / "tokenizer.json")
     command = [sys.executable, "-W", "always::ResourceWarning", "-m", "formers", "tokenizer", "show", tmp_path, "whale"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -185,7 +185,7 @@ def test_the_file_that_hides_panics_is_closed_at_the_end(tmp_path):
 def test_a_run_whose_folder_is_deleted(tmp_path):
     """It used to be told to make room."""
     out, log = tmp_path / "run", tmp_path / "log"
-    run_settings = small_runs.asked("gpt2", steps=100_000, save=5, check=100_000, samples=0)
+    run_settings = small_runs.asked("gpt2", steps=100_000, save_every=5, eval_every=100_000, samples=0)
 
     def work():
         formers.pretrain("gpt2", small_runs.texts(), out=out, config=run_settings, device="cpu")
@@ -195,7 +195,7 @@ def test_a_run_whose_folder_is_deleted(tmp_path):
             work()
         except formers.Error as error:
             print(error, flush=True)
-            sys.exit(error.code)
+            sys.exit(error.exit_code)
 
     number = small_runs.forked(told, log)
     end = time.monotonic() + 120

@@ -17,36 +17,38 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 STARTER = """
 import os, sys, threading, time
 from pathlib import Path
-from formers.data.crew import Crew
-from formers.data.encoders import Options, Pool
-from formers.interop import apart
-from formers.text.workers import Workers
-from formers.text.trainers import train
+from formers.data.worker_pool import WorkerPool
+from formers.data.preparation.document_encoder import EncoderPool, PrepareOptions
+from formers.interop import sandbox
+from formers.text.worker_processes import ProcessPool
+from formers.text.trainers.registry import train_tokenizer
 
 folder = Path(sys.argv[1])
-crews = {how: Crew(2, time.sleep, 1, how) for how in ("fork", "spawn")}
-for crew in crews.values():  # the first of each is at work
-    crew.pipes[0].send(600)
-counters = Workers(2)
+pools = {how: WorkerPool(2, time.sleep, 1, how) for how in ("fork", "spawn")}
+for pool in pools.values():  # the first of each is at work
+    pool.pipes[0].send(600)
+counters = ProcessPool(2)
 counters.submit(time.sleep, 600)
 counters.submit(os.getpid).result()  # and this one waits for something to do
 def late():
-    crews["thread"] = Crew(1, time.sleep, 1)
-    pools.append(Workers(1))
-    pools[0].submit(time.sleep, 600)
-    pools[0].submit(time.sleep, 0)
-pools = []
+    pools["thread"] = WorkerPool(1, time.sleep, 1)
+    late_pools.append(ProcessPool(1))
+    late_pools[0].submit(time.sleep, 600)
+    late_pools[0].submit(time.sleep, 0)
+late_pools = []
 helper = threading.Thread(target=late)
 helper.start(); helper.join()  # the thread that started them is gone, and they are not
-encoders = Pool(2, train("bert", ["some words for a small tokenizer"] * 9, 60), Options(splitter=None), folder)
+tokenizer = train_tokenizer("bert", ["some words for a small tokenizer"] * 9, 60)
+encoders = EncoderPool(2, tokenizer, PrepareOptions(splitter=None), folder)
 encoders.__enter__()
-encoders.pool.submit(time.sleep, 600)
-encoders.pool.submit(len, "").result()
+encoders.executor.submit(time.sleep, 600)
+encoders.executor.submit(len, "").result()
 (folder / "source").write_text("")
 code = "import time; time.sleep(600)"
-threading.Thread(target=apart.run, args=(code, folder / "source", folder / "t", 600, "", ""), daemon=True).start()
+inputs = (code, folder / "source", folder / "t", 600, "", "")
+threading.Thread(target=sandbox.run_converter, args=inputs, daemon=True).start()
 time.sleep(1.5)
-print("ready", *(p.pid for name in ("fork", "thread") for p in crews[name].processes), flush=True)
+print("ready", *(p.pid for name in ("fork", "thread") for p in pools[name].processes), flush=True)
 time.sleep(600)
 """
 
@@ -85,7 +87,7 @@ def test_no_child_outlives_a_killed_parent(tmp_path):
         left = descendants(starter.pid)
         assert set(map(int, forked)) < set(left)
         spawned = [line for line in left.values() if "spawn_main" in line]
-        assert len(spawned) == 7, "two of a crew, two that count, one of a thread, two that encode"
+        assert len(spawned) == 7, "two of a pool, two that count, one of a thread, two that encode"
         assert sum("time.sleep(600)" in line for line in left.values()) >= 1, "a converter"
         starter.send_signal(signal.SIGKILL)
         starter.wait()

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 
 from formers.cli.main import main
-from formers.training.checkpoint import Checkpoints
-from formers.training.runs import Folder
+from formers.training.checkpoint.local import Checkpoints
+from formers.training.run_folder import RunFolder
 from tests.training import ranks
 
 SETTINGS = {
-    "model.dim": 16, "model.layers": 1, "model.heads": 2, "model.context": 24, "train.length": 24, "train.tokens": 120,
-    "train.accumulate": 2, "train.save": 20, "train.check": 500, "train.best": 0, "data.pieces": 300,
-    "train.schedule": "constant", "train.warmup": 0,
+    "model.dim": 16, "model.layers": 1, "model.heads": 2, "model.context": 24, "train.seq_length": 24,
+    "train.batch_tokens": 120, "train.accumulate": 2, "train.save_every": 20, "train.eval_every": 500,
+    "train.keep_best": 0, "data.vocab_size": 300, "train.schedule": "constant", "train.warmup_steps": 0,
 }  # fmt: skip
 
 
@@ -49,7 +49,7 @@ def until(folder, steps, processes, seconds=120):
 
 def losses(folder):
     """By step."""
-    return {row["step"]: row["loss"] for row in Folder(folder).history() if "losses" in row}
+    return {row["step"]: row["loss"] for row in RunFolder(folder).read_history() if "losses" in row}
 
 
 def close(a, b):
@@ -69,16 +69,16 @@ def test_told_to_stop_then_killed_then_alone(tmp_path):
     codes, said = ranks.ended(both)
     assert codes == [143, 143], said
     assert all("stopped by SIGTERM after step" in words.splitlines()[-1] for words in said), said
-    (saved,) = Checkpoints(tmp_path / "run" / "steps", clean=False).steps()[-1:]
+    (saved,) = Checkpoints(tmp_path / "run" / "steps", remove_stale=False).list_steps()[-1:]
     assert saved == max(losses(tmp_path / "run"))
-    both = ranks.start([*words, "--train.parallel", "shards"])
+    both = ranks.start([*words, "--train.parallel", "fsdp"])
     until(tmp_path / "run", saved + 25, both)
     both[1].kill()
     codes, said = ranks.ended(both)
     assert codes == [2, -9], said
     assert "process 0 has lost another one" in said[0].splitlines()[-1]
     assert "Traceback" not in said[0]
-    steps = Checkpoints(tmp_path / "run" / "steps", clean=False).steps()[-1] + 10
+    steps = Checkpoints(tmp_path / "run" / "steps", remove_stale=False).list_steps()[-1] + 10
     for out in ("run", "whole"):
         with contextlib.suppress(SystemExit):
             main(command(tmp_path, out, steps)[2:])
@@ -100,7 +100,7 @@ def children(process):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("mode", ["copies", "shards"])
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
 def test_torchrun_starts_again_and_ends_the_same(tmp_path, mode):
     process = torchrun(tmp_path, "run", 80, **{"train.parallel": mode})
     until(tmp_path / "run", 30, [process])
@@ -118,7 +118,7 @@ def test_killed_twenty_times(tmp_path):
     """Row 9: one of two, at random moments from the first meeting on; nobody hangs, and the run gets to its end."""
     rng, hangs, words = np.random.default_rng(0), 0, [sys.executable, *command(tmp_path, "run", 4000)]
     for number in range(20):
-        both = ranks.start([*words, "--train.parallel", ("copies", "shards")[number % 2]])
+        both = ranks.start([*words, "--train.parallel", ("ddp", "fsdp")[number % 2]])
         begun = time.time()
         if number % 4:
             until(tmp_path / "run", lines(tmp_path / "run") + int(rng.integers(1, 30)), both)
@@ -153,4 +153,4 @@ def test_torchrun_told_to_stop(tmp_path):
     said = process.communicate(timeout=100)[0]
     assert process.returncode != 0
     assert "stopped by SIGTERM after step" in said, said
-    assert Checkpoints(tmp_path / "run" / "steps", clean=False).steps()[-1] == max(losses(tmp_path / "run"))
+    assert Checkpoints(tmp_path / "run" / "steps", remove_stale=False).list_steps()[-1] == max(losses(tmp_path / "run"))

@@ -10,9 +10,9 @@ import pytest
 
 import formers
 from formers import Error, Store
-from formers.data.prepare import prepare
-from formers.data.shards import BLOCK
-from formers.text import bpe
+from formers.data.array_files import BLOCK_BYTES
+from formers.data.preparation.pipeline import prepare
+from formers.text.trainers import bpe
 
 
 @pytest.fixture(scope="module")
@@ -24,17 +24,17 @@ def good(tmp_path_factory):
     (folder / "list.txt").write_text("w1 w2\n", encoding="utf-8")
     tokenizer = bpe.train(texts[:50], 300)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("formers.data.prepare.CHUNK", 50_000)
+        patch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 50_000)
         store = formers.prepare(texts, tokenizer, folder / "s", shard=60_000, units=str(folder / "list.txt"))
-    assert len(store.home.mine["shards"]) > 1
+    assert len(store.directory.part_metadata["shards"]) > 1
     return folder / "s", everything(store), texts
 
 
 def everything(store):
     """All that a store says, read the way a run reads it."""
     spans = store.starts[:-1], store.starts[1:]
-    ids, first, units = store.take(*spans)
-    return ids.tobytes(), first.tobytes(), units.tobytes(), store.starts.tobytes(), store.tokenizer.text
+    ids, first, units = store.read_spans(*spans)
+    return ids.tobytes(), first.tobytes(), units.tobytes(), store.starts.tobytes(), store.tokenizer.json_text
 
 
 def damage(path, random, truncate):
@@ -55,7 +55,7 @@ def damage(path, random, truncate):
 def names(message, file, at):
     """Does a message name the file and the block?"""
     offset = int(message.split("offset ")[1].split()[0].replace(",", ""))
-    return file in message and offset <= at < offset + BLOCK
+    return file in message and offset <= at < offset + BLOCK_BYTES
 
 
 @pytest.mark.parametrize("truncate", [False, True], ids=["flips", "truncations"])
@@ -71,7 +71,7 @@ def test_no_damage_is_silent(good, tmp_path, truncate, full):
             if everything(store) == whole:
                 harmless += 1  # what was hit is not needed to read: a shard's own tables, or spaces in a JSON file
                 if file.suffix == ".bin":
-                    store.check()
+                    store.verify()
                     silent.append((file.name, at))
             else:
                 silent.append((file.name, at))
@@ -87,14 +87,16 @@ def test_check_reads_everything(good, tmp_path):
     path, whole, _ = good
     shutil.copytree(path, tmp_path / "s")
     store = Store.open(tmp_path / "s")
-    shard = store.home.mine["shards"][0]
+    shard = store.directory.part_metadata["shards"][0]
     file = tmp_path / "s" / shard["name"]
     data = bytearray(file.read_bytes())
     at = shard["arrays"]["starts"]["at"] + 5
     data[at] ^= 1
     file.write_bytes(data)
-    with pytest.raises(Error, match=f"{shard['name']}: the block at offset {at // BLOCK * BLOCK:,} is not as it was"):
-        Store.open(tmp_path / "s").check()
+    with pytest.raises(
+        Error, match=f"{shard['name']}: the block at offset {at // BLOCK_BYTES * BLOCK_BYTES:,} is not as it was"
+    ):
+        Store.open(tmp_path / "s").verify()
     assert everything(Store.open(tmp_path / "s", verify=False)) == whole
 
 
@@ -103,18 +105,18 @@ def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
     path, _, texts = good
     clean = Store.open(path)
     shutil.copytree(path, tmp_path / "s")
-    shard = clean.home.mine["shards"][1]
-    base = clean.home.mine["shards"][0]["arrays"]["tokens"]["count"]
+    shard = clean.directory.part_metadata["shards"][1]
+    base = clean.directory.part_metadata["shards"][0]["arrays"]["tokens"]["count"]
     file = tmp_path / "s" / shard["name"]
     data = bytearray(file.read_bytes())
     at = 20_001
     if kind == "flip":
         data[at] ^= 4
-        low, high = 0, BLOCK
+        low, high = 0, BLOCK_BYTES
         file.write_bytes(data)
     elif kind == "truncation":
         at = shard["arrays"]["units"]["at"] + 100
-        low, high = at // BLOCK * BLOCK, len(data)
+        low, high = at // BLOCK_BYTES * BLOCK_BYTES, len(data)
         file.write_bytes(data[:at])
     else:
         low, high = 0, len(data)
@@ -134,23 +136,23 @@ def test_skip_leaves_out_the_damaged_documents_only(good, tmp_path, kind):
     inside = [base <= s < base + arrays["tokens"]["count"] for s in clean.starts[:-1]]
     spans = list(zip(clean.starts[:-1], clean.starts[1:], strict=True))
     kept = [i for i, (a, b) in enumerate(spans) if not (inside[i] and hit(a - base, b - base))]
-    assert 0 < left.skipped == len(texts) - len(kept)
-    expected = clean.take(clean.starts[:-1][kept], clean.starts[1:][kept])
-    got = left.take(left.starts[:-1], left.starts[1:])
+    assert 0 < left.skipped_documents == len(texts) - len(kept)
+    expected = clean.read_spans(clean.starts[:-1][kept], clean.starts[1:][kept])
+    got = left.read_spans(left.starts[:-1], left.starts[1:])
     assert all(np.array_equal(x, y) for x, y in zip(expected, got, strict=True))
-    assert left.identity != clean.identity
+    assert left.content_hash != clean.content_hash
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert Store.open(path, damaged="skip").skipped == 0
+        assert Store.open(path, damaged="skip").skipped_documents == 0
 
 
 def test_a_full_disk_leaves_finished_shards(tmp_path, monkeypatch):
     texts = [f"text number {i} of many" for i in range(2000)]
     tokenizer = bpe.train(texts[:20], 280)
-    monkeypatch.setattr("formers.data.prepare.CHUNK", 4000)
-    import formers.data.shards as shards
+    monkeypatch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 4000)
+    import formers.data.array_files as shards
 
-    real, written = shards.Writer.write, [0]
+    real, written = shards.ArrayFileWriter.write_bytes, [0]
 
     def write(self, data):
         written[0] += len(data)
@@ -158,11 +160,11 @@ def test_a_full_disk_leaves_finished_shards(tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         real(self, data)
 
-    monkeypatch.setattr(shards.Writer, "write", write)
+    monkeypatch.setattr(shards.ArrayFileWriter, "write_bytes", write)
     with pytest.raises((Error, OSError), match="[Nn]o space left"):
         prepare(texts, tokenizer, tmp_path / "s", shard=3000)
     assert not list((tmp_path / "s").glob("*.tmp"))
     done = len(list((tmp_path / "s").glob("done-*")))
     assert done
-    monkeypatch.setattr(shards.Writer, "write", real)
+    monkeypatch.setattr(shards.ArrayFileWriter, "write_bytes", real)
     assert len(prepare(texts, tokenizer, tmp_path / "s", shard=3000).starts) - 1 == len(texts)

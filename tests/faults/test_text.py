@@ -19,9 +19,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data.readers import read
-from formers.text.normalise import Changes
-from formers.text.sentences import split
+from formers.data.readers import read_documents
+from formers.text.normalise import CleaningReport
+from formers.text.sentences import split_sentences
 
 NFD = unicodedata.normalize("NFD", "한국어 문장입니다.")
 NASTY = {
@@ -59,16 +59,16 @@ NO_UTF_8 = ("bad bytes", "overlong", "surrogate bytes", "beyond unicode")  # har
 
 def consume(path, **how):
     """All documents; what must hold for each of them is checked."""
-    changes = Changes()
+    changes = CleaningReport()
     count = 0
-    for document in read(path, changes=changes, **how):
+    for document in read_documents(path, changes=changes, **how):
         count += 1
         assert document.strip()
-        assert len(document) <= how.get("longest", 10**6)
+        assert len(document) <= how.get("max_characters", 10**6)
         assert unicodedata.is_normalized("NFC", document)
         assert not {*"\0\r\ufeff\ufffd\u2028\x7f"} & set(document)
         document.encode("utf-8")  # no half characters
-        assert "".join("".join(split(document)).split()) == "".join(document.split())
+        assert "".join("".join(split_sentences(document)).split()) == "".join(document.split())
     assert changes.documents == count
     return changes
 
@@ -96,7 +96,7 @@ def tried(path, content: bytes, form: str, **how) -> bool:
 def test_nasty_files(tmp_path, name, form):
     for unit in ("auto", "line", "block", "file"):
         for longest in (10**6, 40):
-            read_well = tried(tmp_path, CORPUS[name], form, unit=unit, longest=longest)
+            read_well = tried(tmp_path, CORPUS[name], form, unit=unit, max_characters=longest)
             assert read_well or "txt" not in form or name in NO_UTF_8  # every other text file here has some text
     tried(tmp_path, b"text,b\n" + CORPUS[name], form, skip=True)
     rows = [json.dumps({"text": CORPUS[name].decode("utf-8", "surrogateescape")})] * 3
@@ -117,7 +117,7 @@ PIECES = st.sampled_from(
 )
 def test_any_bytes(tmp_path, content, form, skip):
     if content:
-        tried(tmp_path, content, form, skip=skip, longest=64)
+        tried(tmp_path, content, form, skip=skip, max_characters=64)
         tried(tmp_path, content, form, skip=skip, unit="block")
 
 
@@ -130,7 +130,11 @@ def test_any_bytes_in_full(tmp_path):
         )
         if content:
             read_well += tried(
-                tmp_path, content, rng.choice(FORMS), skip=rng.random() < 0.5, longest=rng.choice([8, 10**6])
+                tmp_path,
+                content,
+                rng.choice(FORMS),
+                skip=rng.random() < 0.5,
+                max_characters=rng.choice([8, 10**6]),
             )
     print(f"20,000 files: {read_well:,} read, {20_000 - read_well:,} refused, 0 crashes")
     assert read_well > 5000
@@ -181,8 +185,8 @@ def test_a_huge_line(tmp_path, unit, full):
             for _ in range(size // (len(data) * 1000) + 1):
                 file.write(data * 1000)
         tracemalloc.start()
-        changes, length, longest_seen = Changes(), 0, 0
-        for document in read(path, unit=unit, longest=longest, changes=changes):
+        changes, length, longest_seen = CleaningReport(), 0, 0
+        for document in read_documents(path, unit=unit, max_characters=longest, changes=changes):
             length, longest_seen = length + len(document), max(longest_seen, len(document))
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
@@ -213,12 +217,12 @@ def test_bombs_stream(tmp_path, form, full):
     # Of the process itself: what getrusage tells begins with the parent's.
     code = f"""
 import re
-from formers.data.readers import read
+from formers.data.readers import read_documents
 def peak():
     return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
-list(read(["warm"]))
+list(read_documents(["warm"]))
 before = peak()
-print(sum(map(len, read({str(path)!r}))), peak() - before)
+print(sum(map(len, read_documents({str(path)!r}))), peak() - before)
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     print(f"{form}: {path.stat().st_size:,} bytes unpack to {int(out[0]):,}, {int(out[1]) // 1024} MB of memory")
@@ -229,7 +233,7 @@ print(sum(map(len, read({str(path)!r}))), peak() - before)
 def test_counts_are_right(tmp_path):
     """Known numbers of each kind, planted in many lines over many chunks."""
     rng, lines = random.Random(0), []
-    true = Changes()
+    true = CleaningReport()
     for number in range(20_000):
         line = f"줄 {number} 번째 문장이다. ".encode() * 2
         kind = rng.randrange(9)
@@ -252,8 +256,8 @@ def test_counts_are_right(tmp_path):
         lines.append(line)
     true.lines, true.documents = len(lines), len(lines) - true.empty
     (tmp_path / "a.txt").write_bytes(b"\n".join(lines))
-    found = Changes()
-    documents = list(read(tmp_path / "a.txt", unit="line", changes=found))
+    found = CleaningReport()
+    documents = list(read_documents(tmp_path / "a.txt", unit="line", changes=found))
     assert found == true
     assert documents[-1].startswith("줄 ")
     print(found)

@@ -14,16 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from formers.data.readers import bundled
+from formers.data.readers import load_bundled_corpus
+from formers.text.decode_stream import DecodeStream
 from formers.text.normalise import normalise
-from formers.text.stream import Stream
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers import train
+from formers.text.trainers.registry import train_tokenizer
 
 LINES = ["the cat sat on the mat and the dog", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ", "0123 4.5 x=y; {z}"] * 4
-CORPUS = [bundled("en")[0][0][i : i + 400] for i in range(0, 20_000, 400)] + bundled("ko")[0][:10]
-EXACT = train("bpe", LINES, 400, nfc=False)
-COMPOSED = train("bpe", LINES, 400)
+CORPUS = [load_bundled_corpus("en")[0][0][i : i + 400] for i in range(0, 20_000, 400)] + load_bundled_corpus("ko")[0][
+    :10
+]
+EXACT = train_tokenizer("bpe", LINES, 400, nfc=False)
+COMPOSED = train_tokenizer("bpe", LINES, 400)
 TEXT = st.text(max_size=40) | st.text(st.sampled_from("a 한ᄒ\u1161\u11ab\u0301\n\u3000😀\u200d'"), max_size=40)
 
 
@@ -37,8 +39,8 @@ def round_trips(count):
         ids = EXACT.encode(text)
         assert EXACT.decode(ids) == text
         assert normalise(COMPOSED.decode(COMPOSED.encode(text))) == normalise(text)
-        stream = Stream(EXACT)
-        assert "".join(map(stream.push, ids)) + stream.end() == text
+        stream = DecodeStream(EXACT)
+        assert "".join(map(stream.push, ids)) + stream.flush() == text
         seen.append(text)
 
     run()
@@ -77,7 +79,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_tokens_grow_with_the_text(kind, shape):
     """The short form counts tokens: twice the text, twice the tokens, or fewer."""
-    made = train(kind, LINES, 420, **KINDS[kind])
+    made = train_tokenizer(kind, LINES, 420, **KINDS[kind])
     one, two = (len(made.encode(SHAPES[shape](n), special=False)) for n in (2000, 4000))
     assert two <= 2.3 * max(one, 1)
     assert len(made.decode(made.encode(SHAPES[shape](2000)))) <= 8 * 2000
@@ -87,7 +89,7 @@ def test_tokens_grow_with_the_text(kind, shape):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_time_grows_with_the_text(kind, shape):
-    made = train(kind, LINES, 420, **KINDS[kind])
+    made = train_tokenizer(kind, LINES, 420, **KINDS[kind])
 
     def seconds(*texts):
         """CPU time of each text, the best of nine rounds in turns: others may use the machine as well."""
@@ -118,17 +120,21 @@ def test_time_grows_with_the_text(kind, shape):
 
 def test_all_pairs_of_fingerprints_differ():
     """Families, options, corpora; of one size, and of two."""
-    corpora = ([bundled("en")[0][0][:9000]], [bundled("en")[0][1][:9000]], bundled("ko")[0][:3])
+    corpora = (
+        [load_bundled_corpus("en")[0][0][:9000]],
+        [load_bundled_corpus("en")[0][1][:9000]],
+        load_bundled_corpus("ko")[0][:3],
+    )
     kinds = (
         ("bpe", {}), ("bpe", {"nfc": False}), ("bloom", {}), ("roberta", {}), ("gpt", {}), ("bert", {}), ("gnmt", {}),
         ("bert", {"lower": True}), ("bert", {"score": "ratio"}), ("t5", {}), ("albert", {}), ("xlnet", {}),
         ("t5", {"byte_fallback": True}), ("words", {}), ("transformer_xl", {}), ("elmo", {}),
     )  # fmt: skip
-    made = [train(kind, lines, 460, workers=1, **options) for kind, options in kinds for lines in corpora]
-    made += [train("bpe", lines, 461) for lines in corpora]
+    made = [train_tokenizer(kind, lines, 460, workers=1, **options) for kind, options in kinds for lines in corpora]
+    made += [train_tokenizer("bpe", lines, 461) for lines in corpora]
     prints = [t.fingerprint for t in made]
     assert len(set(prints)) == len(prints)
-    assert prints[:3] == [Tokenizer(t.text, t.special).fingerprint for t in made[:3]]
+    assert prints[:3] == [Tokenizer(t.json_text, t.special).fingerprint for t in made[:3]]
     assert sum(len(t) == 460 for t in made) > 20
     print(f"row 13: {len(prints) * (len(prints) - 1) // 2:,} pairs of tokenizers, all told apart")
 

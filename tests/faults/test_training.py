@@ -23,8 +23,8 @@ import pytest
 
 import formers
 from formers.cli.main import main
-from formers.training.loop import Trainer
-from formers.training.runs import Folder
+from formers.training.run_folder import RunFolder
+from formers.training.trainer import Trainer
 from tests.faults.small_runs import CARRYING, FAMILIES, Runs, asked, ended, forked, rows, state, texts
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="these tests fork")
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="these tests for
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("formers.training.machine.peak", lambda *_: 1e9)
+        patch.setattr("formers.training.hardware.measure_peak_flops", lambda *_: 1e9)
         formers.pretrain("gpt2", texts(), out=tmp_path_factory.mktemp("first"), **asked("gpt2"))  # imports everything
         yield Runs(tmp_path_factory.mktemp("runs"))
 
@@ -144,7 +144,9 @@ def test_the_command_itself_and_its_workers(runs, full):
     """A real command with two loader workers gets Ctrl-C as a terminal sends it, to all its processes."""
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)) if full else ((signal.SIGINT, 130),):
         out = runs.fresh("gpt2")
-        words = runs.words("gpt2", out, "--resume", "--train.workers", "2", steps=5000, save=1000, check=1000)
+        words = runs.words(
+            "gpt2", out, "--resume", "--train.workers", "2", steps=5000, save_every=1000, eval_every=1000
+        )
         with open(out.with_name(f"{out.name}.log"), "w") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "formers.cli.main", *words], stderr=log, stdout=log, start_new_session=True,
@@ -166,7 +168,9 @@ def test_the_terminal_is_closed(runs, nohup):
     """All processes get SIGHUP and the terminal takes no more words: the run saves and ends with 129, or, under nohup,
     goes on to its end."""
     out, steps = runs.fresh("gpt2"), 8 if nohup else 100_000
-    words = runs.words("gpt2", out, "--resume", "--train.workers", "1", steps=steps, save=100_000, check=100_000)
+    words = runs.words(
+        "gpt2", out, "--resume", "--train.workers", "1", steps=steps, save_every=100_000, eval_every=100_000
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads in a process that forks
         number, terminal = pty.fork()
@@ -198,7 +202,7 @@ def test_the_terminal_is_closed(runs, nohup):
 
 def test_other_numbers_of_workers(runs, full, monkeypatch):
     """Row 6: 0, 1 and 2 workers in turns see the same examples in the same order."""
-    real = Trainer.move
+    real = Trainer.train_step
     changes = list(itertools.permutations((0, 1, 2), 2)) if full else [(2, 1)]
 
     def order(name, *workers):
@@ -206,14 +210,14 @@ def test_other_numbers_of_workers(runs, full, monkeypatch):
         out = runs.fresh(name)
         told = out.with_name(f"{out.name}.order")
 
-        def move(self, batches, goal):
+        def train_step(self, batches, objective):
             with open(told, "a") as file:
                 file.write(json.dumps([self.step, [batch.sample.tolist() for batch in batches]]) + "\n")
             if self.step == 3 and len(workers) > 1:
                 os.kill(os.getpid(), signal.SIGTERM)
-            return real(self, batches, goal)
+            return real(self, batches, objective)
 
-        monkeypatch.setattr(Trainer, "move", move)
+        monkeypatch.setattr(Trainer, "train_step", train_step)
         codes = [ended(runs.start(name, out, "--train.workers", str(count))) for count in workers]
         assert codes == [143, 0][-len(codes) :], runs.said(out)
         monkeypatch.undo()
@@ -231,7 +235,7 @@ def test_other_numbers_of_workers(runs, full, monkeypatch):
 def test_a_worker_dies(runs, full, tmp_path):
     """Row 9: no hang, an error that names it, and the run goes on when it is started again. Steps are more than
     batches can be made ahead."""
-    how = {"steps": 30, "save": 4, "check": 30}
+    how = {"steps": 30, "save_every": 4, "eval_every": 30}
     runs = Runs(tmp_path, **how)
     count, r = 20 if full else 1, random.Random(5)
     for turn, name in zip(range(count), itertools.cycle(["gpt2", "elmo", "bert"]), strict=False):
@@ -263,7 +267,7 @@ def test_two_runs_into_one_folder(runs, full):
     for _ in range(races):
         out = runs.fresh("gpt2")
         gate, opened = os.pipe()
-        words = runs.words("gpt2", out, "--resume", steps=40, save=40, check=40)
+        words = runs.words("gpt2", out, "--resume", steps=40, save_every=40, eval_every=40)
 
         def work(words=words, gate=gate, opened=opened):
             os.close(opened)
@@ -285,7 +289,7 @@ def test_two_runs_into_one_folder(runs, full):
     until(process, lambda: (out / "metrics.jsonl").exists())
     assert kill(process)
     assert (out / "lock").exists()
-    assert Folder(out).about()["asked"]["family"] == "gpt2"
+    assert RunFolder(out).read_info()["asked"]["family"] == "gpt2"
     runs.finish("gpt2", out)
     runs.check("gpt2", out)
     print(f"\n{races} races of 4: 1 winner each, named by {named} of {3 * races} losers; a dead holder's lock recovers")

@@ -24,14 +24,14 @@ import formers
 from formers import Error
 from formers.cli.main import main
 from formers.objectives.causal import CausalLM
-from formers.text import bpe
-from formers.training.checkpoint import Disk
-from formers.training.configure import Data, configure
-from formers.training.course import Course
-from formers.training.loop import Trainer
-from formers.training.material import material
-from formers.training.runs import Folder, Log, summary
-from formers.training.world import World
+from formers.text.trainers import bpe
+from formers.training.checkpoint.local import FileSystem
+from formers.training.config_merge import PretrainDataConfig, configure_pretraining
+from formers.training.distributed.process_group import ProcessGroup
+from formers.training.run_folder import RUN_FORMAT, MetricsLog, RunFolder, summarise_run
+from formers.training.runs.prepare_data import prepare_data
+from formers.training.runs.pretrain_run import PretrainRun
+from formers.training.trainer import Trainer
 from tests.faults.small_runs import asked, ended, forked, rows, state, texts
 
 NO_NUMBERS = (math.nan, math.inf, -math.inf)
@@ -41,7 +41,7 @@ MODEL = {"dim": 12, "layers": 1, "heads": 2, "context": 24, "ff": 16}
 @pytest.fixture(scope="module", autouse=True)
 def _unmeasured():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("formers.training.machine.peak", lambda *_: 1e9)
+        patch.setattr("formers.training.hardware.measure_peak_flops", lambda *_: 1e9)
         yield
 
 
@@ -54,7 +54,7 @@ def done(tmp_path_factory):
 
 
 def pretrain(out, text=None, **more):
-    train = {**asked("gpt2")["train"], "save": 2, "last": 9, **more.pop("train", {})}
+    train = {**asked("gpt2")["train"], "save_every": 2, "keep_last": 9, **more.pop("train", {})}
     given = {"model": MODEL, "train": train, "data": {**asked("gpt2")["data"], **more.pop("data", {})}}
     return formers.pretrain("gpt2", texts() if text is None else text, out=out, **given, **more)
 
@@ -71,7 +71,7 @@ def copied(run, tmp_path):
 
 def tensors(trainer):
     """Weights, moments, the average and the memories, as they are now."""
-    groups = trainer.state()[0]
+    groups = trainer.get_state()[0]
     return {f"{g}/{n}": t.clone() for g, part in groups.items() if g != "generators" for n, t in part.items()}
 
 
@@ -85,30 +85,30 @@ def test_what_is_no_number_leaves_no_trace(tmp_path, full, monkeypatch):
     courses = {}
     for name in ("transformer_xl", "gpt2", "elmo", "bert") if full else ("transformer_xl", "gpt2"):
         wanted = asked(name)
-        want = configure(name, {key: json.loads(json.dumps(value)) for key, value in wanted.items()})
-        courses[name] = want, material(name, Data(**wanted["data"]), tmp_path / name, texts(name))
+        want = configure_pretraining(name, {key: json.loads(json.dumps(value)) for key, value in wanted.items()})
+        courses[name] = want, prepare_data(name, PretrainDataConfig(**wanted["data"]), tmp_path / name, texts(name))
     for _, name in zip(range(count), itertools.cycle(courses), strict=False):
         kind, place, bad = r.choice(NO_NUMBERS), r.choice(("loss", "gradient")), r.randrange(1, 7)
-        run = Course(*courses[name], World())
+        run = PretrainRun(*courses[name], ProcessGroup())
         spoil(run.trainer, kind, place, bad, monkeypatch)
-        reports = run.trainer.train(run.source)
+        reports = run.trainer.train(run.iter_batches)
         for _ in range(bad):
             next(reports)
         before = tensors(run.trainer)
         if r.random() < 0.5:  # it stopped here, and goes on
-            groups, about = run.trainer.state()
+            groups, about = run.trainer.get_state()
             saved = {g: {n: t.clone() for n, t in part.items()} for g, part in groups.items()}
-            run = Course(*courses[name], World())
-            run.trainer.restore(saved, json.loads(json.dumps(about)))
+            run = PretrainRun(*courses[name], ProcessGroup())
+            run.trainer.restore_state(saved, json.loads(json.dumps(about)))
             monkeypatch.undo()
             spoil(run.trainer, kind, place, bad, monkeypatch)
-            reports = run.trainer.train(run.source)
+            reports = run.trainer.train(run.iter_batches)
         report = next(reports)
         now = tensors(run.trainer)
         if any(n.startswith("memories") for n in before) and not any(n.startswith("memories") for n in now):
             now |= restored(run.trainer)
         assert report.skipped
-        assert report.examples[1] > report.examples[0]
+        assert report.example_range[1] > report.example_range[0]
         assert equal(before, now), [n for n in before if n not in now or not torch.equal(before[n], now[n])]
         left += 1
         for report in reports:
@@ -123,9 +123,10 @@ def test_what_is_no_number_leaves_no_trace(tmp_path, full, monkeypatch):
 
 def restored(trainer):
     """Memories of a checkpoint whose streams have not come along yet."""
-    trainer.memories.held, trainer.memories.found = trainer.memories.found, {}
+    states = trainer.carried_states
+    states.active, states.restored = states.restored, {}
     found = {n: t for n, t in tensors(trainer).items() if n.startswith("memories")}
-    trainer.memories.held, trainer.memories.found = {}, trainer.memories.held
+    states.active, states.restored = {}, states.active
     return found
 
 
@@ -151,7 +152,7 @@ def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
     pretrain(out, train={"steps": 4})
     monkeypatch.setattr(CausalLM, "loss", lambda *a: {n: (t * math.nan, c) for n, (t, c) in real(*a).items()})
     with pytest.raises(SystemExit) as end:
-        main(["pretrain", "gpt2", "--out", str(out), "--resume", "--train.steps", "40", "--train.skips", "3"])
+        main(["pretrain", "gpt2", "--out", str(out), "--resume", "--train.steps", "40", "--train.max_bad_steps", "3"])
     assert end.value.code == 3
     said = capsys.readouterr().err.strip().splitlines()[-1]
     low, high = map(int, re.search(r"the last at step 7, examples (\d+) to (\d+)", said).groups())
@@ -164,15 +165,17 @@ def test_too_many_of_them_are_exit_code_3(tmp_path, monkeypatch, capsys):
     assert [row["step"] for row in rows(out / "metrics.jsonl") if "losses" in row] == list(range(1, 9))
 
 
-@pytest.mark.parametrize("how", [{"save": 2}, {"save": 1, "last": 1, "best": 0}], ids=["between", "right before"])
+@pytest.mark.parametrize(
+    "how", [{"save_every": 2}, {"save_every": 1, "keep_last": 1, "keep_best": 0}], ids=["between", "right before"]
+)
 def test_a_run_that_diverged_goes_back_to_what_was_good(tmp_path, how):
     """A step of finite loss ruins the weights; a checkpoint of them must not be the one to go on from."""
     out = tmp_path / "run"
-    pretrain(out, train={"steps": 6, "last": 2, **how})
+    pretrain(out, train={"steps": 6, "keep_last": 2, **how})
     for _ in range(2):  # a rate that is still too high loses nothing either
         with pytest.raises(Error, match=r"3 steps in a row gave no number, the last at step 10.* goes back") as error:
-            go_on(out, steps=40, lr=1e30, skips=3)
-        assert error.value.code == 3
+            go_on(out, steps=40, lr=1e30, max_bad_steps=3)
+        assert error.value.exit_code == 3
         left = [path.name for path in (out / "steps").glob("step-*")]
         assert max(left) == "step-00000006", "what was written after it is not in the way"
     assert "no number (2)" in go_on(Path(shutil.copytree(out, tmp_path / "short")), steps=9, lr=1e30)[-1]
@@ -184,13 +187,13 @@ def test_a_run_that_diverged_goes_back_to_what_was_good(tmp_path, how):
 
 def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch):
     """Steps 4 to 6 are left out: no regular checkpoint among them, and one that a signal asks for retires no other."""
-    real, loss, bad = Trainer.move, CausalLM.loss, []
+    real, loss, bad = Trainer.train_step, CausalLM.loss, []
 
-    def move(self, batches, goal):
+    def train_step(self, batches, objective):
         bad[:] = [self.step in (3, 4, 5)]
-        return real(self, batches, goal)
+        return real(self, batches, objective)
 
-    monkeypatch.setattr(Trainer, "move", move)
+    monkeypatch.setattr(Trainer, "train_step", train_step)
     monkeypatch.setattr(
         CausalLM, "loss", lambda *a: {n: (t * math.nan if bad[0] else t, c) for n, (t, c) in loss(*a).items()}
     )
@@ -206,15 +209,15 @@ def test_a_checkpoint_waits_for_a_step_that_gives_a_number(tmp_path, monkeypatch
 
     for step in (4, 6):
         with pytest.raises(Error, match=f"stopped by SIGTERM after step {step}; saved"):
-            pretrain(parts, train={"last": 1, "best": 0}, resume=True, hook=hook)
+            pretrain(parts, train={"keep_last": 1, "keep_best": 0}, resume=True, hook=hook)
     assert [path.name[-1] for path in sorted((parts / "steps").glob("step-*"))] == ["2", "4", "6"]
-    go_on(parts, last=9, best=1)
+    go_on(parts, keep_last=9, keep_best=1)
     assert state(parts) == state(whole)
 
 
 @pytest.mark.parametrize(
     "what",
-    [("--train.tokens", "9000000"), ("--model.dim", "1024", "--model.ff", "8192", "--model.layers", "8")],
+    [("--train.batch_tokens", "9000000"), ("--model.dim", "1024", "--model.ff", "8192", "--model.layers", "8")],
     ids=["batch", "model"],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="needs RLIMIT_AS")
@@ -222,7 +225,7 @@ def test_out_of_memory_is_one_line(tmp_path, what):
     """Row 11."""
     (tmp_path / "text.txt").write_text("\n".join(texts()), encoding="utf-8")
     words = ["pretrain", "gpt2", "--data", str(tmp_path / "text.txt"), "--out", str(tmp_path / "run"), *what]
-    words += ["--train.steps", "2", "--data.pieces", "300", "--train.last", "1", "--train.best", "0"]
+    words += ["--train.steps", "2", "--data.vocab_size", "300", "--train.keep_last", "1", "--train.keep_best", "0"]
 
     def work():
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -234,7 +237,14 @@ def test_out_of_memory_is_one_line(tmp_path, what):
     assert code == 2, said
     assert "Traceback" not in said
     last = said.strip().splitlines()[-1]
-    for word in ("out of memory on cpu", "parameters", "tokens", "GiB", "--train.checkpointing", "--train.tokens"):
+    for word in (
+        "out of memory on cpu",
+        "parameters",
+        "tokens",
+        "GiB",
+        "--train.activation_checkpointing",
+        "--train.batch_tokens",
+    ):
         assert word in last, last
     print("\n" + last)
 
@@ -246,7 +256,9 @@ def test_out_of_memory_on_a_gpu(tmp_path, monkeypatch):
         raise torch.OutOfMemoryError(said)
 
     monkeypatch.setattr(CausalLM, "loss", loss)
-    with pytest.raises(Error, match=r"batches of 96 tokens; .* 2.00 GiB more were asked for. --train.checkpointing"):
+    with pytest.raises(
+        Error, match=r"batches of 96 tokens; .* 2.00 GiB more were asked for. --train.activation_checkpointing"
+    ):
         pretrain(tmp_path / "run")
     monkeypatch.setattr(CausalLM, "loss", lambda *_: (_ for _ in ()).throw(RuntimeError("a bug of ours")))
     with pytest.raises(RuntimeError, match="a bug of ours"):
@@ -293,7 +305,7 @@ def test_another_tokenizer_of_the_same_size(several, tmp_path):
 
 @pytest.mark.parametrize("place", ["checkpoint", "metrics"])
 def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch, place, done):
-    out, real, calls = tmp_path / "run", Disk.write, itertools.count()
+    out, real, calls = tmp_path / "run", FileSystem.write, itertools.count()
 
     def write(self, path, chunks):
         if "00000004" in str(path) and path.name == "optimizer.safetensors":
@@ -306,12 +318,12 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(tmp_path, monkeypatch, plac
             raise OSError(errno.ENOSPC, "No space left on device")
         log(self, row)
 
-    log = Log.write
-    monkeypatch.setattr(*((Disk, "write", write) if place == "checkpoint" else (Log, "write", line)))
+    log = MetricsLog.write_row
+    monkeypatch.setattr(*((FileSystem, "write", write) if place == "checkpoint" else (MetricsLog, "write_row", line)))
 
     def hook(line):  # until what is being written is written, or has failed
         for thread in threading.enumerate():
-            if thread.name.endswith("(run)"):
+            if thread.name.endswith("(write_checkpoint)"):
                 thread.join()
 
     with pytest.raises(Error) as error:
@@ -361,14 +373,23 @@ def test_damaged_measurements(tmp_path, done):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"7", b'{"format": 1}', b'{"format": 1, "asked": 3, "data": {}}', b"\xff"]
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"7",
+        b'{"format": %d}' % RUN_FORMAT,
+        b'{"format": %d, "asked": 3, "data": {}}' % RUN_FORMAT,
+        b"\xff",
+    ],
 )
 def test_a_damaged_description(tmp_path, done, data, capsys):
     out = copied(done, tmp_path)
     (out / "run.json").write_bytes(data)
     with pytest.raises(Error, match=r"run.json: is damaged. Take the file away and give the run's own command"):
         go_on(out)
-    assert summary(Folder(out), "x")[-1] == "is damaged"
+    assert summarise_run(RunFolder(out), "x")[-1] == "is damaged"
     if not data:
         (out / "run.json").unlink()
         shutil.rmtree(out / "steps" / "step-00000008")

@@ -190,10 +190,10 @@ def mutated(name: str, data: bytes, dice: random.Random) -> bytes:
 def make_seeds(root: Path) -> None:
     """Honest folders of every form that we read; all mutations start here."""
     import formers
-    from formers.text import bpe, wordpiece
+    from formers.text.trainers import bpe, wordpiece
 
     bytes_, pieces = bpe.train(LINES, 300), wordpiece.train(LINES, 120)
-    table = json.loads(bytes_.text)["model"]
+    table = json.loads(bytes_.json_text)["model"]
     merges = [m if isinstance(m, str) else " ".join(m) for m in table["merges"]]
     gpt2 = {
         "vocab.json": json.dumps(table["vocab"]),
@@ -202,7 +202,7 @@ def make_seeds(root: Path) -> None:
         "special_tokens_map.json": json.dumps({"bos_token": "<|endoftext|>"}),
     }
     bert = {
-        "vocab.txt": "\n".join(json.loads(pieces.text)["model"]["vocab"]) + "\n",
+        "vocab.txt": "\n".join(json.loads(pieces.json_text)["model"]["vocab"]) + "\n",
         "tokenizer_config.json": json.dumps({"do_lower_case": True, "strip_accents": None, "cls_token": "[CLS]"}),
     }
     charsmap = base64.b64encode(struct.pack("<I", 1024) + bytes(1024) + b"x\0").decode()
@@ -233,7 +233,7 @@ def make_seeds(root: Path) -> None:
     t5 = {"tokenizer.json": json.dumps(unigram), "tokenizer_config.json": '{"eos_token": "</s>"}'}
     beside = {
         "GPT2LMHeadModel-0": gpt2, "GPT2ForSequenceClassification-1": {}, "BertForPreTraining-0": bert,
-        "BertForMaskedLM-1": {}, "RobertaForMaskedLM-0": {"tokenizer.json": bytes_.text},
+        "BertForMaskedLM-1": {}, "RobertaForMaskedLM-0": {"tokenizer.json": bytes_.json_text},
         "T5ForConditionalGeneration-0": t5, "MT5ForQuestionAnswering-1": {},
     }  # fmt: skip
     for name, files in beside.items():
@@ -357,15 +357,15 @@ def child(root: Path, first: int, last: int, planted: bool) -> None:
     import socket  # noqa: F401  (what is planted needs it; nothing else does)
 
     import formers
-    from formers.registry import MEMBERS
+    from formers.registry import FAMILIES
 
     warnings.simplefilter("ignore")
-    assert all(member.family for member in MEMBERS.values())  # a config without model_type asks every member
+    assert all(member.definition for member in FAMILIES.values())  # a config without model_type asks every member
     names, scratch = sorted(p for p in root.iterdir() if p.is_dir()), root.parent / "scratch"
     scratch.mkdir(exist_ok=True)
     os.chdir(scratch)  # what removes a folder names its files without a path
-    for member in MEMBERS.values():
-        assert member.family
+    for member in FAMILIES.values():
+        assert member.definition
     for folder in names:  # everything that is imported at first use is imported before the watch begins
         for head in ("auto", "none", "lm", "classify", "nonsense"):
             try:

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import formers
-from formers.generation import engine
-from formers.generation.beam import Beams
+from formers.generation import decoding
+from formers.generation.beam import BeamState
 from formers.generation.options import Options
 from formers.generation.runner import Runner
-from formers.generation.sample import continue_ids
-from formers.nn import decode
+from formers.generation.token_api import continue_ids
+from formers.nn.attention.kernels import decode
 from tests.generation.test_runner import MODELS, model
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
@@ -20,45 +20,45 @@ PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
 @pytest.fixture
 def chained(monkeypatch):
     """Steps follow each other as on a GPU; what comes is the number of steps between two looks."""
-    counts, chain = [], engine.chain
+    counts, chain = [], decoding.run_steps
 
     def runner(*given):
         made = Runner(*given)
-        made.chains = True
+        made.can_chain_steps = True
         return made
 
-    monkeypatch.setattr(engine, "chain", lambda *given: counts.append(given[-1]) or chain(*given))
-    return lambda: monkeypatch.setattr(engine, "Runner", runner) or counts
+    monkeypatch.setattr(decoding, "run_steps", lambda *given: counts.append(given[-1]) or chain(*given))
+    return lambda: monkeypatch.setattr(decoding, "Runner", runner) or counts
 
 
 @pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.3, "top_k": 9, "seed": 4, "samples": 2}])
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"temperature": 1.3, "top_k": 9, "seed": 4, "num_samples": 2}])
 def test_the_same_texts(family, how, chained):
     f = model(family)
     want = continue_ids(f, PROMPTS, 35, Options(**how))
     counts = chained()
     counts.clear()
     assert continue_ids(f, PROMPTS, 35, Options(**how)) == want
-    assert max(counts) == engine.AHEAD
+    assert max(counts) == decoding.STEPS_AHEAD
 
 
 @pytest.mark.parametrize("family", MODELS)
 def test_the_same_beams(family, chained, monkeypatch):
     f = model(family)
-    want = continue_ids(f, PROMPTS, 35, Options(beams=3))
+    want = continue_ids(f, PROMPTS, 35, Options(num_beams=3))
     chained()
-    steps, tell = [], Beams.tell
-    monkeypatch.setattr(Beams, "tell", lambda self, step: steps.append(step) or tell(self, step))
-    assert continue_ids(f, PROMPTS, 35, Options(beams=3)) == want
+    steps, tell = [], BeamState.flush_steps
+    monkeypatch.setattr(BeamState, "flush_steps", lambda self, step: steps.append(step) or tell(self, step))
+    assert continue_ids(f, PROMPTS, 35, Options(num_beams=3)) == want
     assert steps == [0, 16, 32]
 
 
 def test_beams_read_a_prompt_once(monkeypatch):
-    f, read, run = model("gpt2"), [], Runner.run
+    f, read, run = model("gpt2"), [], Runner.run_forward
     monkeypatch.setattr(
-        Runner, "run", lambda self, batch, *more: read.append(len(batch.ids)) or run(self, batch, *more)
+        Runner, "run_forward", lambda self, batch, *more: read.append(len(batch.ids)) or run(self, batch, *more)
     )
-    continue_ids(f, PROMPTS, 3, Options(beams=3))
+    continue_ids(f, PROMPTS, 3, Options(num_beams=3))
     assert read == [sum(map(len, PROMPTS)), 12, 12]
 
 
@@ -68,7 +68,7 @@ def test_the_same_beams_where_texts_end(early, alpha, chained):
     sizes = {"vocab": 40, "context": 24, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
     free = continue_ids(formers.build("gpt2", eos=None, **sizes), PROMPTS, 30, Options(temperature=0))
     f = formers.build("gpt2", eos=free[0][4], **sizes)
-    asked = Options(beams=4, samples=3, early=early, length_penalty=alpha)
+    asked = Options(num_beams=4, num_samples=3, early_stopping=early, length_penalty=alpha)
     want = continue_ids(f, PROMPTS, 30, asked)
     assert len({len(text) for text in want}) > 1
     alone = [continue_ids(f, [prompt], 30, asked) for prompt in PROMPTS]
@@ -81,33 +81,39 @@ def test_ends_and_rules_and_a_full_context(chained):
     f = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, bos=None, eos=None)
     free = continue_ids(f, PROMPTS, 30, Options(temperature=0))
     ended = formers.build("gpt2", seed=2, vocab=40, context=12, dim=16, layers=2, heads=2, init=0.4, eos=free[0][4])
-    asked = [(f, {}), (ended, {}), (ended, {"min_tokens": 9}), (f, {"no_repeat": 2}), (f, {"banned": (free[0][0],)})]
+    asked = [
+        (f, {}),
+        (ended, {}),
+        (ended, {"min_new_tokens": 9}),
+        (f, {"no_repeat_ngram": 2}),
+        (f, {"bad_words": (free[0][0],)}),
+    ]
     want = [continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) for one, more in asked]
     counts = chained()
     for (one, more), texts in zip(asked, want, strict=True):
         counts.clear()
         assert continue_ids(one, PROMPTS, 30, Options(temperature=0, **more)) == texts
-        assert (max(counts) > 1) == ("no_repeat" not in more)
+        assert (max(counts) > 1) == ("no_repeat_ngram" not in more)
 
 
 def test_a_kernel_that_fails_is_left_alone(monkeypatch):
-    monkeypatch.setattr(decode, "broken", set())
+    monkeypatch.setattr(decode, "failed_kernels", set())
 
     def fails():
         raise ValueError("no such\ninstruction")
 
     with pytest.warns(UserWarning, match="the kernel x does not work here, and steps are slower for it: no such inst"):
-        assert decode.attempt("x", fails, lambda: 3) == 3
-    assert decode.attempt("x", fails, lambda: 4) == 4
+        assert decode.run_with_fallback("x", fails, lambda: 3) == 3
+    assert decode.run_with_fallback("x", fails, lambda: 4) == 4
     k, v, fresh = torch.zeros(2, 3, 1, 2), torch.zeros(2, 3, 1, 2), (torch.ones(2, 1, 2), torch.full((2, 1, 2), 2.0))
     table = torch.tensor([[1, 1, 1], [0, 0, 0]])
-    decode.put(k, v, torch.tensor([4, 1]), table, fresh)
+    decode.write_new_kv(k, v, torch.tensor([4, 1]), table, fresh)
     assert k[:, :, 0, 0].tolist() == [[0, 0, 1], [1, 0, 0]]
     assert v[:, :, 0, 1].tolist() == [[0, 0, 2], [2, 0, 0]]
     assert table.tolist() == [[1, 1, 0], [1, 0, 0]]
 
 
-@pytest.mark.parametrize("how", [{"temperature": 0}, {"beams": 2}])
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"num_beams": 2}])
 def test_a_row_that_ends_full_to_the_brim_keeps_nobody_from_going_on(how):
     sizes = {"vocab": 40, "context": 12, "dim": 16, "layers": 2, "heads": 2, "init": 0.4, "bos": None, "seed": 2}
     free = formers.build("gpt2", eos=None, **sizes)

@@ -9,13 +9,13 @@ import pytest
 
 import formers
 from formers import Error
-from formers.data.resumed import Resumed
+from formers.data.resumable_file import ResumableFile
 from formers.generation import augment as module
-from formers.generation.augment import augment, plain, teach
-from formers.generation.refill import refill
-from formers.tasks.task import Task
+from formers.generation.augment import augment, to_comparison_form, train_conditional
+from formers.generation.mask_infill import infill_texts
+from formers.task import Task
 from tests.cli.test_embed import run
-from tests.inspection.test_likelihood import speaker
+from tests.evaluation.test_likelihood import speaker
 
 ROWS = [
     {"text": "the cat sat on the mat", "other": None, "label": "a"},
@@ -40,7 +40,7 @@ def gpt():
 def test_only_words_change(bert):
     texts = [row["text"] for row in ROWS]
     keys = [(0, i, 0) for i in range(len(texts))]
-    new = refill(bert, texts, [""] * len(texts), keys, 0.3, 50, 1.0)
+    new = infill_texts(bert, texts, [""] * len(texts), keys, 0.3, 50, 1.0)
     assert new[5] == "…"  # there is no word
     changed = 0
     for old, text in zip(texts[:3], new[:3], strict=True):
@@ -51,50 +51,52 @@ def test_only_words_change(bert):
         changed += len(differ)
     assert changed
     assert all("[" not in text for text in new)
-    alone = [refill(bert, [t], [""], [k], 0.3, 50, 1.0)[0] for t, k in zip(texts, keys, strict=True)]
+    alone = [infill_texts(bert, [t], [""], [k], 0.3, 50, 1.0)[0] for t, k in zip(texts, keys, strict=True)]
     assert alone == new
     assert new[4].startswith("👩‍👩‍👧 ❤️")
-    two = refill(bert, texts[:1] * 2, ["", ""], [(1, 0, 0), (2, 0, 0)], 1.0, 50, 1.0)  # every word is hidden
+    two = infill_texts(bert, texts[:1] * 2, ["", ""], [(1, 0, 0), (2, 0, 0)], 1.0, 50, 1.0)  # every word is hidden
     assert two[0] != two[1]
-    front = refill(bert, texts[:1], ["cat: "], keys[:1], 1.0, 50, 1.0)[0]
+    front = infill_texts(bert, texts[:1], ["cat: "], keys[:1], 1.0, 50, 1.0)[0]
     assert not front.startswith("cat:")
-    assert refill(bert, [" ".join(texts[:1] * 30)], [""], keys[:1], 0.5, 5, 1.0)[0].endswith("the cat sat on the mat")
+    assert infill_texts(bert, [" ".join(texts[:1] * 30)], [""], keys[:1], 0.5, 5, 1.0)[0].endswith(
+        "the cat sat on the mat"
+    )
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_new_labelled_and_reproducible(name, bert, gpt):
     f = bert if name == "bert" else gpt
-    made = augment(f, ROWS, times=3, rate=0.5, keep=None, tokens=8, seed=3)
+    made = augment(f, ROWS, times=3, rate=0.5, label_filter=None, max_new_tokens=8, seed=3)
     assert made.rows
-    known = {plain(row["text"]) for row in ROWS}
-    forms = [plain(row["text"]) for row in made.rows]
+    known = {to_comparison_form(row["text"]) for row in ROWS}
+    forms = [to_comparison_form(row["text"]) for row in made.rows]
     assert len(set(forms)) == len(forms)
     assert not set(forms) & known
     for row in made.rows:
         assert row["label"] == ROWS[row["from"]]["label"]
         assert unicodedata.is_normalized("NFC", row["text"])
-    assert augment(f, ROWS, times=3, rate=0.5, keep=None, tokens=8, seed=3).rows == made.rows
-    assert augment(f, ROWS, times=3, rate=0.5, keep=None, tokens=8, seed=4).rows != made.rows
-    assert sum(made.left.values()) + len(made.rows) == 3 * len(ROWS)
+    assert augment(f, ROWS, times=3, rate=0.5, label_filter=None, max_new_tokens=8, seed=3).rows == made.rows
+    assert augment(f, ROWS, times=3, rate=0.5, label_filter=None, max_new_tokens=8, seed=4).rows != made.rows
+    assert sum(made.skipped.values()) + len(made.rows) == 3 * len(ROWS)
 
 
 def test_labels_are_judged(bert, monkeypatch):
-    whole = augment(bert, ROWS, times=3, rate=0.9, keep=None, top=300, temperature=3.0)
-    some = augment(bert, ROWS, times=3, rate=0.9, top=300, temperature=3.0)
-    assert some.left["label"] == len(whole.rows) - len(some.rows) > 0
+    whole = augment(bert, ROWS, times=3, rate=0.9, label_filter=None, top_k=300, temperature=3.0)
+    some = augment(bert, ROWS, times=3, rate=0.9, top_k=300, temperature=3.0)
+    assert some.skipped["label"] == len(whole.rows) - len(some.rows) > 0
     assert all(row in whole.rows for row in some.rows)
-    from formers.tasks.baseline import Linear
+    from formers.evaluation.baseline import LinearBaseline
 
-    model = Linear(ROWS)
-    assert all(guess == row["label"] for row, guess in zip(some.rows, model.guess(some.rows), strict=True))
-    strict = augment(bert, ROWS, times=3, rate=0.9, top=300, temperature=3.0, sure=0.99)
+    model = LinearBaseline(ROWS)
+    assert all(guess == row["label"] for row, guess in zip(some.rows, model.predict_labels(some.rows), strict=True))
+    strict = augment(bert, ROWS, times=3, rate=0.9, top_k=300, temperature=3.0, min_probability=0.99)
     assert len(strict.rows) < len(some.rows)
 
 
 def test_stopped_and_gone_on(bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "CHUNK", 2)
-    whole = augment(bert, ROWS, tmp_path / "whole.jsonl", times=2, keep=None)
-    write, calls = Resumed.write, []
+    monkeypatch.setattr(module, "CHUNK_SIZE", 2)
+    whole = augment(bert, ROWS, tmp_path / "whole.jsonl", times=2, label_filter=None)
+    write, calls = ResumableFile.write_records, []
 
     def stop(self, *records):
         calls.append(records)
@@ -102,10 +104,10 @@ def test_stopped_and_gone_on(bert, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         write(self, *records)
 
-    monkeypatch.setattr(Resumed, "write", stop)
+    monkeypatch.setattr(ResumableFile, "write_records", stop)
     with pytest.raises(KeyboardInterrupt):
-        augment(bert, ROWS, tmp_path / "new.jsonl", times=2, keep=None)
-    again = augment(bert, ROWS, tmp_path / "new.jsonl", times=2, keep=None)
+        augment(bert, ROWS, tmp_path / "new.jsonl", times=2, label_filter=None)
+    again = augment(bert, ROWS, tmp_path / "new.jsonl", times=2, label_filter=None)
     assert len(calls) == 4
     assert again.rows == whole.rows
     assert (tmp_path / "new.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
@@ -114,30 +116,39 @@ def test_stopped_and_gone_on(bert, tmp_path, monkeypatch):
 
 
 def test_after_learning_the_labels(gpt, tmp_path):
-    f = teach(gpt, ROWS[:4], tmp_path, epochs=2, names={"a": "animals"})
+    f = train_conditional(gpt, ROWS[:4], tmp_path, epochs=2, names={"a": "animals"})
     assert f.family == "gpt2"
     before, after = (g.model.state_dict() for g in (gpt, f))
     assert any(not (before[name] == after[name]).all() for name in before)
-    made = augment(f, ROWS[:4], conditional=True, rate=1.0, times=2, keep=None, tokens=6, names={"a": "animals"})
-    assert len(made.rows) + sum(made.left.values()) == 8
+    made = augment(
+        f,
+        ROWS[:4],
+        conditional=True,
+        rate=1.0,
+        times=2,
+        label_filter=None,
+        max_new_tokens=6,
+        label_names={"a": "animals"},
+    )
+    assert len(made.rows) + sum(made.skipped.values()) == 8
     assert not any(row["text"].startswith("animals") for row in made.rows if row["from"] == 0)
 
 
 @pytest.mark.parametrize("family", ["bert", "albert"])
 def test_examples_are_no_neighbours(family, tmp_path, recwarn):
-    f = teach(speaker(family), ROWS[:4], tmp_path, epochs=1)  # one text held out: no pair can be made of it
+    f = train_conditional(speaker(family), ROWS[:4], tmp_path, epochs=1)  # one text held out: no pair can be made of it
     assert set(f.model.parts) == {"mlm"}
     assert not [one for one in recwarn if "untrained" in str(one.message)]
-    assert augment(f, ROWS[:4], conditional=True, times=2, keep=None).rows
+    assert augment(f, ROWS[:4], conditional=True, times=2, label_filter=None).rows
 
 
 def test_equal_beginnings_are_continued_in_many_ways(gpt, monkeypatch):
     rows = [*ROWS[:4], ROWS[0]]  # behind "a: " and "b: ", and one example twice
-    how = {"conditional": True, "rate": 1.0, "times": 3, "keep": None, "tokens": 12, "top": 50}
+    how = {"conditional": True, "rate": 1.0, "times": 3, "label_filter": None, "max_new_tokens": 12, "top_k": 50}
     made = augment(gpt, rows, **how)
-    assert len(made.rows) > 12, made.said  # of 15; two prompts with three samples each give 6
+    assert len(made.rows) > 12, made.summary  # of 15; two prompts with three samples each give 6
     assert {row["from"] for row in made.rows} == set(range(5))
-    monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(module, "CHUNK_SIZE", 2)
     assert augment(gpt, rows, **how).rows == made.rows
     turned = augment(gpt, rows[1:4][::-1], **how).rows  # an example's texts are its own, wherever it stands
     assert {r["text"] for r in turned} <= {r["text"] for r in made.rows}
@@ -148,42 +159,45 @@ def test_another_model_begins_anew(bert, tmp_path, monkeypatch):
     other.tokenizer = bert.tokenizer
     assert other.family == bert.family
     assert other.fingerprint != bert.fingerprint
-    whole = augment(bert, ROWS, keep=None, times=2)
+    whole = augment(bert, ROWS, label_filter=None, times=2)
     judged = augment(bert, ROWS, times=2)
-    finish = Resumed.finish
+    finish = ResumableFile.finish
 
     def stop(*_):
         raise KeyboardInterrupt
 
     for model, keep, want in ((other, None, whole), (bert, None, judged)):
-        monkeypatch.setattr(Resumed, "finish", stop)
+        monkeypatch.setattr(ResumableFile, "finish", stop)
         with pytest.raises(KeyboardInterrupt):
-            augment(model, ROWS, tmp_path / "new.jsonl", keep=keep, times=2)
-        monkeypatch.setattr(Resumed, "finish", finish)
-        again = augment(bert, ROWS, tmp_path / "new.jsonl", keep=None if want is whole else "linear", times=2)
+            augment(model, ROWS, tmp_path / "new.jsonl", label_filter=keep, times=2)
+        monkeypatch.setattr(ResumableFile, "finish", finish)
+        again = augment(bert, ROWS, tmp_path / "new.jsonl", label_filter=None if want is whole else "linear", times=2)
         assert again.rows == want.rows  # nothing of the other model, and the last judge counts
         (tmp_path / "new.jsonl").unlink()
 
 
 def test_a_teacher_is_of_its_model(gpt, tmp_path):
-    first = teach(gpt, ROWS[:4], tmp_path, epochs=1)
-    assert teach(gpt, ROWS[:4], tmp_path, epochs=1).fingerprint == first.fingerprint
+    first = train_conditional(gpt, ROWS[:4], tmp_path, epochs=1)
+    assert train_conditional(gpt, ROWS[:4], tmp_path, epochs=1).fingerprint == first.fingerprint
     with pytest.raises(Error, match="taught to another model"):
-        teach(first, ROWS[:4], tmp_path, epochs=1)
+        train_conditional(first, ROWS[:4], tmp_path, epochs=1)
 
 
 SEVERAL = [{**row, "label": label} for row, label in zip(ROWS[:5], (["a", "b"], ["b"], ["a"], [], ["b"]), strict=True)]
 
 
 def test_several_labels(bert, monkeypatch):
-    fronts = [module.front(row, module.How(conditional=True, names={"a": "animals"})) for row in SEVERAL]
+    fronts = [
+        module.make_label_prefix(row, module.AugmentConfig(conditional=True, label_names={"a": "animals"}))
+        for row in SEVERAL
+    ]
     assert fronts == ["animals, b: ", "b: ", "animals: ", "-: ", "b: "]
-    made = augment(bert, SEVERAL, conditional=True, keep=None, rate=0.5, top=300)
+    made = augment(bert, SEVERAL, conditional=True, label_filter=None, rate=0.5, top_k=300)
     assert made.rows
     judge = formers.build("bert", head="classify", labels=["a", "b"], **vars(bert.config))
-    judge.tokenizer, judge.task = bert.tokenizer, Task(kind="many").table()
+    judge.tokenizer, judge.task = bert.tokenizer, Task(kind="many").to_dict()
     said = {row["text"]: judge.classify(row["text"]) for row in made.rows}
-    kept = augment(bert, SEVERAL, conditional=True, keep=judge, rate=0.5, top=300)
+    kept = augment(bert, SEVERAL, conditional=True, label_filter=judge, rate=0.5, top_k=300)
     want = [row for row in made.rows if set(said[row["text"]].labels) == set(row["label"])]
     assert kept.rows == want
 
@@ -192,21 +206,30 @@ def test_a_judge_of_other_labels_is_refused(bert):
     for labels, task, word in (
         (["a", "b", "c"], {}, "knows the labels a, b, c, and the examples have a, b"),
         (["a", "c"], {}, "knows the labels"),
-        (["a", "b"], Task(kind="many").table(), "the judge gives several labels"),
+        (["a", "b"], Task(kind="many").to_dict(), "the judge gives several labels"),
     ):
         judge = formers.build("bert", head="classify", labels=labels, **vars(bert.config))
         judge.tokenizer, judge.task = bert.tokenizer, task
         with pytest.raises(Error, match=word):
-            augment(bert, ROWS, keep=judge)
+            augment(bert, ROWS, label_filter=judge)
     with pytest.raises(Error, match="does not classify"):
-        augment(bert, ROWS, keep=bert)
+        augment(bert, ROWS, label_filter=bert)
 
 
 def test_the_command(bert, tmp_path, capsys):
     formers.save(bert, tmp_path / "model")
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in ROWS)
     (tmp_path / "few.jsonl").write_text(lines, encoding="utf-8")
-    command = ("augment", tmp_path / "model", "--train", tmp_path / "few.jsonl", "--times", "2", "--keep", "none")
+    command = (
+        "augment",
+        tmp_path / "model",
+        "--train",
+        tmp_path / "few.jsonl",
+        "--times",
+        "2",
+        "--label-filter",
+        "none",
+    )
     code, out, _ = run(capsys, *command, "--out", tmp_path / "more.jsonl")
     assert code == 0
     assert "new examples out of 6" in out
@@ -220,12 +243,12 @@ def test_the_command(bert, tmp_path, capsys):
 
 def test_refusals(bert, gpt):
     for call, word in (
-        (lambda: augment(bert, ROWS, way="sing"), "not made by"),
+        (lambda: augment(bert, ROWS, method="sing"), "not made by"),
         (lambda: augment(bert, ROWS, odd=1), "does not take 'odd'"),
         (lambda: augment(bert, ROWS, times=0), "at least 1"),
         (lambda: augment(bert, ROWS, rate=0), "shares"),
-        (lambda: augment(bert, ROWS, keep="magic"), "does not judge"),
-        (lambda: augment(gpt, ROWS, way="fill"), "fills no blanks"),
+        (lambda: augment(bert, ROWS, label_filter="magic"), "does not judge"),
+        (lambda: augment(gpt, ROWS, method="fill"), "fills no blanks"),
         (lambda: augment(bert, [{"x": 1}]), "which columns"),
     ):
         with pytest.raises(Error, match=word):

@@ -9,8 +9,8 @@ import torch
 import formers
 from formers import Error
 from formers.generation.fill import fill
-from formers.generation.sample import Options, continue_ids
-from formers.text import wordpiece
+from formers.generation.token_api import Options, continue_ids
+from formers.text.trainers import wordpiece
 
 
 def decoder(**more):
@@ -48,13 +48,13 @@ def test_sampling_follows_the_distribution():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
     counts = np.zeros(4)
     for seed in range(4000):
-        counts[int(Options(temperature=0.5, seed=seed).pick(logits, 0))] += 1
+        counts[int(Options(temperature=0.5, seed=seed).pick_tokens(logits, 0))] += 1
     expected = (logits / 0.5).softmax(-1)[0].numpy() * 4000
     assert ((counts - expected) ** 2 / expected).sum() < 16.3, "chi-square, 3 degrees of freedom, p = 0.001"
-    top = {int(Options(top_k=2, seed=s).pick(logits, 0)) for s in range(200)}
+    top = {int(Options(top_k=2, seed=s).pick_tokens(logits, 0)) for s in range(200)}
     assert top == {0, 1}
-    assert int(Options(temperature=0).pick(logits, 0)) == 0
-    assert {int(Options(seed=1).pick(logits, step)) for step in range(50)} >= {0, 1}
+    assert int(Options(temperature=0).pick_tokens(logits, 0)) == 0
+    assert {int(Options(seed=1).pick_tokens(logits, step)) for step in range(50)} >= {0, 1}
 
 
 def test_a_full_context_goes_on_with_its_last_half():
@@ -95,7 +95,7 @@ def test_prompts_of_any_kind():
         ([[1.5]], 3, "a prompt must be whole numbers"), ([1.5], 3, "a prompt must be whole numbers"),
         ([1, 2], 3, "a prompt must be a row of ids"), (5, 3, "prompts must be rows of ids"), ([], 3, "is empty"),
         (torch.tensor([[[1]]]), 3, "a prompt must be a row of ids"), (torch.ones(2), 3, "must be whole numbers"),
-        ([[1]], "a", "tokens must be at least 1"), ([[1]], 1.5, "tokens must be at least 1"),
+        ([[1]], "a", "max_new_tokens must be at least 1"), ([[1]], 1.5, "max_new_tokens must be at least 1"),
         ([[1], None], 3, "a prompt cannot be made a tensor"),
     ],
 )  # fmt: skip
@@ -121,9 +121,9 @@ def test_what_cannot_be_continued():
         (lambda: formers.generate(decoder(), "x", 3), "no tokenizer. Load one that has"),
         (lambda: continue_ids(f, [[]], 3), "a prompt is empty"),
         (lambda: continue_ids(f, [[999]], 3), "outside the vocabulary"),
-        (lambda: continue_ids(f, [[1]], 0), "tokens must be at least 1"),
+        (lambda: continue_ids(f, [[1]], 0), "max_new_tokens must be at least 1"),
         (lambda: continue_ids(f, [[1]], 3, Options(stop="x")), "stop strings are of texts"),
-        (lambda: continue_ids(f, [[1]], 3, Options(banned=range(300))), "all 300 tokens are banned"),
+        (lambda: continue_ids(f, [[1]], 3, Options(bad_words=range(300))), "all 300 tokens are banned"),
         (
             lambda: continue_ids(formers.build("bert", vocab=9, dim=8, heads=2, ff=8, layers=1), [[1]], 2),
             "does not continue",
@@ -142,32 +142,32 @@ def encoder(head="mlm"):
 @pytest.mark.parametrize("head", ["mlm", "pretraining"])
 def test_fill(head):
     f = encoder(head)
-    guesses = fill(f, "the ___ sat", top=3)
+    guesses = fill(f, "the ___ sat", top_k=3)
     assert len(guesses) == 3
     assert guesses[0].probability >= guesses[1].probability >= guesses[2].probability > 0
     ids = f.tokenizer.encode("the [MASK] sat")
     logits = f.logits(torch.tensor([ids]))
     logits = logits if head == "mlm" else logits["mlm"]
     best = logits[0, ids.index(f.tokenizer.id("mask"))].softmax(-1)
-    assert guesses[0].token == f.tokenizer.token(int(best.argmax()))
+    assert guesses[0].token == f.tokenizer.get_token_text(int(best.argmax()))
     assert guesses[0].probability == pytest.approx(best.max().item())
-    assert fill(f, "the [MASK] sat", top=3) == guesses
-    assert len(fill(f, "the ___ sat", top=1000)) == len(f.tokenizer) < 80
+    assert fill(f, "the [MASK] sat", top_k=3) == guesses
+    assert len(fill(f, "the ___ sat", top_k=1000)) == len(f.tokenizer) < 80
 
 
 def test_a_piece_that_goes_on_is_joined_to_its_word():
     f = encoder()
-    found = {guess.token: guess.text for guess in fill(f, "the ___ sat", top=1000)}
+    found = {guess.token: guess.text for guess in fill(f, "the ___ sat", top_k=1000)}
     inside = [token for token in found if token.startswith("##")]
     assert inside
     for token in inside:
         assert found[token] == f"the{token[2:]} sat"
     assert found["the"] == "the the sat"
     assert found["[SEP]"] == "the [SEP] sat"
-    two = {g.token: g.text for g in fill(f, "___ sat ___", top=1000)[1]}
-    first = fill(f, "___ sat ___", top=1)[0][0].text.split()[0]
+    two = {g.token: g.text for g in fill(f, "___ sat ___", top_k=1000)[1]}
+    first = fill(f, "___ sat ___", top_k=1)[0][0].text.split()[0]
     assert two[inside[0]] == f"{first} sat{inside[0][2:]}"
-    assert fill(f, "___ sat", top=1000)[0].text[:1].strip(), "nothing stands before the first word"
+    assert fill(f, "___ sat", top_k=1000)[0].text[:1].strip(), "nothing stands before the first word"
 
 
 def test_fill_says_what_is_wrong():
@@ -177,8 +177,8 @@ def test_fill_says_what_is_wrong():
             fill(f, text)
     with pytest.raises(Error, match="must be text"):
         fill(f, [1])
-    with pytest.raises(Error, match="top must be at least 1"):
-        fill(f, "the ___", top=0)
+    with pytest.raises(Error, match="top_k must be at least 1"):
+        fill(f, "the ___", top_k=0)
     with pytest.raises(Error, match="tokens are more than the context of 16"):
         fill(f, "___ " * 20)
     with pytest.raises(Error, match="does not fill. It can embed, neighbours"):

@@ -7,9 +7,20 @@ import torch
 
 import formers
 from formers import Error
-from formers.generation.sample import Options, continue_ids
-from formers.nn import quantised
-from formers.nn.quantised import Few, Halves, Many, Packed, Plain, Quantised, build_kernel, fbgemm, gelu, onednn
+from formers.generation.token_api import Options, continue_ids
+from formers.nn import cpu_quantised
+from formers.nn.cpu_quantised import (
+    FBGEMMKernel,
+    OneDNNKernel,
+    PlainKernel,
+    PrepackedLinear,
+    QuantisedLinear,
+    SplitKernel,
+    build_kernel,
+    can_use_fbgemm,
+    can_use_onednn,
+    compute_gelu_tanh,
+)
 
 SIZES = {"vocab": 200, "context": 64, "dim": 64, "layers": 3, "heads": 4, "init": 0.1, "eos": None}
 
@@ -23,7 +34,7 @@ def test_a_product_of_whole_numbers():
     torch.manual_seed(0)
     weight, bias, x = torch.randn(12, 32), torch.randn(12), torch.randn(5, 32)
     x[2] = 0
-    layer = Quantised(weight, bias)
+    layer = QuantisedLinear(weight, bias)
     scale = weight.abs().amax(1) / 127
     small = (weight / scale[:, None]).round() * scale[:, None]
     row = (x.abs().amax(1) / 127).clamp(min=1e-30)[:, None]
@@ -33,18 +44,18 @@ def test_a_product_of_whole_numbers():
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 9, 300])
 def test_all_kernels_give_the_same(rows):
-    layer, x = Quantised(torch.randn(16, 32), torch.randn(16)), torch.randn(rows, 32)
+    layer, x = QuantisedLinear(torch.randn(16, 32), torch.randn(16)), torch.randn(rows, 32)
     x[0] *= 1e4
     x[0, :8] = 0.5 * x[0].abs().max()  # between two whole numbers
     scale = x.abs().amax(1, keepdim=True) * (1 / 127)
     small = torch.randint(-127, 128, (16, 32), dtype=torch.int8)
-    want = build_kernel(Plain, small, layer.scale)((x / scale).round())
+    want = build_kernel(PlainKernel, small, layer.scale)((x / scale).round())
     for kernel in kernels()[1:]:
         assert torch.equal(build_kernel(kernel, small, layer.scale)((x / scale).round()), want)
 
 
 def kernels():
-    return [Plain, *([Many] if onednn() else []), *([Few] if fbgemm() else [])]
+    return [PlainKernel, *([OneDNNKernel] if can_use_onednn() else []), *([FBGEMMKernel] if can_use_fbgemm() else [])]
 
 
 class PairsIn16Bits:
@@ -67,7 +78,7 @@ def test_no_kernel_overflows():
         for sign in (1, -1):
             found = build_kernel(kernel, small, torch.ones(2))(sign * x)
             torch.testing.assert_close(found, sign * want, atol=0, rtol=1e-6)
-    assert type(build_kernel(PairsIn16Bits, small, torch.ones(2))) is Halves
+    assert type(build_kernel(PairsIn16Bits, small, torch.ones(2))) is SplitKernel
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16"])
@@ -79,18 +90,18 @@ def test_a_processor_without_prepacked_weights_takes_plain_ones(kind, monkeypatc
         def refuse(weight):
             raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support")
 
-        monkeypatch.setattr(quantised, "prepack", refuse)
-        quantised.can_prepack.cache_clear()
+        monkeypatch.setattr(cpu_quantised, "prepack_weight", refuse)
+        cpu_quantised.can_prepack.cache_clear()
         try:
             got = decoder(kind).logits(ids)
         finally:
-            quantised.can_prepack.cache_clear()
+            cpu_quantised.can_prepack.cache_clear()
     assert got.dtype == want.dtype
     torch.testing.assert_close(got.float(), want.float(), atol=1e-5 if kind == "fp32" else 0.05, rtol=0)
 
 
 def test_no_row_depends_on_its_neighbours():
-    layer = Quantised(torch.randn(16, 32), None)
+    layer = QuantisedLinear(torch.randn(16, 32), None)
     x = torch.randn(4, 32)
     loud = torch.cat((x, 1000 * torch.randn(60, 32)))
     for rows in (1, 2, 3, 4):
@@ -106,7 +117,7 @@ def test_near_to_the_model_itself(kind, near, capsys):
     with capsys.disabled():
         print(f"\n{kind}: logits differ by {far:.5f} of their spread")
     assert ((got - plain).std() / plain.std()) < near
-    assert type(decoder(kind).model.body.blocks[0].ff.up) is (Quantised if kind == "int8" else Packed)
+    assert type(decoder(kind).model.body.blocks[0].ff.up) is (QuantisedLinear if kind == "int8" else PrepackedLinear)
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
@@ -130,7 +141,7 @@ def test_every_kind_of_model(family, more):
     sizes = {"vocab": 50, "dim": 16, "layers": 2} | ({} if family == "seq2seq" else {"heads": 2}) | more
     f = formers.build(family, seed=1, **sizes)
     ids, target = torch.randint(5, 50, (2, 7)), torch.randint(5, 50, (2, 4))
-    given = {"ids": ids, "target": target} if f.pair else {"ids": ids}
+    given = {"ids": ids, "target": target} if f.is_encoder_decoder else {"ids": ids}
     with torch.inference_mode():
         plain = f.logits(**given)
         got = f.freeze("int8").logits(**given)
@@ -152,14 +163,16 @@ def test_what_cannot_be_frozen():
 
 def test_gelu_as_a_sigmoid():
     x = torch.cat((torch.linspace(-20, 20, 4001), torch.tensor([-1e6, 1e6, 0.0])))
-    torch.testing.assert_close(gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), atol=2e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        compute_gelu_tanh(x), torch.nn.functional.gelu(x, approximate="tanh"), atol=2e-6, rtol=1e-6
+    )
 
 
 def test_under_autocast():
     """A caller's half precision may not round a whole number up to 128, nor meet weights of another type."""
     layer = torch.nn.Linear(64, 32)
     x = torch.randn(3, 64, generator=torch.Generator().manual_seed(0))
-    eight = Quantised(layer.weight, layer.bias)
+    eight = QuantisedLinear(layer.weight, layer.bias)
     with torch.autocast("cpu", torch.bfloat16):
         found = eight(x.bfloat16())
     assert (found.float() - layer(x)).abs().max() < 0.1

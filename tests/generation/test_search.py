@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import formers
-import formers.nn.probe
+import formers.nn.capture
 from formers.errors import NonFinite
-from formers.generation.engine import Desk, written
+from formers.generation.decoding import DecodingBatch, decode_batch
+from formers.generation.logits_processors import build_constraints
 from formers.generation.options import Options
-from formers.generation.rules import rules
-from formers.generation.sample import continue_ids
+from formers.generation.token_api import continue_ids
 from tests.parity import test_xlnet as xlnet
 from tests.parity.cases import CASES, VOCAB, Case, reference
 from tests.tolerance import Margins
@@ -35,18 +35,20 @@ SEARCHES += [Case("XLNet", "LMHeadModel", seed) for seed in (0, 1, 2)]
 SEARCHES = [pytest.param(c, id=c.name, marks=pytest.mark.full if c.seed else ()) for c in SEARCHES]
 # Our options, and theirs by name.
 NAMES = {
-    "beams": "num_beams", "samples": "num_return_sequences", "length_penalty": "length_penalty",
-    "early": "early_stopping", "no_repeat": "no_repeat_ngram_size", "repetition_penalty": "repetition_penalty",
-    "min_tokens": "min_new_tokens", "tokens": "max_new_tokens",
+    "num_beams": "num_beams", "num_samples": "num_return_sequences", "length_penalty": "length_penalty",
+    "early_stopping": "early_stopping", "no_repeat_ngram": "no_repeat_ngram_size",
+    "repetition_penalty": "repetition_penalty",
+    "min_new_tokens": "min_new_tokens", "max_new_tokens": "max_new_tokens",
 }  # fmt: skip
 HOW = [
-    {"beams": 4, "samples": 4},
-    {"beams": 3, "samples": 2, "length_penalty": 0.0, "early": True},
-    {"beams": 3, "samples": 3, "length_penalty": 2.0, "early": "never", "no_repeat": 2},
-    {"beams": 2, "length_penalty": -1.0, "early": False, "min_tokens": 4, "repetition_penalty": 1.7},
-    {"beams": 5, "samples": 5, "early": "never", "length_penalty": -0.5, "no_repeat": 3, "min_tokens": 2},
-    {"no_repeat": 2},
-    {"repetition_penalty": 1.8, "min_tokens": 6},
+    {"num_beams": 4, "num_samples": 4},
+    {"num_beams": 3, "num_samples": 2, "length_penalty": 0.0, "early_stopping": True},
+    {"num_beams": 3, "num_samples": 3, "length_penalty": 2.0, "early_stopping": "never", "no_repeat_ngram": 2},
+    {"num_beams": 2, "length_penalty": -1.0, "early_stopping": False, "min_new_tokens": 4, "repetition_penalty": 1.7},
+    {"num_beams": 5, "num_samples": 5, "early_stopping": "never", "length_penalty": -0.5, "no_repeat_ngram": 3,
+        "min_new_tokens": 2},
+    {"no_repeat_ngram": 2},
+    {"repetition_penalty": 1.8, "min_new_tokens": 6},
 ]  # fmt: skip
 
 
@@ -59,8 +61,10 @@ def pair_of(case, folder):
 
 
 def written_by(f, prompts, **how):
-    options = Options(**({} if {"beams", "top_p"} & set(how) else {"temperature": 0}) | how)
-    return written(Desk(f, prompts, options.tokens, options.each), rules(f, options))
+    options = Options(**({} if {"num_beams", "top_p"} & set(how) else {"temperature": 0}) | how)
+    return decode_batch(
+        DecodingBatch(f, prompts, options.max_new_tokens, options.rows_per_prompt), build_constraints(f, options)
+    )
 
 
 def theirs(case, model, f, ids, ends, how):
@@ -68,12 +72,12 @@ def theirs(case, model, f, ids, ends, how):
     more |= {"use_cache": case.family != "T5"}  # theirs counts the wrong layers where the decoder has more
     if case.family == "Marian":
         more |= {"bad_words_ids": [[f.config.pad]]}
-    if f.pair:
+    if f.is_encoder_decoder:
         more |= {"decoder_start_token_id": f.config.pad if f.config.start is None else f.config.start}
     out = model.generate(torch.tensor([ids]), do_sample=False, output_scores=True, return_dict_in_generate=True, **more)
-    rows = [row[1 if f.pair else len(ids) :].tolist() for row in out.sequences]
+    rows = [row[1 if f.is_encoder_decoder else len(ids) :].tolist() for row in out.sequences]
     rows = [list(itertools.takewhile(lambda token: token not in ends, row)) for row in rows]
-    return rows, out.sequences_scores.tolist() if how.get("beams", 1) > 1 else [0.0]
+    return rows, out.sequences_scores.tolist() if how.get("num_beams", 1) > 1 else [0.0]
 
 
 @pytest.mark.parametrize("case", SEARCHES)
@@ -81,12 +85,12 @@ def test_token_for_token(case, tmp_path, full):
     model, f = pair_of(case, tmp_path)
     g, stops = torch.Generator().manual_seed(case.seed), set()
     for turn, how in enumerate(HOW):
-        how = {"tokens": 8, **how}
+        how = {"max_new_tokens": 8, **how}
         ids = torch.randint(6, VOCAB - 4, (5,), generator=g).tolist()
-        likely = written_by(f, [ids], tokens=4)[0][0].ids or [7]
+        likely = written_by(f, [ids], max_new_tokens=4)[0][0].ids or [7]
         endings = ([likely[-1]], [likely[0], 9], [58])
         for ends in endings if full else endings[turn % 3 : turn % 3 + 1]:
-            f.kept["generation_config.json"] = f'{{"eos_token_id": {ends}}}'.encode()
+            f.source_files["generation_config.json"] = f'{{"eos_token_id": {ends}}}'.encode()
             model.generation_config.forced_eos_token_id = None
             with Margins() as margins:
                 want, scores = theirs(case, model, f, ids, ends, how)
@@ -95,7 +99,7 @@ def test_token_for_token(case, tmp_path, full):
             assert [one.ids for one in got] == want, how
             assert [one.score for one in got] == pytest.approx(scores, abs=1e-4)
             stops |= {len(row) for row in want}
-        del f.kept["generation_config.json"]
+        del f.source_files["generation_config.json"]
     assert len(stops) > 1, "texts of one length show nothing"
 
 
@@ -121,7 +125,7 @@ def lively(family, scale=3.0, **more):
 @torch.no_grad()
 def next_logs(f, source, text):
     """Log-probabilities of what follows a text, all of it read anew."""
-    if f.pair:
+    if f.is_encoder_decoder:
         return f.logits(torch.tensor([source]), target=torch.tensor([[2, *text]]))[0, -1].log_softmax(-1)
     return f.logits(torch.tensor([[*source, *text]]))[0, -1].log_softmax(-1)
 
@@ -154,7 +158,9 @@ def test_beams_by_hand(family):
     prompts, lengths = [[3, 5], [4, 6, 3, 2, 5]], set()
     for alpha, beams, early in ((0.0, 3, True), (1.6, 3, False), (1.6, 3, "never"), (0.0, 3, "never")):
         want = [by_hand(known, p, beams, 7, alpha, early) for p in prompts]
-        got = written_by(f, prompts, beams=beams, samples=beams, tokens=7, length_penalty=alpha, early=early)
+        got = written_by(
+            f, prompts, num_beams=beams, num_samples=beams, max_new_tokens=7, length_penalty=alpha, early_stopping=early
+        )
         assert [[one.ids for one in row] for row in got] == [[text for text, _ in row] for row in want]
         scores = [[score for _, score in row] for row in want]
         assert [[one.score for one in row] for row in got] == [pytest.approx(row, abs=1e-4) for row in scores]
@@ -166,19 +172,21 @@ def test_beams_by_hand(family):
 def test_an_unlikely_beginning_may_become_the_best_text(early, best):
     """Token 2 is rare at first and then certain: when it is long, log p / n² is better than that of all short texts."""
     table = torch.tensor([[0.0, 0.6, 0.007, 0.393], [0.25] * 4, [0.0, 0.0001, 0.9999, 0.0], [0.01, 0.97, 0.01, 0.01]])
-    desk = Desk(lively("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
-    desk.read = lambda probe=None: table[[text[-1] for text in desk.texts]].clamp(min=1e-9).log()
-    rule = rules(desk.former, Options(beams=2, tokens=12, length_penalty=2.0, early=early))
-    assert written(desk, rule)[0][0].ids == best
+    desk = DecodingBatch(lively("gpt2", vocab=4, heads=2, context=20), [[0]], 12, 2)
+    desk.score_next = lambda capture=None: table[[text[-1] for text in desk.sequences]].clamp(min=1e-9).log()
+    rule = build_constraints(
+        desk.former, Options(num_beams=2, max_new_tokens=12, length_penalty=2.0, early_stopping=early)
+    )
+    assert decode_batch(desk, rule)[0][0].ids == best
 
 
 @torch.no_grad()
 def looked(f, source, text):
     """(target, source) attention weights of all steps that wrote a text, the last included."""
-    probe = formers.nn.probe.Probe(attention=True)
-    batch, _ = f.batch(torch.tensor([source]), target=torch.tensor([[2, *text]]))
-    f.model(batch, probe=probe)
-    return torch.stack([w[0].mean(0) for w in probe.weights["cross"]]).mean(0)
+    capture = formers.nn.capture.Capture(with_attention=True)
+    batch, _ = f.pack_inputs(torch.tensor([source]), target=torch.tensor([[2, *text]]))
+    f.model(batch, capture=capture)
+    return torch.stack([w[0].mean(0) for w in capture.attention_weights["cross"]]).mean(0)
 
 
 @pytest.mark.parametrize("family", ["seq2seq", "gnmt", "transformer"])
@@ -195,7 +203,14 @@ def test_a_beam_of_all_texts_finds_the_best(family):
         cover = sum(math.log(min(float(w), 1.0)) for w in looked(f, source, text[:-1]).sum(0))
         want.append((logs / ((5 + len(text)) / 6) ** alpha + beta * cover, [t for t in text if t != 1]))
     want.sort(key=lambda one: -one[0])
-    how = {"beams": 200, "samples": 20, "tokens": 3, "length_penalty": alpha, "normalise": "gnmt", "early": "never"}
+    how = {
+        "num_beams": 200,
+        "num_samples": 20,
+        "max_new_tokens": 3,
+        "length_penalty": alpha,
+        "length_normalisation": "gnmt",
+        "early_stopping": "never",
+    }
     got = written_by(f, [source, [3]], **how, coverage=beta)[0]
     assert [one.ids for one in got] == [text for _, text in want[:20]]
     assert [one.score for one in got] == pytest.approx([score for score, _ in want[:20]], abs=1e-4)
@@ -205,7 +220,7 @@ def test_a_beam_of_all_texts_finds_the_best(family):
 def test_coverage_needs_a_source():
     for f in (lively("gpt2", heads=2, context=20), lively("seq2seq", attention="none")):
         with pytest.raises(formers.Error, match="coverage is of attention over a source"):
-            written_by(f, [[3, 4]], beams=2, coverage=0.2)
+            written_by(f, [[3, 4]], num_beams=2, coverage=0.2)
 
 
 EVERY = {
@@ -218,34 +233,35 @@ EVERY = {
 
 @pytest.mark.parametrize("family", EVERY)
 @pytest.mark.parametrize("how", [
-    {"top_p": 0.95, "samples": 2, "seed": 3, "repetition_penalty": 1.2},
-    {"beams": 3, "samples": 2, "no_repeat": 3, "length_penalty": 0.6}, {"no_repeat": 1, "banned": [[5, 6], 9]},
+    {"top_p": 0.95, "num_samples": 2, "seed": 3, "repetition_penalty": 1.2},
+    {"num_beams": 3, "num_samples": 2, "no_repeat_ngram": 3, "length_penalty": 0.6},
+    {"no_repeat_ngram": 1, "bad_words": [[5, 6], 9]},
 ], ids=["draws", "beams", "greedy"])  # fmt: skip
 def test_any_batch_gives_the_same(family, how):
     """Prompts of different lengths, texts that end at different times: as one by one."""
     more = {} if family in ("seq2seq", "gnmt") else {"heads": 2}
     f = lively(family, 1.5, **{"vocab": 30, "dim": 24, "layers": 2, "eos": None, **more, **EVERY[family]})
     prompts = [[7, 8, 9], [5], [11, 3, 3, 21, 9, 26], [7, 8, 9], [4, 4]]
-    free = [row[0].ids for row in written_by(f, prompts, tokens=9, **how)]
+    free = [row[0].ids for row in written_by(f, prompts, max_new_tokens=9, **how)]
     lengths = {end: {row.index(end) if end in row else 9 for row in free} for row in free for end in row}
     end = max(lengths, key=lambda token: len(lengths[token]))
     f.config = dataclasses.replace(f.config, eos=end)
-    together = [[one.ids for one in row] for row in written_by(f, prompts, tokens=9, **how)]
-    assert together == [[one.ids for one in written_by(f, [p], tokens=9, **how)[0]] for p in prompts]
+    together = [[one.ids for one in row] for row in written_by(f, prompts, max_new_tokens=9, **how)]
+    assert together == [[one.ids for one in written_by(f, [p], max_new_tokens=9, **how)[0]] for p in prompts]
     assert together[0] == together[3]
     assert len({len(text) for row in together for text in row}) > 1, "all texts end at the same time"
 
 
-@pytest.mark.parametrize("how", [{"no_repeat": 1}, {"banned": tuple(range(1, 12))}])
+@pytest.mark.parametrize("how", [{"no_repeat_ngram": 1}, {"bad_words": tuple(range(1, 12))}])
 def test_every_prompt_has_a_text_even_if_all_is_forbidden(how):
     f = formers.build("gpt2", vocab=12, context=40, dim=16, layers=1, heads=2, eos=None, bos=None, seed=1)
-    found = continue_ids(f, [[1, 2], [3]], 20, Options(beams=2, **how))
+    found = continue_ids(f, [[1, 2], [3]], 20, Options(num_beams=2, **how))
     assert [len(text) for text in found] == [20, 20]
 
 
 def test_a_search_among_scores_that_are_not_finite_is_an_error():
     f = formers.build("gpt2", vocab=12, context=40, dim=16, layers=1, heads=2, eos=None, bos=None)
     with torch.no_grad():
-        f.model.body.table.fill_(float("nan"))
+        f.model.body.embedding_table.fill_(float("nan"))
     with pytest.raises(NonFinite):
-        continue_ids(f, [[1, 2], [3]], 5, Options(beams=2))
+        continue_ids(f, [[1, 2], [3]], 5, Options(num_beams=2))

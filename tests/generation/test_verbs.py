@@ -10,10 +10,10 @@ import torch
 import formers
 from formers import Error
 from formers.generation import prompts
-from formers.generation.engine import Desk, written
+from formers.generation.decoding import DecodingBatch, decode_batch
+from formers.generation.logits_processors import build_constraints, read_search_options
 from formers.generation.options import Options
-from formers.generation.rules import rules, searching
-from formers.text import trainers, wordpiece
+from formers.text.trainers import registry, wordpiece
 
 LINES = [
     "the cat sat on the mat and the dog sat on the log",
@@ -28,7 +28,7 @@ def model(family="gpt2", **more):
     sizes |= {"layers": 2} if family == "gnmt" else {}
     sizes |= {"heads": 2} if family not in ("seq2seq", "gnmt") else {}
     sizes |= {"context": 48} if family in ("gpt2", "bart", "transformer") else {}
-    tokenizer = trainers.train(family, LINES, 300)
+    tokenizer = registry.train_tokenizer(family, LINES, 300)
     roles = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
     f = formers.build(family, vocab=len(tokenizer), seed=3, **{**sizes, **roles, **more})
     f.tokenizer = tokenizer
@@ -44,12 +44,12 @@ def test_a_string_gives_a_string_and_a_list_a_list():
     assert many[0] == many[2] == one
     assert many[1] == formers.generate(f, "안녕", 8, temperature=0)
     assert f.generate([], 8) == []
-    several = f.generate("the cat", 8, samples=3, seed=1)
+    several = f.generate("the cat", 8, num_samples=3, seed=1)
     assert len(set(several)) == 3
     assert several[0] == f.generate("the cat", 8, seed=1), "the first of several is the one alone"
-    assert f.generate(["the cat", "안녕"], 8, samples=3, seed=1)[0] == several
-    best = f.generate("the cat", 8, beams=3, samples=2)
-    assert best[0] == f.generate("the cat", 8, beams=3)
+    assert f.generate(["the cat", "안녕"], 8, num_samples=3, seed=1)[0] == several
+    best = f.generate("the cat", 8, num_beams=3, num_samples=2)
+    assert best[0] == f.generate("the cat", 8, num_beams=3)
     assert all("\ufffd" not in text for text in (one, *many, *several, *best))
 
 
@@ -57,9 +57,9 @@ def test_the_text_goes_on_behind_the_prompt():
     for family in ("gpt2", "gpt", "bloom"):
         f = model(family)
         ids = f.tokenizer.encode("the cat", special=False)
-        options = Options(temperature=0, tokens=6, banned=("cat",))
-        new = written(Desk(f, [ids], 6), rules(f, options))[0][0].ids
-        said = f.generate("the cat", 6, temperature=0, banned="cat")
+        options = Options(temperature=0, max_new_tokens=6, bad_words=("cat",))
+        new = decode_batch(DecodingBatch(f, [ids], 6), build_constraints(f, options))[0][0].ids
+        said = f.generate("the cat", 6, temperature=0, bad_words="cat")
         assert f.tokenizer.decode([*ids, *new]) == f.tokenizer.decode(ids) + said
 
 
@@ -76,12 +76,12 @@ def test_pieces_joined_are_the_text(family):
 
 def test_stop_strings_end_draws_and_beams():
     f = model()
-    for how in ({"temperature": 0}, {"seed": 5}, {"beams": 3}):
+    for how in ({"temperature": 0}, {"seed": 5}, {"num_beams": 3}):
         whole = f.generate("the", 12, **how)
         stop = whole[len(whole) // 2 :][:2]
         said = f.generate(["the", "안녕하"], 12, stop=[stop], **how)
         assert all(stop not in text for text in said)
-        if "beams" not in how:
+        if "num_beams" not in how:
             assert said[0] == whole[: whole.index(stop)]
 
 
@@ -89,28 +89,30 @@ def test_banned_words_do_not_come():
     f = model()
     said = f.generate("the", 12, temperature=0)
     first = f.tokenizer.decode(f.tokenizer.encode(said, special=False)[:1])
-    assert first.strip() not in f.generate("the", 1, temperature=0, banned=[first.strip()])
-    for how in ({"beams": 2}, {"seed": 3}):
+    assert first.strip() not in f.generate("the", 1, temperature=0, bad_words=[first.strip()])
+    for how in ({"num_beams": 2}, {"seed": 3}):
         ids = [i for i in range(len(f.tokenizer)) if i % 3]
-        options = Options(banned=ids, tokens=6, **how)
-        made = written(Desk(f, [[5, 6]], 6, options.each), rules(f, options))
+        options = Options(bad_words=ids, max_new_tokens=6, **how)
+        made = decode_batch(DecodingBatch(f, [[5, 6]], 6, options.rows_per_prompt), build_constraints(f, options))
         assert made[0][0].ids
         assert all(token % 3 == 0 for token in made[0][0].ids)
-    assert rules(f, Options(banned="\n")).never == tuple(f.tokenizer.encode("\n", special=False)), "and no space"
+    assert build_constraints(f, Options(bad_words="\n")).banned_ids == tuple(f.tokenizer.encode("\n", special=False)), (
+        "and no space"
+    )
     for word in ("", (), 99999, (1, 99999), -1):
         with pytest.raises(Error, match="cannot be banned"):
-            f.generate("the", 3, banned=[word])
+            f.generate("the", 3, bad_words=[word])
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda f: f.generate(5), "5 is no text"), (lambda f: f.generate([None]), "a prompt must be text"),
-        (lambda f: f.generate("a", 0), "tokens must be at least 1"),
+        (lambda f: f.generate("a", 0), "max_new_tokens must be at least 1"),
         (lambda f: f.generate(["a"], stream=True), "one text is streamed at a time"),
-        (lambda f: f.generate("a", stream=True, beams=2), "one text is streamed at a time"),
+        (lambda f: f.generate("a", stream=True, num_beams=2), "one text is streamed at a time"),
         (lambda f: f.generate("a", topk=2), "unknown option 'topk'. Did you mean 'top_k'?"),
-        (lambda f: f.generate("a", min_tokens=99), "contradict each other"),
+        (lambda f: f.generate("a", min_new_tokens=99), "contradict each other"),
         (lambda f: f.translate("a"), "must be told the language"),
         (lambda f: f.translate("a", to="French", examples=["x"]), "an example must be a pair"),
     ],
@@ -147,9 +149,9 @@ def test_rules_of_a_checkpoint():
     said = {"forced_bos_token_id": 7, "forced_eos_token_id": 2, "suppress_tokens": [9, 10],
             "bad_words_ids": [[11], [8, 12], [9999], [5, -1], [2]],
             "begin_suppress_tokens": [13], "eos_token_id": [2, 3]}  # fmt: skip
-    f.kept["generation_config.json"] = json.dumps(said).encode()
-    law = rules(f, Options(tokens=5, temperature=0, min_tokens=3))
-    assert (law.first, law.last, law.ends, law.never) == ((7,), (2,), (2, 3), (9, 10, 11))
+    f.source_files["generation_config.json"] = json.dumps(said).encode()
+    law = build_constraints(f, Options(max_new_tokens=5, temperature=0, min_new_tokens=3))
+    assert (law.forced_first, law.forced_last, law.end_ids, law.banned_ids) == ((7,), (2,), (2, 3), (9, 10, 11))
     flat, texts = torch.zeros(1, len(f.tokenizer)), torch.tensor([[0, 8]])
     allowed = lambda step, page=texts: set((law.apply(flat, page, step)[0] > -9).nonzero().flatten().tolist())  # noqa: E731
     every = set(range(len(f.tokenizer)))
@@ -158,7 +160,7 @@ def test_rules_of_a_checkpoint():
     assert allowed(3) == every - {9, 10, 11, 12}
     assert allowed(3, torch.tensor([[0, 5]])) == every - {9, 10, 11}
     assert allowed(4) == {2}
-    made = written(Desk(f, [[0, 5, 6, 2]], 5), law)[0][0].ids
+    made = decode_batch(DecodingBatch(f, [[0, 5, 6, 2]], 5), law)[0][0].ids
     assert made[0] == 7
     assert not {9, 10, 11} & set(made)
     for wrong in (
@@ -167,7 +169,7 @@ def test_rules_of_a_checkpoint():
         {"bad_words_ids": [7]},
         {"eos_token_id": "x"},
     ):
-        f.kept["generation_config.json"] = json.dumps(wrong).encode()
+        f.source_files["generation_config.json"] = json.dumps(wrong).encode()
         with pytest.raises(Error, match=r"no token|no rows of tokens") as caught:
             f.generate("the cat", 3)
         assert caught.value.where == "generation_config.json"
@@ -177,67 +179,88 @@ def test_a_marian_never_writes_the_pad():
     f = model("transformer")
     with torch.no_grad():
         f.model.parts["lm"].out.bias[f.config.pad] = 99.0
-    assert f.config.pad in rules(f, Options()).never
-    for how in ({"temperature": 0}, {"beams": 2}, {"seed": 1}):
-        options = Options(tokens=6, **how)
-        assert f.config.pad not in written(Desk(f, [[5, 6]], 6, options.each), rules(f, options))[0][0].ids
+    assert f.config.pad in build_constraints(f, Options()).banned_ids
+    for how in ({"temperature": 0}, {"num_beams": 2}, {"seed": 1}):
+        options = Options(max_new_tokens=6, **how)
+        assert (
+            f.config.pad
+            not in decode_batch(DecodingBatch(f, [[5, 6]], 6, options.rows_per_prompt), build_constraints(f, options))[
+                0
+            ][0].ids
+        )
 
 
 def test_how_a_checkpoint_wants_to_be_searched():
     f = model("t5")
-    assert searching(f) == {"tokens": 64, "min_tokens": 0, "no_repeat": None}
+    assert read_search_options(f) == {"max_new_tokens": 64, "min_new_tokens": 0, "no_repeat_ngram": None}
     said = {"num_beams": 3, "length_penalty": 2.0, "early_stopping": True, "max_length": 9, "min_length": 4,
             "no_repeat_ngram_size": 3}  # fmt: skip
-    f.kept["generation_config.json"] = json.dumps(said).encode()
-    own = {"beams": 3, "length_penalty": 2.0, "early": True, "tokens": 8, "min_tokens": 3, "no_repeat": 3}
-    assert searching(f) == own
+    f.source_files["generation_config.json"] = json.dumps(said).encode()
+    own = {
+        "num_beams": 3,
+        "length_penalty": 2.0,
+        "early_stopping": True,
+        "max_new_tokens": 8,
+        "min_new_tokens": 3,
+        "no_repeat_ngram": 3,
+    }
+    assert read_search_options(f) == own
     text = "the cat sat"
     assert f.summarise(text) == f.generate("summarize: " + text, **own)
     assert f.summarise(text, prefix="") == f.generate(text, **own)
-    assert f.summarise(text, tokens=2) == f.generate("summarize: " + text, **own | {"tokens": 2, "min_tokens": 0})
-    assert f.summarise(text, top_k=3) == f.generate("summarize: " + text, 8, top_k=3, min_tokens=3, no_repeat=3)
-    greedy = {"temperature": 0, "min_tokens": 3, "no_repeat": 3}
-    assert f.translate(text, "German", beams=1) == f.generate("translate English to German: " + text, 8, **greedy)
+    assert f.summarise(text, max_new_tokens=2) == f.generate(
+        "summarize: " + text, **own | {"max_new_tokens": 2, "min_new_tokens": 0}
+    )
+    assert f.summarise(text, top_k=3) == f.generate(
+        "summarize: " + text, 8, top_k=3, min_new_tokens=3, no_repeat_ngram=3
+    )
+    greedy = {"temperature": 0, "min_new_tokens": 3, "no_repeat_ngram": 3}
+    assert f.translate(text, "German", num_beams=1) == f.generate("translate English to German: " + text, 8, **greedy)
     tasks = {"s": {"prefix": "summarize: ", "num_beams": 2, "max_length": 6}, "x": {"prefix": "y"}, "z": 3}
-    f.kept["config.json"] = json.dumps({"task_specific_params": tasks}).encode()
-    want = own | {"beams": 2, "tokens": 5}
+    f.source_files["config.json"] = json.dumps({"task_specific_params": tasks}).encode()
+    want = own | {"num_beams": 2, "max_new_tokens": 5}
     assert f.summarise([text]) == f.generate(["summarize: " + text], **want)
-    f.kept["generation_config.json"] = b'{"num_beams": "many"}'
-    with pytest.raises(Error, match="beams: 'many' makes no sense"):
+    f.source_files["generation_config.json"] = b'{"num_beams": "many"}'
+    with pytest.raises(Error, match="num_beams: 'many' makes no sense"):
         f.summarise(text, prefix="")
 
 
 def test_decoders_are_prompted():
     f = model(context=200)
-    want = f.generate(prompts.summary("the cat sat"), 9, temperature=0, stop="\n\n").strip()
-    assert f.summarise("the cat sat", tokens=9) == want
-    assert f.summarise(["the cat sat"], tokens=9) == [want]
+    want = f.generate(prompts.make_summary_prompt("the cat sat"), 9, temperature=0, stop="\n\n").strip()
+    assert f.summarise("the cat sat", max_new_tokens=9) == want
+    assert f.summarise(["the cat sat"], max_new_tokens=9) == [want]
     shots = [("one", "하나")]
-    asked = prompts.translation("two", "Korean", examples=shots)
+    asked = prompts.make_translation_prompt("two", "Korean", examples=shots)
     assert asked == "English: one\nKorean: 하나\n\nEnglish: two\nKorean:"
-    assert f.translate("two", "Korean", examples=shots, tokens=9, seed=2, top_k=9) == (
+    assert f.translate("two", "Korean", examples=shots, max_new_tokens=9, seed=2, top_k=9) == (
         f.generate(asked, 9, seed=2, top_k=9, stop="\n").strip()
     )
-    assert prompts.translation("two", "Korean") == "Translate English to Korean.\n\nEnglish: two\nKorean:"
-    assert prompts.few_shot("3?", [("1?", "2")], task="Count.") == "Count.\n\nQ: 1?\nA: 2\n\nQ: 3?\nA:"
-    assert prompts.question("A text.", "Who?", [("What?", "This")]) == "A text.\nQ: What?\nA: This\nQ: Who?\nA:"
+    assert prompts.make_translation_prompt("two", "Korean") == "Translate English to Korean.\n\nEnglish: two\nKorean:"
+    assert prompts.make_few_shot_prompt("3?", [("1?", "2")], task="Count.") == "Count.\n\nQ: 1?\nA: 2\n\nQ: 3?\nA:"
+    assert (
+        prompts.make_question_prompt("A text.", "Who?", [("What?", "This")])
+        == "A text.\nQ: What?\nA: This\nQ: Who?\nA:"
+    )
     with pytest.raises(Error, match="nothing stands between"):
-        prompts.few_shot("x", between="")
+        prompts.make_few_shot_prompt("x", separator="")
 
 
 def test_languages():
     f = model("mbart")
-    code = f.tokenizer.rust.token_to_id
+    code = f.tokenizer.backend.token_to_id
     assert code("ko_KR") is not None
     plain = f.tokenizer.encode("the cat")
-    here = next(token for token in plain if (f.tokenizer.rust.id_to_token(token) or "")[2:3] == "_")
+    here = next(token for token in plain if (f.tokenizer.backend.id_to_token(token) or "")[2:3] == "_")
     swapped = [code("ro_RO") if token == here else token for token in plain]
-    options = Options(temperature=0, tokens=6)
+    options = Options(temperature=0, max_new_tokens=6)
     for start, more in ((None, {"start": code("ko_KR")}), (code("de_DE"), {"start": code("ko_KR")}), (2, {})):
         g = model("mbart", start=start)
-        want = written(Desk(g, [swapped], 6, **more), rules(g, options, None if more else code("ko_KR")))[0][0].ids
+        want = decode_batch(
+            DecodingBatch(g, [swapped], 6, **more), build_constraints(g, options, None if more else code("ko_KR"))
+        )[0][0].ids
         assert more or want[0] == code("ko_KR")
-        got = g.translate("the cat", to="ko_KR", source="ro_RO", tokens=6)
+        got = g.translate("the cat", to="ko_KR", source="ro_RO", max_new_tokens=6)
         assert got == g.tokenizer.decode(want)
     for wrong in ("Korean", "xx_XX"):
         with pytest.raises(Error, match="no language of this mBART"):
@@ -252,8 +275,10 @@ def test_sources_are_framed_as_in_training():
     """A recurrent pair trained by formers sees the end mark behind a source, and no other mark."""
     f = model("gnmt")
     ids = [*f.tokenizer.encode("the cat", special=False), f.tokenizer.id("eos")]
-    want = written(Desk(f, [ids], 6), rules(f, Options(temperature=0, tokens=6)))[0][0].ids
-    assert f.translate("the cat", tokens=6) == f.tokenizer.decode(want)
+    want = decode_batch(DecodingBatch(f, [ids], 6), build_constraints(f, Options(temperature=0, max_new_tokens=6)))[0][
+        0
+    ].ids
+    assert f.translate("the cat", max_new_tokens=6) == f.tokenizer.decode(want)
 
 
 def flat(guesses):
@@ -277,7 +302,7 @@ def test_blanks_in_batches():
     places = [i for i, token in enumerate(ids) if token == f.tokenizer.id("mask")]
     for place, guesses in zip(places, two, strict=True):
         best = chances[place, : len(f.tokenizer)].topk(3)
-        assert [g.token for g in guesses] == [f.tokenizer.token(i) for i in best.indices.tolist()]
+        assert [g.token for g in guesses] == [f.tokenizer.get_token_text(i) for i in best.indices.tolist()]
         assert [g.probability for g in guesses] == pytest.approx(best.values.tolist(), abs=1e-6)
     assert two[0][0].text == two[1][0].text != two[1][1].text
     assert len(f.fill(["the ___ sat"] * 70, 1)) == 70

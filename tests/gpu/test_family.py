@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 import torch
 
-from formers.registry import MEMBERS
+from formers.registry import FAMILIES
 from tests.models.test_family import energy, make, rows, whole
 
 pytestmark = [pytest.mark.filterwarnings("default")]
@@ -18,9 +18,9 @@ COMPILED = ("gpt3", "bloom", "albert", "bart", "switch", "transformer_xl", "xlne
 
 def wide(name):
     """A model of a member's pretraining head, small but of a shape that the fast kernels take."""
-    known = {field.name for field in dataclasses.fields(MEMBERS[name].family.config)}
+    known = {field.name for field in dataclasses.fields(FAMILIES[name].definition.config_class)}
     sizes = {key: value for key, value in WIDE.items() if key in known and "heads" in known}
-    return make(name, MEMBERS[name].family.pretraining, **sizes)
+    return make(name, FAMILIES[name].definition.pretraining_head, **sizes)
 
 
 def answer(f, batch, run=energy):
@@ -42,10 +42,10 @@ def near(got, want, limit):
 
 
 @pytest.mark.parametrize("shape", LENGTHS)
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_as_on_a_cpu(name, shape):
     f = wide(name)
-    batch = whole(f, f.batch(**rows(f, LENGTHS[shape]))[0])
+    batch = whole(f, f.pack_inputs(**rows(f, LENGTHS[shape]))[0])
     want = answer(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
     near(answer(f, batch.to("cuda")), want, 5e-3)
@@ -60,7 +60,7 @@ def test_as_on_a_cpu(name, shape):
 def test_compiled(name, shape):
     torch._dynamo.reset()
     f = wide(name)
-    batch = whole(f, f.batch(**rows(f, LENGTHS[shape]))[0])
+    batch = whole(f, f.pack_inputs(**rows(f, LENGTHS[shape]))[0])
     want = answer(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
     near(answer(f, batch.to("cuda"), torch.compile(energy, fullgraph=True)), want, 5e-3)

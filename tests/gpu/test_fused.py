@@ -7,8 +7,8 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.nn.door import kernel
-from tests.nn.test_fused import CASES, check
+from formers.nn.attention.dispatch import force_kernel
+from tests.nn.attention.kernels.test_biased_flash import CASES, check
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 
@@ -20,8 +20,8 @@ def test_as_plain_attention(name, dropout):
 
 
 def gradients(model, batch, path):
-    """Of one step in bf16, by one path through the door (None: the best)."""
-    with kernel(path), torch.autocast("cuda", dtype=torch.bfloat16):
+    """Of one step in bf16, by one kernel (None: the best)."""
+    with force_kernel(path), torch.autocast("cuda", dtype=torch.bfloat16):
         loss = (model.logits(model(batch)).float() ** 2).mean()
     leaves = list(model.parameters())
     found = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
@@ -36,7 +36,7 @@ def test_models_as_by_the_dense_path(family, few):
     torch.manual_seed(0)
     lengths = torch.tensor([40, 9, 31] if few else [32, 32, 32])
     keep = torch.arange(int(lengths.max())) < lengths[:, None]
-    batch = Batch.of(torch.randint(2, 128, keep.shape), keep).replace(keep=None)
+    batch = Batch.from_padded(torch.randint(2, 128, keep.shape), keep).replace(keep=None)
     if family == "t5":
         batch = batch.replace(source=batch)
     else:

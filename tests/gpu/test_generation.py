@@ -7,15 +7,15 @@ import torch
 
 import formers
 from formers.errors import NonFinite
-from formers.generation import recorded
-from formers.generation.requests import Engine
+from formers.generation import cuda_graph
+from formers.generation.engine import Engine
 from formers.generation.runner import Runner
-from formers.generation.sample import Options, continue_ids
-from formers.generation.speculate import Speculator
-from formers.nn import decode
-from formers.nn.norms import LayerNorm, RMSNorm, add_norm
+from formers.generation.speculative import SpeculativeDecoder
+from formers.generation.token_api import Options, continue_ids
+from formers.nn.attention.kernels import decode
+from formers.nn.layers import LayerNorm, RMSNorm, add_norm
 from tests.generation.test_runner import MODELS, SOURCES, model
-from tests.nn.test_decode import expected
+from tests.nn.attention.kernels.test_decode import expected
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
@@ -31,7 +31,7 @@ def test_the_kernel_for_single_steps(rows, heads, dim, size, dtype):
     lengths = torch.randint(1, size + 1, (rows,), device="cuda")
     table, bias = torch.randint(0, rows, (rows, size), device="cuda"), torch.randn(heads, size, device="cuda")
     for more in ({}, {"table": table}, {"bias": bias, "table": table}, {"width": 70}):
-        got = decode.attention(q, k, v, lengths, 0.125, **more)
+        got = decode.decode_attention(q, k, v, lengths, 0.125, **more)
         given = {"table": None, "bias": None, "width": 0} | more
         there = [None if t is None else t.float().cpu() for t in (q, k, v)]
         rest = [t.cpu() if isinstance(t, torch.Tensor) else t for t in given.values()]
@@ -48,13 +48,13 @@ def test_the_kernel_writes_what_is_new(rows, heads, dim, size, dtype):
     lengths = torch.randint(1, size + 1, (rows,), device="cuda")
     for table in (None, torch.arange(rows, device="cuda")[:, None].repeat(1, size)):
         a, b, c, d = k.clone(), v.clone(), k.clone(), v.clone()
-        got = decode.attention(qkv[:, 0], a, b, lengths, 0.125, table=table, fresh=(qkv[:, 1], qkv[:, 2]))
-        decode.put(c, d, lengths, None, (qkv[:, 1], qkv[:, 2]))
-        want = decode.attention(qkv[:, 0], c, d, lengths, 0.125)
+        got = decode.decode_attention(qkv[:, 0], a, b, lengths, 0.125, table=table, fresh=(qkv[:, 1], qkv[:, 2]))
+        decode.write_new_kv(c, d, lengths, None, (qkv[:, 1], qkv[:, 2]))
+        want = decode.decode_attention(qkv[:, 0], c, d, lengths, 0.125)
         assert torch.equal(a, c)
         assert torch.equal(b, d)
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
-    assert not decode.broken
+    assert not decode.failed_kernels
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -70,26 +70,26 @@ def test_a_sum_and_its_norm(kind, dim, dtype):
         total, got = add_norm(x, y, norm)
         assert torch.equal(total, x + y)
         torch.testing.assert_close(got, norm(x + y), atol=1e-5 if dtype == torch.float32 else 2e-2, rtol=2e-2)
-    assert not decode.broken
+    assert not decode.failed_kernels
 
 
 @pytest.mark.parametrize("family", MODELS)
-@pytest.mark.parametrize("how", [{"temperature": 0}, {"top_k": 20, "seed": 3, "samples": 2}, {"beams": 3}])
+@pytest.mark.parametrize("how", [{"temperature": 0}, {"top_k": 20, "seed": 3, "num_samples": 2}, {"num_beams": 3}])
 def test_texts_as_on_a_cpu(family, how):
     f = model(family)
     want = continue_ids(f, PROMPTS, 24, Options(**how))
     assert continue_ids(f.to("cuda"), PROMPTS, 24, Options(**how)) == want
-    assert not decode.broken
+    assert not decode.failed_kernels
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox", "bart", "t5"])
 def test_steps_are_recorded(family):
     f = model(family).to("cuda")
-    runner = Runner(f, 4, 40, [*SOURCES, *SOURCES] if f.pair else None)
-    runner.read(PROMPTS)
+    runner = Runner(f, 4, 40, [*SOURCES, *SOURCES] if f.is_encoder_decoder else None)
+    runner.score_next(PROMPTS)
     for i in range(5):
         runner.step(torch.tensor([i, 2, 3, 4], device="cuda"))
-    assert runner.recorded.graph is not None
+    assert runner.graphed_step.graph is not None
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "gpt_neox"])
@@ -98,16 +98,16 @@ def test_a_recorded_step_serves_the_next_texts(family):
     want = [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)]
     f.to("cuda")
     assert [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)] == want
-    first = recorded._held[f.model].recorded
+    first = cuda_graph._cached_graphs[f.model].graphed_step
     assert continue_ids(f, PROMPTS, 24, GREEDY) == want[0]
-    assert recorded._held[f.model].recorded is first
+    assert cuda_graph._cached_graphs[f.model].graphed_step is first
     with torch.no_grad():
         for p in f.model.parameters():
             p.add_(0.3 * torch.randn_like(p))
     got = continue_ids(f, PROMPTS, 24, GREEDY)
-    assert recorded._held[f.model].recorded is first
+    assert cuda_graph._cached_graphs[f.model].graphed_step is first
     assert got == continue_ids(f.to("cpu"), PROMPTS, 24, GREEDY)
-    assert f.model not in recorded._held
+    assert f.model not in cuda_graph._cached_graphs
 
 
 @pytest.mark.parametrize("family", MODELS)
@@ -117,15 +117,15 @@ def test_rows_follow_any_parents(family):
     for device in ("cpu", "cuda"):
         f.to(device)
         generator, found = torch.Generator().manual_seed(3), []
-        runner = Runner(f, 6, 30, SOURCES if f.pair else None, each=3)
-        runner.read([[1, 2], [], [], [5, 6, 7], [], []])
-        runner.follow([0, 0, 0, 3, 3, 3])
+        runner = Runner(f, 6, 30, SOURCES if f.is_encoder_decoder else None, rows_per_source=3)
+        runner.score_next([[1, 2], [], [], [5, 6, 7], [], []])
+        runner.reorder_rows([0, 0, 0, 3, 3, 3])
         for step in range(8):
             fed = torch.randint(0, 50, (6, 1), generator=generator).tolist()
-            found.append(runner.read([row if step < 5 or i != 4 else [] for i, row in enumerate(fed)]).cpu())
+            found.append(runner.score_next([row if step < 5 or i != 4 else [] for i, row in enumerate(fed)]).cpu())
             if step < 5:
                 parents = torch.randint(0, 3, (6,), generator=generator) + torch.tensor([0, 0, 0, 3, 3, 3])
-                runner.follow(parents.tolist())
+                runner.reorder_rows(parents.tolist())
         told[device] = torch.stack(found)
     told["cpu"][5:, 4] = told["cuda"][5:, 4] = 0.0
     torch.testing.assert_close(told["cuda"], told["cpu"], atol=2e-4, rtol=1e-3)
@@ -134,12 +134,12 @@ def test_rows_follow_any_parents(family):
 def test_requests_and_drafts():
     f = model("gpt2").to("cuda")
     want = continue_ids(f, PROMPTS, 12, GREEDY)
-    engine = Engine(f, slots=2, size=40)
+    engine = Engine(f, num_slots=2, cache_size=40)
     asked = [engine.submit(p, 12, GREEDY) for p in PROMPTS]
     while engine.step():
         pass
     assert [request.result() for request in asked] == want
-    assert Speculator(f, f, 3).continue_ids(PROMPTS, 12, GREEDY) == want
+    assert SpeculativeDecoder(f, f, 3).continue_ids(PROMPTS, 12, GREEDY) == want
 
 
 def test_bf16_says_how_far_it_is(capsys):
@@ -149,7 +149,7 @@ def test_bf16_says_how_far_it_is(capsys):
         plain = f.logits(ids)[:, -1]
         f.to(dtype=torch.bfloat16)
         runner = Runner(f, 8, 40)
-        runner.read(ids[:, :-4].tolist())
+        runner.score_next(ids[:, :-4].tolist())
         for i in range(4):
             got = runner.step(ids[:, 16 + i])
     far = float((got.float() - plain).abs().max() / plain.std())
@@ -158,7 +158,7 @@ def test_bf16_says_how_far_it_is(capsys):
     assert torch.nn.functional.cosine_similarity(got.float(), plain).min() > 0.99
 
 
-@pytest.mark.parametrize("options", [GREEDY, Options(seed=1), Options(beams=2), Options(repetition_penalty=1.2)])
+@pytest.mark.parametrize("options", [GREEDY, Options(seed=1), Options(num_beams=2), Options(repetition_penalty=1.2)])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_scores_that_are_not_finite_are_noticed(options, value):
     """Also where steps are recorded and the host looks at many tokens at once."""
@@ -168,5 +168,5 @@ def test_scores_that_are_not_finite_are_noticed(options, value):
             parameter.fill_(value)
     with pytest.raises(NonFinite):
         continue_ids(f, PROMPTS, 40, options)
-    with Engine(f, slots=2, size=40) as engine, pytest.raises(NonFinite):
+    with Engine(f, num_slots=2, cache_size=40) as engine, pytest.raises(NonFinite):
         engine.submit(PROMPTS[0], 8, GREEDY).result()

@@ -10,10 +10,10 @@ import torch
 
 import formers
 from formers.batch import Batch, Layout
-from formers.nn import door
-from formers.nn.door import Sight, attend, choose, kernel
-from formers.nn.masks import alibi, both, causal, window
-from formers.nn.positions import BucketBias
+from formers.nn.attention import dispatch
+from formers.nn.attention.dispatch import AttentionContext, attend, choose_kernel, force_kernel
+from formers.nn.attention.masks import WindowMask, build_alibi, causal, combine_masks
+from formers.nn.attention.positions import BucketBias
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 H, D = 4, 64
@@ -27,9 +27,14 @@ def layout(lengths):
 
 
 def kind_of(name, dtype):
-    mask = {"causal": causal, "window": both(causal, window(17)), "alibi": causal, "buckets causal": causal}.get(name)
+    mask = {
+        "causal": causal,
+        "window": combine_masks(causal, WindowMask(17)),
+        "alibi": causal,
+        "buckets causal": causal,
+    }.get(name)
     if "buckets" not in name:
-        return mask, alibi(H) if name == "alibi" else None
+        return mask, build_alibi(H) if name == "alibi" else None
     bias = BucketBias(H, bidirectional="causal" not in name).cuda()
     torch.manual_seed(3)
     torch.nn.init.normal_(bias.weight)
@@ -40,8 +45,8 @@ def run(path, shape, kind, dtype, tensors, pull):
     here = layout(SHAPES[shape])
     mask, bias = kind_of(kind, dtype)
     q, k, v = (t.to(dtype).detach().requires_grad_() for t in tensors)
-    with kernel(path):
-        out = attend(q, k, v, Sight(here, mask=mask, bias=bias), 0.125)
+    with force_kernel(path):
+        out = attend(q, k, v, AttentionContext(here, mask=mask, bias=bias), 0.125)
     leaves = [q, k, v, *([bias.weight] if isinstance(bias, BucketBias) else [])]
     return [out.detach(), *torch.autograd.grad(out, leaves, pull.to(dtype))]
 
@@ -72,11 +77,11 @@ def test_every_path_agrees(kind, shape, dtype):
             assert error < limit, (path, part, float(error))
 
 
-def test_the_door_chooses_packed_kernels():
+def test_packed_kernels_are_chosen():
     q = torch.zeros(sum(SHAPES["ragged"]), H, D, device="cuda", dtype=torch.bfloat16)
-    assert choose(q, q, Sight(layout(SHAPES["ragged"])), 0.0, None) == "varlen"
-    assert choose(q, q, Sight(layout(SHAPES["ragged"]), bias=alibi(H)), 0.0, None) == "flex"
-    assert door.available(q) == {"plain", "dense", "varlen", "flex", "fused"}
+    assert choose_kernel(q, q, AttentionContext(layout(SHAPES["ragged"])), 0.0, None) == "varlen"
+    assert choose_kernel(q, q, AttentionContext(layout(SHAPES["ragged"]), bias=build_alibi(H)), 0.0, None) == "flex"
+    assert dispatch.list_available_kernels(q) == {"plain", "dense", "varlen", "flex", "fused"}
 
 
 SIZES = {
@@ -97,7 +102,7 @@ def test_compiled_training_step_equals_eager(family, shape):
     columns = int(lengths.max())
     ids = torch.randint(2, 128, (3, columns))
     keep = torch.arange(columns) < lengths[:, None]
-    batch = Batch.of(ids, keep) if shape == "ragged" else Batch.of(ids)
+    batch = Batch.from_padded(ids, keep) if shape == "ragged" else Batch.from_padded(ids)
     if family == "t5":
         batch = batch.replace(source=batch)
 
@@ -119,11 +124,11 @@ def test_compiled_training_step_equals_eager(family, shape):
 
 
 def test_cache_on_the_gpu():
-    from formers.nn.cache import Cache
+    from formers.nn.attention.kv_cache import KVCache
 
     f = formers.build("gpt2", seed=1, **SIZES["gpt2"]).to("cuda")
     ids = torch.randint(2, 128, (3, 12))
     with torch.inference_mode():
-        whole, cache = f.logits(ids), Cache(3, 12)
+        whole, cache = f.logits(ids), KVCache(3, 12)
         parts = [f.logits(piece, memory=cache) for piece in ids.split(4, 1)]
     assert (torch.cat(parts, 1) - whole).abs().max() < 1e-4

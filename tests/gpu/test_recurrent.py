@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from tests.nn.test_cache import packed
+from tests.nn.attention.test_kv_cache import packed
 
 pytestmark = pytest.mark.gpu
 MODELS = {

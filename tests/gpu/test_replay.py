@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.training.replay import Replay
+from formers.training.cuda_graph import GraphedStep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 SIZES = {"vocab": 128, "context": 32, "dim": 64, "layers": 2, "heads": 4}
@@ -25,14 +25,14 @@ def trained(recorded, batches, **settings):
     def loss(batch):
         return (model.logits(model(batch)) ** 2).mean()
 
-    replay = Replay(loss, update, warm=2)
-    losses = [float((replay if recorded else replay.run)(batch)) for batch in batches]
+    replay = GraphedStep(loss, update, warm=2)
+    losses = [float((replay if recorded else replay.run_step)(batch)) for batch in batches]
     return losses, torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def test_as_without():
     torch.manual_seed(0)
-    batches = [Batch.of(torch.randint(0, 128, (4, 16), device="cuda")) for _ in range(6)]
+    batches = [Batch.from_padded(torch.randint(0, 128, (4, 16), device="cuda")) for _ in range(6)]
     (got, weights), (want, expected) = trained(True, batches, **QUIET), trained(False, batches, **QUIET)
     assert got == pytest.approx(want, rel=1e-4)
     assert len(set(want)) == 6
@@ -40,17 +40,17 @@ def test_as_without():
 
 
 def test_dropout_is_drawn_anew():
-    batch = Batch.of(torch.randint(0, 128, (4, 16), device="cuda"))
+    batch = Batch.from_padded(torch.randint(0, 128, (4, 16), device="cuda"))
     model = formers.build("gpt2", seed=1, **SIZES, **QUIET | {"dropout": 0.5}).to("cuda").model.train()
 
     def loss(batch):
         return (model.logits(model(batch)) ** 2).mean()
 
-    replay = Replay(loss, lambda: None, warm=1)  # nothing is learned: only dropout differs
+    replay = GraphedStep(loss, lambda: None, warm=1)  # nothing is learned: only dropout differs
     assert len({float(replay(batch)) for _ in range(6)}) == 6
 
 
 def test_another_shape_is_refused():
-    batches = [Batch.of(torch.randint(0, 128, (4, size), device="cuda")) for size in (16, 16, 16, 12)]
+    batches = [Batch.from_padded(torch.randint(0, 128, (4, size), device="cuda")) for size in (16, 16, 16, 12)]
     with pytest.raises(formers.Error, match="recorded"):
         trained(True, batches, **QUIET)

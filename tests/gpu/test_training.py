@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import formers
-from formers.data.loader import batches
-from formers.training.loop import Trainer
-from formers.training.settings import Train
-from formers.training.world import World
+from formers.data.loader import load_batches
+from formers.training.distributed.process_group import ProcessGroup
+from formers.training.train_config import TrainConfig
+from formers.training.trainer import Trainer
 from tests.training.test_every_family import source
 from tests.training.test_every_family import trainer as small
 from tests.training.test_training import GOAL, STORE, Odd, model
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
-CUDA = World(device=torch.device("cuda"))
+CUDA = ProcessGroup(device=torch.device("cuda"))
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic runs need it before the first product
 
 
@@ -30,14 +30,17 @@ def on_gpu(name, **more):
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     settings = {
-        **{f: getattr(cpu.settings, f) for f in ("steps", "tokens", "accumulate", "length", "lr", "warmup")},
+        **{
+            f: getattr(cpu.config, f)
+            for f in ("steps", "batch_tokens", "accumulate", "seq_length", "lr", "warmup_steps")
+        },
         **more,
     }
     gpu = small(name)
     for part in gpu.model.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
-    return cpu, Trainer(gpu.model.cuda(), gpu.objectives, Train(precision="fp32", **settings), CUDA)
+    return cpu, Trainer(gpu.model.cuda(), gpu.objectives, TrainConfig(precision="fp32", **settings), CUDA)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert", "t5", "xlnet", "transformer_xl"])
@@ -45,37 +48,37 @@ def test_as_on_a_cpu(name):
     cpu, gpu = on_gpu(name)
     want = [r.loss for r in cpu.train(source(cpu))]
     got = [r.loss for r in gpu.train(source(gpu))]
-    assert gpu.compiled
+    assert gpu.is_compiled
     carried = name in ("xlnet", "transformer_xl")
-    assert bool(gpu.recorded) == (not carried)
+    assert bool(gpu.cuda_graphs) == (not carried)
     if not carried:
-        assert all(one.replay.graph is not None for one in gpu.recorded.values()), "it was recorded"
+        assert all(one.graphed_step.graph is not None for one in gpu.cuda_graphs.values()), "it was recorded"
     assert got == pytest.approx(want, abs=0.02)
 
 
 def test_goes_on_from_its_state():
     def make():
-        t = Trainer(model().cuda(), [GOAL], Train(steps=16, tokens=128, length=16, lr=1e-2), CUDA)
-        return t, lambda phase, position: batches(STORE, GOAL, 128, 0, position)
+        t = Trainer(model().cuda(), [GOAL], TrainConfig(steps=16, batch_tokens=128, seq_length=16, lr=1e-2), CUDA)
+        return t, lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)
 
     whole, src = make()
     want = [r.loss for r in whole.train(src)]
     first, src = make()
     got = [r.loss for r in first.train(src, 8)]
     second, src = make()
-    second.restore(*first.state())
+    second.restore_state(*first.get_state())
     got += [r.loss for r in second.train(src)]
     assert got == pytest.approx(want, abs=0.05)
 
 
 @pytest.mark.parametrize("kind", [math.nan, math.inf])
 def test_what_is_no_number_leaves_no_trace(kind):
-    t = Trainer(model(dropout=0.0).cuda(), [Odd({3, 4, 9}, kind)], Train(
-        steps=14, tokens=128, length=16, lr=1e-2, skips=3, compile=False), CUDA)  # fmt: skip
-    assert t.blind
+    t = Trainer(model(dropout=0.0).cuda(), [Odd({3, 4, 9}, kind)], TrainConfig(
+        steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, compile=False), CUDA)  # fmt: skip
+    assert t.skips_on_device
     skipped, frozen = [], None
-    for report in t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)):
-        groups = t.state()[0]
+    for report in t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)):
+        groups = t.get_state()[0]
         now = {**{f"m{k}": v for k, v in groups["model"].items()}, **groups["optimizer"]}
         if report.skipped:
             skipped.append(report.step - 1)
@@ -88,7 +91,8 @@ def test_a_run_on_a_gpu(tmp_path):
     text = [" ".join(np.random.default_rng(i).choice(["one", "two", "three", "four"], 200)) for i in range(40)]
     run = formers.pretrain(
         "gpt2", text, out=tmp_path / "run", model={"dim": 32, "layers": 2, "heads": 2, "context": 32, "ff": 64},
-        train={"steps": 80, "tokens": 512, "length": 32, "workers": 2, "warmup": 5, "lr": 5e-3}, data={"pieces": 300},
+        train={"steps": 80, "batch_tokens": 512, "seq_length": 32, "workers": 2, "warmup_steps": 5, "lr": 5e-3},
+        data={"vocab_size": 300},
     )  # fmt: skip
     assert run.score.loss < run.baseline.loss
     assert formers.load(tmp_path / "run" / "model").config.layers == 2
@@ -97,7 +101,7 @@ def test_a_run_on_a_gpu(tmp_path):
 @pytest.mark.parametrize("family", ["gpt2", "bert", "t5", "elmo"])
 def test_deterministic_is_the_same_twice(family, tmp_path):
     text = [" ".join(str(i * j % 17) for i in range(40)) for j in range(60)]
-    tables = {"train": {"steps": 8, "tokens": 512, "deterministic": True}, "data": {"pieces": 300}}
+    tables = {"train": {"steps": 8, "batch_tokens": 512, "deterministic": True}, "data": {"vocab_size": 300}}
     said: list[str] = []
     one, two = (
         formers.pretrain(family, text, out=tmp_path / f"{i}", device="cuda", say=said.append, **tables)

@@ -10,10 +10,10 @@ import torch
 
 import formers
 from formers import Error
-from formers.inspection.embed import Parts
-from formers.inspection.states import nearest
-from formers.registry import MEMBERS
-from formers.text.trainers import train
+from formers.inspection.embed import SpanVectors
+from formers.inspection.states import find_nearest_window
+from formers.registry import FAMILIES
+from formers.text.trainers.registry import train_tokenizer
 from tests.models.test_family import make
 
 TEXTS = [
@@ -27,26 +27,32 @@ TEXTS = [
 
 def tokenizer_of(f):
     """A small tokenizer of the kind that a family reads."""
-    made = train(f.family, [t for t in TEXTS for _ in range(4)], 300)
+    made = train_tokenizer(f.family, [t for t in TEXTS for _ in range(4)], 300)
     assert len(made) <= f.config.vocab
     return made
 
 
 def member(name, **more):
     sizes = {"vocab": 400, "cutoffs": (), "characters": 262, "slots": 50, "context": 40, **more}
-    known = {k: v for k, v in sizes.items() if hasattr(MEMBERS[name].family.config(), k)}
-    f = make(name, "none" if "none" in MEMBERS[name].family.heads(MEMBERS[name].family.config()) else "auto", **known)
+    known = {k: v for k, v in sizes.items() if hasattr(FAMILIES[name].definition.config_class(), k)}
+    f = make(
+        name,
+        "none" if "none" in FAMILIES[name].definition.build_heads(FAMILIES[name].definition.config_class()) else "auto",
+        **known,
+    )
     if name == "vectors":
-        from formers.interop.vectors import named
+        from formers.interop.word_vectors import build_vectors_model
 
         words = ["the", "cat", "배를", "bank", "좋아요", "x", "강을", "아파서"]
-        return named(words, torch.randn(len(words), 12, generator=torch.Generator().manual_seed(0)), lower=True)
+        return build_vectors_model(
+            words, torch.randn(len(words), 12, generator=torch.Generator().manual_seed(0)), lower=True
+        )
     if not hasattr(f.config, "slots"):
         f.tokenizer = tokenizer_of(f)
     return f
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_in_any_batch(name):
     f = member(name)
     whole = f.embed(TEXTS, batch=5)
@@ -56,10 +62,10 @@ def test_every_family_in_any_batch(name):
     assert (f.embed(TEXTS, batch=2) - whole).abs().max() <= 1e-5
     assert (torch.stack([f.embed(text) for text in TEXTS]) - whole).abs().max() <= 1e-5
     words = f.embed(TEXTS, level="word")
-    assert words[1].names == ["배를", "타고", "강을", "건넜다", "."]
-    assert words[2].names[0] == "배가"  # composed
+    assert words[1].units == ["배를", "타고", "강을", "건넜다", "."]
+    assert words[2].units[0] == "배가"  # composed
     for text, tokens in zip(TEXTS, f.embed(TEXTS, level="token", batch=1), strict=True):
-        assert tokens.vectors.shape[0] == len(tokens.names) == len(tokens.spans), text
+        assert tokens.vectors.shape[0] == len(tokens.units) == len(tokens.spans), text
     if name not in ("vectors", "textcnn"):
         assert all(row.abs().sum() > 0 for row in words[1].vectors)
 
@@ -108,8 +114,8 @@ def test_more_layers_than_there_are(bert):
 def test_words_are_their_tokens(bert, gpt):
     for f in (bert, gpt):
         tokens, words = f.embed(TEXTS[0], level="token"), f.embed(TEXTS[0], level="word")
-        assert isinstance(words, Parts)
-        for name, (low, high), vector in zip(words.names, words.spans, words.vectors, strict=True):
+        assert isinstance(words, SpanVectors)
+        for name, (low, high), vector in zip(words.units, words.spans, words.vectors, strict=True):
             assert TEXTS[0][low:high] == name
             inside = [i for i, (a, b) in enumerate(tokens.spans) if a < high and b > low]
             torch.testing.assert_close(vector, tokens.vectors[inside].mean(0), rtol=0, atol=1e-6)
@@ -117,10 +123,10 @@ def test_words_are_their_tokens(bert, gpt):
 
 def test_long_texts_are_read_in_windows(gpt, bert):
     text = " ".join(TEXTS[0] for _ in range(20))
-    ids = gpt.tokenizer.encode(text, special=False, parse=False)
+    ids = gpt.tokenizer.encode(text, special=False, parse_special=False)
     assert len(ids) > 3 * gpt.config.context
     tokens = gpt.embed(text, level="token")
-    assert len(tokens.names) == len(ids)
+    assert len(tokens.units) == len(ids)
     room = gpt.config.context
     starts = [*range(0, len(ids) - room, room // 2), len(ids) - room]
     with torch.inference_mode():
@@ -157,7 +163,7 @@ def test_refusals(bert, gpt):
 
 
 def test_special_tokens_in_a_text_are_text(bert):
-    assert (bert.embed("a [SEP] b", level="token").names.count("[SEP]")) == 0
+    assert (bert.embed("a [SEP] b", level="token").units.count("[SEP]")) == 0
 
 
 @pytest.fixture(scope="module")
@@ -189,10 +195,10 @@ def test_neighbours_in_context(minilm):
         "They fished from the river bank.",
         "A guitar is a musical instrument.",
     ]
-    found = minilm.neighbours("A loan from the savings bank.", texts=texts, word="bank", same=True)
+    found = minilm.neighbours("A loan from the savings bank.", texts=texts, word="bank", same_word=True)
     assert [near.text for near in found] == texts[:2]
     assert found[0].text[slice(*found[0].span)] == "bank"
-    found = minilm.neighbours("We camped on the bank of the stream.", texts=texts, word="bank", same=True)
+    found = minilm.neighbours("We camped on the bank of the stream.", texts=texts, word="bank", same_word=True)
     assert found[0].text == texts[1]
     assert minilm.neighbours("Someone strums a string instrument.", 1, texts)[0].text == texts[2]
     near = minilm.neighbours("He plays the violin.", 3, texts, word="violin")
@@ -205,10 +211,10 @@ def test_neighbours_in_context(minilm):
 
 def test_korean_words_with_particles(bert):
     texts = [TEXTS[1], TEXTS[2], "사과와 배는 과일이다."]
-    found = bert.neighbours("배를 먹었다", texts=texts, word="배", same=True)
+    found = bert.neighbours("배를 먹었다", texts=texts, word="배", same_word=True)
     assert sorted(near.name for near in found) == ["배", "배", "배"]
     assert {near.span for near in found} == {(0, 1), (4, 5)}
-    again = bert.neighbours(unicodedata.normalize("NFD", "배를 먹었다"), texts=texts, word="배", same=True)
+    again = bert.neighbours(unicodedata.normalize("NFD", "배를 먹었다"), texts=texts, word="배", same_word=True)
     assert [n[1:] for n in again] == [n[1:] for n in found]
 
 
@@ -219,6 +225,6 @@ def test_a_token_belongs_to_the_window_with_the_nearest_middle():
         middles = [(low + high - 1) / 2 for low, high in spans]
         for t in [x / 2 for x in range(2 * total)]:
             want = min(range(len(spans)), key=lambda w: abs(middles[w] - t))
-            assert nearest(spans, [t]).tolist() == [want]
+            assert find_nearest_window(spans, [t]).tolist() == [want]
     wide = [(low, low + 22) for low in range(0, 400_000, 11)]  # tokens × windows would be 108 GiB
-    assert nearest(wide, np.arange(400_000)).shape == (400_000,)
+    assert find_nearest_window(wide, np.arange(400_000)).shape == (400_000,)

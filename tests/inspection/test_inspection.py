@@ -8,8 +8,8 @@ import torch
 import formers
 from formers import Error
 from formers.inspection.attention import attention
-from formers.inspection.html import chart, heatmap, page, smooth
-from formers.text import wordpiece
+from formers.reports.html import draw_chart, draw_heatmap, render_page, smooth_line
+from formers.text.trainers import wordpiece
 
 TOKENIZER = wordpiece.train(["the cat sat on the mat"] * 3, 60)
 
@@ -22,10 +22,10 @@ def test_attention(family, kind):
     f = formers.build(family, vocab=60, dim=8, layers=2, heads=2, **more)
     f.tokenizer = TOKENIZER
     looked = attention(f, "the cat sat")
-    assert looked.pieces[0] == "[CLS]"
+    assert looked.tokens[0] == "[CLS]"
     assert list(looked.weights) == [kind]
     table = looked.weights[kind]
-    assert table.shape == (2, 2, len(looked.pieces), len(looked.pieces))
+    assert table.shape == (2, 2, len(looked.tokens), len(looked.tokens))
     torch.testing.assert_close(table.sum(-1), torch.ones(table.shape[:-1]))
     assert (table.triu(1).abs().sum() == 0) == (family == "gpt2")
     assert repr(looked) == f"Attention(5 pieces: [CLS] the cat sat [SEP]; weights['{kind}'] (2, 2, 5, 5))"
@@ -50,29 +50,29 @@ def test_elmo_has_no_attention():
 
 
 def test_chart():
-    drawn = chart({"loss <1>": [(0, 3.0), (10, 1.0)], "other": [(0, 2.0)], "none": []}, "a & b", ("level", 2.5))
+    drawn = draw_chart({"loss <1>": [(0, 3.0), (10, 1.0)], "other": [(0, 2.0)], "none": []}, "a & b", ("level", 2.5))
     assert "loss &lt;1&gt;" in drawn
     assert "a &amp; b" in drawn
     assert drawn.count("<polyline") == 2
     assert 'class="level"' in drawn
-    assert chart({"empty": []}, "x") == ""
-    assert "NaN" not in chart({"flat": [(0, 1.0)]}, "x")
+    assert draw_chart({"empty": []}, "x") == ""
+    assert "NaN" not in draw_chart({"flat": [(0, 1.0)]}, "x")
 
 
 def test_smooth():
     line = [(float(i), float(i % 2)) for i in range(1000)]
-    few = smooth(line, 100)
+    few = smooth_line(line, 100)
     assert len(few) == 100
     assert few[0] == (4.5, 0.5)
-    assert smooth([(0, 1.0), (1, 2.0)]) == [(0, 1.0), (1, 2.0)]
+    assert smooth_line([(0, 1.0), (1, 2.0)]) == [(0, 1.0), (1, 2.0)]
 
 
 def test_heatmap_and_page():
-    drawn = heatmap(["<a>", "긴 조각이라 줄인다 아주"], torch.tensor([[1.0, 0.0], [0.25, 0.75]]), "head")
+    drawn = draw_heatmap(["<a>", "긴 조각이라 줄인다 아주"], torch.tensor([[1.0, 0.0], [0.25, 0.75]]), "head")
     assert drawn.count("<rect") == 3
     assert "&lt;a&gt;" in drawn
     assert "…" in drawn
     assert 'fill-opacity="0.25"' in drawn
-    whole = page("T", ["<p>x</p>"], "ko")
+    whole = render_page("T", ["<p>x</p>"], "ko")
     assert whole.startswith("<!doctype html>")
     assert "<style>" in whole

@@ -11,11 +11,11 @@ import torch
 
 import formers
 from formers import Error
-from formers.inspection.neighbours import analogy, cosine, neighbours
-from formers.interop.vectors import named, read, write
-from formers.tasks.words import fill, look_up
-from formers.text import wordpiece
-from formers.text.words import tokenizer
+from formers.inspection.neighbours import compute_cosine, neighbours, solve_analogy
+from formers.interop.word_vectors import build_vectors_model, read_word_vectors, write_word_vectors
+from formers.tasks.word_vectors import fill_embedding, look_up_words
+from formers.text.trainers import wordpiece
+from formers.text.word_level import build_word_tokenizer
 
 WORDS = ["king", "man", "woman", "queen", "Seoul"]
 TABLE = torch.tensor([[3.0, 1, 0], [0, 1, 0], [0, 0, 2], [3, 0, 1], [-1, 0, 0]])
@@ -23,15 +23,15 @@ TABLE = torch.tensor([[3.0, 1, 0], [0, 1, 0], [0, 0, 2], [3, 0, 1], [-1, 0, 0]])
 
 @pytest.fixture
 def f():
-    return named(WORDS, TABLE, lower=False)
+    return build_vectors_model(WORDS, TABLE, lower=False)
 
 
 def test_by_hand(f):
-    assert cosine(f, "man", "woman") == 0
-    assert cosine(f, "king", "queen") == pytest.approx(0.9)
+    assert compute_cosine(f, "man", "woman") == 0
+    assert compute_cosine(f, "king", "queen") == pytest.approx(0.9)
     assert [name for name, _ in neighbours(f, "king", 2)] == ["queen", "man"]
     assert neighbours(f, "king", 1)[0][1] == pytest.approx(0.9)
-    assert analogy(f, "man", "king", "woman", 1)[0][0] == "queen"
+    assert solve_analogy(f, "man", "king", "woman", 1)[0][0] == "queen"
     names = [name for name, _ in neighbours(f, "man", 99)]
     assert sorted(names) == ["Seoul", "king", "queen", "woman"]  # neither itself nor the unknown
     with pytest.raises(Error, match="there is no vector for 'prince'"):
@@ -54,36 +54,36 @@ def test_as_a_member(f):
 
 
 def test_looking_up(f):
-    vectors, has = look_up(f, ["Seoul", "KING", "none", "", "[UNK]"])
+    vectors, has = look_up_words(f, ["Seoul", "KING", "none", "", "[UNK]"])
     assert has.tolist() == [True, True, False, False, False]
     assert torch.equal(vectors[:2], TABLE[[4, 0]])
     assert not vectors[2:].any()
 
 
 def test_filling_an_embedding(f):
-    pieces = tokenizer(["[UNK]", "woman", "child", "King"], lower=False)
+    pieces = build_word_tokenizer(["[UNK]", "woman", "child", "King"], lower=False)
     embedding = torch.nn.Embedding(6, 3)
     before = embedding.weight.detach().clone()
-    found = fill(embedding, pieces, f)
+    found = fill_embedding(embedding, pieces, f)
     assert str(found) == "2 of 3 pieces have a vector (66.7%)"
     assert found.missing == ("child",)
     assert torch.equal(embedding.weight[[1, 3]], TABLE[[2, 0]])
     assert torch.equal(embedding.weight[[0, 2, 4, 5]], before[[0, 2, 4, 5]])
     assert embedding.weight.requires_grad
-    fill(embedding, pieces, f, frozen=True)
+    fill_embedding(embedding, pieces, f, frozen=True)
     assert not embedding.weight.requires_grad
     with pytest.raises(Error, match="the vectors have 3 numbers, the embedding 4"):
-        fill(torch.nn.Embedding(4, 4), pieces, f)
+        fill_embedding(torch.nn.Embedding(4, 4), pieces, f)
 
 
 def test_filling_the_table_of_a_member(f):
     """The first layer of a model with a tokenizer of its own, sub-words included, trained or not."""
     pieces = wordpiece.train(["man woman king queen queens"] * 5, 60)
     model = formers.build("bert", vocab=len(pieces), dim=3, heads=1, layers=1, ff=4, context=8)
-    found = fill(model.model.body.embed.token, pieces, f, frozen=True)
-    at = pieces.rust.token_to_id("queen")
+    found = fill_embedding(model.model.body.embed.token, pieces, f, frozen=True)
+    at = pieces.backend.token_to_id("queen")
     assert torch.equal(model.model.body.embed.token.weight[at], TABLE[3])
-    assert found.found >= 4
+    assert found.num_found >= 4
     model.hidden(torch.tensor([[at, 1]])).sum().backward()
     assert model.model.body.embed.token.weight.grad is None
 
@@ -102,20 +102,20 @@ def published(tmp_path_factory):
     with open(path, "w", encoding="utf-8") as file:
         for word, row in zip(words, rows, strict=False):
             file.write(word + " " + " ".join(f"{x:.5g}" for x in row.tolist()) + "\n")
-    return read(path)
+    return read_word_vectors(path)
 
 
 def test_published_glove(published, tmp_path):
     assert published.config.kind == "glove"
     assert published.config.vocab == 60_001
-    first = look_up(published, ["the"])[0][0]
+    first = look_up_words(published, ["the"])[0][0]
     assert torch.allclose(first[:3], torch.tensor([0.418, 0.24968, -0.41242]))
-    assert "queen" in [w for w, _ in analogy(published, "man", "king", "woman", 3)]
+    assert "queen" in [w for w, _ in solve_analogy(published, "man", "king", "woman", 3)]
     capitals = [("france", "paris", "japan", "tokyo"), ("germany", "berlin", "italy", "rome"),
                 ("france", "paris", "korea", "seoul"), ("china", "beijing", "egypt", "cairo")]  # fmt: skip
     for a, b, c, d in capitals:
-        assert d in [w for w, _ in analogy(published, a, b, c, 3)]
+        assert d in [w for w, _ in solve_analogy(published, a, b, c, 3)]
     assert {"cats", "dog"} <= {w for w, _ in neighbours(published, "cat", 10)}
-    write(published, tmp_path / "again.bin", "binary")
-    again = read(tmp_path / "again.bin")
-    assert torch.equal(again.model.body.table, published.model.body.table)
+    write_word_vectors(published, tmp_path / "again.bin", "binary")
+    again = read_word_vectors(tmp_path / "again.bin")
+    assert torch.equal(again.model.body.embedding_table, published.model.body.embedding_table)

@@ -197,7 +197,7 @@ def local(event, arguments):  # nothing but 127.0.0.1
 
 sys.addaudithook(local)
 import torch, formers
-from formers.interop.hub import fetch
+from formers.interop.hub import fetch_model
 
 def mark(name):
     urllib.request.urlopen(os.environ["HF_ENDPOINT"] + "/mark/" + name).read()
@@ -209,7 +209,7 @@ def same(where, folder, **how):
     for name, value in one.model.state_dict().items():
         assert value.dtype == theirs[name].dtype and torch.equal(value, theirs[name]), (where, name)
     assert (one.family, one.head, one.config, one.labels) == (other.family, other.head, other.config, other.labels)
-    assert one.kept == other.kept, (where, [*one.kept], [*other.kept])
+    assert one.source_files == other.source_files, (where, [*one.source_files], [*other.source_files])
     assert one.tokenizer is other.tokenizer is None or one.tokenizer.fingerprint == other.tokenizer.fingerprint, where
     return one
 

@@ -13,8 +13,8 @@ import torch
 import formers
 from formers import Error
 from formers.cli.main import app
-from formers.interop import hdf5
-from formers.text import chars
+from formers.interop import hdf5_weights
+from formers.text import character_ids
 from tests.models import reference_elmo as reference
 
 h5py = pytest.importorskip("h5py")
@@ -72,7 +72,7 @@ def test_a_published_directory(published):
     assert (f.family, f.head) == ("elmo", "none")
     assert (f.config.dim, f.config.cell, f.config.vocab, f.config.clip) == (12, 10, 458, 3.0)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    ids = chars.sentence(TEXT)
+    ids = character_ids.encode_sentence(TEXT)
     want, _ = reference.sentence(weights, OPTIONS, ids.tolist())
     torch.testing.assert_close(f.hidden(ids[None], layer=None)[:, 0], want, atol=1e-5, rtol=1e-5)
 
@@ -94,7 +94,7 @@ def test_the_softmax_travels_too(published, tmp_path):
     formers.export(f, tmp_path / "lm")
     again = formers.load(tmp_path / "lm")
     assert again.head == "lm"
-    ids = chars.sentence(TEXT)[None]
+    ids = character_ids.encode_sentence(TEXT)[None]
     assert torch.equal(f.logits(ids), again.logits(ids))
     assert formers.load(tmp_path / "lm", head="none").head == "none"
     half = f.to(dtype=torch.bfloat16)
@@ -105,7 +105,7 @@ def test_the_softmax_travels_too(published, tmp_path):
 def test_a_task_starts_from_the_file(published):
     with pytest.warns(UserWarning, match="heads.tag.mix.scale, heads.tag.mix.weight, heads.tag.out.bias"):
         f = formers.load(published[0], head="tag", labels=["O", "B"])
-    assert f.logits(chars.sentence(TEXT)[None]).shape == (1, 5, 2)
+    assert f.logits(character_ids.encode_sentence(TEXT)[None]).shape == (1, 5, 2)
 
 
 def test_by_command(published, tmp_path, capsys):
@@ -317,7 +317,7 @@ def test_without_the_extra(published, tmp_path, monkeypatch):
 
 
 def test_the_process_has_limits(published, monkeypatch):
-    monkeypatch.setattr(hdf5, "SECONDS", 1)
-    monkeypatch.setattr(hdf5, "PROGRAM", "import time; time.sleep(60)")
+    monkeypatch.setattr(hdf5_weights, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(hdf5_weights, "CONVERTER_CODE", "import time; time.sleep(60)")
     with pytest.raises(Error, match="converting the hdf5 file took more than 1 s"):
         formers.load(published[0])

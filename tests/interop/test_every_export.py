@@ -21,15 +21,15 @@ import yaml
 
 import formers
 from formers import Error
-from formers.interop.export_check import compare_model, compare_vectors, make_cases
-from formers.interop.export_probe import open_sentence_transformers, open_transformers
-from formers.registry import MEMBERS
-from formers.text.templates import FAMILY
-from formers.text.trainers import train
-from formers.training.recipes import recipe
+from formers.interop.export_check import compare_embeddings, compare_outputs, make_cases
+from formers.interop.export_check_worker import run_sentence_transformers, run_transformers
+from formers.registry import FAMILIES
+from formers.text.templates import FAMILY_TOKENIZERS
+from formers.text.trainers.registry import train_tokenizer
+from formers.training.recipes import get_recipe
 
 pytest.importorskip("transformers")
-NAMES = [name for name, member in MEMBERS.items() if member.family.objective]
+NAMES = [name for name, member in FAMILIES.items() if member.definition.objective]
 NO_FORMAT = {"seq2seq", "gnmt", "gpt3", "elmo"}
 GONE = {"transformer_xl"}  # from transformers 5
 MAY_BE_NONE = {
@@ -38,7 +38,10 @@ MAY_BE_NONE = {
 }  # fmt: skip
 LOSSY = {"switch": {"capacity"}}  # transformers has no capacity factor, which the export says
 TOKENIZERS = {}  # by kind and style: families of one style share it
-TRAIN = {"steps": 2, "warmup": 1, "tokens": 256, "save": 2, "check": 2, "samples": 0}
+TRAIN = {
+    "steps": 2, "warmup_steps": 1, "batch_tokens": 256, "save_every": 2, "eval_every": 2, "eval_batches": 1,
+    "samples": 0,
+}  # fmt: skip
 
 
 def text() -> str:
@@ -55,13 +58,13 @@ def trained(name: str, folder: Path, said: list[str]):
     """The folder of a run of two steps with the family's default settings."""
     source = folder / "text.txt"
     documents = text().split("\n\n")
-    pairs = MEMBERS[name].family.objective == "seq2seq"
+    pairs = FAMILIES[name].definition.objective == "seq2seq"
     rows = [f"{a[:80]}\t{b[:80]}" for a, b in itertools.pairwise(documents)] if pairs else documents
     source.write_text(("\n" if pairs else "\n\n").join(rows), encoding="utf-8")
-    style = FAMILY[name]
+    style = FAMILY_TOKENIZERS[name]
     made = formers.pretrain(
         name, source, out=folder / "run", tokenizer=TOKENIZERS.get(style), train=TRAIN,
-        data={"pieces": 500, "looks": 1}, say=said.append,
+        data={"vocab_size": 500}, say=said.append,
     )  # fmt: skip
     TOKENIZERS.setdefault(style, made.former.tokenizer)
     return made.folder
@@ -77,7 +80,7 @@ def judged(name: str, folder: Path) -> dict[str, str]:
         assert bool(notes) == (name != "elmo"), "it is said before training that there is no way out"
         with pytest.raises(Error, match="has no format in transformers") as refused:
             formers.export(former, out, to="transformers")
-        assert refused.value.fix == MEMBERS[name].family.no_export != ""
+        assert refused.value.fix == FAMILIES[name].definition.export_remedy != ""
         assert not out.exists()
         if name != "elmo":
             return {"opens": f"no: {refused.value.what}"}
@@ -103,8 +106,8 @@ def judged(name: str, folder: Path) -> dict[str, str]:
     if name in GONE:
         return {"opens": "no: transformers 4.35.2"}
     cases = make_cases(former)
-    facts, tensors = open_transformers(str(out), cases)
-    worst = compare_model(former, cases, facts, tensors)
+    facts, tensors = run_transformers(str(out), cases)
+    worst = compare_outputs(former, cases, facts, tensors)
     assert worst < 1e-4
     found = {"opens": facts["architecture"], "numbers": f"{worst:.0e}", "pairs": "yes"}
     limit = getattr(former.config, "context", None)
@@ -131,21 +134,21 @@ def imported(name: str, former, out: Path) -> None:
     ):
         assert one == other
         assert torch.equal(value, again)
-    assert back.tokenizer.text == former.tokenizer.text
+    assert back.tokenizer.json_text == former.tokenizer.json_text
     assert back.tokenizer.special == former.tokenizer.special
 
 
 def sentences(former, out: Path) -> dict[str, str]:
     """The same model as sentence-transformers has it."""
     pytest.importorskip("sentence_transformers")
-    if former.pair and former.family not in ("t5", "mt5"):
+    if former.is_encoder_decoder and former.family not in ("t5", "mt5"):
         with pytest.raises(Error, match="would read the decoder"):
             formers.export(former, out, to="sentence-transformers")
         return {"sentences": "–"}
     formers.export(former, out, to="sentence-transformers")
     cases = make_cases(former)
-    facts, tensors = open_sentence_transformers(str(out), cases)
-    worst = compare_vectors(former, cases, tensors, "mean", False)
+    facts, tensors = run_sentence_transformers(str(out), cases)
+    worst = compare_embeddings(former, cases, tensors, "mean", False)
     assert worst < 1e-4
     torch.testing.assert_close(tensors["pair.vector"], former.embed(cases[1]["text"]), atol=1e-4, rtol=1e-4)
     assert facts["limit"] == getattr(former.config, "context", facts["limit"])
@@ -159,18 +162,18 @@ def test_it_opens_elsewhere_and_comes_back(name, tmp_path):
 
 def classifier(name: str):
     """A classifier with random weights of the family's quick sizes, and a tokenizer of its style."""
-    family, (kind, style) = MEMBERS[name].family, FAMILY[name]
-    tokenizer = train(kind, text().split("\n\n"), 500, style=style)
-    known = {field.name for field in dataclasses.fields(family.config)}
+    family, (kind, style) = FAMILIES[name].definition, FAMILY_TOKENIZERS[name]
+    tokenizer = train_tokenizer(kind, text().split("\n\n"), 500, style=style)
+    known = {field.name for field in dataclasses.fields(family.config_class)}
     roles = {role: tokenizer.id(role) for role in ("pad", "bos", "eos") if role in known}
-    former = formers.build(name, head="classify", **recipe(name).model, **roles, vocab=len(tokenizer))
+    former = formers.build(name, head="classify", **get_recipe(name).model, **roles, vocab=len(tokenizer))
     former.tokenizer = tokenizer
     return former
 
 
 def classifies(name: str) -> bool:
     """There is a class for it in transformers."""
-    form = MEMBERS[name].family.hf
+    form = FAMILIES[name].definition.hf_format
     return form is not None and name not in GONE and "classify" in form.architectures.values()
 
 
@@ -184,8 +187,8 @@ def test_a_classifier_reads_what_it_learnt_to_read(name, tmp_path):
     former = classifier(name)
     formers.export(former, tmp_path / "out")
     cases = make_cases(former)
-    facts, tensors = open_transformers(str(tmp_path / "out"), cases)
-    assert compare_model(former, cases, facts, tensors) < 1e-4
+    facts, tensors = run_transformers(str(tmp_path / "out"), cases)
+    assert compare_outputs(former, cases, facts, tensors) < 1e-4
     assert facts["padded"] == pytest.approx(tensors["text.logits"][0].tolist(), abs=1e-4)
     back = formers.load(tmp_path / "out")
     assert back.classify(cases[0]["text"]) == former.classify(cases[0]["text"])

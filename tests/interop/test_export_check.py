@@ -11,22 +11,29 @@ import torch
 import formers
 from formers import Error
 from formers.cli.main import main
-from formers.former import count
+from formers.former import count_trainable
 from formers.interop import export_check
-from formers.interop.export_check import READERS, check_export, cut_lengths, expect_reader, expect_tei, expect_vllm
-from formers.registry import MEMBERS
-from formers.text import wordpiece
-from formers.training.recipes import recipe
+from formers.interop.export_check import (
+    READER_NAMES,
+    check_export,
+    check_reader_support,
+    check_tei_support,
+    check_vllm_support,
+    truncate_lengths,
+)
+from formers.registry import FAMILIES
+from formers.text.trainers import wordpiece
+from formers.training.recipes import get_recipe
 
 WORDS = ["The cat sat on the mat.", "It was 7 o'clock, and nobody came.", "한국어 문장도 읽습니다. 아무도 오지 않았다."]
 needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
 
 
 def small(family, head="auto", tokenizer=False, **more):
-    known = MEMBERS[family].family.config()
+    known = FAMILIES[family].definition.config_class()
     own = {"pad": 0, "bos": None, "eos": None, "vocab": 100}
-    sizes = {**recipe(family).model, **{k: v for k, v in own.items() if hasattr(known, k)}, **more}
-    f = formers.build(family, head=MEMBERS[family].family.pretraining if head == "auto" else head, **sizes)
+    sizes = {**get_recipe(family).model, **{k: v for k, v in own.items() if hasattr(known, k)}, **more}
+    f = formers.build(family, head=FAMILIES[family].definition.pretraining_head if head == "auto" else head, **sizes)
     f.tokenizer = wordpiece.train(WORDS, 100) if tokenizer else None
     return f
 
@@ -34,8 +41,12 @@ def small(family, head="auto", tokenizer=False, **more):
 def expected(former, reader):
     """What is known without the reader."""
     try:
-        expect_reader(former, reader)
-        said = {"vllm": expect_vllm, "tei": expect_tei}[reader](former) if reader in ("vllm", "tei") else "yes"
+        check_reader_support(former, reader)
+        said = (
+            {"vllm": check_vllm_support, "tei": check_tei_support}[reader](former)
+            if reader in ("vllm", "tei")
+            else "yes"
+        )
     except Error as error:
         said = str(error)
         assert said.startswith("no, ")
@@ -49,15 +60,15 @@ def test_transformers_has_the_classes_that_are_named():
     import transformers
 
     yes = set()
-    for family, member in MEMBERS.items():
-        if not member.family.objective:
+    for family, member in FAMILIES.items():
+        if not member.definition.objective:
             continue
-        for head in member.family.heads(member.family.config()):
+        for head in member.definition.build_heads(member.definition.config_class()):
             former = small(family, head)
             if expected(former, "transformers") == "yes":
-                assert hasattr(transformers, export_check.architecture_of(former))
+                assert hasattr(transformers, export_check.find_architecture(former))
                 yes.add(family)
-    pretrained = {name for name, member in MEMBERS.items() if member.family.objective}
+    pretrained = {name for name, member in FAMILIES.items() if member.definition.objective}
     assert pretrained - yes == {"seq2seq", "gnmt", "elmo", "gpt3", "transformer_xl"}
     assert not hasattr(transformers, "TransfoXLModel")
 
@@ -137,13 +148,13 @@ def test_a_head_that_transformers_has_no_class_for(tmp_path):
 
 
 def test_both_texts_of_a_pair_are_cut_as_the_tokenizers_library_cuts_them():
-    rust = wordpiece.train(WORDS, 100).rust
+    rust = wordpiece.train(WORDS, 100).backend
     for one, two, room in ((10, 10, 17), (3, 20, 12), (20, 3, 12), (20, 9, 13), (9, 20, 5), (12, 12, 12)):
         rust.enable_truncation(room)
         made = rust.encode("a" + " 한" * (one - 1), "a" + " 한" * (two - 1), add_special_tokens=False)
         lengths = [made.sequence_ids.count(side) for side in (0, 1)]
         if one + two > room:
-            assert cut_lengths(one, two, room) == tuple(lengths)
+            assert truncate_lengths(one, two, room) == tuple(lengths)
 
 
 def run(capsys, *words):
@@ -166,7 +177,7 @@ def test_the_command_opens_it(capsys, tmp_path):
 
 @needs_transformers
 def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
-    from formers.interop.export_probe import open_transformers
+    from formers.interop.export_check_worker import run_transformers
 
     former = small("bert", tokenizer=True)
     formers.export(former, tmp_path / "hf")
@@ -175,7 +186,7 @@ def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
     (tmp_path / "hf" / "tokenizer_config.json").write_text(json.dumps(options))
     cases = export_check.make_cases(former)
     with pytest.raises(Error, match="the token_type_ids of the text are not there"):
-        export_check.compare_model(former, cases, *open_transformers(str(tmp_path / "hf"), cases))
+        export_check.compare_outputs(former, cases, *run_transformers(str(tmp_path / "hf"), cases))
 
 
 @needs_transformers
@@ -197,17 +208,17 @@ def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
     ],
 )
 def test_what_differs_is_named(damage, words, tmp_path):
-    from formers.interop.export_probe import open_transformers
+    from formers.interop.export_check_worker import run_transformers
 
     former = small("bert", tokenizer=True, layers=1)
     formers.export(former, tmp_path / "hf")
     cases = export_check.make_cases(former)
-    facts, tensors = open_transformers(str(tmp_path / "hf"), cases)
-    assert export_check.compare_model(former, cases, facts, tensors) < 1e-4
+    facts, tensors = run_transformers(str(tmp_path / "hf"), cases)
+    assert export_check.compare_outputs(former, cases, facts, tensors) < 1e-4
     tensors = {name: value.clone() for name, value in tensors.items()}
     damage(facts, tensors)
     with pytest.raises(Error) as refused:
-        export_check.compare_model(former, cases, facts, tensors)
+        export_check.compare_outputs(former, cases, facts, tensors)
     assert words in str(refused.value)
 
 
@@ -224,14 +235,14 @@ HEADS = [
     [*((*one, True) for one in HEADS), ("bert", "mlm", False), ("bart", "lm", False), ("gpt2", "double", False)],
 )
 def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
-    from formers.interop.export_probe import open_transformers
+    from formers.interop.export_check_worker import run_transformers
 
-    roles = {"eos": 3, "start": 1} if hasattr(MEMBERS[family].family.config, "start") else {}
+    roles = {"eos": 3, "start": 1} if hasattr(FAMILIES[family].definition.config_class, "start") else {}
     former = small(family, head, tokenizer=tokenizer, layers=2, **roles)
     formers.export(former, tmp_path / "hf")
     cases = export_check.make_cases(former)
-    facts, tensors = open_transformers(str(tmp_path / "hf"), cases)
-    assert export_check.compare_model(former, cases, facts, tensors) < 1e-4
+    facts, tensors = run_transformers(str(tmp_path / "hf"), cases)
+    assert export_check.compare_outputs(former, cases, facts, tensors) < 1e-4
     compared = export_check.compute_outputs(former, *cases[0]["ours"], cases[0].get("decoder"))
     assert bool(compared) == (head != "beam"), "the beam head answers in a form of its own"
 
@@ -241,7 +252,7 @@ def test_what_is_not_installed_is_not_checked(capsys, tmp_path, monkeypatch):
     for reader in ("vllm", "tei"):
         code, out, _ = run(capsys, tmp_path / "bert", "--check", reader)
         assert code == 0
-        assert out.startswith(f"{reader}: not checked: {READERS[reader]} is not installed; it has a class")
+        assert out.startswith(f"{reader}: not checked: {READER_NAMES[reader]} is not installed; it has a class")
     code, _, err = run(capsys, tmp_path / "bert", "--check", "vllm", "--head", "pretraining")
     assert code == 2
     assert "vLLM cannot open it" in err
@@ -283,7 +294,7 @@ def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys,
     formers.save(former, tmp_path / "bert")
     _, said, _ = run(capsys, tmp_path / "bert", tmp_path / "out", "--to", "sentence-transformers")
     assert "head none" in said
-    assert f"{count(formers.load(tmp_path / 'out').model):,} parameters" in said
+    assert f"{count_trainable(formers.load(tmp_path / 'out').model):,} parameters" in said
     formers.export(former, tmp_path / "out", to="sentence-transformers", normalise=True, overwrite=True)
     formers.export(former, tmp_path / "out", to="sentence-transformers", overwrite=True)
     assert not (tmp_path / "out" / "2_Normalize").exists()
@@ -293,12 +304,12 @@ def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys,
 @pytest.mark.parametrize("normalise", [False, True])
 def test_vectors_are_those_of_embed(pool, normalise, tmp_path):
     pytest.importorskip("sentence_transformers")
-    from formers.interop.export_probe import open_sentence_transformers
+    from formers.interop.export_check_worker import run_sentence_transformers
 
     former = small("roberta", "mlm", tokenizer=True, layers=1, context=48)
     formers.export(former, tmp_path / "out", to="sentence-transformers", pool=pool, normalise=normalise)
     cases = [{"name": str(i), "text": text} for i, text in enumerate(WORDS)]
-    _, tensors = open_sentence_transformers(str(tmp_path / "out"), cases)
+    _, tensors = run_sentence_transformers(str(tmp_path / "out"), cases)
     theirs = torch.stack(list(tensors.values()))
     torch.testing.assert_close(theirs, former.embed(WORDS, pool=pool, normalise=normalise), atol=1e-5, rtol=1e-4)
 

@@ -265,7 +265,7 @@ def test_pickles_only_on_request_and_only_without_safetensors(run, hub, home, sm
         mark("both")
         same("hub:lab/both", {str(small)!r}, pickle=True)
         mark("large")
-        names = {{path.name for path in fetch("hub:lab/large", pickle=True).iterdir()}}
+        names = {{path.name for path in fetch_model("hub:lab/large", pickle=True).iterdir()}}
         assert names == {{*{[*about]}, *{[*shards]}, "pytorch_model.bin.index.json"}}, names
         """,
     )
@@ -289,7 +289,7 @@ def test_a_formers_directory_on_the_hub(run, hub, home, small, tmp_path):
         same("hub:lab/plain", {str(tmp_path / "plain")!r})
         mark("own")
         former = same("hub:lab/own", {str(tmp_path / "own")!r})
-        assert "vocab.txt" in former.kept
+        assert "vocab.txt" in former.source_files
         """,
     )
     assert hub.downloads(end="own") == sorted(plain)
@@ -347,7 +347,7 @@ def test_the_command_line(run, hub, home, small, tmp_path):
     assert "with its tokenizer" in done.stdout
     out, known = formers.load(tmp_path / "out"), formers.load(small)
     assert all(map(torch.equal, out.model.state_dict().values(), known.model.state_dict().values()))
-    assert out.kept == known.kept
+    assert out.source_files == known.source_files
     said = run(
         home,
         hub.address,
@@ -371,4 +371,4 @@ def test_without_the_extra(monkeypatch):
     with pytest.raises(Error, match=r"the hub needs its client. pip install 'formers\[hub\]'"):
         formers.load("hub:lab/small")
     with pytest.raises(Error, match="is not the name of a model"):  # said before anything is missed
-        client.fetch("hub:")
+        client.fetch_model("hub:")

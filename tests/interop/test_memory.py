@@ -44,14 +44,14 @@ def write(where: Path, family: str, dim: int) -> None:
     import torch
 
     import formers
-    from formers.interop import huggingface, safe
+    from formers.interop import huggingface, safe_files
     from formers.interop.weights import write_weights
-    from formers.registry import member
+    from formers.registry import find_family
 
     with torch.device("meta"):
         former = formers.build(family, vocab=10_000, context=64, dim=dim, layers=3, heads=8, ff=4 * dim)
     shapes = dict(former.model.named_parameters())
-    moves = member(family).family.hf.keys(former.config, former.head).moves(shapes)
+    moves = find_family(family).definition.hf_format.build_key_map(former.config, former.head).map_tensors(shapes)
 
     def tensors():
         for number, move in enumerate(moves):
@@ -60,7 +60,7 @@ def write(where: Path, family: str, dim: int) -> None:
     where.mkdir()
     sizes = [shapes[move.ours].numel() * 4 for move in moves]
     write_weights(where, tensors(), sizes, 50 * 10**6)
-    safe.write_json(where / "config.json", huggingface.their_config(former, torch.float32))
+    safe_files.write_json(where / "config.json", huggingface.build_hf_config(former, torch.float32))
 
 
 def measure(where: Path, kind: str, size: int, room: float | None) -> dict:

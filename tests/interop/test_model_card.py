@@ -11,8 +11,8 @@ import yaml
 import formers
 from formers import Error
 from formers.cli.main import main
-from formers.interop.model_card import WORDS, find_language
-from formers.text import bpe, unigram, wordpiece
+from formers.interop.model_card import CARD_TEXTS, detect_language
+from formers.text.trainers import bpe, unigram, wordpiece
 
 ENGLISH = ["The cat sat on the mat.", "It was seven o'clock, and nobody came."]
 KOREAN = ["고양이가 매트 위에 앉아 있다.", "일곱 시였지만 아무도 오지 않았다."]
@@ -31,13 +31,13 @@ def parts(folder, name="README.md"):
 
 def test_the_card_says_what_the_run_knows(tmp_path):
     f = made(head="classify", labels=["no", "yes|maybe"])
-    f.training = {
+    f.training_info = {
         "steps": 1200, "task": "classify", "init": "hub:lab/base", "validation": {"accuracy": 0.91234, "loss": 0.3},
         "data": {"sources": ["reviews.csv"], "documents": 5000},
     }  # fmt: skip
     formers.save(f, tmp_path / "own")
     again = formers.load(tmp_path / "own")
-    assert again.training == f.training
+    assert again.training_info == f.training_info
     formers.export(again, tmp_path / "hf", dtype=torch.bfloat16)
     front, body = parts(tmp_path / "hf")
     assert front == {
@@ -94,14 +94,14 @@ def test_a_korean_card_for_korean_text(tmp_path, capsys):
 
 def test_the_values_of_a_korean_card_are_korean(tmp_path):
     f = made(KOREAN, head="classify", labels=["부정", "긍정"])
-    f.training = {
-        "steps": 1200, "task": "classify", "objective": "masked", "validation": {"accuracy": 0.91234, "odd": 0.3},
+    f.training_info = {
+        "steps": 1200, "task": "classify", "objective": "mlm", "validation": {"accuracy": 0.91234, "odd": 0.3},
         "data": {"sources": ["reviews.csv"], "documents": 5000, "tokens": 70000},
     }  # fmt: skip
     formers.export(f, tmp_path / "hf")
     korean = (tmp_path / "hf" / "README.ko.md").read_text(encoding="utf-8")
     for row in (
-        "헤드 | 분류 (classify)", "최대 입력 길이 | 토큰 16개", "학습 목표 | 마스크 언어 모델 (masked)",
+        "헤드 | 분류 (classify)", "최대 입력 길이 | 토큰 16개", "학습 목표 | 마스크 언어 모델 (mlm)",
         "과제 | 분류 (classify)", "레이블 | 부정, 긍정",
         "학습 데이터 | reviews.csv, 토큰 70,000개, 문서 5,000개", "검증 결과 | 정확도 0.9123, odd 0.3",
     ):  # fmt: skip
@@ -111,19 +111,19 @@ def test_the_values_of_a_korean_card_are_korean(tmp_path):
     assert "| head | classify |" in english
 
 
-@pytest.mark.parametrize("family", formers.registry.MEMBERS)
+@pytest.mark.parametrize("family", formers.registry.FAMILIES)
 def test_every_head_task_and_objective_has_a_korean_name(family):
-    from formers.objectives.choose import OBJECTIVES
+    from formers.objectives.registry import OBJECTIVES
 
     (about,) = formers.tree(family)
-    assert {*about["heads"], *about["tasks"], *OBJECTIVES} <= WORDS["ko"].values.keys()
+    assert {*about["heads"], *about["tasks"], *OBJECTIVES} <= CARD_TEXTS["ko"].value_names.keys()
 
 
 def test_the_vocabulary_tells_the_language():
     for train in (bpe.train, unigram.train, wordpiece.train):
-        assert find_language(train(KOREAN * 3, 330)) == "ko"
-        assert find_language(train(ENGLISH * 3, 330)) == "en"
-    assert find_language(None) == "en"
+        assert detect_language(train(KOREAN * 3, 330)) == "ko"
+        assert detect_language(train(ENGLISH * 3, 330)) == "en"
+    assert detect_language(None) == "en"
 
 
 def test_the_card_of_a_sentence_encoder(tmp_path):

@@ -158,7 +158,7 @@ def gnmt(p, c, source, target):
         ys, _ = layer("lstm", p, f"encoder.layers.{i}", xs, c.dim, both=i == 0)
         xs = [x + y for x, y in zip(xs, ys, strict=True)] if i >= 2 else ys
     memory, hidden, seen = xs, [], []
-    names = ["decoder.bottom.ahead", *(f"decoder.layers.{i}.ahead" for i in range(c.depth - 1))]
+    names = ["decoder.bottom.ahead", *(f"decoder.layers.{i}.ahead" for i in range(c.num_decoder_layers - 1))]
     states = [zeros("lstm", c.dim) for _ in names]
     for word in target:
         score = "decoder.align.score"

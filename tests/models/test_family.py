@@ -9,9 +9,9 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.generation.sample import Options, continue_ids
-from formers.nn.prune import attentions
-from formers.registry import MEMBERS
+from formers.generation.token_api import Options, continue_ids
+from formers.nn.head_pruning import find_attentions
+from formers.registry import FAMILIES
 from tests.tolerance import assert_equal_weights, assert_near
 
 # A size of each kind of setting that all tests can share; what a config does not have is left out.
@@ -26,17 +26,17 @@ OWN = {"elmo": {"filters": ((1, 5), (2, 6), (4, 7)), "cell": 10}}  # where one w
 
 
 def heads_of(name):
-    family = MEMBERS[name].family
-    return list(family.heads(family.config()))
+    family = FAMILIES[name].definition
+    return list(family.build_heads(family.config_class()))
 
 
-ALL = [(name, head) for name in MEMBERS for head in heads_of(name)]
+ALL = [(name, head) for name in FAMILIES for head in heads_of(name)]
 every_head = pytest.mark.parametrize(("name", "head"), ALL, ids=[f"{n}-{h}" for n, h in ALL])
-every_member = pytest.mark.parametrize("name", MEMBERS)
+every_member = pytest.mark.parametrize("name", FAMILIES)
 
 
 def make(name, head="auto", seed=0, **more):
-    known = {field.name for field in dataclasses.fields(MEMBERS[name].family.config)}
+    known = {field.name for field in dataclasses.fields(FAMILIES[name].definition.config_class)}
     sizes = {key: value for key, value in {**SIZES, **OWN.get(name, {})}.items() if key in known}
     f = formers.build(name, head=head, seed=seed, **{**sizes, **more})
     generator = torch.Generator().manual_seed(seed)
@@ -64,7 +64,7 @@ def rows(f, lengths=(7, 4, 6), seed=5):
     keep = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ids[torch.arange(len(lengths)), torch.tensor(lengths) - 1] = 1  # every row ends with the end mark
     given = {"ids": read(f, ids), "keep": keep}
-    if f.pair and f.head in ("lm", "none"):
+    if f.is_encoder_decoder and f.head in ("lm", "none"):
         given |= {"target": ids.flip(0)[:, :5].contiguous(), "target_keep": keep.flip(0)[:, :5].contiguous()}
     return given
 
@@ -125,7 +125,7 @@ def test_a_gradient_reaches_every_parameter(name, head):
     f = make(name, head)
     given = rows(f)
     out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given) if o.is_floating_point())
-    batch, _ = f.batch(**given)
+    batch, _ = f.pack_inputs(**given)
     if f.head == "none" and f.model.heads:  # the pooler of a bare BERT
         out = out + f.model.logits(f.model(batch), batch).sum()
     if hasattr(f.model.body, "blank"):
@@ -145,13 +145,13 @@ def test_save_load_export_import(name, head, tmp_path):
     again = formers.load(tmp_path / "own")
     given = rows(f)
     assert_same_model(again, f, given)
-    family = MEMBERS[name].family
-    if family.hf is not None or (family.bilm is not None and head in ("none", "lm")):
+    family = FAMILIES[name].definition
+    if family.hf_format is not None or (family.bilm_format is not None and head in ("none", "lm")):
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")
         assert back.family == name
         assert back.head == head
-        if family.hf is not None:
+        if family.hf_format is not None:
             assert_same_model(back, f, given)
         for a, b in zip(answers(back, given), answers(f, given), strict=True):  # bilm leaves a row out that is not read
             assert_near(a, b, f.model)
@@ -182,7 +182,7 @@ def test_compiles_without_a_break(name, shape):
     torch._dynamo.reset()
     f = make(name)
     given = rows(f, (4, 2, 3) if shape == "ragged" else (3, 3, 3))  # steps of recurrent ones are compiled one by one
-    batch = whole(f, f.batch(**given)[0])
+    batch = whole(f, f.pack_inputs(**given)[0])
     compiled = torch.compile(energy, fullgraph=True, backend="aot_eager")
     expected = energy(f.model, batch)
     expected.backward()
@@ -198,17 +198,17 @@ def test_compiles_without_a_break(name, shape):
 
 
 def decoders():
-    return [name for name in MEMBERS if "lm" in heads_of(name)]
+    return [name for name in FAMILIES if "lm" in heads_of(name)]
 
 
 @pytest.mark.parametrize("name", decoders())
 def test_no_gradient_from_the_future(name):
-    more = {"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}
+    more = {"causal": True} if hasattr(FAMILIES[name].definition.config_class(), "causal") else {}
     f = make(name, "lm", **more)
     embed = getattr(f.model.body, "target", None) or f.model.body.embed
     table = getattr(embed, "token", embed)
     ids = read(f, torch.arange(10, 18)[None])
-    given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.pair else {"ids": ids}
+    given = {"ids": torch.tensor([[2, 3, 1]]), "target": ids} if f.is_encoder_decoder else {"ids": ids}
     for t in range(8):
         seen = []
 
@@ -227,49 +227,55 @@ def test_no_gradient_from_the_future(name):
 
 @pytest.mark.parametrize("name", decoders())
 def test_with_a_cache_as_without(name):
-    more = {"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}
+    more = {"causal": True} if hasattr(FAMILIES[name].definition.config_class(), "causal") else {}
     f = make(name, "lm", **more)
     ids = rows(f, (6, 6))["ids"]
     source = {"ids": torch.tensor([[2, 3, 1], [4, 5, 1]])}
     with torch.no_grad():
-        whole = f.logits(**source, target=ids) if f.pair else ahead(f, f.logits(ids))
-        cache, parts = f.remember(2, 6), []
+        whole = f.logits(**source, target=ids) if f.is_encoder_decoder else ahead(f, f.logits(ids))
+        cache, parts = f.create_state(2, 6), []
         for piece in ids.split([1, 3, 2], 1):
-            given = {**source, "target": piece} if f.pair else {"ids": piece}
+            given = {**source, "target": piece} if f.is_encoder_decoder else {"ids": piece}
             part = f.logits(**given, memory=cache)
-            parts.append(part if f.pair else ahead(f, part))
+            parts.append(part if f.is_encoder_decoder else ahead(f, part))
     torch.testing.assert_close(torch.cat(parts, 1), whole, atol=1e-5, rtol=1e-5)
 
 
 def left_to_right(name, **more):
-    return make(name, "lm", **({"causal": True} if hasattr(MEMBERS[name].family.config(), "causal") else {}), **more)
+    return make(
+        name, "lm", **({"causal": True} if hasattr(FAMILIES[name].definition.config_class(), "causal") else {}), **more
+    )
 
 
 @pytest.mark.parametrize("name", decoders())
 def test_a_state_belongs_to_one_kind_of_model(name):
     f = left_to_right(name)
     ids = read(f, torch.tensor([[5, 6, 7], [8, 9, 10]]))
-    given = {"ids": ids, "target": ids} if f.pair else {"ids": ids}
-    state = f.remember(2, 9)
+    given = {"ids": ids, "target": ids} if f.is_encoder_decoder else {"ids": ids}
+    state = f.create_state(2, 9)
     with torch.no_grad():
         f.logits(**given, memory=state)
         changes = [{key: value} for key, value in (("heads", 1), ("layers", 3)) if hasattr(f.config, key)]
         others = [left_to_right(name, **change) for change in changes]
-        others += [o for o in map(left_to_right, decoders()) if o.state is f.state and o.pair == f.pair]
+        others += [
+            o
+            for o in map(left_to_right, decoders())
+            if o.state_class is f.state_class and o.is_encoder_decoder == f.is_encoder_decoder
+        ]
         for other in (o for o in others if o.config != f.config):
-            with pytest.raises(formers.Error, match=f"this {f.state.__name__} is of a model with"):
+            with pytest.raises(formers.Error, match=f"this {f.state_class.__name__} is of a model with"):
                 other.logits(**given, memory=state)
         f.logits(**given, memory=state)
         if name in with_heads():
-            f.prune({"decoder": {0: [1]}} if f.pair else {0: [1]})
+            f.prune({"decoder": {0: [1]}} if f.is_encoder_decoder else {0: [1]})
             with pytest.raises(formers.Error, match="is of a model with pruned"):
                 f.logits(**given, memory=state)
     for rows, size in ((-1, 5), (2, "a"), (None, 3), (2, -1), (1.0, 2)):
         with pytest.raises(formers.Error, match="makes no sense"):
-            f.remember(rows, size)
+            f.create_state(rows, size)
 
 
-@pytest.mark.parametrize("name", [n for n in decoders() if hasattr(MEMBERS[n].family.config(), "context")])
+@pytest.mark.parametrize("name", [n for n in decoders() if hasattr(FAMILIES[n].definition.config_class(), "context")])
 def test_a_full_context_is_each_rows_own_matter(name):
     f = left_to_right(name, eos=None)
     with torch.no_grad():
@@ -277,7 +283,7 @@ def test_a_full_context_is_each_rows_own_matter(name):
             p.mul_(3)
     g = torch.Generator().manual_seed(1)
     prompts = [torch.randint(2, 47, (n,), generator=g).tolist() for n in (18, 14, 11)]
-    tokens = 24 if f.pair else 6
+    tokens = 24 if f.is_encoder_decoder else 6
     together = continue_ids(f, prompts, tokens, Options(temperature=0))
     assert together == [continue_ids(f, [p], tokens, Options(temperature=0))[0] for p in prompts]
 
@@ -285,7 +291,7 @@ def test_a_full_context_is_each_rows_own_matter(name):
 def some_heads(f):
     """Heads to take out, in every stack of attention, other ones in each layer."""
     stacks = {}
-    for kind, layer in attentions(f.model.body):
+    for kind, layer in find_attentions(f.model.body):
         stacks.setdefault(kind, {})[layer] = [layer % 3, 2] if kind != "cross" else [1]
     return stacks
 
@@ -300,7 +306,7 @@ def masks_of(f, gone):
 
 
 def with_heads():
-    return [name for name in MEMBERS if attentions(make(name).model.body)]
+    return [name for name in FAMILIES if find_attentions(make(name).model.body)]
 
 
 @pytest.mark.filterwarnings("ignore:transformers 5 has no Transformer-XL")
@@ -312,7 +318,7 @@ def test_pruned_as_masked(name, tmp_path):
     if name == "albert":  # one block for all layers: the same heads are gone everywhere
         gone = {"encoder": {0: [0, 2], 1: [0, 2]}}
     before = sum(p.numel() for p in f.model.parameters())
-    assert f.prune(gone if f.pair else next(iter(gone.values()))) is f
+    assert f.prune(gone if f.is_encoder_decoder else next(iter(gone.values()))) is f
     assert sum(p.numel() for p in f.model.parameters()) < before
     with torch.no_grad():
         masked = answers_with(whole, given, masks_of(whole, gone))
@@ -323,36 +329,38 @@ def test_pruned_as_masked(name, tmp_path):
     assert again.config == f.config
     assert len(again.config.pruned) == sum(len(set(h)) for layers in gone.values() for h in layers.values())
     assert_same_model(again, f, given)
-    if MEMBERS[name].family.hf is not None:
+    if FAMILIES[name].definition.hf_format is not None:
         formers.export(f, tmp_path / "hf")
         back = formers.load(tmp_path / "hf")
         assert sum(p.numel() for p in back.model.parameters()) == before
         for got, want in zip(answers(back, given), answers(f, given), strict=True):
             torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     with pytest.raises(formers.Error, match="no head 3"):
-        f.prune({"decoder": {0: [3]}} if f.pair else {0: [3]})
+        f.prune({"decoder": {0: [3]}} if f.is_encoder_decoder else {0: [3]})
     with pytest.raises(formers.Error, match="there is no layer 7"):
-        f.prune({"decoder": {7: [0]}} if f.pair else {7: [0]})
+        f.prune({"decoder": {7: [0]}} if f.is_encoder_decoder else {7: [0]})
     sizes = [p.shape for p in f.model.parameters()]
-    too_many = {"encoder": {0: [0, 1]}, "decoder": {1: [0, 1, 2]}} if f.pair else {0: [0, 1], 1: [0, 1, 2]}
+    too_many = (
+        {"encoder": {0: [0, 1]}, "decoder": {1: [0, 1, 2]}} if f.is_encoder_decoder else {0: [0, 1], 1: [0, 1, 2]}
+    )
     with pytest.raises(formers.Error, match="would be left"):
         f.prune(too_many)
     assert (f.config, [p.shape for p in f.model.parameters()]) == (again.config, sizes), "half pruned"
     for odd in ({0: 1}, {0: None}, [0], None, {"decoder": {0: [0]}, 1: [2]}, {"decoder": {0: 1}}):
         with pytest.raises(formers.Error, match="does not say which heads|say which stack"):
             f.prune(odd)
-    if f.pair:
+    if f.is_encoder_decoder:
         with pytest.raises(formers.Error, match="which stack"):
             f.prune({0: [1]})
 
 
-@pytest.mark.parametrize("name", [name for name in MEMBERS if name not in with_heads()])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in with_heads()])
 def test_without_heads_there_is_nothing_to_prune(name):
     with pytest.raises(formers.Error, match="no attention heads"):
         make(name).prune({0: [0]})
 
 
-@pytest.mark.parametrize("name", [n for n, m in MEMBERS.items() if hasattr(m.family.config, "dropout")])
+@pytest.mark.parametrize("name", [n for n, m in FAMILIES.items() if hasattr(m.definition.config_class, "dropout")])
 def test_train_mode_draws_dropout(name):
     f = make(name, dropout=0.4)
     given = rows(f)
@@ -371,7 +379,7 @@ def test_dummy_documents_change_nothing(name):
     filled = Batch(
         torch.cat((ids, torch.zeros_like(ids[:3]))), torch.tensor([0, 4, 9, 12, 12, 12], dtype=torch.int32), 5
     )
-    if f.pair:
+    if f.is_encoder_decoder:
         source = filled.replace(starts=torch.tensor([0, 6, 9, 9, 11, 12], dtype=torch.int32), longest=6)
         first = Batch(ids, torch.tensor([0, 6, 9], dtype=torch.int32), 6)
         plain, filled = plain.replace(source=first), filled.replace(source=source)
@@ -380,6 +388,6 @@ def test_dummy_documents_change_nothing(name):
 
 @every_member
 def test_presets_build(name):
-    for preset in MEMBERS[name].family.presets:
+    for preset in FAMILIES[name].definition.presets:
         with torch.device("meta"):
             assert formers.build(name, preset=preset).family == name

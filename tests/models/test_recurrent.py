@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.sample import Options, continue_ids
+from formers.generation.token_api import Options, continue_ids
+from formers.model import pool_hidden
 from formers.models import textcnn
-from formers.nn.cache import Cache
-from formers.nn.convolution import bound_rows
-from formers.nn.probe import Probe
-from formers.tasks.heads import pool
-from formers.tasks.words import fill
-from formers.text.words import tokenizer
+from formers.nn.attention.kv_cache import KVCache
+from formers.nn.capture import Capture
+from formers.nn.recurrent.convolution import clip_row_norms
+from formers.tasks.word_vectors import fill_embedding
+from formers.text.word_level import build_word_tokenizer
 from tests.models import reference_rnn as reference
-from tests.nn.test_cache import packed
+from tests.nn.attention.test_kv_cache import packed
 
 SIZES = {"vocab": 19, "target_vocab": 17, "dim": 6, "embed": 5, "window": 2}
 ATTENTION = {
@@ -81,8 +81,8 @@ def compare(f, function):
     """Logits, alignments and the gradient of every weight."""
     pairs, p = texts(), weights_of(f)
     got = f.logits(**grids(pairs))
-    probe = Probe(attention=True)
-    f.model(f.batch(**grids(pairs))[0], probe=probe)
+    capture = Capture(with_attention=True)
+    f.model(f.pack_inputs(**grids(pairs))[0], capture=capture)
     answers, dual = [], torch.zeros(())
     upstream = torch.randn(got.shape, generator=torch.Generator().manual_seed(9))
     for row, (source, target) in enumerate(pairs):
@@ -93,7 +93,7 @@ def compare(f, function):
         dual = dual + (want * upstream[row, : len(target)]).sum()
         answers.append(want)
         if seen[0] is not None:
-            grid = probe.weights["cross"][0][row, 0]
+            grid = capture.attention_weights["cross"][0][row, 0]
             torch.testing.assert_close(grid[: len(target), : len(source)], torch.stack(seen), atol=1e-5, rtol=1e-5)
             assert not grid[len(target) :].any()
             assert not grid[:, len(source) :].any()
@@ -148,14 +148,14 @@ def test_word_vectors_as_the_first_layer(family, frozen):
     words = ["[UNK]", *(f"w{i}" for i in range(16))]
     wide = 6 if family == "gnmt" else 5
     known = formers.build("vectors", vocab=12, dim=wide)
-    known.tokenizer = tokenizer([*words[:6], *(f"other{i}" for i in range(6))])
+    known.tokenizer = build_word_tokenizer([*words[:6], *(f"other{i}" for i in range(6))])
     f = formers.build("textcnn", **CNN) if family == "textcnn" else model(family)
     body, fresh = f.model.body, f.model.body.embed.token.weight.detach().clone()
     tables = [body.embed.token, *([] if family == "textcnn" else [body.target.token])]
     for table in tables:
-        found = fill(table, tokenizer(words), known, frozen=frozen)
-        assert found.found == 5
-        assert torch.equal(table.weight[1:6], known.model.body.table[1:6])
+        found = fill_embedding(table, build_word_tokenizer(words), known, frozen=frozen)
+        assert found.num_found == 5
+        assert torch.equal(table.weight[1:6], known.model.body.embedding_table[1:6])
     assert torch.equal(body.embed.token.weight[6:], fresh[6:])
     given = {} if family == "textcnn" else {"target": torch.tensor([[4, 8]])}
     f.logits(torch.tensor([[1, 5, 7, 3]]), **given).square().sum().backward()
@@ -187,7 +187,7 @@ def test_pieces_equal_the_whole(more, lengths, random):
     with torch.inference_mode():
         whole = f.model.logits(f.model(packed(rows).replace(source=source)))
         ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
-        cache, done = Cache(len(rows), 40), [0] * len(rows)
+        cache, done = KVCache(len(rows), 40), [0] * len(rows)
         while any(d < len(row) for d, row in zip(done, rows, strict=True)):
             taken = [random.randint(0, min(3, len(row) - d)) for d, row in zip(done, rows, strict=True)]
             if not any(taken):
@@ -208,19 +208,19 @@ def test_the_encoder_runs_once_and_the_state_is_the_callers(family, monkeypatch)
     monkeypatch.setattr(f.model.body.encoder, "forward", lambda *a, **k: calls.append(1) or run(*a, **k))
     ids, target = torch.tensor([[3, 4, 1]]), torch.tensor([[5, 6, 7]])
     whole = f.logits(ids, target=target)
-    one, two = Cache(1, 3), Cache(1, 3)
+    one, two = KVCache(1, 3), KVCache(1, 3)
     for t in range(3):  # two readers at once do not disturb each other
         for cache in (one, two):
             step = f.logits(ids, target=target[:, t : t + 1], memory=cache)
             torch.testing.assert_close(step[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
     assert len(calls) == 3
-    assert not any(s.requires_grad for s in one.state)
+    assert not any(s.requires_grad for s in one.recurrent_state)
 
 
 def test_encode_and_decode_by_hand():
     f = model(attention="general", layers=2)
     batch = packed([[5, 6, 7], [8]]).replace(source=packed([[3, 4, 1], [2, 2]]))
-    cache, body = Cache(2, 3), f.model.body
+    cache, body = KVCache(2, 3), f.model.body
     memory = body.encode(batch.source, cache=cache)
     assert memory.shape == (5, 6)
     torch.testing.assert_close(body.decode(batch, memory, batch.source.layout, cache=cache), f.model(batch))
@@ -342,7 +342,7 @@ def test_no_filter_and_no_maximum_crosses_a_document(lengths, seed):
     rows = [torch.randint(19, (n,), generator=g).tolist() for n in lengths]
     batch = packed(rows)
     together = f.model(batch)
-    most = pool(together, batch, "max")
+    most = pool_hidden(together, batch, "max")
     assert most.isfinite().all()
     place = 0
     for row, words in enumerate(rows):
@@ -362,32 +362,32 @@ def test_rows_above_three_become_three_long_and_others_stay():
         weight.copy_(torch.randn(4, 16) * torch.tensor([[0.1], [5.0], [0.5], [2.0]]))
     before = weight.detach().clone()
     want = reference.max_norm(before, 3.0)
-    textcnn.after_step(f.model, f.config)
+    textcnn.clip_output_norms(f.model, f.config)
     torch.testing.assert_close(weight.detach(), want, atol=1e-6, rtol=1e-6)
     long = before.norm(dim=1) > 3
     assert 0 < long.sum() < 4
     assert torch.equal(weight[~long], before[~long])
     torch.testing.assert_close(weight[long].norm(dim=1), torch.full((int(long.sum()),), 3.0))
     zero = torch.zeros(2, 3)
-    bound_rows(zero, 3.0)
+    clip_row_norms(zero, 3.0)
     assert not zero.any()
 
 
 def test_it_can_start_from_word_vectors():
     f = formers.build("textcnn", channels="both", **CNN)
     vectors = torch.randn(19, 5) * 2 + 1
-    f.model.body.start_from(vectors.numpy())
+    f.model.body.load_word_vectors(vectors.numpy())
     assert torch.equal(f.model.body.embed.token.weight, vectors)
     assert torch.equal(f.model.body.fixed.token.weight, vectors)
     known, other = torch.arange(19) < 15, formers.build("textcnn", **CNN)
-    before = other.model.body.table.detach().clone()
-    other.model.body.start_from(vectors, known)
-    after = other.model.body.table.detach()
+    before = other.model.body.embedding_table.detach().clone()
+    other.model.body.load_word_vectors(vectors, known)
+    after = other.model.body.embedding_table.detach()
     assert torch.equal(after[:15], vectors[:15])
     assert float(after[15:].std()) == pytest.approx(float(vectors[:15].std()), rel=1e-5)
     torch.testing.assert_close(after[15:] / after[15, 0], before[15:] / before[15, 0])  # the same, stretched
     with pytest.raises(Error, match=r"word vectors of shape \(3, 5\) do not fit a table of \(19, 5\)"):
-        f.model.body.start_from(vectors[:3])
+        f.model.body.load_word_vectors(vectors[:3])
 
 
 def test_textcnn_refuses_what_makes_no_sense():
@@ -401,4 +401,4 @@ def test_textcnn_refuses_what_makes_no_sense():
         with pytest.raises(Error, match=message):
             formers.build("textcnn", **{**CNN, **more})
     with pytest.raises(Error, match="keeps no memory"):
-        formers.build("textcnn", **CNN).logits(torch.tensor([[3]]), memory=Cache(1, 4))
+        formers.build("textcnn", **CNN).logits(torch.tensor([[3]]), memory=KVCache(1, 4))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import formers
-from formers.nn.positions import Sinusoids
+from formers.nn.attention.positions import SinusoidalPositions
 
 SIZES = {"vocab": 31, "dim": 24, "layers": 2, "heads": 3, "ff": 40, "dropout": 0.0}
 
@@ -53,7 +53,7 @@ def test_layers_of_torch_without_the_final_norms(halves):
     keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
 
     def embedded(ids):
-        return body.embed.token(ids) * math.sqrt(24) + Sinusoids(24, halves)(torch.arange(ids.shape[1]))
+        return body.embed.token(ids) * math.sqrt(24) + SinusoidalPositions(24, halves)(torch.arange(ids.shape[1]))
 
     x, y = embedded(source), embedded(target)
     for block in body.encoder.blocks:
@@ -72,7 +72,10 @@ def test_layers_of_torch_without_the_final_norms(halves):
 @pytest.mark.parametrize("dim", [6, 7])
 def test_sinusoids_of_the_paper(dim):
     """§3.5: PE(pos, 2i) = sin(pos / 10000^(2i/d)), PE(pos, 2i+1) = cos of the same."""
-    got, halves = Sinusoids(dim)(torch.tensor([0, 3, 511])), Sinusoids(dim, halves=True)(torch.tensor([0, 3, 511]))
+    got, halves = (
+        SinusoidalPositions(dim)(torch.tensor([0, 3, 511])),
+        SinusoidalPositions(dim, halves=True)(torch.tensor([0, 3, 511])),
+    )
     for row, place in enumerate((0, 3, 511)):
         for j in range(dim):
             angle = place / 10000 ** (2 * (j // 2) / dim)

@@ -77,7 +77,7 @@ class Kernel:
         return launch
 
 
-def kernels(module="fused_kernels"):
+def kernels(module="biased_flash_triton"):
     """A module of kernels, made with this in place of triton."""
     where = []
     tl = types.ModuleType("triton.language")
@@ -93,7 +93,7 @@ def kernels(module="fused_kernels"):
     tl.exp2, tl.log2, tl.sqrt = np.exp2, np.log2, np.sqrt
     triton = types.ModuleType("triton")
     triton.language, triton.jit = tl, lambda function: Kernel(function, where)
-    name, mine = f"formers.nn.{module}", {"triton": triton, "triton.language": tl}
+    name, mine = f"formers.nn.attention.kernels.{module}", {"triton": triton, "triton.language": tl}
     before = {key: sys.modules.pop(key, None) for key in (*mine, name)}
     sys.modules.update(mine)
     try:

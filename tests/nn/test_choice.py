@@ -10,9 +10,9 @@ import torch.nn.attention.varlen
 import torch.utils._triton
 
 from formers.batch import Layout
-from formers.nn import door
-from formers.nn.door import Sight, attend, kernel
-from formers.nn.masks import both, causal, window
+from formers.nn.attention import dispatch
+from formers.nn.attention.dispatch import AttentionContext, attend, force_kernel
+from formers.nn.attention.masks import WindowMask, causal, combine_masks
 from tests.nn import reference
 
 
@@ -35,16 +35,21 @@ def varlen(q, k, v, q_starts, k_starts, q_longest, k_longest, window_size):
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.7])
-@pytest.mark.parametrize("mask", [None, causal, both(causal, window(2))], ids=["nothing", "causal", "window"])
+@pytest.mark.parametrize(
+    "mask", [None, causal, combine_masks(causal, WindowMask(2))], ids=["nothing", "causal", "window"]
+)
 def test_the_packed_kernel_is_asked_for_the_same_as_the_dense_path(mask, scale, monkeypatch):
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", varlen)
     mine, theirs = layout([4, 1, 6]), layout([3, 2, 7])
     q, k, v = torch.randn(11, 2, 16), torch.randn(12, 2, 16), torch.randn(12, 2, 16)
-    for sight, keys in ((Sight(mine, mask=mask), 11), *([(Sight(mine, theirs), 12)] if mask is None else [])):
-        with kernel("dense"):
-            want = attend(q, k[:keys], v[:keys], sight, scale)
-        with kernel("varlen"):
-            got = attend(q, k[:keys], v[:keys], sight, scale)
+    for attn_context, keys in (
+        (AttentionContext(mine, mask=mask), 11),
+        *([(AttentionContext(mine, theirs), 12)] if mask is None else []),
+    ):
+        with force_kernel("dense"):
+            want = attend(q, k[:keys], v[:keys], attn_context, scale)
+        with force_kernel("varlen"):
+            got = attend(q, k[:keys], v[:keys], attn_context, scale)
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
@@ -54,37 +59,37 @@ def test_the_packed_kernel_is_asked_for_the_same_as_the_dense_path(mask, scale, 
 def test_flash_kernels_start_with_ampere(there, capability, modern, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
-    assert door._modern() is modern
+    assert dispatch._is_ampere_or_newer() is modern
 
 
 def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
     """Flash: multiples of 8 up to 256. FlexAttention: powers of two from 16."""
-    monkeypatch.setattr(door, "_modern", lambda: True)
-    monkeypatch.setattr(door, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
     heads = {width: torch.empty(5, 3, width, dtype=torch.float16, device="meta") for width in range(1, 300)}
-    assert [width for width, q in heads.items() if door._flash_ready(q)] == list(range(8, 257, 8))
-    assert [width for width, q in heads.items() if door._flex_ready(q)] == [16, 32, 64, 128, 256]
+    assert [width for width, q in heads.items() if dispatch._can_use_flash(q)] == list(range(8, 257, 8))
+    assert [width for width, q in heads.items() if dispatch._can_use_flex(q)] == [16, 32, 64, 128, 256]
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_triton_is_asked_for(there, monkeypatch):
     monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: there)
-    assert door._has_triton() is there
+    assert dispatch._has_triton() is there
 
 
 def test_a_grid_has_no_padding_only_if_both_sides_have_none():
     even, ragged = layout([3, 3]), layout([2, 4])
-    assert Sight(even).uniform
-    assert Sight(even, layout([5, 5])).uniform
-    assert not Sight(ragged).uniform
-    assert not Sight(even, ragged).uniform
-    assert not Sight(ragged, even).uniform
+    assert AttentionContext(even).is_uniform
+    assert AttentionContext(even, layout([5, 5])).is_uniform
+    assert not AttentionContext(ragged).is_uniform
+    assert not AttentionContext(even, ragged).is_uniform
+    assert not AttentionContext(ragged, even).is_uniform
 
 
 def test_little_padding_is_cheaper_than_a_loop():
     def path(lengths):
         q = torch.zeros(sum(lengths), 2, 8)
-        return door.choose(q, q, Sight(layout(lengths)), 0.0, None)
+        return dispatch.choose_kernel(q, q, AttentionContext(layout(lengths)), 0.0, None)
 
     assert path([5, 5, 3, 3]) == "dense"  # a quarter more places than tokens
     assert path([5, 5, 3, 2]) == "loop"
@@ -92,11 +97,11 @@ def test_little_padding_is_cheaper_than_a_loop():
 
 @pytest.mark.parametrize("path", ["loop", "varlen", "flex"])
 def test_the_way_chosen_is_the_way_taken_unless_one_is_forced(path, monkeypatch):
-    q, here, answer = torch.randn(6, 2, 8), Sight(layout([4, 2])), torch.tensor(7)
-    monkeypatch.setattr(door, "choose", lambda *a: path)
-    monkeypatch.setattr(door, f"_{path}", lambda *a: answer)
+    q, here, answer = torch.randn(6, 2, 8), AttentionContext(layout([4, 2])), torch.tensor(7)
+    monkeypatch.setattr(dispatch, "choose_kernel", lambda *a: path)
+    monkeypatch.setattr(dispatch, f"_attend_{path}", lambda *a: answer)
     assert attend(q, q, q, here, 1.0) is answer
-    with kernel("dense"):
+    with force_kernel("dense"):
         assert attend(q, q, q, here, 1.0).shape == (6, 2, 8)
 
 
@@ -105,14 +110,14 @@ def test_ragged_documents_compile_without_a_break():
     q, k, v = (torch.randn(12, 2, 8) for _ in range(3))
 
     def run(q, k, v):
-        return attend(q, k, v, Sight(here, mask=causal), 0.3)
+        return attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
 
-    assert door.choose(q, k, Sight(here, mask=causal), 0.0, None) == "loop"
+    assert dispatch.choose_kernel(q, k, AttentionContext(here, mask=causal), 0.0, None) == "loop"
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v), run(q, k, v))
 
 
 def test_whole_grids_need_no_dense_mask():
-    sight, q = Sight(layout([4, 4]), mask=causal), torch.randn(8, 2, 8)
-    attend(q, q, q, sight, 0.3)
-    assert not sight._dense
+    attn_context, q = AttentionContext(layout([4, 4]), mask=causal), torch.randn(8, 2, 8)
+    attend(q, q, q, attn_context, 0.3)
+    assert not attn_context._dense

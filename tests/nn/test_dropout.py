@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from formers.nn.dropout import Dropout, hashed
+from formers.nn.layers import Dropout, drop_by_hash
 
 
 def test_share_scale_and_no_pattern():
     torch.manual_seed(0)
     x = torch.ones(512, 256)
-    y = hashed(x, 0.1)
+    y = drop_by_hash(x, 0.1)
     assert set(y.unique().tolist()) == {0.0, float(torch.tensor(1 / 0.9))}
     gone = (y == 0).float()
     assert abs(float(gone.mean()) - 0.1) < 0.005
@@ -19,13 +19,13 @@ def test_share_scale_and_no_pattern():
     centred = gone - gone.mean()
     for shift in ((1, 0), (0, 1), (1, 1), (16, 0), (0, 16), (256, 0)):
         assert abs(float((centred * centred.roll(shift, (0, 1))).mean()) / 0.09) < 0.015
-    again = (hashed(x, 0.1) == 0).float() - 0.1
+    again = (drop_by_hash(x, 0.1) == 0).float() - 0.1
     assert abs(float((centred * again).mean()) / 0.09) < 0.015  # another seed, another draw
 
 
 def test_gradient_goes_where_the_value_went():
     x = torch.randn(64, 32, requires_grad=True)
-    y = hashed(x, 0.5)
+    y = drop_by_hash(x, 0.5)
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert torch.equal(gradient, (y.detach() != 0) * 2.0)
 

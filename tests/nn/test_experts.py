@@ -10,9 +10,9 @@ import torch
 
 import formers
 from formers.batch import Batch, Layout
-from formers.nn.door import Sight
-from formers.nn.experts import Experts, balance
-from formers.nn.probe import Probe
+from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.capture import Capture
+from formers.nn.experts import Experts, compute_balance_loss
 
 DIM, WIDE, COUNT = 6, 10, 4
 LENGTHS = [9, 1, 24, 5]
@@ -67,7 +67,7 @@ def by_factor(factor):
 def test_outputs_gradients_and_dropped_tokens(more, training, capacity):
     layer = made(**more).train(training)
     x = (torch.randn(sum(LENGTHS), DIM) + layer.router.weight[1].detach()).requires_grad_()  # one expert is liked most
-    out = layer(x, Sight(layout()))
+    out = layer(x, AttentionContext(layout()))
     want = reference(layer, x, LENGTHS, capacity)
     torch.testing.assert_close(out, want, atol=1e-5, rtol=1e-5)
     leaves = [x, *layer.parameters()]
@@ -80,19 +80,19 @@ def test_outputs_gradients_and_dropped_tokens(more, training, capacity):
 
 
 def test_with_a_cache_nothing_is_dropped():
-    from formers.nn.cache import Cache
+    from formers.nn.attention.kv_cache import KVCache
 
     layer, x = made(capacity=1), torch.randn(9, DIM)
-    out = layer(x, Sight(layout([9]), cache=Cache(1, 9)))
+    out = layer(x, AttentionContext(layout([9]), cache=KVCache(1, 9)))
     torch.testing.assert_close(out, reference(layer, x, [9], lambda n: n), atol=1e-5, rtol=1e-5)
 
 
 def test_balance_loss():
     """Equation 4 to 6: 1 when all are equal, E when one takes all, and a gradient through the probabilities alone."""
     even = torch.full((8, COUNT), 1 / COUNT)
-    assert balance(even, torch.arange(8) % COUNT) == pytest.approx(1.0)
+    assert compute_balance_loss(even, torch.arange(8) % COUNT) == pytest.approx(1.0)
     one = torch.eye(COUNT)[[2] * 8]
-    assert balance(one, torch.full((8,), 2)) == pytest.approx(COUNT)
+    assert compute_balance_loss(one, torch.full((8,), 2)) == pytest.approx(COUNT)
     logits = torch.randn(8, COUNT, requires_grad=True)
     p = logits.softmax(-1)
     chosen = p.argmax(-1)
@@ -101,24 +101,24 @@ def test_balance_loss():
         f = sum(int(c) == i for c in chosen) / 8
         total = total + f * sum(p[t, i] for t in range(8)) / 8
     (want,) = torch.autograd.grad(COUNT * total, logits, retain_graph=True)
-    (got,) = torch.autograd.grad(balance(p, chosen), logits)
+    (got,) = torch.autograd.grad(compute_balance_loss(p, chosen), logits)
     torch.testing.assert_close(got, want)
 
 
 def test_routing_is_seen_before_overflow():
     f = formers.build("switch", vocab=30, dim=12, layers=4, heads=2, head_dim=4, ff=10, experts=3, sparse=2, capacity=1)
-    probe = Probe(routing=[])
-    batch = Batch.of(torch.randint(2, 30, (2, 7)))
-    f.model(Batch.of(torch.randint(2, 30, (2, 5)), source=batch), probe=probe)
-    assert [tuple(p.shape) for p, _ in probe.routing] == [(14, 3)] * 2 + [(10, 3)] * 2
-    assert all(torch.equal(p.argmax(-1), c) for p, c in probe.routing)
+    capture = Capture(routing=[])
+    batch = Batch.from_padded(torch.randint(2, 30, (2, 7)))
+    f.model(Batch.from_padded(torch.randint(2, 30, (2, 5)), source=batch), capture=capture)
+    assert [tuple(p.shape) for p, _ in capture.routing] == [(14, 3)] * 2 + [(10, 3)] * 2
+    assert all(torch.equal(p.argmax(-1), c) for p, c in capture.routing)
 
 
 def test_jitter_is_on_the_routers_input_alone():
     layer = made(jitter=0.4, capacity=99).train()
     x = torch.randn(400, DIM)
-    seen = Probe(routing=[])
-    out = layer(x, Sight(layout([400]), probe=seen))
+    seen = Capture(routing=[])
+    out = layer(x, AttentionContext(layout([400]), capture=seen))
     probability, chosen = seen.routing[0]
     exact = torch.softmax(x @ layer.router.weight.T, -1)
     assert not torch.allclose(probability, exact, atol=1e-3)

@@ -13,15 +13,22 @@ from torch import nn
 
 from formers import Error
 from formers.batch import Batch, Layout
-from formers.nn.attention import Attention
-from formers.nn.block import Block, Stack
-from formers.nn.door import Sight
+from formers.nn.attention.attention import Attention
+from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.attention.masks import (
+    WindowMask,
+    build_alibi,
+    build_document_mask,
+    causal,
+    combine_masks,
+    compute_alibi_slopes,
+    evaluate_on_grid,
+)
+from formers.nn.attention.positions import BucketBias
+from formers.nn.block import Block, BlockStack
+from formers.nn.capture import Capture
 from formers.nn.embeddings import Embeddings
-from formers.nn.feedforward import ACTIVATIONS, FeedForward, activation
-from formers.nn.init import initialise
-from formers.nn.masks import alibi, both, causal, documents, evaluate, slopes, window
-from formers.nn.positions import BucketBias
-from formers.nn.probe import Probe
+from formers.nn.layers import ACTIVATIONS, FeedForward, get_activation, initialise_weights
 from tests.nn import reference
 
 CPU = torch.device("cpu")
@@ -37,39 +44,39 @@ def layout(*lengths):
 
 def test_masks_as_pictures():
     def picture(mask, size=4):
-        table = evaluate(mask, (1, 1, size, size), CPU)[0, 0].expand(size, size)
+        table = evaluate_on_grid(mask, (1, 1, size, size), CPU)[0, 0].expand(size, size)
         return ["".join("x" if seen else "." for seen in row) for row in table.tolist()]
 
     assert picture(causal) == ["x...", "xx..", "xxx.", "xxxx"]
-    assert picture(both(causal, window(2))) == ["x...", "xx..", ".xx.", "..xx"]
-    assert picture(window(1)) == ["xxxx", ".xxx", "..xx", "...x"]
-    same = documents(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1]))
+    assert picture(combine_masks(causal, WindowMask(2))) == ["x...", "xx..", ".xx.", "..xx"]
+    assert picture(WindowMask(1)) == ["xxxx", ".xxx", "..xx", "...x"]
+    same = build_document_mask(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 1, 1, 1]))
     assert picture(same) == ["x...", "x...", ".xxx", ".xxx"]
-    assert picture(both(same, causal)) == ["x...", "x...", ".xx.", ".xxx"]
+    assert picture(combine_masks(same, causal)) == ["x...", "x...", ".xx.", ".xxx"]
 
 
 def test_both():
-    assert both() is None
-    assert both(None, None) is None
-    assert both(None, causal) is causal
-    three, two = window(3), window(2)
-    assert both(both(causal, three), None, two).parts == (causal, three, two)
+    assert combine_masks() is None
+    assert combine_masks(None, None) is None
+    assert combine_masks(None, causal) is causal
+    three, two = WindowMask(3), WindowMask(2)
+    assert combine_masks(combine_masks(causal, three), None, two).masks == (causal, three, two)
 
 
 def test_evaluate_keeps_ignored_axes_narrow_and_shifts_queries():
-    assert evaluate(causal, (5, 3, 4, 4), CPU).shape == (1, 1, 4, 4)
-    assert evaluate(lambda b, h, q, k: b + 10 * h + 100 * q + 1000 * k, (2, 3, 4, 5), CPU)[1, 2, 3, 4] == 4321
-    table = evaluate(causal, (2, 1, 1, 5), CPU, offset=torch.tensor([0, 3]).view(2, 1, 1, 1))
+    assert evaluate_on_grid(causal, (5, 3, 4, 4), CPU).shape == (1, 1, 4, 4)
+    assert evaluate_on_grid(lambda b, h, q, k: b + 10 * h + 100 * q + 1000 * k, (2, 3, 4, 5), CPU)[1, 2, 3, 4] == 4321
+    table = evaluate_on_grid(causal, (2, 1, 1, 5), CPU, offset=torch.tensor([0, 3]).view(2, 1, 1, 1))
     assert table[:, 0, 0].tolist() == [[True, False, False, False, False], [True, True, True, True, False]]
 
 
 @pytest.mark.parametrize("heads", [1, 2, 3, 4, 6, 8, 12, 16, 20])
 def test_alibi_slopes(heads):
-    assert slopes(heads) == pytest.approx(reference.alibi_slopes(heads))
-    bias = alibi(heads)
-    table = evaluate(bias, (1, heads, 3, 3), CPU)
+    assert compute_alibi_slopes(heads) == pytest.approx(reference.alibi_slopes(heads))
+    bias = build_alibi(heads)
+    table = evaluate_on_grid(bias, (1, heads, 3, 3), CPU)
     assert table[0, heads - 1, 2, 0] == pytest.approx(-2 * reference.alibi_slopes(heads)[-1])
-    assert bias.row(-2, 3, CPU)[0].tolist() == pytest.approx(
+    assert bias.compute_distance_bias(-2, 3, CPU)[0].tolist() == pytest.approx(
         [d * reference.alibi_slopes(heads)[0] for d in range(-2, 3)]
     )
 
@@ -80,7 +87,7 @@ def test_alibi_slopes(heads):
 @given(st.integers(-400, 400), st.sampled_from([4, 8, 16, 32, 64]), st.integers(33, 300), st.booleans())
 def test_buckets(distance, count, far, both_ways):
     bias = BucketBias(1, count, far, both_ways)
-    got = int(bias.bucket(torch.tensor([distance]))[0])
+    got = int(bias.compute_bucket(torch.tensor([distance]))[0])
     assert got == reference.bucket(distance, count, far, both_ways)
     assert 0 <= got < count
 
@@ -89,8 +96,8 @@ def test_buckets(distance, count, far, both_ways):
 def test_bucket_bias_as_function_and_as_row(both_ways):
     bias = BucketBias(3, 8, 20, both_ways)
     nn.init.normal_(bias.weight)
-    table = evaluate(bias, (1, 3, 5, 7), CPU)
-    row = bias.row(-4, 7, CPU)
+    table = evaluate_on_grid(bias, (1, 3, 5, 7), CPU)
+    row = bias.compute_distance_bias(-4, 7, CPU)
     assert row.shape == (3, 11)
     for i, j in itertools.product(range(5), range(7)):
         torch.testing.assert_close(table[0, :, i, j], row[:, j - i + 4])
@@ -138,9 +145,9 @@ def test_activations():
     }  # fmt: skip
     assert set(exact) == set(ACTIVATIONS)
     for name, values in exact.items():
-        torch.testing.assert_close(activation(name)(x), values)
+        torch.testing.assert_close(get_activation(name)(x), values)
     with pytest.raises(Error, match="unknown activation 'gleu'"):
-        activation("gleu")
+        get_activation("gleu")
 
 
 # ------------------------------------------------------------------ embeddings
@@ -201,7 +208,7 @@ def test_embeddings_of_gpt2_take_segments_as_tokens_and_albert_projects_up():
 
 
 def block(order="pre", **more):
-    return Block(Attention(8, 2), FeedForward(8, 12), norm=lambda: nn.LayerNorm(8), order=order, **more)
+    return Block(Attention(8, 2), FeedForward(8, 12), norm=lambda: nn.LayerNorm(8), norm_order=order, **more)
 
 
 def randomise(module):
@@ -211,65 +218,65 @@ def randomise(module):
 
 
 def test_orders_of_a_block():
-    sight, x = Sight(layout(3, 2), mask=causal), torch.randn(5, 8)
+    attn_context, x = AttentionContext(layout(3, 2), mask=causal), torch.randn(5, 8)
     pre = randomise(block("pre"))
-    y = x + pre.attn(pre.attn_norm(x), sight)
-    torch.testing.assert_close(pre(x, sight), y + pre.ff(pre.ff_norm(y)))
+    y = x + pre.attn(pre.attn_norm(x), attn_context)
+    torch.testing.assert_close(pre(x, attn_context), y + pre.ff(pre.ff_norm(y)))
     post = randomise(block("post"))
-    y = post.attn_norm(x + post.attn(x, sight))
-    torch.testing.assert_close(post(x, sight), post.ff_norm(y + post.ff(y)))
+    y = post.attn_norm(x + post.attn(x, attn_context))
+    torch.testing.assert_close(post(x, attn_context), post.ff_norm(y + post.ff(y)))
     parallel = randomise(block("parallel"))
-    expected = x + parallel.attn(parallel.attn_norm(x), sight) + parallel.ff(parallel.ff_norm(x))
-    torch.testing.assert_close(parallel(x, sight), expected)
+    expected = x + parallel.attn(parallel.attn_norm(x), attn_context) + parallel.ff(parallel.ff_norm(x))
+    torch.testing.assert_close(parallel(x, attn_context), expected)
     shared = randomise(block("parallel", shared_norm=True))
-    expected = x + shared.attn(shared.attn_norm(x), sight) + shared.ff(shared.attn_norm(x))
-    torch.testing.assert_close(shared(x, sight), expected)
+    expected = x + shared.attn(shared.attn_norm(x), attn_context) + shared.ff(shared.attn_norm(x))
+    torch.testing.assert_close(shared(x, attn_context), expected)
     assert len(list(shared.parameters())) == len(list(parallel.parameters())) - 2
 
 
 def test_block_with_cross_attention():
-    sight, x, memory = Sight(layout(3, 2), mask=causal), torch.randn(5, 8), torch.randn(7, 8)
-    view = Sight(sight.query, layout(4, 3), memory=memory, kind="cross")
+    attn_context, x, memory = AttentionContext(layout(3, 2), mask=causal), torch.randn(5, 8), torch.randn(7, 8)
+    cross_context = AttentionContext(attn_context.query_layout, layout(4, 3), encoder_output=memory, stack_name="cross")
     one = randomise(block("pre", cross=Attention(8, 2, cross=True)))
-    y = x + one.attn(one.attn_norm(x), sight)
-    y = y + one.cross(one.cross_norm(y), view)
-    torch.testing.assert_close(one(x, sight, view), y + one.ff(one.ff_norm(y)))
+    y = x + one.attn(one.attn_norm(x), attn_context)
+    y = y + one.cross(one.cross_norm(y), cross_context)
+    torch.testing.assert_close(one(x, attn_context, cross_context), y + one.ff(one.ff_norm(y)))
     assert block().cross_norm is None
 
 
 @pytest.mark.parametrize("order", ["pre", "post", "parallel"])
 def test_block_drops_what_it_adds(order):
-    sight, x = Sight(layout(3, 2)), torch.randn(5, 8)
+    attn_context, x = AttentionContext(layout(3, 2)), torch.randn(5, 8)
     one = randomise(block(order, dropout=0.5))
-    assert torch.equal(one.eval()(x, sight), one(x, sight))
-    assert not torch.equal(one.train()(x, sight), one(x, sight))
+    assert torch.equal(one.eval()(x, attn_context), one(x, attn_context))
+    assert not torch.equal(one.train()(x, attn_context), one(x, attn_context))
 
 
 @pytest.mark.parametrize("order", ["pre", "post", "parallel"])
 def test_of_a_block_that_drops_everything_only_the_residual_is_left(order):
     x, memory = torch.randn(5, 8), torch.randn(7, 8)
-    sight = Sight(layout(3, 2))
-    view = Sight(sight.query, layout(4, 3), memory=memory)
+    attn_context = AttentionContext(layout(3, 2))
+    cross_context = AttentionContext(attn_context.query_layout, layout(4, 3), encoder_output=memory)
     one = randomise(block(order, cross=Attention(8, 2, cross=True), dropout=1.0)).train()
     rest = one.ff_norm(one.cross_norm(one.attn_norm(x))) if order == "post" else x
-    torch.testing.assert_close(one(x, sight, view), rest)
+    torch.testing.assert_close(one(x, attn_context, cross_context), rest)
 
 
 def test_stack_runs_its_order_and_is_looked_at():
-    sight, x = Sight(layout(3, 2)), torch.randn(5, 8)
+    attn_context, x = AttentionContext(layout(3, 2)), torch.randn(5, 8)
     blocks = [randomise(block()) for _ in range(2)]
-    probe = Probe(hidden=True, attention=True)
-    seen = Sight(layout(3, 2), probe=probe, kind="decoder")
-    expected = blocks[1](blocks[0](blocks[0](x, sight), sight), sight)
-    torch.testing.assert_close(Stack(blocks, order=[0, 0, 1])(x, seen), expected)
-    assert len(probe.states["decoder"]) == 3
-    assert torch.equal(probe.states["decoder"][0], x)
-    assert [w.shape for w in probe.weights["decoder"]] == [(2, 2, 3, 3)] * 3
-    assert len(Stack(blocks).order) == 2
-    silent = Probe()
-    Stack(blocks)(x, Sight(layout(3, 2), probe=silent))
-    assert not silent.states
-    assert not silent.weights
+    capture = Capture(with_hidden=True, with_attention=True)
+    seen = AttentionContext(layout(3, 2), capture=capture, stack_name="decoder")
+    expected = blocks[1](blocks[0](blocks[0](x, attn_context), attn_context), attn_context)
+    torch.testing.assert_close(BlockStack(blocks, layer_order=[0, 0, 1])(x, seen), expected)
+    assert len(capture.hidden_states["decoder"]) == 3
+    assert torch.equal(capture.hidden_states["decoder"][0], x)
+    assert [w.shape for w in capture.attention_weights["decoder"]] == [(2, 2, 3, 3)] * 3
+    assert len(BlockStack(blocks).layer_order) == 2
+    silent = Capture()
+    BlockStack(blocks)(x, AttentionContext(layout(3, 2), capture=silent))
+    assert not silent.hidden_states
+    assert not silent.attention_weights
 
 
 # ------------------------------------------------------------------ attention
@@ -280,7 +287,7 @@ def test_attention_from_the_formula():
     x, here = torch.randn(5, 8), layout(3, 2)
     q, k, v = (part.unflatten(1, (2, 3)) for part in one.qkv(x).chunk(3, 1))
     expected, _ = reference.attention(q, k, v, [0, 3, 5], [0, 3, 5], 3**-0.5)
-    torch.testing.assert_close(one(x, Sight(here)), one.o(expected.flatten(1)))
+    torch.testing.assert_close(one(x, AttentionContext(here)), one.o(expected.flatten(1)))
     assert Attention(8, 2).head_dim == 4
     assert Attention(8, 2, scale=1.0).scale == 1.0
     assert Attention(8, 2, bias=False).qkv.bias is None
@@ -294,7 +301,7 @@ def test_cross_attention_reads_the_memory():
     q = one.q(x).unflatten(1, (2, 4))
     k, v = (part.unflatten(1, (2, 4)) for part in one.kv(memory).chunk(2, 1))
     expected, _ = reference.attention(q, k, v, [0, 3, 5], [0, 2, 6], 0.5)
-    got = one(x, Sight(layout(3, 2), layout(2, 4), memory=memory))
+    got = one(x, AttentionContext(layout(3, 2), layout(2, 4), encoder_output=memory))
     torch.testing.assert_close(got, one.o(expected.flatten(1)))
 
 
@@ -302,11 +309,11 @@ def test_head_mask_switches_a_head_off_layer_by_layer():
     one = randomise(Attention(8, 2, bias=False))
     x, here = torch.randn(5, 8), layout(3, 2)
     mask = torch.tensor([[1, 1], [1, 0], [0.5, 0]])
-    full = one(x, Sight(here, heads=mask), 0)
-    torch.testing.assert_close(full, one(x, Sight(here)))
-    first = one(x, Sight(here, heads=mask), 1)
-    torch.testing.assert_close(one(x, Sight(here, heads=mask), 2), first / 2)
-    second = one(x, Sight(here, heads=torch.tensor([[0, 1]])), 0)
+    full = one(x, AttentionContext(here, head_mask=mask), 0)
+    torch.testing.assert_close(full, one(x, AttentionContext(here)))
+    first = one(x, AttentionContext(here, head_mask=mask), 1)
+    torch.testing.assert_close(one(x, AttentionContext(here, head_mask=mask), 2), first / 2)
+    second = one(x, AttentionContext(here, head_mask=torch.tensor([[0, 1]])), 0)
     torch.testing.assert_close(first + second, full)
 
 
@@ -316,39 +323,39 @@ def test_head_mask_switches_a_head_off_layer_by_layer():
 def test_initialise():
     model = nn.ModuleDict({"norm": nn.LayerNorm(8), "wide": nn.Linear(300, 300), "qkv": nn.Linear(300, 900)})
     rules = {"*": 0.02, "wide.weight": 0.5, "qkv.weight": (0.1, 0.2, 0.3)}
-    initialise(model, rules, seed=3)
+    initialise_weights(model, rules, seed=3)
     assert torch.equal(model["norm"].weight, torch.ones(8))
     assert not model["norm"].bias.any()
     assert not model["wide"].bias.any()
     assert model["wide"].weight.std().item() == pytest.approx(0.5, rel=0.02)
     assert [p.std().item() for p in model["qkv"].weight.chunk(3)] == pytest.approx([0.1, 0.2, 0.3], rel=0.02)
     before = {n: p.clone() for n, p in model.named_parameters()}
-    initialise(model, rules, seed=3)
+    initialise_weights(model, rules, seed=3)
     assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
-    initialise(model, rules, seed=4, only={"wide.weight"})
+    initialise_weights(model, rules, seed=4, only={"wide.weight"})
     assert not torch.equal(model["wide"].weight, before["wide.weight"])
     assert torch.equal(model["qkv"].weight, before["qkv.weight"])
     assert not torch.equal(model["qkv"].weight[:300], model["wide"].weight)
-    initialise(nn.Linear(2, 2, device="meta"), rules, seed=0)
+    initialise_weights(nn.Linear(2, 2, device="meta"), rules, seed=0)
 
 
 def test_a_seed_keeps_its_meaning():
     """The numbers that seed 5 has given from the beginning, and no two parameters or seeds share theirs."""
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
-    initialise(model, {"*": 0.02, "1.weight": 1.0}, seed=5)
+    initialise_weights(model, {"*": 0.02, "1.weight": 1.0}, seed=5)
     first = [-0.0000983701, -0.0021055674, 0.0105108991, 0.0443035886, 0.0054913722, 0.016882671]
     assert model[0].weight.flatten().tolist() == pytest.approx(first, rel=1e-5)
     assert model[1].weight.flatten().tolist() == pytest.approx([-2.466974, 2.304099, -1.9966835, 0.3536666], rel=1e-5)
     drawn = set()
     for seed in range(4):
         stack = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(5)])
-        initialise(stack, {"*": 1.0}, seed)
+        initialise_weights(stack, {"*": 1.0}, seed)
         drawn |= {p.flatten()[0].item() for p in stack.parameters()}
     assert len(drawn) == 20
 
 
 def test_a_table_is_drawn_whatever_its_name():
     model = nn.ParameterDict({"bias": nn.Parameter(torch.zeros(40, 50)), "scale": nn.Parameter(torch.zeros(3))})
-    initialise(model, {"*": 0.5}, seed=0)
+    initialise_weights(model, {"*": 0.5}, seed=0)
     assert model["bias"].std().item() == pytest.approx(0.5, rel=0.1)
     assert model["scale"].tolist() == [1, 1, 1]

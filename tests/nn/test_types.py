@@ -9,16 +9,15 @@ import torch
 from torch import nn
 
 from formers.batch import Batch, Layout
-from formers.nn.attention import Attention
+from formers.nn.attention.attention import Attention
+from formers.nn.attention.dispatch import AttentionContext, attend, compute_attention_weights, force_kernel
+from formers.nn.attention.kv_cache import KVCache
+from formers.nn.attention.masks import build_alibi, causal
+from formers.nn.attention.positions import BucketBias
 from formers.nn.block import Block
-from formers.nn.cache import Cache
-from formers.nn.door import Sight, attend, kernel, weights
-from formers.nn.embeddings import Embeddings, working
-from formers.nn.feedforward import FeedForward
-from formers.nn.masks import alibi, causal
-from formers.nn.norms import LayerNorm, RMSNorm
-from formers.nn.positions import BucketBias
-from formers.nn.probe import Probe
+from formers.nn.capture import Capture
+from formers.nn.embeddings import Embeddings, to_autocast_dtype
+from formers.nn.layers import FeedForward, LayerNorm, RMSNorm
 from tests.nn import reference
 
 HALF = 2**-8  # half a step of bf16, at most, relative
@@ -50,40 +49,40 @@ def test_a_norm_of_bf16_by_fp32_weights_is_rounded_once(kind):
 
 def test_activations_work_in_bf16_under_its_autocast_only():
     x = torch.randn(3, 4)
-    assert working(x) is x
+    assert to_autocast_dtype(x) is x
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(working(x), x.bfloat16())
-        assert working(x).dtype == torch.bfloat16
+        assert torch.equal(to_autocast_dtype(x), x.bfloat16())
+        assert to_autocast_dtype(x).dtype == torch.bfloat16
     with torch.autocast("cpu", dtype=torch.float16):
-        assert working(x) is x
+        assert to_autocast_dtype(x) is x
 
 
 @pytest.mark.parametrize("path", ["dense", "loop"])
 def test_a_bias_in_fp32_goes_with_queries_in_bf16(path):
     here = layout(4, 2, 3)
     q, k, v = (torch.randn(9, 2, 8) for _ in range(3))
-    with kernel(path):
-        want = attend(q, k, v, Sight(here, mask=causal, bias=alibi(2)), 0.3)
-        got = attend(*(t.bfloat16() for t in (q, k, v)), Sight(here, mask=causal, bias=alibi(2)), 0.3)
+    with force_kernel(path):
+        want = attend(q, k, v, AttentionContext(here, mask=causal, bias=build_alibi(2)), 0.3)
+        got = attend(*(t.bfloat16() for t in (q, k, v)), AttentionContext(here, mask=causal, bias=build_alibi(2)), 0.3)
     assert got.dtype == torch.bfloat16
     assert (got - want).norm() / want.norm() < 0.02
 
 
 def test_weights_of_bf16_are_a_distribution_in_fp32():
     q, k = (torch.randn(7, 2, 8).bfloat16() for _ in range(2))
-    table = weights(q, k, Sight(layout(7), mask=causal), 0.3)
+    table = compute_attention_weights(q, k, AttentionContext(layout(7), mask=causal), 0.3)
     assert table.dtype == torch.float32
     torch.testing.assert_close(table.sum(-1), torch.ones(1, 2, 7), atol=1e-6, rtol=0)
 
 
 def test_a_mask_of_heads_goes_with_a_model_in_bf16():
     one, x, here = Attention(8, 2).bfloat16(), torch.randn(5, 8).bfloat16(), layout(3, 2)
-    assert torch.equal(one(x, Sight(here, heads=torch.ones(1, 2))), one(x, Sight(here)))
+    assert torch.equal(one(x, AttentionContext(here, head_mask=torch.ones(1, 2))), one(x, AttentionContext(here)))
 
 
 def test_a_cache_keeps_no_graph():
-    one, cache, here = Attention(8, 2), Cache(2, 4), layout(3, 2)
-    one(torch.randn(5, 8), Sight(here, mask=causal, cache=cache)).sum().backward()
+    one, cache, here = Attention(8, 2), KVCache(2, 4), layout(3, 2)
+    one(torch.randn(5, 8), AttentionContext(here, mask=causal, cache=cache)).sum().backward()
     assert not cache[0].keys.requires_grad
     assert not cache[0].values.requires_grad
 
@@ -92,14 +91,14 @@ def test_a_cache_keeps_no_graph():
 
 
 def test_nothing_is_dropped_unless_asked():
-    x, sight, ids = torch.randn(5, 8), Sight(layout(3, 2)), torch.arange(5)
+    x, attn_context, ids = torch.randn(5, 8), AttentionContext(layout(3, 2)), torch.arange(5)
     block = Block(Attention(8, 2), FeedForward(8, 12), norm=lambda: nn.LayerNorm(8))
     cross = Attention(8, 2, cross=True)
     embed = Embeddings(8, 5)
-    batch = Batch(ids, sight.query.starts, 3)
+    batch = Batch(ids, attn_context.query_layout.starts, 3)
     for run in (
-        lambda: block(x, sight),
-        lambda: cross(x, Sight(sight.query, layout(1, 4), memory=x)),
+        lambda: block(x, attn_context),
+        lambda: cross(x, AttentionContext(attn_context.query_layout, layout(1, 4), encoder_output=x)),
         lambda: embed(batch, batch.layout),
     ):
         block.train(), cross.train(), embed.train()
@@ -111,12 +110,15 @@ def test_nothing_is_dropped_unless_asked():
 
 def test_without_a_number_it_is_the_first_layer_of_the_encoder():
     one = Block(Attention(8, 2), FeedForward(8, 12), norm=lambda: nn.LayerNorm(8))
-    x, heads, probe = torch.randn(5, 8), torch.tensor([[0.3, 2.0], [1.0, 1.0]]), Probe(attention=True)
-    given = one(x, Sight(layout(3, 2), heads=heads), None, 0)
-    assert torch.equal(one(x, Sight(layout(3, 2), heads=heads, probe=probe)), given)
-    assert torch.equal(one.attn(x, Sight(layout(3, 2), heads=heads)), one.attn(x, Sight(layout(3, 2), heads=heads), 0))
-    assert not torch.equal(one(x, Sight(layout(3, 2), heads=heads), None, 1), given)
-    assert list(probe.weights) == ["encoder"]
+    x, heads, capture = torch.randn(5, 8), torch.tensor([[0.3, 2.0], [1.0, 1.0]]), Capture(with_attention=True)
+    given = one(x, AttentionContext(layout(3, 2), head_mask=heads), None, 0)
+    assert torch.equal(one(x, AttentionContext(layout(3, 2), head_mask=heads, capture=capture)), given)
+    assert torch.equal(
+        one.attn(x, AttentionContext(layout(3, 2), head_mask=heads)),
+        one.attn(x, AttentionContext(layout(3, 2), head_mask=heads), 0),
+    )
+    assert not torch.equal(one(x, AttentionContext(layout(3, 2), head_mask=heads), None, 1), given)
+    assert list(capture.attention_weights) == ["encoder"]
 
 
 def test_tables_exist_only_where_they_are_asked_for():
@@ -135,17 +137,17 @@ def test_buckets_are_t5s_unless_asked():
     assert bias.weight.shape == (32, 2)
     distances = torch.arange(-300, 301)
     want = [reference.bucket(d, 32, 128, True) for d in distances.tolist()]
-    assert bias.bucket(distances).tolist() == want
+    assert bias.compute_bucket(distances).tolist() == want
 
 
 def test_the_memory_is_projected_once():
-    one, cache, memory, calls = Attention(8, 2, cross=True), Cache(2, 4), torch.randn(6, 8), []
+    one, cache, memory, calls = Attention(8, 2, cross=True), KVCache(2, 4), torch.randn(6, 8), []
     one.kv.register_forward_hook(lambda *a: calls.append(1))
     theirs, x = layout(2, 4), torch.randn(5, 8)
-    first = one(x, Sight(layout(3, 2), theirs, memory=memory, cache=cache))
-    again = one(x, Sight(layout(3, 2), theirs, memory=memory, cache=cache))
+    first = one(x, AttentionContext(layout(3, 2), theirs, encoder_output=memory, cache=cache))
+    again = one(x, AttentionContext(layout(3, 2), theirs, encoder_output=memory, cache=cache))
     assert len(calls) == 1
-    assert [t.shape for t in cache[0].source] == [(2, 4, 2, 4)] * 2
-    plain = one(x, Sight(layout(3, 2), theirs, memory=memory))
+    assert [t.shape for t in cache[0].cross_kv] == [(2, 4, 2, 4)] * 2
+    plain = one(x, AttentionContext(layout(3, 2), theirs, encoder_output=memory))
     torch.testing.assert_close(first, plain)
     torch.testing.assert_close(again, plain)

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import formers
-from formers.data.loader import batches, idle
-from formers.data.plans import gather
+from formers.data.loader import blank_batch, load_batches
+from formers.data.plans import gather_examples
 from formers.objectives.causal import CausalLM
-from formers.objectives.choose import OBJECTIVES, objective
-from formers.objectives.masked import MaskedLM
+from formers.objectives.masking import MaskedLM
 from formers.objectives.mixture import Mixture
-from formers.registry import MEMBERS
+from formers.objectives.registry import OBJECTIVES, build_objective
+from formers.registry import FAMILIES
 from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
 
@@ -23,22 +23,22 @@ TOKENIZER = toys.tokenizer(60, sentinels=20)
 PLAIN = toys.random_store(3, documents=60, end=TOKENIZER.id("eos"))
 TEXT = toys.with_units(PLAIN, np.random.default_rng(0).integers(0, 4, len(PLAIN.tokens)).astype(np.uint8))
 PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
-MORE = {"bidirectional": {"slots": 9}, "units": {"stage": "phrase"}}
+MORE = {"bidirectional": {"slots": 9}, "ernie-units": {"stage": "phrase"}}
 
 
 def store_of(name):
     return PAIRS if name == "seq2seq" else TEXT
 
 
-@pytest.mark.parametrize("name", [name for name, member in MEMBERS.items() if member.family.objective])
+@pytest.mark.parametrize("name", [name for name, member in FAMILIES.items() if member.definition.objective])
 def test_a_family_learns_by_its_own_objective(name):
-    family = MEMBERS[name].family
-    known = {field.name for field in dataclasses.fields(family.config)}
+    family = FAMILIES[name].definition
+    known = {field.name for field in dataclasses.fields(family.config_class)}
     sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
     sizes |= {"pad": TOKENIZER.id("pad")} if "pad" in known else {}
-    f = formers.build(name, head=family.pretraining, seed=0, **sizes)
-    goal = objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
-    batch = next(batches(store_of(family.objective), goal, 96))[0].to("cpu")
+    f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
+    goal = build_objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
+    batch = next(load_batches(store_of(family.objective), goal, 96))[0].to("cpu")
     before = {key: value.detach().clone() for key, value in f.model.named_parameters()}
     optimizer, seen = torch.optim.Adam(f.model.parameters(), lr=0.01), []
     for _ in range(12):
@@ -63,52 +63,55 @@ def test_a_family_learns_by_its_own_objective(name):
 
 def tiny(name):
     """A small model of the first family whose pretraining an objective fits."""
-    given_to = {"bidirectional": "elmo", "nsp": "bert", "sop": "albert", "permutation": "xlnet", "switch": "switch"}
-    kind = OBJECTIVES[name].kind
+    given_to = {"bidirectional": "elmo", "nsp": "bert", "sop": "albert", "plm": "xlnet", "switch": "switch"}
+    kind = OBJECTIVES[name].objective_class
     member = given_to.get(name, "bert" if issubclass(kind, MaskedLM) else "gpt2" if kind is CausalLM else "t5")
-    family = MEMBERS[member].family
-    known = {field.name for field in dataclasses.fields(family.config)}
+    family = FAMILIES[member].definition
+    known = {field.name for field in dataclasses.fields(family.config_class)}
     sizes = {k: v for k, v in {**SIZES, **OWN.get(member, {}), "vocab": 80, "context": 24}.items() if k in known}
-    return formers.build(member, head=family.pretraining, seed=0, **sizes)
+    return formers.build(member, head=family.pretraining_head, seed=0, **sizes)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_counts_are_known_before_the_model_runs(name):
-    f, goal = tiny(name), objective(name, TOKENIZER, 24, **MORE.get(name, {}))
-    some = [b for b, _ in batches(store_of(name), goal, 96, epochs=1)]
-    for batch in (*some[:2], some[-1], idle(some[0])):
+    f, goal = tiny(name), build_objective(name, TOKENIZER, 24, **MORE.get(name, {}))
+    some = [b for b, _ in load_batches(store_of(name), goal, 96, epochs=1)]
+    for batch in (*some[:2], some[-1], blank_batch(some[0])):
         losses = goal.loss(f.model, batch.to("cpu"))
         known = {part: int(count) for part, (_, count) in losses.items()}
-        assert goal.counts(batch) == known == goal.counts(batch.to("cpu"))
-        assert all(isinstance(count, int) for count in goal.counts(batch).values())
+        assert goal.count_labels(batch) == known == goal.count_labels(batch.to("cpu"))
+        assert all(isinstance(count, int) for count in goal.count_labels(batch).values())
         assert any(known.values()) == bool((batch.sample >= 0).any())
 
 
 @torch.no_grad()
 def test_counts_of_streams_and_of_a_mixture():
-    streams = objective("causal", TOKENIZER, 8, streams=3), objective("bidirectional", TOKENIZER, 8, slots=9, streams=3)
+    streams = (
+        build_objective("causal", TOKENIZER, 8, num_streams=3),
+        build_objective("bidirectional", TOKENIZER, 8, slots=9, num_streams=3),
+    )
     for name, goal in zip(("causal", "bidirectional"), streams, strict=True):
-        batch = next(batches(TEXT, goal, 24))[0]
-        assert goal.counts(batch) == {"lm": int(goal.loss(tiny(name).model, batch.to("cpu"))["lm"][1])}
-    mixed = Mixture((TEXT, TEXT), (objective("nsp", TOKENIZER, 24), objective("sop", TOKENIZER, 24)))
-    batch = next(batches(mixed.store, mixed, 96))[0]
+        batch = next(load_batches(TEXT, goal, 24))[0]
+        assert goal.count_labels(batch) == {"lm": int(goal.loss(tiny(name).model, batch.to("cpu"))["lm"][1])}
+    mixed = Mixture((TEXT, TEXT), (build_objective("nsp", TOKENIZER, 24), build_objective("sop", TOKENIZER, 24)))
+    batch = next(load_batches(mixed.store, mixed, 96))[0]
     losses = mixed.loss(tiny("nsp").model, batch.to("cpu"))
-    assert mixed.counts(batch) == {part: int(count) for part, (_, count) in losses.items()}
+    assert mixed.count_labels(batch) == {part: int(count) for part, (_, count) in losses.items()}
 
 
-@pytest.mark.parametrize("name", ["unit_pairs", "dialogue"])
+@pytest.mark.parametrize("name", ["unit-pairs", "dialogue"])
 def test_ernies_other_objectives(name):
     f = formers.build("ernie", head="pretraining", vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
-    goal = objective(name, TOKENIZER, 24)
-    losses = goal.loss(f.model, next(batches(TEXT, goal, 96))[0].to("cpu"))
+    goal = build_objective(name, TOKENIZER, 24)
+    losses = goal.loss(f.model, next(load_batches(TEXT, goal, 96))[0].to("cpu"))
     assert set(losses) == {"mlm", "nsp"}
     assert all(torch.isfinite(total) and count > 0 for total, count in losses.values())
 
 
 def test_a_head_without_the_part_is_refused():
-    goal = objective("nsp", TOKENIZER, 24)
-    batch = next(batches(TEXT, goal, 96))[0].to("cpu")
+    goal = build_objective("nsp", TOKENIZER, 24)
+    batch = next(load_batches(TEXT, goal, 96))[0].to("cpu")
     for head, part in (("mlm", "nsp"), ("nsp", "mlm")):
         f = formers.build("bert", head=head, vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
         with pytest.raises(formers.Error, match=f"the head has no part '{part}'"):
@@ -127,8 +130,8 @@ def fields(batch, row):
     else:
         mine = (batch.chosen >= low) & (batch.chosen < high) & (batch.labels != -100)
         said["labels"] = sorted(zip((batch.chosen[mine] - low).tolist(), batch.labels[mine].tolist(), strict=True))
-    if batch.answers is not None:
-        said["answer"] = int(batch.answers[row])
+    if batch.document_labels is not None:
+        said["answer"] = int(batch.document_labels[row])
     if batch.source is not None:
         low, high = (int(x) for x in batch.source.starts[row : row + 2])
         said["source"] = batch.source.ids[low:high].tolist()
@@ -137,26 +140,26 @@ def fields(batch, row):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
-    length = 64 if name in ("spans", "switch") else 24  # a short text has one gap only, always at its end
-    goal, data = objective(name, TOKENIZER, length, **MORE.get(name, {})), store_of(name)
+    length = 64 if name in ("span-corruption", "switch") else 24  # a short text has one gap only, always at its end
+    goal, data = build_objective(name, TOKENIZER, length, **MORE.get(name, {})), store_of(name)
     plan = goal.plan(data, 7, 0)
     seen = {}
     for size in (1, 7, 32):
         said = {}
         for low in range(0, min(len(plan), 64), size):
             numbers = np.arange(low, min(low + size, len(plan), 64))
-            batch = goal.corrupt(gather(data, plan, numbers, numbers), 7)
+            batch = goal.corrupt(gather_examples(data, plan, numbers, numbers), 7)
             said |= {int(sample): fields(batch, row) for row, sample in enumerate(batch.sample)}
         seen[size] = said
     assert seen[1] == seen[7] == seen[32]
     through = {}
-    for batch, position in batches(data, goal, 128, 7, epochs=1):
+    for batch, position in load_batches(data, goal, 128, 7, epochs=1):
         assert position <= len(plan)
         through |= {int(s): fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
     assert {n: through[n] for n in seen[1]} == seen[1], "and through the loader"
     assert position == len(plan)
     if name not in ("causal", "seq2seq", "bidirectional"):  # which have nothing to draw
-        later = goal.corrupt(gather(data, plan, np.arange(32), len(plan) + np.arange(32)), 7)
+        later = goal.corrupt(gather_examples(data, plan, np.arange(32), len(plan) + np.arange(32)), 7)
         assert any(fields(later, row) != seen[1][row] for row in range(32)), "anew in the next epoch"
     other = goal.plan(data, 7, 1)
     assert len(other) == len(plan)
@@ -165,11 +168,11 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_sizes_are_bounds_and_batches_have_one_shape(name):
-    goal, data = objective(name, TOKENIZER, 24, **MORE.get(name, {})), store_of(name)
+    goal, data = build_objective(name, TOKENIZER, 24, **MORE.get(name, {})), store_of(name)
     plan = goal.plan(data, 1, 0)
-    assert {type(size) for size in dataclasses.astuple(goal.shape(100, plan))} == {int}, "plain numbers"
+    assert {type(size) for size in dataclasses.astuple(goal.choose_shape(100, plan))} == {int}, "plain numbers"
     numbers = np.arange(len(plan))
-    batch, sizes = goal.corrupt(gather(data, plan, numbers, numbers), 1), goal.sizes(plan)
+    batch, sizes = goal.corrupt(gather_examples(data, plan, numbers, numbers), 1), goal.measure_sizes(plan)
     assert (np.diff(batch.starts) <= sizes[:, 0]).all()
     assert np.diff(batch.starts).max() <= batch.longest <= 24
     if batch.chosen is not None:
@@ -180,17 +183,17 @@ def test_sizes_are_bounds_and_batches_have_one_shape(name):
         assert np.diff(batch.source.starts).max() <= batch.source.longest <= 24
     shapes = {
         (b.ids.shape, b.labels.shape, b.starts.shape, None if b.source is None else b.source.ids.shape)
-        for b, _ in batches(data, goal, 100, epochs=2)
+        for b, _ in load_batches(data, goal, 100, epochs=2)
     }
     assert len(shapes) == 1
 
 
-@pytest.mark.parametrize("name", ["nsp", "spans", "permutation"])
+@pytest.mark.parametrize("name", ["nsp", "span-corruption", "plm"])
 def test_the_same_for_any_number_of_workers_and_ranks(name):
-    goal = objective(name, TOKENIZER, 24)
+    goal = build_objective(name, TOKENIZER, 24)
 
     def said(**how):
-        runs = [batches(TEXT, goal, 96, 3, epochs=1, rank=rank, **how) for rank in range(how.get("ranks", 1))]
+        runs = [load_batches(TEXT, goal, 96, 3, epochs=1, rank=rank, **how) for rank in range(how.get("ranks", 1))]
         return {int(s): fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
 
     alone = said()

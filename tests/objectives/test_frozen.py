@@ -10,25 +10,30 @@ import hashlib
 import numpy as np
 import pytest
 
-from formers.data.loader import batches
-from formers.objectives.choose import objective
+from formers.data.loader import load_batches
 from formers.objectives.mixture import Mixture
+from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
 TOKENIZER = toys.tokenizer(60, sentinels=20)
 CASES = {
-    "causal": {}, "causal across": {"across": True}, "causal streams": {"streams": 3}, "prefix": {},
-    "seq2seq": {"smoothing": 0.1}, "bidirectional": {"slots": 9}, "masked": {}, "masked across": {"across": True},
-    "masked most": {"most": 2, "rate": 0.3}, "words": {}, "ngrams": {"rate": 0.4}, "nsp": {},
-    "nsp short": {"short": 1.0}, "sop": {}, "sop fallback": {"fallback": True}, "permutation": {},
-    "permutation released": {"released": True},
-    "permutation streams": {"streams": 4, "reversed": True}, "denoise": {}, "denoise released": {"released": True},
-    "denoise all": {"masked": 0.1, "delete": 0.1, "insert": 0.1, "rotate": 0.5, "permute": 0.5, "infill": 0.2},
-    "denoise across": {"across": True}, "spans": {}, "spans across": {"across": True, "mean": 2.0, "rate": 0.3},
-    "switch": {}, "prefix_spans": {}, "deshuffle": {}, "units": {}, "units phrase": {"stage": "phrase", "task": 2},
-    "units entity": {"stage": "entity"}, "unit_pairs": {"stage": "phrase"}, "dialogue": {},
-    "mixture": {"tasks": [("spans", 24), ("seq2seq", 24)]},
-    "mixture masked": {"tasks": [("masked", 16), ("words", 24), ("units", 20)]},
+    "causal": {}, "causal across": {"across_documents": True}, "causal streams": {"num_streams": 3}, "prefix": {},
+    "seq2seq": {"label_smoothing": 0.1}, "bidirectional": {"slots": 9}, "mlm": {},
+    "mlm across": {"across_documents": True}, "mlm most": {"max_masked": 2, "mask_rate": 0.3}, "whole-word": {},
+    "ngrams": {"mask_rate": 0.4}, "nsp": {}, "nsp short": {"short_seq_prob": 1.0}, "sop": {},
+    "sop fallback": {"random_fallback": True}, "plm": {}, "plm released": {"as_released": True},
+    "plm streams": {"num_streams": 4, "reversed": True}, "denoising": {}, "denoising released": {"as_released": True},
+    "denoising all": {
+        "mask_ratio": 0.1, "delete_ratio": 0.1, "insert_ratio": 0.1, "rotate_ratio": 0.5, "permute_ratio": 0.5,
+        "infill_ratio": 0.2,
+    },
+    "denoising across": {"across_documents": True}, "span-corruption": {},
+    "span-corruption across": {"across_documents": True, "mean_span_length": 2.0, "noise_density": 0.3},
+    "switch": {}, "prefix-spans": {}, "deshuffle": {}, "ernie-units": {},
+    "ernie-units phrase": {"stage": "phrase", "task_id": 2}, "ernie-units entity": {"stage": "entity"},
+    "unit-pairs": {"stage": "phrase"}, "dialogue": {},
+    "mixture": {"tasks": [("span-corruption", 24), ("seq2seq", 24)]},
+    "mixture masked": {"tasks": [("mlm", 16), ("whole-word", 24), ("ernie-units", 20)]},
     "mixture pairs": {"tasks": [("nsp", 24), ("sop", 20)]},
 }  # fmt: skip
 SUMS = """
@@ -38,35 +43,35 @@ causal streams fe9bff301c1f
 prefix d580de38179d
 seq2seq 2eeaae03cd23
 bidirectional f838633b0576
-masked bc8f9f97afa5
-masked across 27d961e18102
-masked most 9cc81d0db44d
-words 8e1e8d635e2e
+mlm bc8f9f97afa5
+mlm across 27d961e18102
+mlm most 9cc81d0db44d
+whole-word 8e1e8d635e2e
 ngrams 27f2dbd8d01e
-nsp 4d59a521db49
-nsp short 55cd7f3c7954
-sop fb92346e871a
-sop fallback d35fe0a1beaa
-permutation 0dc2b48049e1
-permutation released c623123a7f8b
-permutation streams 871bc3778862
-denoise 42fd4980576f
-denoise released 23dcb508b463
-denoise all 6716bf035ea1
-denoise across 9bfd848dcf4f
-spans d244d2af4314
-spans across 8ff488e42413
+nsp da98b4c3f268
+nsp short 45489a08a1f5
+sop 1bbcee31cf9e
+sop fallback 463494ec02df
+plm 0dc2b48049e1
+plm released c623123a7f8b
+plm streams 871bc3778862
+denoising 42fd4980576f
+denoising released 23dcb508b463
+denoising all 6716bf035ea1
+denoising across 9bfd848dcf4f
+span-corruption d244d2af4314
+span-corruption across 8ff488e42413
 switch d244d2af4314
-prefix_spans 2c3dcdb7973b
+prefix-spans 2c3dcdb7973b
 deshuffle 239e42030d2b
-units 3412cc00c815
-units phrase ed72d0aef5a5
-units entity f75d0f4aaeaa
-unit_pairs 46aa5118be97
-dialogue a92be03e3ffb
+ernie-units 3412cc00c815
+ernie-units phrase ed72d0aef5a5
+ernie-units entity f75d0f4aaeaa
+unit-pairs f564f35228dc
+dialogue 19aad3020d78
 mixture 5b9215458372
 mixture masked 17d719ead892
-mixture pairs 929afdfdc167
+mixture pairs 9fc97f482791
 """
 
 
@@ -92,12 +97,12 @@ PAIRS = toys.store([[9, 7], [5, 6], [3, 4], [8, 8]] * 8)
 def made(case):
     name = case.split()[0]
     if name == "mixture":
-        tasks = [objective(task, TOKENIZER, *more) for task, *more in CASES[case]["tasks"]]
+        tasks = [build_objective(task, TOKENIZER, *more) for task, *more in CASES[case]["tasks"]]
         stores = [PAIRS if task == "seq2seq" else store(10 * n) for n, (task, _) in enumerate(CASES[case]["tasks"])]
-        goal = Mixture(tuple(stores), tuple(tasks), cap=40, size=90)
+        goal = Mixture(tuple(stores), tuple(tasks), cap=40, epoch_examples=90)
         return goal, goal.store
-    long = 64 if name in ("spans", "switch", "denoise", "permutation") else 24
-    return objective(name, TOKENIZER, long, **CASES[case]), PAIRS if name == "seq2seq" else store()
+    long = 64 if name in ("span-corruption", "switch", "denoising", "plm") else 24
+    return build_objective(name, TOKENIZER, long, **CASES[case]), PAIRS if name == "seq2seq" else store()
 
 
 def digest(case):
@@ -106,10 +111,10 @@ def digest(case):
     whole = hashlib.sha256()
     for epoch in (0, 1):
         plan = goal.plan(data, 5, epoch)
-        for part in (plan.begin, plan.end, plan.first, plan.label):
+        for part in (plan.begin, plan.end, plan.span_offsets, plan.label):
             whole.update(np.asarray(part, np.int64).tobytes())
-    whole.update(np.array(dataclasses.astuple(goal.shape(200, plan)), np.int64).tobytes())
-    for batch, _ in batches(data, goal, 200, 5, epochs=2):
+    whole.update(np.array(dataclasses.astuple(goal.choose_shape(200, plan)), np.int64).tobytes())
+    for batch, _ in load_batches(data, goal, 200, 5, epochs=2):
         for side in (batch, batch.source):
             for field in dataclasses.fields(side) if side is not None else ():
                 value = getattr(side, field.name)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.data.draws import below, bits, uniform
+from formers.data.counter_rng import draw_bits, draw_integers, draw_uniform
 from formers.data.store import Store
-from formers.objectives import pairing
-from formers.objectives.choose import objective
-from formers.objectives.pairing import Book, Pairing, shorten
+from formers.objectives import sentence_pairs
+from formers.objectives.registry import build_objective
+from formers.objectives.sentence_pairs import PairSampler, SentenceTable, compute_truncation
 from tests.objectives import toys
 
 TOKENIZER = toys.tokenizer()
@@ -36,13 +36,16 @@ def truncated(a, b, most, coins):
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(2, 50))
 def test_the_longer_side_loses_a_piece_until_both_fit(a, b, most):
     left, right = truncated(range(a), range(b), most, iter(lambda: True, None))
-    lose = shorten(np.array([a]), np.array([b]), most)
+    lose = compute_truncation(np.array([a]), np.array([b]), most)
     assert (a - lose[0][0], b - lose[1][0]) == (len(left), len(right))
 
 
 def test_truncation_by_hand():
     """5 + 4 into 6: A to 4 (4 + 4), B on the tie (4 + 3), then A (3 + 3)."""
-    assert [x.tolist() for x in shorten(np.array([5, 4, 2]), np.array([4, 4, 9]), 6)] == [[2, 1, 0], [1, 1, 5]]
+    assert [x.tolist() for x in compute_truncation(np.array([5, 4, 2]), np.array([4, 4, 9]), 6)] == [
+        [2, 1, 0],
+        [1, 1, 5],
+    ]
 
 
 def reference(documents, number, most, key, short, swap=False):
@@ -50,22 +53,22 @@ def reference(documents, number, most, key, short, swap=False):
     first = np.cumsum([0, *map(len, documents)])
     document, i, chunk, made = documents[number], 0, [], []
     target = most
-    if uniform(*key, number, pairing.SHORT) < short:
-        target = 2 + int(below(most - 1, *key, number, pairing.SIZE))
+    if draw_uniform(*key, number, sentence_pairs.SHORT_DRAW) < short:
+        target = 2 + int(draw_integers(most - 1, *key, number, sentence_pairs.SIZE_DRAW))
     while i < len(document):
         chunk.append(document[i])
         if i == len(document) - 1 or sum(e - b for b, e in chunk) >= target:
             at = first[number] + i + 1 - len(chunk)  # the sentence that the chunk begins with
-            a_end = 1 if len(chunk) < 2 else 1 + int(below(len(chunk) - 1, *key, at, pairing.CUT))
+            a_end = 1 if len(chunk) < 2 else 1 + int(draw_integers(len(chunk) - 1, *key, at, sentence_pairs.CUT_DRAW))
             a, b = list(chunk[:a_end]), list(chunk[a_end:])
-            coin = uniform(*key, at, pairing.COIN) < 0.5
+            coin = draw_uniform(*key, at, sentence_pairs.COIN_DRAW) < 0.5
             label = 0
             if len(chunk) == 1 or (coin and not swap):
                 label, b = 1, []
                 room = target - sum(e - b for b, e in a)
-                other = int(below(len(documents) - 1, *key, at, pairing.OTHER))
+                other = int(draw_integers(len(documents) - 1, *key, at, sentence_pairs.OTHER_DRAW))
                 other += other >= number
-                start = int(below(len(documents[other]), *key, at, pairing.WHERE))
+                start = int(draw_integers(len(documents[other]), *key, at, sentence_pairs.WHERE_DRAW))
                 for sentence in documents[other][start:]:
                     b.append(sentence)
                     if sum(e - b for b, e in b) >= room:
@@ -74,9 +77,11 @@ def reference(documents, number, most, key, short, swap=False):
             elif coin:
                 label, a, b = 1, b, a
             tokens = [[t for b, e in side for t in range(b, e)] for side in (a, b)]
-            lose = shorten(np.array([len(tokens[0])]), np.array([len(tokens[1])]), most)
+            lose = compute_truncation(np.array([len(tokens[0])]), np.array([len(tokens[1])]), most)
             spans = []
-            for side, lost, use in zip(tokens, lose, (pairing.FRONT_A, pairing.FRONT_B), strict=True):
+            for side, lost, use in zip(
+                tokens, lose, (sentence_pairs.FRONT_A_DRAW, sentence_pairs.FRONT_B_DRAW), strict=True
+            ):
                 front = coins(int(lost[0]), *key, at, use)
                 spans.append((side[0] + front, side[-1] + 1 - int(lost[0]) + front))
             made.append((*spans, label))
@@ -87,7 +92,7 @@ def reference(documents, number, most, key, short, swap=False):
 
 def coins(count, *key):
     """How many of the first `count` bits of the stream are set, from the highest of each word on."""
-    drawn = "".join(f"{int(bits(*key, turn)):064b}" for turn in range(-(-count // 64)))
+    drawn = "".join(f"{int(draw_bits(*key, turn)):064b}" for turn in range(-(-count // 64)))
     return drawn[:count].count("1")
 
 
@@ -98,8 +103,8 @@ def coins(count, *key):
 )  # fmt: skip
 def test_pairs_equal_the_released_procedure(swap, sizes, most, seed):
     data = toys.store(sizes)
-    made = Pairing(most, 0.4, swap=swap, fallback=swap)
-    spans, labels = made.walk(Book.of(data), seed, 3, 0)
+    made = PairSampler(most, 0.4, is_order_task=swap, random_fallback=swap)
+    spans, labels = made.walk_documents(SentenceTable.from_store(data), seed, 3, 0)
     ours = sorted((*(tuple(map(int, s)) for s in pair), int(label)) for pair, label in zip(spans, labels, strict=True))
     edges = data.sentence_starts
     flat, documents = iter(zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)), []
@@ -116,17 +121,17 @@ def spans_of(plan):
 @given(st.integers(0, 50), st.integers(8, 40))
 def test_nsp_invariants(seed, length):
     data = toys.random_store(seed, documents=6)
-    goal = objective("nsp", TOKENIZER, length)
+    goal = build_objective("nsp", TOKENIZER, length)
     plan, raw, batch = toys.examples(goal, data, seed)
     document = np.searchsorted(data.starts, spans_of(plan)[:, :, 0], side="right") - 1
     random = plan.label == 1
     assert (document[random, 0] != document[random, 1]).all(), "B is of another document"
     assert (document[~random, 0] == document[~random, 1]).all()
-    assert np.array_equal(batch.answers, plan.label)
+    assert np.array_equal(batch.document_labels, plan.label)
     tokens = toys.rows(raw.ids, raw.starts)
     for ids, segments, original, span in zip(
         toys.rows(batch.ids, batch.starts), toys.rows(batch.segments, batch.starts), tokens,
-        toys.rows(raw.span, raw.starts), strict=True,
+        toys.rows(raw.span_index, raw.starts), strict=True,
     ):  # fmt: skip
         a = span.count(0)
         assert len(ids) == len(original) + 3 <= length
@@ -143,7 +148,7 @@ def test_nsp_invariants(seed, length):
 @given(st.integers(0, 50), st.integers(8, 40))
 def test_sop_never_takes_another_document(seed, length):
     data = toys.random_store(seed, documents=5)
-    goal = objective("sop", TOKENIZER, length, short=0.3)
+    goal = build_objective("sop", TOKENIZER, length, short_seq_prob=0.3)
     plan = goal.plan(data, seed, 1)
     spans = spans_of(plan)
     document = np.searchsorted(data.starts, spans[:, :, 0], side="right") - 1
@@ -158,15 +163,15 @@ def test_sop_never_takes_another_document(seed, length):
 
 def test_sop_joins_a_single_sentence_to_its_neighbour():
     data = toys.store([[30, 4, 3], [5], [6, 7]])
-    plan = objective("sop", TOKENIZER, 23, short=0.0).plan(data, 0, 0)
+    plan = build_objective("sop", TOKENIZER, 23, short_seq_prob=0.0).plan(data, 0, 0)
     document = np.searchsorted(data.starts, spans_of(plan)[:, 0, 0], side="right") - 1
     assert sorted(document.tolist()) == [0, 0, 2], "a document of one sentence makes no pair"
     last = spans_of(plan)[(document == 0) & (spans_of(plan).max((1, 2)) == 37)]
     assert sorted(last[0].tolist()) == [[30, 34], [34, 37]], "the last one reaches back"
     alone = toys.store([[5], [6]])
     with pytest.raises(Error, match="no document has two sentences.*fallback=True"):
-        objective("sop", TOKENIZER, 23).plan(alone, 0, 0)
-    assert len(objective("sop", TOKENIZER, 23, fallback=True).plan(alone, 0, 0)) == 2
+        build_objective("sop", TOKENIZER, 23).plan(alone, 0, 0)
+    assert len(build_objective("sop", TOKENIZER, 23, random_fallback=True).plan(alone, 0, 0)) == 2
 
 
 def test_nsp_statistics():
@@ -175,25 +180,25 @@ def test_nsp_statistics():
     r = np.random.default_rng(0)
     data = toys.store([r.integers(5, 25, 40).tolist() for _ in range(1700)])
     assert len(data.tokens) > 950_000
-    goal = objective("nsp", TOKENIZER, 128)
+    goal = build_objective("nsp", TOKENIZER, 128)
     plan = goal.plan(data, 0, 0)
     n = len(plan)
-    book = Book.of(data)
+    book = SentenceTable.from_store(data)
     most = 125
     target = np.where(
-        uniform(0, 0, 0, np.arange(1700), pairing.SHORT) < 0.1,
-        2 + below(most - 1, 0, 0, 0, np.arange(1700), pairing.SIZE), most,
+        draw_uniform(0, 0, 0, np.arange(1700), sentence_pairs.SHORT_DRAW) < 0.1,
+        2 + draw_integers(most - 1, 0, 0, 0, np.arange(1700), sentence_pairs.SIZE_DRAW), most,
     )  # fmt: skip
     assert (target < most).mean() == pytest.approx(0.1 * (most - 2) / (most - 1), abs=4 * (0.09 / 1700) ** 0.5)
     spans = spans_of(plan)
     owner = np.searchsorted(data.starts, spans[:, 0, 0], side="right") - 1
     full = target[owner] == most
     sentence = np.searchsorted(book.begin, spans[:, 0, 0], side="right") - 1
-    several = full & (sentence < book.last[owner] - 1)  # a document's last sentence alone has no continuation
+    several = full & (sentence < book.document_ends[owner] - 1)  # a document's last sentence alone has no continuation
     assert plan.label[several].mean() == pytest.approx(0.5, abs=4 * 0.5 / several.sum() ** 0.5)
     assert plan.label[full & ~several].all()
     assert len(np.unique(owner)) == 1700, "every document is there"
-    assert book.first[0] == 0
+    assert book.document_begins[0] == 0
     lengths = plan.lengths[full]
     assert lengths.max() == most
     assert np.median(lengths) == most, "most pairs are full"
@@ -202,14 +207,14 @@ def test_nsp_statistics():
 
 def test_labels_are_even_for_sop():
     data = toys.random_store(3, documents=800, most=30)
-    label = objective("sop", TOKENIZER, 64).plan(data, 1, 0).label
+    label = build_objective("sop", TOKENIZER, 64).plan(data, 1, 0).label
     assert label.mean() == pytest.approx(0.5, abs=4 * 0.5 / len(label) ** 0.5)
 
 
 def test_epochs_have_as_many_examples_but_others():
     data = toys.random_store(1)
     for name in ("nsp", "sop"):
-        goal = objective(name, TOKENIZER, 32)
+        goal = build_objective(name, TOKENIZER, 32)
         plans = [goal.plan(data, 5, epoch) for epoch in range(6)]
         assert len({len(p) for p in plans}) == 1
         seen = [set(map(bytes, spans_of(p))) for p in plans]
@@ -221,21 +226,21 @@ def test_epochs_have_as_many_examples_but_others():
 
 def test_one_document_is_not_enough():
     with pytest.raises(Error, match="needs text of other documents, and there is 1 document"):
-        objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7]]), 0, 0)
+        build_objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7]]), 0, 0)
     with pytest.raises(Error, match="a pair of 1 tokens is too short"):
-        objective("nsp", TOKENIZER, 4).plan(toys.store([[5, 6], [7]]), 0, 0)
-    assert len(objective("nsp", TOKENIZER, 5).plan(toys.store([[5, 6], [7]]), 0, 0))
+        build_objective("nsp", TOKENIZER, 4).plan(toys.store([[5, 6], [7]]), 0, 0)
+    assert len(build_objective("nsp", TOKENIZER, 5).plan(toys.store([[5, 6], [7]]), 0, 0))
     with pytest.raises(Error, match="needs text of other documents"):
-        objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7], []]), 0, 0)
+        build_objective("nsp", TOKENIZER, 32).plan(toys.store([[5, 6, 7], []]), 0, 0)
 
 
 def test_end_marks_of_the_store_are_left_out():
     eos = TOKENIZER.id("eos")
     data = toys.random_store(2, end=eos)
-    plan, raw, _ = toys.examples(objective("nsp", TOKENIZER, 32), data)
+    plan, raw, _ = toys.examples(build_objective("nsp", TOKENIZER, 32), data)
     assert len(plan)
     assert eos not in raw.ids
-    assert eos not in toys.examples(objective("masked", TOKENIZER, 32), data)[1].ids
+    assert eos not in toys.examples(build_objective("mlm", TOKENIZER, 32), data)[1].ids
 
 
 class Closed:
@@ -251,20 +256,20 @@ class Closed:
         raise AssertionError("a token was read")
 
 
-@pytest.mark.parametrize("name", ["nsp", "sop", "masked", "spans", "denoise"])
+@pytest.mark.parametrize("name", ["nsp", "sop", "mlm", "span-corruption", "denoising"])
 def test_plans_of_a_store_on_disk_read_no_token(name, tmp_path):
     """Where the end marks are is known; the plan is that of the same text in memory, where they are looked for."""
     texts = [f"w7 w8 w10. w11 w13 w{14 + n}. w16 w17 w19 w20." for n in range(9)]
     for roles in (toys.ROLES, {k: v for k, v in toys.ROLES.items() if k != "eos"}):
         tokenizer = toys.tokenizer(60, sentinels=20, roles=roles)
         disk = formers.prepare(texts, tokenizer, tmp_path / str(len(roles)), splitter="rules")
-        memory = Store.of(texts, tokenizer, sentences="rules")
+        memory = Store.from_documents(texts, tokenizer, sentences="rules")
         assert np.array_equal(np.asarray(disk.tokens), memory.tokens)
         disk.tokens = Closed(len(disk.tokens))
-        goal = objective(name, tokenizer, 16)
+        goal = build_objective(name, tokenizer, 16)
         mine, theirs = goal.plan(disk, 0, 0), goal.plan(memory, 0, 0)
         assert len(mine) > 8
-        for part in ("begin", "end", "first", "label"):
+        for part in ("begin", "end", "span_offsets", "label"):
             assert np.array_equal(getattr(mine, part), getattr(theirs, part))
         ends = np.isin(memory.starts[1:], theirs.end).any()
         assert ends == ("eos" not in roles), "an end mark is in no plan"

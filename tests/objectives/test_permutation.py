@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.data.draws import below, uniform
-from formers.data.loader import batches
-from formers.data.plans import Raw
-from formers.nn.streams import order_tables
+from formers.data.counter_rng import draw_integers, draw_uniform
+from formers.data.loader import load_batches
+from formers.data.plans import RawExamples
+from formers.nn.attention.two_stream import build_order_masks
 from formers.objectives import permutation
-from formers.objectives.choose import objective
 from formers.objectives.permutation import PermutationLM
+from formers.objectives.registry import build_objective
 from tests.objectives import toys
 
 TOKENIZER = toys.tokenizer()
@@ -35,24 +35,24 @@ def made(rows, length, seed=0, **more):
         ids += r.integers(toys.PLAIN, 60, sum(sizes)).tolist()
     total = len(ids)
     starts = np.arange(rows + 1) * (length - 3)
-    raw = Raw(
+    raw = RawExamples(
         np.array(ids), starts, np.array(span), r.random(total) < 0.1, None, np.zeros(rows, int), np.arange(rows) + 5
     )
-    return raw, objective("permutation", TOKENIZER, length, **more)
+    return raw, build_objective("plm", TOKENIZER, length, **more)
 
 
 def sampled(goal, begins, free, count, seed, sample, side):
     """_sample_mask of the released code for one half, with spans of n pieces."""
     mask, found, at, step = np.zeros(len(begins), bool), 0, 0, 0
-    pvals = np.cumsum([1 / n for n in range(1, goal.grams + 1)])
+    pvals = np.cumsum([1 / n for n in range(1, goal.max_ngram + 1)])
     while at < len(begins):
         if found >= count:
             break
         key = (seed, sample, step * 2 + side)
-        n = int(np.searchsorted(pvals / pvals[-1], float(uniform(*key, permutation.GRAM)), side="right")) + 1
+        n = int(np.searchsorted(pvals / pvals[-1], float(draw_uniform(*key, permutation.NGRAM_DRAW)), side="right")) + 1
         n = min(n, count - found)
-        size = n * goal.context
-        left = int(below(size, *key, permutation.LEFT))
+        size = n * goal.context_factor
+        left = int(draw_integers(size, *key, permutation.LEFT_DRAW))
         right = size - left
         begin = at + left
         while begin < len(begins) and not (begins[begin] and free[begin]):
@@ -73,7 +73,7 @@ def sampled(goal, begins, free, count, seed, sample, side):
 def test_targets_equal_the_released_procedure(length, seed):
     raw, goal = made(2, length, seed)
     batch = goal.corrupt(raw, seed)
-    words = np.array([not TOKENIZER.token(i).startswith("##") for i in range(60)])
+    words = np.array([not TOKENIZER.get_token_text(i).startswith("##") for i in range(60)])
     total = max(2, round(length * 85 / 512))
     for row in range(2):
         ids = batch.ids[batch.starts[row] : batch.starts[row + 1]]
@@ -82,10 +82,10 @@ def test_targets_equal_the_released_procedure(length, seed):
         span = np.full(length, -1)
         inner = ~np.isin(ids, [SEP, CLS])
         rows_ = slice(raw.starts[row], raw.starts[row + 1])
-        span[inner] = raw.span[rows_]
+        span[inner] = raw.span_index[rows_]
         first = np.zeros(length, bool)
-        first[inner] = raw.sentence[rows_]
-        first[inner] |= np.diff(raw.span[rows_], prepend=-1) != 0
+        first[inner] = raw.sentence_starts[rows_]
+        first[inner] |= np.diff(raw.span_index[rows_], prepend=-1) != 0
         begins |= first
         half = length // 2
         for side, part, goal_count in ((0, slice(0, half), total - total // 2), (1, slice(half, None), total // 2)):
@@ -126,9 +126,9 @@ def may_see(targets, marks, half, rank, released):
 @given(st.integers(10, 50), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=60)
 def test_every_token_sees_exactly_what_it_may(length, seed, released):
-    raw, goal = made(2, length, seed, released=released)
+    raw, goal = made(2, length, seed, as_released=released)
     batch = goal.corrupt(raw, seed).to("cpu")
-    content, query = order_tables(batch.order, batch.layout)
+    content, query = build_order_masks(batch.order, batch.layout)
     for row in range(2):
         low, high = int(batch.starts[row]), int(batch.starts[row + 1])
         targets = np.isin(np.arange(low, high), batch.chosen)
@@ -147,7 +147,7 @@ def test_segments_and_labels():
     assert np.array_equal(batch.ids[batch.chosen], batch.labels), "nothing is replaced: the streams hide it"
     for row in range(3):
         ids, segments = (toys.rows(x, batch.starts)[row] for x in (batch.ids, batch.segments))
-        a = int((raw.span[raw.starts[row] : raw.starts[row + 1]] == 1).sum())
+        a = int((raw.span_index[raw.starts[row] : raw.starts[row + 1]] == 1).sum())
         assert ids[20 + a] == ids[38] == SEP
         assert ids[39] == CLS
         assert segments == [0] * (21 + a) + [1] * (18 - a) + [2]
@@ -155,7 +155,7 @@ def test_segments_and_labels():
 
 def test_the_plan_follows_the_text():
     data = toys.random_store(4, documents=60)
-    goal = objective("permutation", TOKENIZER, 64)
+    goal = build_objective("plm", TOKENIZER, 64)
     plan = goal.plan(data, 1, 0)
     spans = np.stack((plan.begin, plan.end), 1).reshape(-1, 3, 2)
     assert (plan.lengths == 61).all(), "examples are always full"
@@ -194,8 +194,8 @@ def test_statistics_of_a_million_tokens():
 
 def test_streams_go_on_where_they_stopped():
     data = toys.random_store(4, documents=60)
-    goal = objective("permutation", TOKENIZER, 64, streams=3)
-    made_ = [batch for batch, _ in batches(data, goal, 1, epochs=1)]
+    goal = build_objective("plm", TOKENIZER, 64, num_streams=3)
+    made_ = [batch for batch, _ in load_batches(data, goal, 1, epochs=1)]
     assert {(len(b.starts) - 1, len(b.ids), int((b.sample < 0).sum())) for b in made_} == {(3, 192, 0)}
     size = len(made_) * 32
     for row in range(3):
@@ -206,10 +206,10 @@ def test_streams_go_on_where_they_stopped():
 
 def test_the_second_half_of_streams_reads_back_to_front():
     data = toys.random_store(4, documents=60)
-    goal = objective("permutation", TOKENIZER, 64, streams=4, reversed=True)
+    goal = build_objective("plm", TOKENIZER, 64, num_streams=4, reversed=True)
     plan = goal.plan(data, 0, 0)
     assert plan.label.reshape(-1, 4).tolist() == [[0, 0, 1, 1]] * (len(plan) // 4)
-    made_ = [batch for batch, _ in batches(data, goal, 1, epochs=1)]
+    made_ = [batch for batch, _ in load_batches(data, goal, 1, epochs=1)]
     size, text = len(made_) * 32, data.tokens.tolist()
     for row, whole in enumerate((text, text, text[::-1], text[::-1])):
         read = [t for batch in made_ for t in batch.ids[row * 64 : row * 64 + 32]]
@@ -226,8 +226,8 @@ def test_the_second_half_of_streams_reads_back_to_front():
 def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
     """Its distances have the other sign there: the same as the plain model on rows that are turned around."""
     sizes = {"vocab": 60, "dim": 8, "layers": 2, "heads": 2, "ff": 16, "dropout": 0.0, "init": 0.5}
-    goal = objective("permutation", TOKENIZER, 32, streams=4, reversed=True)
-    batch = next(batches(toys.random_store(4), goal, 1))[0].to("cpu")
+    goal = build_objective("plm", TOKENIZER, 32, num_streams=4, reversed=True)
+    batch = next(load_batches(toys.random_store(4), goal, 1))[0].to("cpu")
     around = torch.arange(128).view(4, 32)
     around[2:] = around[2:].flip(1)
     around = around.flatten()
@@ -246,24 +246,24 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
 def test_an_end_mark_is_a_token_like_others():
     """Released: only <sep> and <cls> are never targets."""
     end = TOKENIZER.id("eos")
-    _, _, batch = toys.examples(objective("permutation", TOKENIZER, 64), toys.random_store(4, most=1, end=end))
+    _, _, batch = toys.examples(build_objective("plm", TOKENIZER, 64), toys.random_store(4, most=1, end=end))
     assert end in batch.labels
     assert not np.isin(batch.labels, [SEP, CLS]).any()
 
 
 def test_errors():
     with pytest.raises(Error, match="no <sep> and <cls>"):
-        objective("permutation", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>"}), 32)
+        build_objective("plm", toys.tokenizer(roles={"pad": "<pad>", "unk": "<unk>"}), 32)
     with pytest.raises(Error, match="no room for two halves"):
-        objective("permutation", TOKENIZER, 9)
+        build_objective("plm", TOKENIZER, 9)
     with pytest.raises(Error, match="20 tokens are too few for examples of 32"):
-        objective("permutation", TOKENIZER, 32).plan(toys.store([[10, 10]]), 0, 0)
+        build_objective("plm", TOKENIZER, 32).plan(toys.store([[10, 10]]), 0, 0)
     for streams in (0, 3):
         with pytest.raises(Error, match="an even number of streams"):
-            objective("permutation", TOKENIZER, 32, reversed=True, streams=streams)
+            build_objective("plm", TOKENIZER, 32, reversed=True, num_streams=streams)
     for streams in (90, 10**15):
         with pytest.raises(Error, match=f"too few for {streams} streams"):
-            objective("permutation", TOKENIZER, 32, streams=streams).plan(toys.store([[300, 10]]), 0, 0)
+            build_objective("plm", TOKENIZER, 32, num_streams=streams).plan(toys.store([[300, 10]]), 0, 0)
 
 
 def test_a_target_never_reaches_its_own_prediction():

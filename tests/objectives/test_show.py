@@ -7,8 +7,8 @@ import re
 import pytest
 
 from formers.cli.main import main
-from formers.objectives.choose import OBJECTIVES
-from formers.text import wordpiece
+from formers.objectives.registry import OBJECTIVES
+from formers.text.trainers import wordpiece
 from tests.objectives import toys
 
 WORDS = " ".join(f"w{i}" for i in range(7, 60) if i % 3)
@@ -50,7 +50,7 @@ def test_every_objective_can_be_shown(capsys, tokenizer, name):
 
 
 def test_what_is_hidden_and_what_is_asked(capsys, tokenizer):
-    code, out, _ = run(capsys, "masked", "--text", WORDS, "--tokenizer", tokenizer, "--length", "24", "--seed", "3")
+    code, out, _ = run(capsys, "mlm", "--text", WORDS, "--tokenizer", tokenizer, "--length", "24", "--seed", "3")
     assert code == 0
     text, seen, said = (found(title, out) for title in ("text", "model sees", "must say"))
     hidden = re.findall(r"«(\S+)»", text)
@@ -65,15 +65,21 @@ def test_pairs_say_the_question(capsys, tokenizer):
     assert "sees, A" in out
     assert "sees, B" in out
     assert re.search(r"does the second text follow the first\? [01]: ", out)
-    _, out, _ = run(capsys, "unit_pairs", *texts, "--tokenizer", tokenizer, "--length", "24")
+    _, out, _ = run(capsys, "unit-pairs", *texts, "--tokenizer", tokenizer, "--length", "24")
     assert re.search(r"\? (0: no|1: yes)", out)
+    lines = [word for text in TEXTS for word in ("--text", text.replace(" w20", ". w20").replace(" w41", ". w41"))]
+    code, out, err = run(capsys, "dialogue", *lines, "--tokenizer", tokenizer, "--length", "24")
+    assert code == 0, err
+    assert "is this a real conversation?" in out
 
 
 def test_sides_and_orders(capsys, tokenizer):
-    _, out, _ = run(capsys, "spans", "--text", WORDS, "--tokenizer", tokenizer, "--length", "30", "--examples", "1")
+    _, out, _ = run(
+        capsys, "span-corruption", "--text", WORDS, "--tokenizer", tokenizer, "--length", "30", "--examples", "1"
+    )
     encoder, decoder = (found(title, out) for title in ("encoder", "decoder"))
     assert encoder.count("<extra_id_") == decoder.count("<extra_id_") > 0
-    _, out, _ = run(capsys, "permutation", "--text", WORDS, "--tokenizer", tokenizer, "--examples", "1")
+    _, out, _ = run(capsys, "plm", "--text", WORDS, "--tokenizer", tokenizer, "--examples", "1")
     assert re.search(r"«\S+»¹", out)
     assert "sees, 1." in out
     _, out, _ = run(capsys, "seq2seq", "--text", "w7 w8\tw10 w11", "--tokenizer", tokenizer)
@@ -82,16 +88,16 @@ def test_sides_and_orders(capsys, tokenizer):
 
 def test_options_and_errors(capsys, tokenizer):
     where = ("--text", WORDS, "--tokenizer", tokenizer, "--length", "24")
-    _, out, _ = run(capsys, "masked", *where, "--option", "rate=0.5", "--examples", "1")
+    _, out, _ = run(capsys, "mlm", *where, "--option", "mask_rate=0.5", "--examples", "1")
     assert len(re.findall("«", out)) == 12
     for words, message in (
-        (("maskd", *where), "Did you mean 'masked'"),
-        (("masked", *where, "--option", "rates=1"), "Did you mean 'rate'"),
-        (("masked", *where, "--option", "rate"), "Write name=value"),
+        (("denoisin", *where), "Did you mean 'denoising'"),
+        (("mlm", *where, "--option", "mask_rates=1"), "Did you mean 'mask_rate'"),
+        (("mlm", *where, "--option", "mask_rate"), "Write name=value"),
         (("nsp", *where), "there is 1 document"),
-        (("masked", "--text", " "), "the text is empty"),
-        (("masked", *where, "--data", "x.txt"), "two sources"),
-        (("masked", *where, "--examples", "0"), "cannot show 0"),
+        (("mlm", "--text", " "), "the text is empty"),
+        (("mlm", *where, "--data", "x.txt"), "two sources"),
+        (("mlm", *where, "--examples", "0"), "cannot show 0"),
         (("seq2seq", *where), "1 texts are no pairs"),
     ):
         code, _, err = run(capsys, *words)
@@ -103,9 +109,9 @@ def test_options_and_errors(capsys, tokenizer):
 def test_korean_without_a_tokenizer(capsys, monkeypatch):
     """A small tokenizer is trained; nothing is broken into jamo or bytes."""
     text = "옛날 옛적에 호랑이가 담배를 피우던 시절의 이야기입니다. 호랑이는 산에서 살았습니다."
-    monkeypatch.setattr("formers.cli.show.CORPUS", 5)
-    monkeypatch.setattr("formers.cli.show.PIECES", 300)
-    code, out, err = run(capsys, "words", "--text", text, "--examples", "1")
+    monkeypatch.setattr("formers.cli.show.MAX_TOKENIZER_DOCUMENTS", 5)
+    monkeypatch.setattr("formers.cli.show.SMALL_VOCAB_SIZE", 300)
+    code, out, err = run(capsys, "whole-word", "--text", text, "--examples", "1")
     assert code == 0, err
     assert "호랑이" in out.replace(" ##", "").replace("«", "").replace("»", "")
     assert "�" not in out
@@ -122,14 +128,23 @@ def test_a_file(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("words", [
-    ("denoise", "mean=0"), ("denoise", "mean=-1"), ("spans", "mean=-2"), ("masked", "grams=-1"),
-    ("permutation", "grams=0"),
-    ("dialogue", "turns=0"), ("masked", "most=-3"), ("masked", "masked=0.95"), ("masked", "rate=1.5"),
+    ("denoising", "mean_span_length=0"), ("denoising", "mean_span_length=-1"),
+    ("span-corruption", "mean_span_length=-2"), ("mlm", "max_ngram=-1"), ("plm", "max_ngram=0"),
+    ("dialogue", "num_turns=0"), ("mlm", "max_masked=-3"), ("mlm", "mask_ratio=0.95"), ("mlm", "mask_rate=1.5"),
 ])  # fmt: skip
 def test_odd_options_are_refused(words, capsys, monkeypatch):
-    monkeypatch.setattr("formers.cli.show.CORPUS", 5)
-    monkeypatch.setattr("formers.cli.show.PIECES", 300)
+    monkeypatch.setattr("formers.cli.show.MAX_TOKENIZER_DOCUMENTS", 5)
+    monkeypatch.setattr("formers.cli.show.SMALL_VOCAB_SIZE", 300)
     with pytest.raises(SystemExit) as end:
-        main(["show", words[0], "--option", words[1], "--text", "One sentence. And another one. A third of them."])
+        main(
+            [
+                "show",
+                words[0],
+                "--option",
+                words[1],
+                "--text",
+                "One sentence. And another one. A third of them.",
+            ]
+        )
     assert end.value.code == 2
     assert "Traceback" not in capsys.readouterr().err

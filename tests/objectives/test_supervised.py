@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 
 import formers
-from formers.data.loader import batches
-from formers.objectives.supervised import Supervised, class_weights, label_weights, numbers
-from formers.tasks.encoded import IGNORED, Sheet
-from formers.training.lesson import trimmed
+from formers.data.encoded_examples import IGNORE_INDEX, ExampleCollector
+from formers.data.loader import load_batches
+from formers.objectives.supervised import Supervised, compute_class_weights, compute_label_weights, make_number_store
+from formers.training.runs.finetune_run import drop_dummy_documents
 
 SMALL = {
     "vocab": 40,
@@ -36,7 +36,7 @@ def bert(head, labels=3):
 
 
 def sheet(kind):
-    made = Sheet()
+    made = ExampleCollector()
     for number, ids in enumerate(some()):
         answer, marks = None, None
         if kind == "class":
@@ -48,15 +48,15 @@ def sheet(kind):
         elif kind == "span":
             answer = np.array([1, 2 + number % 2], np.int64)
         elif kind == "tags":
-            marks = np.where(np.arange(len(ids)) % 2, IGNORED, np.arange(len(ids)) % 3)
+            marks = np.where(np.arange(len(ids)) % 2, IGNORE_INDEX, np.arange(len(ids)) % 3)
         elif kind == "choice":
             answer = np.int64(number % 2)
-        made.document(ids, None, answer, labels=marks)
+        made.add_document(ids, None, answer, labels=marks)
         if kind != "choice":
-            made.example(number)
+            made.add_example(number)
         elif number % 2:
-            made.example(number // 2, 2)
-    return made.done()
+            made.add_example(number // 2, 2)
+    return made.pack()
 
 
 def expected(kind, former, rows):
@@ -75,7 +75,7 @@ def expected(kind, former, rows):
             ends = torch.tensor([1, 2 + number % 2])
             total += sum(F.cross_entropy(score[None, :, i], ends[i : i + 1]) for i in (0, 1)) / 2
         elif kind == "tags":
-            marks = torch.where(torch.arange(len(score)) % 2 == 1, IGNORED, torch.arange(len(score)) % 3)
+            marks = torch.where(torch.arange(len(score)) % 2 == 1, IGNORE_INDEX, torch.arange(len(score)) % 3)
             total += F.cross_entropy(score, marks, reduction="sum")
     if kind == "choice":
         pairs = torch.stack([score.reshape(()) for score in scores]).view(-1, 2)
@@ -92,17 +92,17 @@ def test_the_loss_is_that_of_plain_torch(kind):
     head = HEADS[kind]
     former = bert(head, 1 if kind == "number" else 3)
     data = sheet(kind)
-    goal = Supervised(data, kind, head, scale=2.0)
+    goal = Supervised(data, kind, head, target_std=2.0)
     want = expected(kind, former, some())
-    for cut in (lambda batch: batch, trimmed):
+    for cut in (lambda batch: batch, drop_dummy_documents):
         total, count = 0.0, 0
-        for batch, _ in batches(numbers(data), goal, 24, epochs=1):
+        for batch, _ in load_batches(make_number_store(data), goal, 24, epochs=1):
             batch = cut(batch)
             value, places = goal.loss(former.model, batch.to("cpu"))[head]
-            assert int(places) == goal.counts(batch)[head]
+            assert int(places) == goal.count_labels(batch)[head]
             total, count = total + value.detach().item(), count + int(places)
         assert total == pytest.approx(want, rel=1e-5)
-        asked = data.labels != IGNORED if kind == "tags" else data.row
+        asked = data.labels != IGNORE_INDEX if kind == "tags" else data.row_index
         assert count == (int(asked.sum()) if kind == "tags" else len(asked))
 
 
@@ -111,15 +111,15 @@ def test_dummies_leave_no_trace_in_gradients():
         sizes = SMALL if pool == "bert" else {"vocab": 40, "dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 32,
                                               "dropout": 0.0, "head_dropout": 0.0, "eos": 1, "start": 0}  # fmt: skip
         former = formers.build(pool, head="classify", labels=3, **sizes)
-        made = Sheet()
+        made = ExampleCollector()
         for number, ids in enumerate(some()):
-            made.document([*ids, 1], None, np.int64(number % 3))
-            made.example(number)
-        goal = Supervised(made.done(), "class", "classify", 0, shifted=former.pair)
+            made.add_document([*ids, 1], None, np.int64(number % 3))
+            made.add_example(number)
+        goal = Supervised(made.pack(), "class", "classify", 0, shift_source=former.is_encoder_decoder)
         found = []
-        for cut in (lambda batch: batch, trimmed):
+        for cut in (lambda batch: batch, drop_dummy_documents):
             former.model.zero_grad()
-            for batch, _ in batches(numbers(goal.data), goal, 40, epochs=1):
+            for batch, _ in load_batches(make_number_store(goal.data), goal, 40, epochs=1):
                 goal.loss(former.model, cut(batch).to("cpu"))["classify"][0].backward()
             found.append({n: p.grad.clone() for n, p in former.model.named_parameters() if p.grad is not None})
         assert all(torch.isfinite(g).all() for g in found[0].values())
@@ -128,17 +128,17 @@ def test_dummies_leave_no_trace_in_gradients():
 
 def test_both_orders_are_added():
     former = bert("classify", 3)
-    rows, made = some(), Sheet()
+    rows, made = some(), ExampleCollector()
     for number in range(0, 8, 2):
-        made.document(rows[number], None, np.int64(1))
-        made.document(rows[number + 1], None, np.int64(IGNORED))
-        made.example(number // 2, 2)
-    goal = Supervised(made.done(), "class", "classify")
+        made.add_document(rows[number], None, np.int64(1))
+        made.add_document(rows[number + 1], None, np.int64(IGNORE_INDEX))
+        made.add_example(number // 2, 2)
+    goal = Supervised(made.pack(), "class", "classify")
     scores = torch.stack([former.logits(torch.tensor(ids)[None])[0] for ids in rows])
     want = F.cross_entropy(scores[::2] + scores[1::2], torch.ones(4, dtype=torch.long), reduction="sum")
     found = sum(
         goal.loss(former.model, b.to("cpu"))["classify"][0].detach().item()
-        for b, _ in batches(numbers(goal.data), goal, 30, epochs=1)
+        for b, _ in load_batches(make_number_store(goal.data), goal, 30, epochs=1)
     )
     assert found == pytest.approx(want.detach().item(), rel=1e-5)
 
@@ -146,7 +146,7 @@ def test_both_orders_are_added():
 def test_the_language_model_helps_by_its_share():
     sizes = {"vocab": 40, "context": 32, "dim": 16, "layers": 1, "heads": 2}
     former = formers.build("gpt", head="classify+lm", labels=3, **sizes)
-    goal = Supervised(sheet("class"), "class", "classify", auxiliary=0.5)
+    goal = Supervised(sheet("class"), "class", "classify", lm_weight=0.5)
     plain = formers.build("gpt", head="lm", **sizes)
     plain.model.load_state_dict({n: t for n, t in former.model.state_dict().items() if "classify" not in n})
     want = sum(
@@ -154,21 +154,21 @@ def test_the_language_model_helps_by_its_share():
         for ids in some()
     )
     total, count = 0.0, 0
-    for batch, _ in batches(numbers(goal.data), goal, 30, epochs=1):
+    for batch, _ in load_batches(make_number_store(goal.data), goal, 30, epochs=1):
         value, places = goal.loss(former.model, batch.to("cpu"))["lm"]
-        assert int(places) == goal.counts(batch)["lm"]
+        assert int(places) == goal.count_labels(batch)["lm"]
         total, count = total + value.detach().item(), count + int(places)
     assert total == pytest.approx(0.5 * want.detach().item(), rel=1e-5)
     assert count == sum(len(ids) - 1 for ids in some())
 
 
 def test_weights_of_classes():
-    weights = class_weights(np.array([0, 0, 0, 1, -100]), 2)
+    weights = compute_class_weights(np.array([0, 0, 0, 1, -100]), 2)
     assert weights == pytest.approx((4 / 6, 2.0))
     assert sum(weights[c] for c in (0, 0, 0, 1)) == pytest.approx(4)
     former, data = bert("classify", 3), sheet("class")
-    heavy = Supervised(data, "class", "classify", weights=(2.0, 2.0, 2.0))
-    batch = trimmed(next(batches(numbers(data), heavy, 200, epochs=1))[0]).to("cpu")
+    heavy = Supervised(data, "class", "classify", class_weights=(2.0, 2.0, 2.0))
+    batch = drop_dummy_documents(next(load_batches(make_number_store(data), heavy, 200, epochs=1))[0]).to("cpu")
     light = Supervised(data, "class", "classify")
     twice, once = (goal.loss(former.model, batch)["classify"][0].detach().item() for goal in (heavy, light))
     assert twice == pytest.approx(2 * once)
@@ -177,13 +177,13 @@ def test_weights_of_classes():
 def test_weights_of_several_labels():
     """For each label, all its yes count as much as all its no; their mean is 1."""
     answers = np.array([[1, 0], [0, 0], [0, 1], [0, 0], [-100, -100]], np.float32)
-    weights = label_weights(answers, 2)
+    weights = compute_label_weights(answers, 2)
     assert weights == pytest.approx((2, 2, 4 / 6, 4 / 6))
     former, data = bert("classify", 3), sheet("many")
-    light, heavy = (Supervised(data, "many", "classify", weights=w) for w in ((), (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
-    batch = trimmed(next(batches(numbers(data), light, 200, epochs=1))[0]).to("cpu")
+    light, heavy = (Supervised(data, "many", "classify", class_weights=w) for w in ((), (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
+    batch = drop_dummy_documents(next(load_batches(make_number_store(data), light, 200, epochs=1))[0]).to("cpu")
     logits = former.model.logits(former.model(batch), batch, "classify").detach()
-    once, more = (goal.judged(logits, batch)[0].item() for goal in (light, heavy))
-    first = torch.nn.functional.softplus(-logits[:, 0])[batch.answers[:, 0] == 1].sum().item()
+    once, more = (goal.compute_head_loss(logits, batch)[0].item() for goal in (light, heavy))
+    first = torch.nn.functional.softplus(-logits[:, 0])[batch.document_labels[:, 0] == 1].sum().item()
     assert first > 0
     assert more - once == pytest.approx(2 * first / 3, rel=1e-5)

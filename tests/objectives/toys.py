@@ -8,7 +8,7 @@ import numpy as np
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Rust
 
-from formers.data.plans import Raw, gather
+from formers.data.plans import RawExamples, gather_examples
 from formers.data.store import Store
 from formers.text.tokenizer import Tokenizer
 
@@ -58,7 +58,7 @@ def random_store(seed=0, documents=30, most=12, longest=20, vocab=60, **more) ->
     return store(made, vocab, **more)
 
 
-def raw(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float = 0.2) -> Raw:
+def raw(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float = 0.2) -> RawExamples:
     """Examples of one span of random tokens, with random sentences."""
     r = np.random.default_rng(seed)
     total = int(np.sum(lengths))
@@ -67,7 +67,7 @@ def raw(lengths, samples=None, seed: int = 0, vocab: int = 60, sentences: float 
     first[starts[:-1]] = True
     samples = np.arange(len(lengths)) if samples is None else np.asarray(samples)
     ids = r.integers(PLAIN, vocab, total)
-    return Raw(ids, starts, np.zeros(total, np.int64), first, None, np.full(len(lengths), -1), samples)
+    return RawExamples(ids, starts, np.zeros(total, np.int64), first, None, np.full(len(lengths), -1), samples)
 
 
 def with_units(data: Store, units) -> Store:
@@ -84,5 +84,5 @@ def examples(goal, data: Store, seed: int = 0, epoch: int = 0, numbers=None):
     """Some examples of a plan (all of them by default): the plan, what the store has of them, and the batch."""
     plan = goal.plan(data, seed, epoch)
     numbers = np.arange(len(plan)) if numbers is None else np.asarray(numbers)
-    found = gather(data, plan, numbers, epoch * len(plan) + numbers)
+    found = gather_examples(data, plan, numbers, epoch * len(plan) + numbers)
     return plan, found, goal.corrupt(found, seed)

@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file
 
 import formers
-from formers.registry import member
+from formers.registry import find_family
 from tests.parity.cases import RENAMED, ours, pulled
 from tests.tolerance import rounding
 
@@ -32,7 +32,11 @@ def test_golden(path):
     gradients = {name.removeprefix("gradient."): t for name, t in expected.items() if name.startswith("gradient.")}
     bound = rounding(former.model, max(1.0, *(float(t.abs().max()) for t in gradients.values())))
     compared = set()
-    for move in member(former.family).family.hf.keys(former.config, former.head).moves(parameters):
+    for move in (
+        find_family(former.family)
+        .definition.hf_format.build_key_map(former.config, former.head)
+        .map_tensors(parameters)
+    ):
         if not parameters[move.ours].requires_grad:
             continue
         for name, grad in move.save(parameters[move.ours].grad).items():

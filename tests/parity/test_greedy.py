@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from formers.generation.sample import Options, continue_ids
+from formers.generation.token_api import Options, continue_ids
 from tests.parity import cases
 from tests.parity.cases import CASES, VOCAB, Case, inputs, ours, reference
 from tests.tolerance import Margins
@@ -91,7 +91,7 @@ def test_the_end_mark_of_a_generation_config(tmp_path):
     f = formers.load(tmp_path / "hf")
     assert f.config.eos not in (want[4], [want[4], 59])
     assert continue_ids(f, [[9, 8]], 9, Options(temperature=0))[0] == want[: want.index(want[4])]
-    f.kept["generation_config.json"] = b'{"eos_token_id": ["x"]}'
+    f.source_files["generation_config.json"] = b'{"eos_token_id": ["x"]}'
     with pytest.raises(formers.Error, match="is no token"):
         continue_ids(f, [[9, 8]], 9)
 

@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 import formers
 from formers import Error
 from formers.batch import Layout
-from formers.generation.sample import Options, continue_ids
-from formers.nn.attention import Attention
-from formers.nn.door import Sight
-from formers.nn.masks import both, causal, window
-from formers.nn.memory import Memory
-from formers.nn.positions import Distances, Sinusoids
-from formers.registry import member
+from formers.generation.token_api import Options, continue_ids
+from formers.nn.attention.attention import Attention
+from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.attention.masks import WindowMask, causal, combine_masks
+from formers.nn.attention.positions import RelativeScores, SinusoidalPositions
+from formers.nn.attention.segment_memory import SegmentMemory
+from formers.registry import find_family
 from tests.parity.make_golden_xl import pulled
 
 FOLDERS = sorted((Path(__file__).parent / "golden").glob("TransfoXL-*"))
@@ -51,7 +51,7 @@ def test_segments_with_a_memory(golden, start, training):
     f, kept, _ = golden
     f.model.train(training)
     f.model.zero_grad()
-    memory, outputs = Memory(2, f.config.memory, zeros=start == "zeros"), []
+    memory, outputs = SegmentMemory(2, f.config.memory, zeros=start == "zeros"), []
     for i in range(3):
         outputs.append(answer(f, kept[f"ids.{i}"], memory))
         want = kept[f"{start}.output.{i}"]
@@ -60,9 +60,9 @@ def test_segments_with_a_memory(golden, start, training):
         assert (outputs[-1] - want).abs().max() <= 1e-5, i
     for layer in range(f.config.layers) if f.config.memory else ():
         want = kept[f"{start}.memory.{layer}"]
-        assert memory.states[layer].shape == want.shape
-        assert (memory.states[layer] - want).abs().max() <= 1e-5
-        assert not memory.states[layer].requires_grad
+        assert memory.hidden_states[layer].shape == want.shape
+        assert (memory.hidden_states[layer] - want).abs().max() <= 1e-5
+        assert not memory.hidden_states[layer].requires_grad
     pulled(outputs).backward()
     compare_gradients(f, {n.split(".gradient.")[1]: g for n, g in kept.items() if n.startswith(f"{start}.gradient.")})
     if f"{start}.losses" in kept:
@@ -78,10 +78,10 @@ def test_segments_with_a_memory(golden, start, training):
 def compare_gradients(f, gradients):
     parameters = dict(f.model.named_parameters())
     compared = set()
-    for move in member(f.family).family.hf.keys(f.config, f.head).moves(parameters):
+    for move in find_family(f.family).definition.hf_format.build_key_map(f.config, f.head).map_tensors(parameters):
         for name, gradient in move.save(parameters[move.ours].grad).items():
             scale = max(1.0, float(gradients[name].abs().max()))
-            assert gradients[name].any() or (f.config.all_alike and "dec_attn.r_" in name), name
+            assert gradients[name].any() or (f.config.has_uniform_attention and "dec_attn.r_" in name), name
             assert (gradient - gradients[name]).abs().max() / scale <= 1e-5, name
             compared.add(name)
     assert compared == set(gradients)
@@ -91,7 +91,7 @@ def test_a_padded_row_is_classified_by_its_last_token():
     folder = next(f for f in FOLDERS if "Classification" in f.name)
     f, kept = load(folder), load_file(folder / "segments.safetensors")
     ids = kept["padded.ids"]
-    got = f.logits(ids, ids != 0, memory=Memory(2, f.config.memory, zeros=True))
+    got = f.logits(ids, ids != 0, memory=SegmentMemory(2, f.config.memory, zeros=True))
     assert (got - kept["padded.output"]).abs().max() <= 1e-5
 
 
@@ -154,17 +154,22 @@ def test_the_published_config(tmp_path):
         "untie_r": True, "vocab_size": 267735,
         "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 250}},
     }  # fmt: skip
-    from formers.interop.huggingface import COMMON
+    from formers.interop.huggingface import IRRELEVANT_KEYS
 
-    family = member("transfo-xl").family
-    ours = family.hf.config.read(theirs, where=tmp_path, common=COMMON)
-    assert family.config(**{k: tuple(v) if isinstance(v, list) else v for k, v in ours.items()}) == family.config()
+    family = find_family("transfo-xl").definition
+    ours = family.hf_format.config_map.read_config(theirs, where=tmp_path, irrelevant_everywhere=IRRELEVANT_KEYS)
+    assert (
+        family.config_class(**{k: tuple(v) if isinstance(v, list) else v for k, v in ours.items()})
+        == family.config_class()
+    )
     for key, value in (("sample_softmax", 10), ("attn_type", 1)):
         with pytest.raises(Error, match=f"{key}: formers cannot honour {value}"):
-            family.hf.config.read({**theirs, key: value}, where=tmp_path, common=COMMON)
+            family.hf_format.config_map.read_config(
+                {**theirs, key: value}, where=tmp_path, irrelevant_everywhere=IRRELEVANT_KEYS
+            )
     untied = {k: v for k, v in theirs.items() if k != "tie_projs"} | {"proj_share_all_but_first": False}
-    ours = family.hf.config.read(untied, where=tmp_path, common=COMMON)
-    assert family.config(tied_projections=ours["tied_projections"]).tied_ups == (False,) * 4
+    ours = family.hf_format.config_map.read_config(untied, where=tmp_path, irrelevant_everywhere=IRRELEVANT_KEYS)
+    assert family.config_class(tied_projections=ours["tied_projections"]).projection_ties == (False,) * 4
 
 
 def test_the_published_size():
@@ -233,20 +238,22 @@ def paper(attention, x, held, lengths, remembered, clamp, width):
 def test_the_equations_of_the_paper(lengths, seen):
     torch.manual_seed(3)
     dim, heads, size, clamp, width = 6, 2, 3, 4, 5
-    attention = Attention(dim, heads, head_dim=size, bias=False, relative=Distances(dim, heads, size)).double()
+    attention = Attention(dim, heads, head_dim=size, bias=False, relative=RelativeScores(dim, heads, size)).double()
     for parameter in attention.parameters():
         torch.nn.init.normal_(parameter)
-    memory, states = Memory(len(lengths), 5), torch.randn(sum(seen), dim, dtype=torch.float64)
+    memory, states = SegmentMemory(len(lengths), 5), torch.randn(sum(seen), dim, dtype=torch.float64)
     before = layout(seen)
-    memory.begin(before)
-    memory.recall(0, states)
+    memory.start_batch(before)
+    memory.recall_layer(0, states)
     memory.advance(before)
     x = torch.randn(sum(lengths), dim, dtype=torch.float64, requires_grad=True)
-    sight = Sight(layout(lengths), mask=both(causal, window(width)), recall=memory)
-    far = torch.arange(sight.span - 1, -2, -1)
-    sight.places = Sinusoids(dim, halves=True)(far.clamp(max=clamp)).double()
-    held = memory.recall(0, x)
-    got, want = attention(x, sight, 0, held), paper(attention, x, held, lengths, seen, clamp, width)
+    attn_context = AttentionContext(
+        layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory
+    )
+    far = torch.arange(attn_context.key_length - 1, -2, -1)
+    attn_context.relative_positions = SinusoidalPositions(dim, halves=True)(far.clamp(max=clamp)).double()
+    held = memory.recall_layer(0, x)
+    got, want = attention(x, attn_context, 0, held), paper(attention, x, held, lengths, seen, clamp, width)
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)  # the places are in single precision
     leaves, pull = [x, *attention.parameters()], torch.randn_like(want)
     for one, other in zip(*(torch.autograd.grad(o, leaves, pull) for o in (got, want)), strict=True):
@@ -264,7 +271,7 @@ def test_without_a_memory_all_tokens_are_read_again():
     ids = [3, 17, 5]
     for _ in range(4):
         ids.append(int(f.logits(torch.tensor([ids]))[0, -1].argmax()))
-    for options in (Options(temperature=0.0), Options(temperature=0.0, beams=1)):
+    for options in (Options(temperature=0.0), Options(temperature=0.0, num_beams=1)):
         assert continue_ids(f, [ids[:3], ids[:3]], 4, options) == [ids[3:]] * 2
     one, other = (f.logits(torch.tensor([row]))[0, 0] for row in ([3, 17], [3, 5]))
     assert not torch.allclose(one, other), "a token sees those behind it, as in the reference"

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 import formers
-from formers.nn.prune import attentions
-from formers.registry import member
+from formers.nn.head_pruning import find_attentions
+from formers.registry import find_family
 from tests.parity.cases import (
     CASES,
     RENAMED,
@@ -63,12 +63,12 @@ def test_outputs_and_gradients(pair, training):
 
 
 def compare_gradients(model, former):
-    keys = member(former.family).family.hf.keys(former.config, former.head)
+    keys = find_family(former.family).definition.hf_format.build_key_map(former.config, former.head)
     parameters = dict(former.model.named_parameters())
     # The largest is the scale: a gradient that is small, or 0 (a key's bias), is a sum of large ones.
     bound = rounding(model, max(1.0, *(float(p.grad.abs().max()) for p in model.parameters() if p.grad is not None)))
     seen = 0
-    for move in keys.moves(parameters):
+    for move in keys.map_tensors(parameters):
         if parameters[move.ours].grad is None:
             continue
         for name, grad in move.save(parameters[move.ours].grad).items():
@@ -123,7 +123,12 @@ def test_round_trips_are_bit_exact(pair, tmp_path):
             assert name == same
             assert torch.equal(value, again)
     first, second = (load_file(p / "model.safetensors") for p in (path, tmp_path / "hf"))
-    copies = {v: k for k, v in member(former.family).family.hf.keys(former.config, former.head).tied.items()}
+    copies = {
+        v: k
+        for k, v in find_family(former.family)
+        .definition.hf_format.build_key_map(former.config, former.head)
+        .tied.items()
+    }
     for name, value in second.items():
         if name not in UNUSED or former.config.tied:  # of tied tensors they keep one, not always the same
             original = name if name in first else copies[name.removeprefix("transformer.")]
@@ -159,7 +164,7 @@ def test_attention_weights(pair):
     case, model, former, _ = pair
     if case.choices or case.shifts:
         pytest.skip("covered by the other heads")
-    from formers.nn.probe import Probe
+    from formers.nn.capture import Capture
 
     given = inputs(case)
     if case.family == "Roberta":
@@ -172,8 +177,8 @@ def test_attention_weights(pair):
     if "target" in given:
         call |= {"decoder_input_ids": given["target"], "decoder_attention_mask": given["target_keep"].long()}
     with torch.no_grad():
-        out, probe = model(**call), Probe(attention=True)
-        former.model(former.batch(**given)[0], probe=probe)
+        out, capture = model(**call), Capture(with_attention=True)
+        former.model(former.pack_inputs(**given)[0], capture=capture)
     model.set_attn_implementation("eager" if case.family == "SwitchTransformers" else "sdpa")
     kinds = {"encoder": ("encoder_attentions", given["keep"], given["keep"])} if case.pair else {}
     if case.pair:
@@ -182,10 +187,10 @@ def test_attention_weights(pair):
             "cross": ("cross_attentions", given["target_keep"], given["keep"]),
         }
     else:
-        kinds = {next(iter(probe.weights)): ("attentions", given["keep"], given["keep"])}
+        kinds = {next(iter(capture.attention_weights)): ("attentions", given["keep"], given["keep"])}
     for kind, (name, queries, keys) in kinds.items():
-        assert len(probe.weights[kind]) == len(getattr(out, name))
-        for got, want in zip(probe.weights[kind], getattr(out, name), strict=True):
+        assert len(capture.attention_weights[kind]) == len(getattr(out, name))
+        for got, want in zip(capture.attention_weights[kind], getattr(out, name), strict=True):
             real = queries[:, None, :, None] & keys[:, None, None, :]
             padded = torch.zeros_like(want)
             padded[..., : got.shape[-2], : got.shape[-1]] = got
@@ -205,8 +210,8 @@ PRUNED = {(case.family, case.ending): case for case in CASES if several(case)}
 def take_out(former) -> None:
     """A head of every attention, another one in each layer."""
     gone: dict = {}
-    for (kind, layer), (_, attention) in attentions(former.model.body).items():
-        gone.setdefault(kind, {})[layer] = [layer % attention.total]
+    for (kind, layer), (_, attention) in find_attentions(former.model.body).items():
+        gone.setdefault(kind, {})[layer] = [layer % attention.original_heads]
     former.prune(gone if hasattr(former.model.body, "encoder") else next(iter(gone.values())))
 
 

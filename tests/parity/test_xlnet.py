@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.batch import Batch
-from formers.generation.sample import Options, continue_ids
-from formers.nn.memory import Memory
-from formers.nn.probe import Probe
+from formers.generation.token_api import Options, continue_ids
+from formers.nn.attention.segment_memory import SegmentMemory
+from formers.nn.capture import Capture
 from tests.parity.cases import pulled
 from tests.parity.test_transformers import compare_gradients, take_out
 from tests.tolerance import assert_near
@@ -192,7 +192,7 @@ def test_memory_over_three_segments(special, streams, tmp_path):
     rows = (
         1 if special.get("attn_type") == "uni" else 4
     )  # where transformers cannot add a mask of several rows to its own
-    memory, mems = Memory(rows, former.config.memory or 100, reuse=former.config.reuse), None
+    memory, mems = SegmentMemory(rows, former.config.memory or 100, reuse=former.config.reuse), None
     without = []
     for segment in range(3):
         given = inputs(segment, tokens=[7, 5, 6][segment], pad="none")
@@ -203,10 +203,10 @@ def test_memory_over_three_segments(special, streams, tmp_path):
         if not (streams and segment == 0 and special.get("same_length")):  # where no query may see anything
             agree(model, former, {"logits": out.logits}, {"logits": got})
         mems = out.mems
-        assert len(mems) == len(memory.states)
+        assert len(mems) == len(memory.hidden_states)
         for layer, states in enumerate(mems):  # (length, rows, dim)
-            assert (states.transpose(0, 1) - memory.states[layer]).abs().max() <= 1e-5
-            assert not memory.states[layer].requires_grad
+            assert (states.transpose(0, 1) - memory.hidden_states[layer]).abs().max() <= 1e-5
+            assert not memory.hidden_states[layer].requires_grad
         without.append((former.logits(**given, **more) - got).abs().max())
     assert without[0] == 0
     assert min(without[1:]) > 1e-3, "the memory changed nothing"
@@ -260,30 +260,30 @@ def test_hidden_states_and_attention_weights(tmp_path):
     model = reference("LMHeadModel", 1)
     former = loaded(model, tmp_path)
     given = inputs(1, pad="none")
-    probe = Probe(attention=True)
+    capture = Capture(with_attention=True)
     with torch.no_grad():
         out = model(**call(given), output_hidden_states=True, output_attentions=True)
         states = former.hidden(**given, layer=None)
-        former.model(former.batch(**given)[0], probe=probe)
+        former.model(former.pack_inputs(**given)[0], capture=capture)
         assert len(states) == len(out.hidden_states)
         for want, got in zip(out.hidden_states, states, strict=True):
             assert (want - got).abs().max() <= 1e-5
-        for want, got in zip(out.attentions, probe.weights["content"], strict=True):
+        for want, got in zip(out.attentions, capture.attention_weights["content"], strict=True):
             assert (want - got).abs().max() <= 1e-5
-        more, probe = permutation(given["keep"], 1), Probe(attention=True, hidden=True)
+        more, capture = permutation(given["keep"], 1), Capture(with_attention=True, with_hidden=True)
         out = model(**call(given), **more, output_attentions=True, output_hidden_states=True)
-        batch = former.batch(**given)[0]
-        from formers.tasks.inputs import permuted
+        batch = former.pack_inputs(**given)[0]
+        from formers.inputs import apply_permutation
 
-        batch, how = permuted(former.model.body, batch, (4, 9), more)
-        former.model(batch, probe=probe, **how)
+        batch, how = apply_permutation(former.model.body, batch, (4, 9), more)
+        former.model(batch, capture=capture, **how)
     asked = more["target_mapping"].sum(1).bool()  # (rows, tokens)
     for (content, query), one, two in zip(
-        out.attentions, probe.weights["content"], probe.weights["query"], strict=True
+        out.attentions, capture.attention_weights["content"], capture.attention_weights["query"], strict=True
     ):
         assert (content - one).abs().max() <= 1e-5
         assert ((query - two).transpose(1, 2)[asked]).abs().max() <= 1e-5
-    for want, got in zip(out.hidden_states[:-2:2], probe.states["content"], strict=True):
+    for want, got in zip(out.hidden_states[:-2:2], capture.hidden_states["content"], strict=True):
         assert (want - batch.unpack(got)).abs().max() <= 1e-5
 
 
@@ -415,13 +415,13 @@ def test_memory_of_rows_of_different_lengths():
     """Ragged segments, some rows empty: each row as if it were alone."""
     f, g = small(0), torch.Generator().manual_seed(3)
     rows = [[torch.randint(0, 19, (n,), generator=g) for n in lengths] for lengths in ((4, 2, 3), (1, 5, 2), (3, 0, 4))]
-    memory, got = Memory(3, 4, reuse=3), []
+    memory, got = SegmentMemory(3, 4, reuse=3), []
     for segment in range(3):
         ids = [row[segment] for row in rows]
         starts = torch.tensor([0, *torch.tensor([len(i) for i in ids]).cumsum(0).tolist()], dtype=torch.int32)
         got.append(f.model(Batch(torch.cat(ids), starts, 5), memory=memory).split([len(i) for i in ids]))
     for number, row in enumerate(rows):
-        alone = Memory(1, 4, reuse=3)
+        alone = SegmentMemory(1, 4, reuse=3)
         for segment, ids in enumerate(row):
             if len(ids):
                 starts = torch.tensor([0, len(ids)], dtype=torch.int32)
@@ -431,12 +431,12 @@ def test_memory_of_rows_of_different_lengths():
 
 
 def test_a_failed_pass_leaves_the_memory_alone():
-    f, memory, ids = small(0), Memory(2, 4), torch.arange(6).view(2, 3)
+    f, memory, ids = small(0), SegmentMemory(2, 4), torch.arange(6).view(2, 3)
     first = f.logits(ids, memory=memory)
-    before = memory.states[0].clone()
+    before = memory.hidden_states[0].clone()
     with pytest.raises(formers.Error, match="the memory has 2 rows, the batch 1"):
         f.logits(ids[:1], memory=memory)
-    assert torch.equal(memory.states[0], before)
+    assert torch.equal(memory.hidden_states[0], before)
     assert not torch.allclose(f.logits(ids, memory=memory), first)
 
 
@@ -456,17 +456,17 @@ def test_errors_of_the_streams(given, message):
 
 
 def test_errors_elsewhere():
-    from formers.nn.cache import Cache
+    from formers.nn.attention.kv_cache import KVCache
 
     ids = torch.arange(6).view(2, 3)
     with pytest.raises(formers.Error, match="GPT2 has no second stream"):
         formers.build("gpt2", preset="gpt2-mini").logits(ids, order=ids)
-    with pytest.raises(formers.Error, match="keeps earlier tokens in a Cache"):
-        formers.build("gpt2", preset="gpt2-mini").logits(ids, memory=Memory(2, 3))
-    with pytest.raises(formers.Error, match="keeps earlier tokens in a Memory"):
-        small(0).logits(ids, memory=Cache(2, 8))
+    with pytest.raises(formers.Error, match="keeps earlier tokens in a KVCache"):
+        formers.build("gpt2", preset="gpt2-mini").logits(ids, memory=SegmentMemory(2, 3))
+    with pytest.raises(formers.Error, match="keeps earlier tokens in a SegmentMemory"):
+        small(0).logits(ids, memory=KVCache(2, 8))
     with pytest.raises(formers.Error, match="cannot reuse 0 tokens"):
-        Memory(1, 4, reuse=0)
+        SegmentMemory(1, 4, reuse=0)
     with pytest.raises(formers.Error, match="dim must be even"):
         formers.build("xlnet", dim=9, heads=3)
     for head in ("classify", "beam"):
@@ -544,13 +544,15 @@ def test_a_config_without_sizes_is_the_large_model(tmp_path):
     """What transformers takes for absent keys."""
     from formers.models.xlnet import HF_CONFIG
 
-    ours = formers.config.build(formers.registry.member("xlnet").family.config, HF_CONFIG.read({}, where="here"))
+    ours = formers.config.build_config(
+        formers.registry.find_family("xlnet").definition.config_class, HF_CONFIG.read_config({}, where="here")
+    )
     theirs = transformers.XLNetConfig()
     assert (ours.dim, ours.layers, ours.heads, ours.ff, ours.memory) == (
         theirs.d_model, theirs.n_layer, theirs.n_head, theirs.d_inner, theirs.mem_len,
     )  # fmt: skip
     with pytest.raises(formers.Error, match="untie_r: formers cannot honour False"):
-        HF_CONFIG.read({"untie_r": False}, where="here")
+        HF_CONFIG.read_config({"untie_r": False}, where="here")
 
 
 @pytest.mark.parametrize("more", [{}, {"attn_type": "uni"}, {"mem_len": None}, {"mem_len": 3}], ids=str)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formers import Error
-from formers.tasks.conll import find_layout
+from formers.tasks.example_tables import find_layout
 from formers.tasks.examples import read_examples
 
 # Each in exactly the published form, with sentences of our own.
@@ -48,7 +48,7 @@ def test_published_files(name, suffix, tmp_path):
         assert found.labels == labels
         assert all(len(row["words"]) == len(row["tags"]) for row in found.rows)
     said = "between spaces, and there is no header" if name == "koelectra" else "one word a line"
-    assert said in found.said
+    assert said in found.summary
 
 
 def test_columns_by_number_or_name(tmp_path):
@@ -93,8 +93,8 @@ def test_a_word_and_its_tag_between_commas(mark, suffix, header, tmp_path):
         want = [["나는", "서울에", *middle, "간다"], ['"', "철수는", *["잔다"] * 20]]
         assert [row["words"] for row in found.rows] == want, way
         assert found.labels == ("O", "B-LOC", "B-PER")
-        assert "one word a line, the word in column 0, the tag in column 1 of 2" in found.said
-        assert mark == "\t" or f"a {'comma' if mark == ',' else 'semicolon'} stands between columns" in found.said
+        assert "one word a line, the word in column 0, the tag in column 1 of 2" in found.summary
+        assert mark == "\t" or f"a {'comma' if mark == ',' else 'semicolon'} stands between columns" in found.summary
 
 
 def test_parts_of_speech_between_commas(tmp_path):
@@ -116,7 +116,7 @@ def test_tables_stay_tables(text, task, rows, gap, tmp_path):
     for given in (None, task):
         found = read_examples(tmp_path / "a.csv", given)
         assert (found.task, len(found)) == (task, rows)
-        assert "one word a line" not in found.said
+        assert "one word a line" not in found.summary
 
 
 def test_a_table_without_blank_lines_has_no_sentences(tmp_path):
@@ -151,4 +151,4 @@ def test_broken_lines_are_named(tmp_path):
     (tmp_path / "a.tsv").write_text(KLUE + "가\tO\n나\n", encoding="utf-8")
     with pytest.raises(Error, match=r"a\.tsv, line 21: .*2 columns are wanted, here are 1"):
         read_examples(tmp_path / "a.tsv")
-    assert "1 broken rows skipped" in read_examples(tmp_path / "a.tsv", skip=True).said
+    assert "1 broken rows skipped" in read_examples(tmp_path / "a.tsv", skip=True).summary

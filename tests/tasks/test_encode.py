@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import formers
+from formers.data.encoded_examples import IGNORE_INDEX, group_by_length
 from formers.errors import Error
-from formers.tasks.encode import encode, first_pieces
-from formers.tasks.encoded import IGNORED, portions
-from formers.tasks.reading import Reader
-from formers.tasks.task import Task
-from formers.text.trainers import train
+from formers.task import Task
+from formers.tasks.task_encoder import TaskEncoder, encode, find_first_pieces
+from formers.text.trainers.registry import train_tokenizer
 
 TEXT = [
     "Anna lives in Seoul, and Bob lives in Paris.",
@@ -26,20 +25,20 @@ SIZES = {"dim": 16, "layers": 1, "heads": 2, "ff": 32}
 
 
 def reader(family="bert", task=Task(), context=24, pieces=300):
-    tokenizer = train(family, TEXT, pieces)
+    tokenizer = train_tokenizer(family, TEXT, pieces)
     config = {**SIZES, "context": context}
     if family == "gpt":
         del config["ff"]
     former = formers.build(family, head="classify", vocab=len(tokenizer), **config)
     former.tokenizer = tokenizer
-    return Reader.of(former, task)
+    return TaskEncoder.from_former(former, task)
 
 
 def test_a_pair_is_laid_out_as_the_tokenizer_does_it():
     read, rows = reader(), [{"text": "Anna lives", "other": "Bob lives", "label": "b"}]
     data = encode(Task(), rows, read, ("a", "b"))
     assert data.ids.tolist() == read.tokenizer.encode("Anna lives", "Bob lives")
-    assert data.segments.tolist() == read.tokenizer.rust.encode("Anna lives", "Bob lives").type_ids
+    assert data.segments.tolist() == read.tokenizer.backend.encode("Anna lives", "Bob lives").type_ids
     assert data.answers.tolist() == [1]
     gpt = reader("gpt")
     ids = encode(Task(), [{"text": "Anna", "other": "Bob", "label": "a"}], gpt, ("a", "b")).ids.tolist()
@@ -52,9 +51,9 @@ def test_windows_cover_a_long_text_and_nothing_is_lost():
     read = reader(task=task)
     text = " ".join(TEXT * 5)
     data = encode(task, [{"text": "Anna", "label": "a"}, {"text": text, "label": "b"}], read, ("a", "b"))
-    assert data.row.tolist() == [0] + [1] * (len(data) - 1)
+    assert data.row_index.tolist() == [0] + [1] * (len(data) - 1)
     assert data.longest <= 16
-    whole = read.tokens([text])[0].tolist()
+    whole = read.tokenize([text])[0].tolist()
     parts = [data.ids[a + 1 : b - 1].tolist() for a, b in zip(data.starts[1:], data.starts[2:], strict=False)]
     joined = parts[0] + [token for part in parts[1:] for token in part[4:]]
     assert joined == whole
@@ -76,8 +75,8 @@ def test_the_first_piece_of_each_word_answers_for_it(family):
     read = reader(family, context=64)
     words = ["unbelievable", "서울에", "Anna", ".", "e\u0301te\u0301", "👩\u200d🚀", "lives"]
     text = " ".join(words)
-    _, offsets = read.placed([text])[0]
-    found = first_pieces(words, offsets)
+    _, offsets = read.tokenize_with_offsets([text])[0]
+    found = find_first_pieces(words, offsets)
     asked = [w for w in found if w >= 0]
     assert asked == sorted(set(asked))
     assert {0, 1, 2, 3, 6} <= set(asked)
@@ -88,8 +87,8 @@ def test_the_first_piece_of_each_word_answers_for_it(family):
     tags = ["A", "B", "C", "O", "O", "O", "D"]
     labels = ("O", "A", "B", "C", "D")
     data = encode(Task(name="tag", kind="tags"), [{"words": words, "tags": tags}], read, labels)
-    at = data.labels != IGNORED
-    assert [labels[i] for i in data.labels[at]] == [tags[w] for w in data.places[at, 0]]
+    at = data.labels != IGNORE_INDEX
+    assert [labels[i] for i in data.labels[at]] == [tags[w] for w in data.offsets[at, 0]]
 
 
 @given(
@@ -97,8 +96,8 @@ def test_the_first_piece_of_each_word_answers_for_it(family):
 )
 def test_no_word_is_asked_twice(words):
     read = READER[0]
-    _, offsets = read.placed([" ".join(words)])[0]
-    asked = [w for w in first_pieces(words, offsets) if w >= 0]
+    _, offsets = read.tokenize_with_offsets([" ".join(words)])[0]
+    asked = [w for w in find_first_pieces(words, offsets) if w >= 0]
     assert asked == sorted(set(asked))
     assert all(w < len(words) for w in asked)
 
@@ -112,10 +111,10 @@ def test_tags_over_windows_are_asked_once_each():
     words = " ".join(TEXT).split()
     tags = [str(i % 3) for i in range(len(words))]
     data = encode(task, [{"words": words, "tags": tags}], read, ("0", "1", "2"))
-    at = data.labels != IGNORED
+    at = data.labels != IGNORE_INDEX
     assert len(data) > 3
-    assert sorted(data.places[at, 0].tolist()) == list(range(len(words)))
-    assert [str(i) for i in data.labels[at]] == [tags[w] for w in data.places[at, 0]]
+    assert sorted(data.offsets[at, 0].tolist()) == list(range(len(words)))
+    assert [str(i) for i in data.labels[at]] == [tags[w] for w in data.offsets[at, 0]]
 
 
 def test_an_answer_is_found_in_the_windows_that_hold_it():
@@ -129,7 +128,7 @@ def test_an_answer_is_found_in_the_windows_that_hold_it():
     found = 0
     for number in range(len(data)):
         first, last = data.answers[number]
-        places = data.places[data.starts[number] : data.starts[number + 1]]
+        places = data.offsets[data.starts[number] : data.starts[number + 1]]
         if first:
             found += 1
             assert context[places[first, 0] : places[last, 1]] == "파리에"
@@ -143,7 +142,7 @@ def test_an_answer_is_found_in_the_windows_that_hold_it():
 
 def test_portions_hold_every_example_once():
     sizes = np.array([5, 1, 9, 2, 2, 30, 4])
-    runs = list(portions(sizes, 20))
+    runs = list(group_by_length(sizes, 20))
     assert sorted(np.concatenate(runs).tolist()) == list(range(7))
     assert all(len(run) == 1 or len(run) * sizes[run].max() <= 20 for run in runs)
 

@@ -37,8 +37,8 @@ def test_real_files(data, name):
     task, columns, count, labels = FILES[name]
     found = read_examples(data / name)
     assert (found.task, len(found), len(found.labels)) == (task, count, labels)
-    assert all(f"column {column!r}" in found.said for column in columns)
-    assert f"{count:,} examples" in found.said
+    assert all(f"column {column!r}" in found.summary for column in columns)
+    assert f"{count:,} examples" in found.summary
     if task == "answer":
         for row in found.rows:
             for answer in row["answers"]:
@@ -157,7 +157,7 @@ def test_names_of_a_dataset():
     found = read_examples(data)
     assert [r["label"] for r in found.rows] == ["good", "good"]
     assert found.labels == ("bad", "good")
-    assert "1 without label" in found.said
+    assert "1 without label" in found.summary
     many = datasets.Features({"tokens": [datasets.Value("string")], "ner_tags": [names]})
     tagged = datasets.Dataset.from_dict({"tokens": [["a", "b"]], "ner_tags": [[0, 1]]}, features=many)
     assert read_examples(tagged).rows == [{"words": ["a", "b"], "tags": ["bad", "good"]}]
@@ -170,11 +170,11 @@ def test_columns_by_hand(tmp_path):
     assert read_examples(rows, "classify", "text=a label=c").rows[1]["label"] == "0"
     several = read_examples(rows, columns={"text": "a", "label": ["c", "d"]})
     assert [r["label"] for r in several.rows] == [["c"], []]
-    assert several.several
+    assert several.multilabel
     (tmp_path / "bare.tsv").write_text("pos\tgood film\nneg\tbad film\n", encoding="utf-8")
     assert read_examples(tmp_path / "bare.tsv", columns=["label", "text"]).rows[0]["text"] == "good film"
     assert read_examples(rows[:1], "classify", {"label": "c"}).rows[0]["other"] == "z w"
-    apart = read_examples([{"text": "x", "label": "a|b"}, {"text": "y", "label": "b"}], between="|")
+    apart = read_examples([{"text": "x", "label": "a|b"}, {"text": "y", "label": "b"}], label_separator="|")
     assert [r["label"] for r in apart.rows] == [["a", "b"], ["b"]]
     assert apart.labels == ("a", "b")
 
@@ -183,10 +183,10 @@ def test_what_is_left_out_is_said():
     rows = [{"text": "x", "label": "1"}, {"text": " ", "label": "1"}, {"text": "y", "label": None}]
     found = read_examples([*rows, {"text": "z", "label": float("nan")}])
     assert len(found) == 1
-    assert "1 without text" in found.said
-    assert "2 without label" in found.said
-    assert [r["label"] for r in read_examples(rows, "classify", labelled=False).rows] == ["1", None]
-    bare = read_examples([{"text": "x"}], "classify", labelled=False)
+    assert "1 without text" in found.summary
+    assert "2 without label" in found.summary
+    assert [r["label"] for r in read_examples(rows, "classify", needs_labels=False).rows] == ["1", None]
+    bare = read_examples([{"text": "x"}], "classify", needs_labels=False)
     assert bare.rows == [{"text": "x", "other": None, "label": None}]
 
 
@@ -216,10 +216,10 @@ def test_errors_name_what_is_there(tmp_path):
     (tmp_path / "ragged.tsv").write_text("text\tlabel\nx\t1\ny\n", encoding="utf-8")
     with pytest.raises(Error, match="line 3"):
         read_examples(tmp_path / "ragged.tsv")
-    assert "1 broken rows skipped" in read_examples(tmp_path / "ragged.tsv", skip=True).said
+    assert "1 broken rows skipped" in read_examples(tmp_path / "ragged.tsv", skip=True).summary
 
 
-@pytest.mark.parametrize("how", [{}, {"task": "classify"}, {"columns": "label=label"}, {"plain_text": False}])
+@pytest.mark.parametrize("how", [{}, {"task": "classify"}, {"columns": "label=label"}, {"allow_plain_text": False}])
 def test_a_first_row_of_data_suggests_no_header(how, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("good film,pos\nbad one,neg\nnice,pos\n", encoding="utf-8")
@@ -304,7 +304,7 @@ COLUMNS = st.sampled_from([
 @settings(max_examples=150)
 def test_odd_tables_are_read_or_refused(rows, task, columns, labelled):
     with contextlib.suppress(Error):
-        assert all(read_examples(rows, task, columns, labelled=labelled).rows)
+        assert all(read_examples(rows, task, columns, needs_labels=labelled).rows)
 
 
 def test_klue_sts(tmp_path):
@@ -330,7 +330,7 @@ def test_how_files_are_read(tmp_path):
         read_examples(tmp_path / "a.csv")
     found = read_examples(tmp_path / "a.csv", encoding="cp949")
     assert found.rows == want
-    assert "a semicolon stands between columns" in found.said
+    assert "a semicolon stands between columns" in found.summary
     (tmp_path / "b.csv").write_text('"좋다, 참",1\n나쁘다,0\n', encoding="utf-8")
     assert read_examples(tmp_path / "b.csv", header=False).rows == want
     assert read_examples(tmp_path / "b.csv", "classify", "text=0,label=1", header=False).rows == want
@@ -339,9 +339,9 @@ def test_how_files_are_read(tmp_path):
     (tmp_path / "d.txt").write_text("좋다, 참|1\n나쁘다|0\n", encoding="utf-8")
     assert read_examples(tmp_path / "d.txt", delimiter="|", header=False).rows == want
     (tmp_path / "e.csv").write_text("a,b,c\nx y,z w,1\n", encoding="utf-8")
-    assert read_examples(tmp_path / "e.csv", "classify", "label=2", column="0,1").rows[0]["other"] == "z w"
+    assert read_examples(tmp_path / "e.csv", "classify", "label=2", text_column="0,1").rows[0]["other"] == "z w"
     (tmp_path / "f.tsv").write_bytes(b"text\tlabel\n" + ("참 좋다\t1\n" * 40).encode() + b"bad \xff\t0\n")
-    assert "1 bytes or characters that are not UTF-8 removed" in read_examples(tmp_path / "f.tsv").said
+    assert "1 bytes or characters that are not UTF-8 removed" in read_examples(tmp_path / "f.tsv").summary
 
 
 @pytest.mark.parametrize("limit", [0, -3])
@@ -355,7 +355,7 @@ def test_labels_that_are_none(monkeypatch):
     with pytest.raises(Error, match="150 different labels in 150 rows .'l0', 'l1', 'l10'"):
         check_labels(read_examples(rows))
     check_labels(read_examples([*rows, *rows]))
-    monkeypatch.setattr("formers.tasks.examples.LABELS", 10)
+    monkeypatch.setattr("formers.tasks.examples.MAX_LABELS", 10)
     with pytest.raises(Error, match="at most 10 are learnt|At most 10 are learnt"):
         check_labels(read_examples([*rows, *rows]))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from formers.tasks.examples import read_examples
-from formers.tasks.word_split import find_detached, find_mark_words, split_words
+from formers.tasks.tagging import find_detached, find_mark_words, split_words
 
 ROWS = [["I", "saw", "@anna", "in", "Seoul", ",", "Korea", "."], ["She", "said", '"', "no", '"', "!"], ["#fun", "e.g."]]
 

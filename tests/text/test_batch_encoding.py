@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 import formers
-from formers.interop.tokenizers import options_of, save_tokenizer
+from formers.interop.tokenizer_files import build_tokenizer_options, save_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers import train
+from formers.text.trainers.registry import train_tokenizer
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 WORDS = ["the", "cat", "sat", "on", "a", "log", "안녕하세요", "여러분", "좋다"]
 TEXT = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12).map(" ".join)
-TOKENIZERS = {name: train(name, LINES, 300, workers=1) for name in ("bert", "roberta", "gpt2", "xlnet", "t5")}
+TOKENIZERS = {name: train_tokenizer(name, LINES, 300, workers=1) for name in ("bert", "roberta", "gpt2", "xlnet", "t5")}
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +26,10 @@ def theirs(tmp_path_factory):
     made = {}
     for name, tokenizer in TOKENIZERS.items():
         save_tokenizer(tokenizer, where / name)
-        options = {k: v for k, v in options_of(tokenizer).items() if k != "tokenizer_class"}
+        options = {k: v for k, v in build_tokenizer_options(tokenizer).items() if k != "tokenizer_class"}
         made[name] = PreTrainedTokenizerFast(tokenizer_file=str(where / name / "tokenizer.json"), **options)
         made[name].pad_token = made[name].pad_token or made[name].eos_token
-        made[name]._pad_token_type_id = 3 if tokenizer.left else 0
+        made[name]._pad_token_type_id = 3 if tokenizer.is_left_padded else 0
     return made
 
 
@@ -82,7 +82,7 @@ def test_tensors_go_into_a_model():
     ({"text_pair": ["x"]}, "2 texts and 1 second"),
 ])  # fmt: skip
 def test_what_means_nothing_is_refused(how, message):
-    alone = Tokenizer(TOKENIZERS["bert"].text, TOKENIZERS["bert"].special)  # it belongs to no model
+    alone = Tokenizer(TOKENIZERS["bert"].json_text, TOKENIZERS["bert"].special)  # it belongs to no model
     with pytest.raises(formers.Error, match=message):
         alone(LINES[:2], **how)
     with pytest.raises(formers.Error, match="no string but int"):
@@ -102,7 +102,7 @@ def test_a_loaded_model_says_where_texts_are_cut(way, tmp_path):
 
 def test_nothing_is_cut_where_there_is_no_limit():
     """A tokenizer of its own, or of a model without a context; with a model that has one, that is the limit."""
-    made = train("bert", LINES, 120, workers=1)
+    made = train_tokenizer("bert", LINES, 120, workers=1)
     long = LINES[0] * 9
     whole = made(long)["input_ids"]
     assert made(long, truncation=True)["input_ids"] == whole

@@ -14,22 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.text import bpe, counting
 from formers.text.normalise import normalise
-from formers.text.tokenizer import ALPHABET
+from formers.text.tokenizer import BYTE_ALPHABET
+from formers.text.trainers import bpe, word_counts
 from tests.text import brute
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임"] * 3
 
 
 def model(made):
-    return json.loads(made.text)["model"]
+    return json.loads(made.json_text)["model"]
 
 
 def brute_bytes(lines, size):
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     words = Counter(tuple(w) for line in lines for w, _ in split.pre_tokenize_str(line))
-    return brute.bpe(words, sorted(ALPHABET), size - 1)
+    return brute.bpe(words, sorted(BYTE_ALPHABET), size - 1)
 
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
@@ -37,7 +37,7 @@ def test_equal_to_brute_force(lines, more):
     made = model(bpe.train(lines, 257 + more))
     merges, vocab = brute_bytes(lines, 257 + more)
     assert [tuple(m) for m in made["merges"]] == merges
-    assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, bpe.END]
+    assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, bpe.END_OF_TEXT]
 
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
@@ -58,9 +58,9 @@ def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
     """Also with Korean, whose bytes make long words; the text is cut into many chunks, or is one."""
     if chunk == 10**6 and workers == 2:
         pytest.skip("one chunk starts no process")
-    monkeypatch.setattr(counting.chunks, "__defaults__", (chunk,))
+    monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (chunk,))
     made = bpe.train(iter(LINES), 300, workers=workers)
-    assert made.text == bpe.train(LINES, 300, workers=1).text
+    assert made.json_text == bpe.train(LINES, 300, workers=1).json_text
     assert [tuple(m) for m in model(made)["merges"]] == brute_bytes(LINES, 300)[0]
 
 
@@ -68,12 +68,12 @@ def test_a_script_needs_no_guard(tmp_path):
     """Other processes do not read the script, that would begin again in each of them."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from formers.text import bpe, counting\n"
+        "from formers.text.trainers import bpe, word_counts\n"
         "print('begun')\n"
-        "counting.chunks.__defaults__ = (50,)\n"
+        "word_counts.chunk_lines.__defaults__ = (50,)\n"
         "lines = ['the cat sat on the mat', 'the dog sat on the log'] * 20\n"
         "made = bpe.train(lines, 280, workers=2)\n"
-        "assert made.text == bpe.train(lines, 280, workers=1).text\n"
+        "assert made.json_text == bpe.train(lines, 280, workers=1).json_text\n"
         "print('done')\n"
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
@@ -83,10 +83,10 @@ def test_a_script_needs_no_guard(tmp_path):
 
 
 def test_words_that_do_not_fit_are_the_rarest(monkeypatch):
-    monkeypatch.setattr(counting, "MOST", 3)
-    monkeypatch.setattr(counting.chunks, "__defaults__", (1,))
-    cutter = counting.Cutter(bpe.machine(True, False).to_str(), bytes=True)
-    counts = counting.count_words(["a a a b b b c d e f"] * 1, cutter, 1)
+    monkeypatch.setattr(word_counts, "MAX_DISTINCT_WORDS", 3)
+    monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (1,))
+    cutter = word_counts.WordCutter(bpe.build_byte_level(True, False).to_str(), is_byte_level=True)
+    counts = word_counts.count_words(["a a a b b b c d e f"] * 1, cutter, 1)
     assert {w.strip("Ġ") for w in counts} <= {"a", "b"}
     assert sum(counts.values()) >= 3
 
@@ -99,10 +99,10 @@ EXACT = bpe.train(LINES, 320, nfc=False)
 @pytest.mark.filterwarnings("ignore:decomposed Hangul")
 def test_lossless(text):
     """Byte for byte without NFC, and up to NFC with it (Python and Rust know the same Unicode here)."""
-    text = text.encode("utf-8", errors="ignore").decode().replace(bpe.END, "")
+    text = text.encode("utf-8", errors="ignore").decode().replace(bpe.END_OF_TEXT, "")
     assert EXACT.decode(EXACT.encode(text)) == text
     assert normalise(TRAINED.decode(TRAINED.encode(text))) == normalise(text)
-    units = counting.BYTES.findall(text)
+    units = word_counts.BYTE_LEVEL_WORDS.findall(text)
     assert "".join(units) == text
     split = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str
     assert [w for u in units for w, _ in split(u)] == [w for w, _ in split(text)]

@@ -14,11 +14,11 @@ from formers.text import korean, sentences
 
 def test_without_the_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "kiwipiepy", None)
-    korean.kiwi.cache_clear()
+    korean.get_analyser.cache_clear()
     with pytest.raises(Error, match=r'need the package kiwipiepy. pip install "formers\[ko\]"'):
-        korean.morphemes("가")
+        korean.split_morphemes("가")
     with pytest.raises(Error, match="kiwipiepy"):
-        sentences.split("가", splitter="kiwi")
+        sentences.split_sentences("가", splitter="kiwi")
 
 
 @pytest.fixture(autouse=True)
@@ -28,22 +28,22 @@ def _analyser(request):
 
 
 def named(text):
-    return [(text[begin:end], kind) for begin, end, kind in korean.units(text)]
+    return [(text[begin:end], kind) for begin, end, kind in korean.find_units(text)]
 
 
 def test_one_analyser_for_all():
-    assert korean.kiwi() is korean.kiwi()
+    assert korean.get_analyser() is korean.get_analyser()
 
 
 def test_sentences():
     text = "정말 좋더라고요 그래서 또 갔다. 내일도 갈까?\n글쎄"
-    assert korean.sentences(text) == ["정말 좋더라고요", "그래서 또 갔다.", "내일도 갈까?", "글쎄"]
-    assert sentences.split(text, splitter="kiwi") == korean.sentences(text)
+    assert korean.split_sentences(text) == ["정말 좋더라고요", "그래서 또 갔다.", "내일도 갈까?", "글쎄"]
+    assert sentences.split_sentences(text, splitter="kiwi") == korean.split_sentences(text)
 
 
 def test_morphemes_are_written_as_in_the_text():
-    assert korean.morphemes("나는 학교에 갔다.") == ["나", "는", "학교", "에", "갔", "다", "."]
-    assert korean.morphemes("") == []
+    assert korean.split_morphemes("나는 학교에 갔다.") == ["나", "는", "학교", "에", "갔", "다", "."]
+    assert korean.split_morphemes("") == []
 
 
 def test_units():
@@ -80,10 +80,10 @@ LETTERS = st.sampled_from(
 @given(st.lists(LETTERS | st.text(max_size=3), max_size=30).map("".join))
 def test_nothing_is_lost(text):
     bare = "".join(text.split())
-    assert "".join(korean.morphemes(text)) == bare
-    assert "".join("".join(korean.sentences(text)).split()) == bare
+    assert "".join(korean.split_morphemes(text)) == bare
+    assert "".join("".join(korean.split_sentences(text)).split()) == bare
     last = 0
-    for begin, end, kind in korean.units(text):
+    for begin, end, kind in korean.find_units(text):
         assert last <= begin < end
         assert kind in ("phrase", "entity")
         assert text[begin:end] == text[begin:end].strip()
@@ -91,7 +91,7 @@ def test_nothing_is_lost(text):
 
 
 def test_long_text_in_stretches(monkeypatch):
-    monkeypatch.setattr(korean, "STRETCH", 50)
+    monkeypatch.setattr(korean, "STRETCH_CHARACTERS", 50)
     text = "나는 학교에 갔다. " * 30 + "가" * 120
-    assert "".join(korean.morphemes(text)) == "".join(text.split())
-    assert korean.morphemes(text)[:5] == ["나", "는", "학교", "에", "갔"]
+    assert "".join(korean.split_morphemes(text)) == "".join(text.split())
+    assert korean.split_morphemes(text)[:5] == ["나", "는", "학교", "에", "갔"]

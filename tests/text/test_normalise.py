@@ -13,7 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.text.normalise import COUNTS, Changes, compose, compose_with_origins, normalise, ordered, scrub
+from formers.text.normalise import (
+    COUNT_FIELDS,
+    CleaningReport,
+    compose_and_count,
+    compose_with_origins,
+    normalise,
+    order_marks,
+    scrub_text,
+)
 
 SYLLABLES = [chr(c) for c in range(0xAC00, 0xD7A4)]
 COMPATIBILITY = [chr(c) for c in range(0x3131, 0x318F)]  # ㄱ … ㆎ
@@ -61,38 +69,41 @@ def test_never_a_jamo_more(text):
 
 
 def test_scrub_counts_each_kind():
-    changes = Changes()
+    changes = CleaningReport()
     text = "\ufeff안\0\0녕\x01\x7f\x9f\ufffd a\ud800b\udcffc\x0cd\u2028e\tf\ng\u200d\u00ad😀"
-    assert scrub(text, changes) == "안녕 abc d e\tf\ng\u200d\u00ad😀"
+    assert scrub_text(text, changes) == "안녕 abc d e\tf\ng\u200d\u00ad😀"
     assert (changes.marks, changes.nul, changes.control, changes.replaced, changes.undecodable) == (1, 2, 5, 1, 2)
 
 
 def test_scrub_leaves_every_other_character():
-    changes = Changes()
+    changes = CleaningReport()
     text = "".join(map(chr, range(sys.maxunicode + 1)))
-    left = scrub(text, changes)
+    left = scrub_text(text, changes)
     assert {unicodedata.category(c) for c in set(text) - set(left)} <= {"Cc", "Cs", "Cn", "Cf", "So", "Zl", "Zp"}
-    gone = sum(getattr(changes, name) for name in COUNTS)
+    gone = sum(getattr(changes, name) for name in COUNT_FIELDS)
     assert len(text) - len(left) == gone - 9  # nine became a space
-    assert scrub(left, Changes()) == left
+    assert scrub_text(left, CleaningReport()) == left
     assert left.count(" ") == 10
 
 
 def test_compose_counts():
-    changes = Changes()
-    assert compose(unicodedata.normalize("NFD", "각"), changes) == "각"
-    assert compose("각ㅋ", changes) == "각ㅋ"
+    changes = CleaningReport()
+    assert compose_and_count(unicodedata.normalize("NFD", "각"), changes) == "각"
+    assert compose_and_count("각ㅋ", changes) == "각ㅋ"
     assert changes.composed == 1
 
 
 def test_changes_are_told_added_and_kept():
-    one, two = Changes(documents=2, lines=3, nul=1, notes=["a line is a document"]), Changes(lines=4, cut=1)
-    two.note("a line is a document")
-    two.note("another")
+    one, two = (
+        CleaningReport(documents=2, lines=3, nul=1, notes=["a line is a document"]),
+        CleaningReport(lines=4, cut=1),
+    )
+    two.add_note("a line is a document")
+    two.add_note("another")
     one.add(two)
     assert str(one) == "2 documents, 7 lines, 1 NUL removed, 1 cuts in long documents, a line is a document, another"
-    assert Changes(**json.loads(json.dumps(one.dict()))) == one
-    assert str(Changes(documents=1234)) == "1,234 documents, 0 lines"
+    assert CleaningReport(**json.loads(json.dumps(one.to_dict()))) == one
+    assert str(CleaningReport(documents=1234)) == "1,234 documents, 0 lines"
 
 
 MARKS = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.combining(chr(c))]
@@ -107,8 +118,8 @@ RUNS = st.lists(
 def test_long_runs_of_marks_are_those_of_unicode(text):
     assert normalise(text) == unicodedata.normalize("NFC", text)
     assert normalise(text, "NFKC") == unicodedata.normalize("NFKC", text)
-    changes = Changes()
-    assert compose(text, changes) == unicodedata.normalize("NFC", text)
+    changes = CleaningReport()
+    assert compose_and_count(text, changes) == unicodedata.normalize("NFC", text)
     assert changes.composed == (normalise(text) != text)
 
 
@@ -142,7 +153,7 @@ def test_marks_are_put_into_order_in_linear_time(run, form, monkeypatch):
 def test_marks_that_come_with_letters_cost_little(monkeypatch):
     """Text in other scripts has marks, but no long runs: it is not rewritten."""
     text = unicodedata.normalize("NFD", "tiếng Việt, हिन्दी में, 한국어 ") * 50
-    assert ordered(text) == text
+    assert order_marks(text) == text
 
 
 @given(st.text(st.sampled_from("a é e\u0301\u0323각ᄀᄀ\u1161\u11a8ᆨ\u3099か\u09c7\u09be\U00011131\U00011127 x")))

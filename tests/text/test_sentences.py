@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data.readers import bundled
-from formers.text.sentences import spans, split
+from formers.data.readers import load_bundled_corpus
+from formers.text.sentences import find_sentence_spans, split_sentences
 
 ENGLISH = """
 Mr. Smith went to Washington.| He met Mrs. Jones there.
@@ -177,14 +177,14 @@ def test_there_are_enough_cases():
 
 @pytest.mark.parametrize("case", ENGLISH)
 def test_english(case):
-    assert split(whole(case)) == parts(case)
-    assert split(whole(case), "en") == parts(case)
+    assert split_sentences(whole(case)) == parts(case)
+    assert split_sentences(whole(case), "en") == parts(case)
 
 
 @pytest.mark.parametrize("case", KOREAN)
 def test_korean(case):
-    assert split(whole(case)) == parts(case)
-    assert split(whole(case), "ko") == parts(case)
+    assert split_sentences(whole(case)) == parts(case)
+    assert split_sentences(whole(case), "ko") == parts(case)
 
 
 ODD = st.sampled_from(
@@ -195,53 +195,56 @@ ODD = st.sampled_from(
 @given(st.lists(ODD | st.text(max_size=3), max_size=40).map("".join), st.sampled_from(["auto", "en", "ko"]))
 def test_nothing_is_lost_but_white_space(text, language):
     last = 0
-    for start, end in spans(text, language):
+    for start, end in find_sentence_spans(text, language):
         assert last <= start < end
         assert text[start:end] == text[start:end].strip()
         assert not text[last:start].strip()
         last = end
     assert not text[last:].strip()
-    assert split(text, language) == [text[a:b] for a, b in spans(text, language)]
+    assert split_sentences(text, language) == [text[a:b] for a, b in find_sentence_spans(text, language)]
 
 
 @given(st.lists(ODD, max_size=30).map("".join))
 def test_a_sentence_by_itself_ends_where_it_ended(text):
     """The last sentence does not change when the text before it is gone: places are judged from near by."""
-    if len(found := split("갔다.\n\n" + text)) > 1:
+    if len(found := split_sentences("갔다.\n\n" + text)) > 1:
         assert found[0] == "갔다."
-        assert found[1:] == split(text)
+        assert found[1:] == split_sentences(text)
 
 
 def test_language():
-    assert split("정말 좋았어요 또 봐요", "en") == ["정말 좋았어요 또 봐요"]
-    assert split("it ends. here it begins. Yes.", "auto") == ["it ends. here it begins.", "Yes."]
-    assert split("it ends. here it begins. Yes.", "ko") == ["it ends.", "here it begins.", "Yes."]
-    assert split("") == split(" \n ") == []
+    assert split_sentences("정말 좋았어요 또 봐요", "en") == ["정말 좋았어요 또 봐요"]
+    assert split_sentences("it ends. here it begins. Yes.", "auto") == ["it ends. here it begins.", "Yes."]
+    assert split_sentences("it ends. here it begins. Yes.", "ko") == ["it ends.", "here it begins.", "Yes."]
+    assert split_sentences("") == split_sentences(" \n ") == []
     with pytest.raises(Error, match="no rules for the language 'fr'. Choose auto, en or ko"):
-        split("a", "fr")
+        split_sentences("a", "fr")
     with pytest.raises(Error, match="no splitter 'x'"):
-        split("a", splitter="x")
+        split_sentences("a", splitter="x")
 
 
 @pytest.mark.parametrize(("language", "least", "most"), [("en", 100, 400), ("ko", 60, 400)])
 def test_bundled_text_gives_sentences_of_a_usual_length(language, least, most):
-    found = [s for d in bundled(language)[0][:20] for s in split(d)]
+    found = [s for d in load_bundled_corpus(language)[0][:20] for s in split_sentences(d)]
     assert least / 3 < sum(map(len, found)) / len(found) < most
 
 
 def test_beside_the_analyser(data):
     """On Korean reviews: almost every end that the rules see, kiwi sees too; kiwi also ends at most dots (는데.. )."""
     pytest.importorskip("kiwipiepy")
-    from formers.data.readers import read
-    from formers.text.korean import kiwi
-    from formers.text.sentences import LAUGH, MARKS
+    from formers.data.readers import read_documents
+    from formers.text.korean import get_analyser
+    from formers.text.sentences import EMOTICON_CHARACTERS, END_MARKS
 
     def ends(text, found):
-        return {len(text[:end].rstrip(LAUGH + MARKS + " ")) for _, end in found[:-1]}
+        return {len(text[:end].rstrip(EMOTICON_CHARACTERS + END_MARKS + " ")) for _, end in found[:-1]}
 
     both = ours = theirs = 0
-    for text in list(read(data / "lm" / "movie_reviews_ko.txt.xz"))[:150_000:500]:
-        rules, other = ends(text, spans(text)), ends(text, [(s.start, s.end) for s in kiwi().split_into_sents(text)])
+    for text in list(read_documents(data / "lm" / "movie_reviews_ko.txt.xz"))[:150_000:500]:
+        rules, other = (
+            ends(text, find_sentence_spans(text)),
+            ends(text, [(s.start, s.end) for s in get_analyser().split_into_sents(text)]),
+        )
         both, ours, theirs = both + len(rules & other), ours + len(rules), theirs + len(other)
     print(f"of the rules' ends kiwi has {both / ours:.1%}, of kiwi's the rules have {both / theirs:.1%}")
     assert both / ours > 0.9
@@ -276,7 +279,7 @@ def test_time_is_linear(unit):
         best = 9e9
         for _ in range(3):
             begin = time.process_time()
-            split(unit * n)
+            split_sentences(unit * n)
             best = min(best, time.process_time() - begin)
         return best
 

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.registry import MEMBERS
-from formers.text import bpe, wordpiece
-from formers.text.normalise import Changes, normalise, scrub
-from formers.text.stream import Stream
-from formers.text.templates import FAMILY
-from formers.text.tokenizer import Tokenizer, guarded, to_bytes
-from formers.text.trainers import train
+from formers.registry import FAMILIES
+from formers.text.decode_stream import DecodeStream
+from formers.text.normalise import CleaningReport, normalise, scrub_text
+from formers.text.templates import FAMILY_TOKENIZERS
+from formers.text.tokenizer import Tokenizer, byte_level_to_bytes, call_backend
+from formers.text.trainers import bpe, wordpiece
+from formers.text.trainers.registry import train_tokenizer
 
 LINES = [
     "the cat sat on the mat",
@@ -33,12 +33,12 @@ LINES = [
 
 
 def test_training_is_a_function_of_the_text():
-    assert bpe.train(LINES, 300).text == bpe.train(list(LINES), 300).text
-    assert wordpiece.train(LINES, 90).text == wordpiece.train(list(reversed(LINES)), 90).text
-    assert train("bpe", LINES, 300).fingerprint == bpe.train(LINES, 300).fingerprint
+    assert bpe.train(LINES, 300).json_text == bpe.train(list(LINES), 300).json_text
+    assert wordpiece.train(LINES, 90).json_text == wordpiece.train(list(reversed(LINES)), 90).json_text
+    assert train_tokenizer("bpe", LINES, 300).fingerprint == bpe.train(LINES, 300).fingerprint
     assert bpe.train(LINES, 300).fingerprint != bpe.train(LINES[:2] * 3, 300).fingerprint
     with pytest.raises(Error, match="does not train 'unigra'.*Did you mean 'unigram'"):
-        train("unigra", LINES, 90)
+        train_tokenizer("unigra", LINES, 90)
 
 
 TRAINED = bpe.train(LINES, 320)
@@ -48,12 +48,12 @@ PIECES = wordpiece.train(LINES, 120, alphabet=60)
 @given(st.lists(st.integers(0, len(TRAINED) - 1), max_size=30))
 def test_nothing_shows_as_a_replacement_character(ids):
     assert "�" not in TRAINED.decode(ids)
-    assert all("�" not in TRAINED.token(i) for i in ids)
+    assert all("�" not in TRAINED.get_token_text(i) for i in ids)
 
 
 def test_templates_and_roles():
     ids = PIECES.encode("the cat", "the dog")
-    assert [PIECES.token(ids[0]), PIECES.token(ids[-1])] == ["[CLS]", "[SEP]"]
+    assert [PIECES.get_token_text(ids[0]), PIECES.get_token_text(ids[-1])] == ["[CLS]", "[SEP]"]
     assert ids.count(PIECES.id("sep")) == 2
     assert PIECES.encode("the cat", special=False)[0] != PIECES.id("cls")
     assert PIECES.id("bos") is None
@@ -62,12 +62,12 @@ def test_templates_and_roles():
     assert TRAINED.decode([TRAINED.id("eos")]) == ""
     assert TRAINED.decode([TRAINED.id("eos")], special=True) == "<|endoftext|>"
     assert PIECES.encode_batch(["the", "cat"]) == [PIECES.encode("the"), PIECES.encode("cat")]
-    assert PIECES.token(10**6) == ""
-    assert TRAINED.token(json.loads(TRAINED.text)["model"]["vocab"]["í"]) == "<ed>"
+    assert PIECES.get_token_text(10**6) == ""
+    assert TRAINED.get_token_text(json.loads(TRAINED.json_text)["model"]["vocab"]["í"]) == "<ed>"
 
 
 def test_truncation_and_padding_inside_a_file_are_switched_off():
-    rust = tokenizers.Tokenizer.from_str(PIECES.text)
+    rust = tokenizers.Tokenizer.from_str(PIECES.json_text)
     rust.enable_truncation(4)
     rust.enable_padding(length=64)
     assert len(Tokenizer(rust.to_str()).encode("the cat sat on the mat")) == len(
@@ -80,32 +80,32 @@ def test_a_rust_panic_is_our_error():
         raise BaseException("a panic is not an Exception")
 
     with pytest.raises(Error, match="the tokenizer failed"):
-        guarded(panic)
+        call_backend(panic)
     with pytest.raises(KeyboardInterrupt):
-        guarded(lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
+        call_backend(lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
     with pytest.raises(Error, match="the tokenizer failed"):
         Tokenizer('{"model": 3}')
 
 
 def test_bytes_of_pieces():
-    assert to_bytes("Ġthe") == b" the"
-    assert to_bytes("한국") == "한국".encode()
+    assert byte_level_to_bytes("Ġthe") == b" the"
+    assert byte_level_to_bytes("한국") == "한국".encode()
 
 
-@pytest.mark.parametrize("name", MEMBERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_every_family_has_its_tokenizer(name):
     """By the family's name, and by the kind that its model file declares."""
-    made = train(name, LINES, 420)
-    assert name in FAMILY
-    assert len(train(MEMBERS[name].family.tokenizer or "words", LINES, 420)) >= 15
+    made = train_tokenizer(name, LINES, 420)
+    assert name in FAMILY_TOKENIZERS
+    assert len(train_tokenizer(FAMILIES[name].definition.tokenizer or "words", LINES, 420)) >= 15
     ids = made.encode("the cat sat", "the dog")
-    frame = made.frame(pair=True)
+    frame = made.get_template(pair=True)
     a, b = (made.encode(text, special=False) for text in ("the cat sat", "the dog"))
     assert ids == [*frame.before, *a, *frame.between, *b, *frame.after]
-    one = made.frame()
+    one = made.get_template()
     assert made.encode("the cat sat") == [*one.before, *a, *one.after]
-    assert made.left == (name == "xlnet")
-    assert set(made.special.values()) <= set(made.rust.get_vocab())
+    assert made.is_left_padded == (name == "xlnet")
+    assert set(made.special.values()) <= set(made.backend.get_vocab())
 
 
 def test_frames_and_segments():
@@ -120,29 +120,29 @@ def test_frames_and_segments():
         ("gpt2", [], [], []),
         ("transformer_xl", [], ["<eos>"], ["<eos>"]),
     ):
-        made = train(name, LINES, 420)
-        frame = made.frame(pair=True)
-        assert [[made.token(i) for i in part] for part in (frame.before, frame.between, frame.after)] == [
+        made = train_tokenizer(name, LINES, 420)
+        frame = made.get_template(pair=True)
+        assert [[made.get_token_text(i) for i in part] for part in (frame.before, frame.between, frame.after)] == [
             before, between, after,
         ], name  # fmt: skip
-        encoding = made.rust.encode("the cat", "the dog")
+        encoding = made.backend.encode("the cat", "the dog")
         a, b = (len(made.encode(t, special=False)) for t in ("the cat", "the dog"))
         first, one, middle, two, last = frame.segments
         assert [*first, *[one] * a, *middle, *[two] * b, *last] == encoding.type_ids, name
-    assert train("xlnet", LINES, 420).frame(pair=True).segments == ((), 0, (0,), 1, (1, 2))
+    assert train_tokenizer("xlnet", LINES, 420).get_template(pair=True).segments == ((), 0, (0,), 1, (1, 2))
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "gpt", "textcnn"])
 def test_word_starts(name):
     text = "the catsat sat on the matlog"
-    made = train(name, [*LINES, "axcagxtxatxoxlxs cxgx"], 420)
+    made = train_tokenizer(name, [*LINES, "axcagxtxatxoxlxs cxgx"], 420)
     ids, offsets = made.encode_with_offsets(text, special=False)
     assert len(made.word_starts) == len(made)
     spans = [text[a:b] for a, b in offsets]
     want = [a == 0 or text[a] == " " or text[a - 1] == " " for (a, _) in offsets]
     assert len(ids) > 6 or name == "textcnn"
     assert made.id("unk") not in ids or name == "textcnn"
-    assert made.begins(ids).tolist() == want, list(zip(spans, want, strict=True))
+    assert made.find_word_starts(ids).tolist() == want, list(zip(spans, want, strict=True))
     marks = [made.id(role) for role in made.special if role != "unk"]
     assert made.word_starts[marks].all()
     if name != "gpt":
@@ -152,7 +152,7 @@ def test_word_starts(name):
 def test_offsets_lead_back_to_the_text():
     text = "the 현행법은 cat"
     for name in ("bert", "t5", "gpt2", "gpt"):
-        made = train(name, LINES, 420)
+        made = train_tokenizer(name, LINES, 420)
         for form in ("NFC", "NFD"):
             this = unicodedata.normalize(form, text)
             ids, offsets = made.encode_with_offsets(this)
@@ -162,7 +162,7 @@ def test_offsets_lead_back_to_the_text():
             assert max(b for _, b in offsets) == len(this)
 
 
-OFFSETS = [train(name, LINES, 420) for name in ("bert", "t5", "gpt")]
+OFFSETS = [train_tokenizer(name, LINES, 420) for name in ("bert", "t5", "gpt")]
 
 
 @given(st.text(st.sampled_from("가각한글은 cafésxéöậ"), max_size=20))
@@ -185,38 +185,38 @@ def fake_korean(monkeypatch):
 
     module.split_words = split_words
     monkeypatch.setitem(sys.modules, "formers.text.korean", module)
-    monkeypatch.setattr("formers.text.joints.CUT", {})
+    monkeypatch.setattr("formers.text.morpheme_marks.MARKED_WORDS", {})
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
 def test_morphemes(name, monkeypatch, tmp_path):
     fake_korean(monkeypatch)
-    plain, made = train(name, LINES, 420), train(name, LINES, 420, morphemes=True)
+    plain, made = train_tokenizer(name, LINES, 420), train_tokenizer(name, LINES, 420, morphemes=True)
     text = "현행법은 이에 현행법을 개정하려는 cat"
     assert plain.fingerprint != made.fingerprint
     made.save(tmp_path)
     again = Tokenizer((tmp_path / "tokenizer.json").read_text(encoding="utf-8"), made.special)
-    assert again.morphemes
-    assert not plain.morphemes
+    assert again.has_morphemes
+    assert not plain.has_morphemes
     for form in ("NFC", "NFD"):
         ids, offsets = again.encode_with_offsets(unicodedata.normalize(form, text), special=False)
         assert ids == made.encode(text, special=False)
         pieces = [unicodedata.normalize("NFC", unicodedata.normalize(form, text)[a:b]) for a, b in offsets]
         assert not any("법은" in p or "법을" in p for p in pieces)
     assert made.decode(ids) == text
-    assert any("법은" in plain.token(i) for i in plain.encode(text))
-    stream = Stream(made)
-    assert "".join(map(stream.push, ids)) + stream.end() == text
+    assert any("법은" in plain.get_token_text(i) for i in plain.encode(text))
+    stream = DecodeStream(made)
+    assert "".join(map(stream.push, ids)) + stream.flush() == text
 
 
 def test_morphemes_of_the_analyser(tmp_path):
     pytest.importorskip("kiwipiepy")
     pytest.importorskip("formers.text.korean")
     lines = ["학교에서 친구를 만났다", "친구에서 학교를 봤다"] * 3
-    made = train("bpe", lines, 330, morphemes=True)
+    made = train_tokenizer("bpe", lines, 330, morphemes=True)
     text = "학교에서 친구를 만났다"
     assert made.decode(made.encode(text)) == text
-    assert not any("교에" in made.token(i) for i in range(len(made)))
+    assert not any("교에" in made.get_token_text(i) for i in range(len(made)))
 
 
 ATTACHED = [
@@ -229,13 +229,13 @@ ATTACHED = [
 def test_morphemes_with_punctuation_attached(kind):
     """A word that ends where punctuation begins is the same word; no character of the training text is unknown."""
     pytest.importorskip("kiwipiepy")
-    made = train(kind, ATTACHED * 2, 500, morphemes=True)
+    made = train_tokenizer(kind, ATTACHED * 2, 500, morphemes=True)
     for line in ATTACHED:
         ids = made.encode(line, special=False)
-        assert made.bytes or made.id("unk") not in ids
+        assert made.is_byte_level or made.id("unk") not in ids
         assert made.decode(ids) == line
         assert made.encode_batch([line], special=False) == [ids]
-    pieces = [[made.token(i) for i in made.encode(text, special=False)] for text in ("영화", "영화.")]
+    pieces = [[made.get_token_text(i) for i in made.encode(text, special=False)] for text in ("영화", "영화.")]
     assert pieces[1] == [*pieces[0], "."]
 
 
@@ -266,17 +266,17 @@ def test_decoding_gives_real_text_back(kind, morphemes, source, data):
     if morphemes:
         pytest.importorskip("kiwipiepy")
     with lzma.open(data / f"{source}.xz", "rt", encoding="utf-8") as file:
-        lines = [normalise(scrub(line.rstrip("\n"), Changes())) for line in itertools.islice(file, 300)]
+        lines = [normalise(scrub_text(line.rstrip("\n"), CleaningReport())) for line in itertools.islice(file, 300)]
     lines = [line.lower() if kind == "gpt" else line for line in lines]
     options = {"morphemes": True} if morphemes else {}
-    made = train(kind, lines, 50_000 if kind in ("words", "characters") else 4000, **options)
-    rows = made.encode_batch(lines, special=False, parse=False)
-    assert made.bytes or not any(made.id("unk") in row for row in rows)
+    made = train_tokenizer(kind, lines, 50_000 if kind in ("words", "characters") else 4000, **options)
+    rows = made.encode_batch(lines, special=False, parse_special=False)
+    assert made.is_byte_level or not any(made.id("unk") in row for row in rows)
     kept, back = GIVEN_BACK[kind], [made.decode(row) for row in rows]
     assert (list(map(kept, back)) if kept is no_space else back) == list(map(kept, lines))
     for row, line in zip(rows[:50], lines, strict=False):
-        stream = Stream(made)
-        assert "".join(map(stream.push, row)) + stream.end() == made.decode(row), line
+        stream = DecodeStream(made)
+        assert "".join(map(stream.push, row)) + stream.flush() == made.decode(row), line
 
 
 SPACED = [
@@ -288,12 +288,14 @@ SPACED = [
 @pytest.mark.parametrize("kind", ["wordpiece", "gpt"])
 def test_spaces_around_punctuation_come_back(kind):
     """Each mark with a space on either side, on one or on none, also where training saw it otherwise."""
-    made = train(kind, SPACED, 400, alphabet=100)
+    made = train_tokenizer(kind, SPACED, 400, alphabet=100)
     for line in [*SPACED, "[c]", "{ c }", ". a", "大 韓"]:
         for text in (line, f"  {line}\n"):
-            assert made.decode(made.encode(text, special=False, parse=False)) == line
+            assert made.decode(made.encode(text, special=False, parse_special=False)) == line
         wide = line.replace(" ", "\t \n")
-        assert made.encode(wide, special=False, parse=False) == made.encode(line, special=False, parse=False)
+        assert made.encode(wide, special=False, parse_special=False) == made.encode(
+            line, special=False, parse_special=False
+        )
     if kind == "wordpiece":
         for line in ("a, [MASK]. b", "a ([MASK]) b", "a [MASK] b", "a . [MASK] (b"):
             assert made.decode(made.encode(line), special=True) == f"[CLS] {line} [SEP]"
@@ -306,13 +308,13 @@ def test_each_different_word_is_analysed_once(monkeypatch):
     korean, asked, told = sys.modules["formers.text.korean"], [], []
     analyse = korean.split_words
     korean.split_words = lambda words: [asked.extend(words), *analyse(words)][1:]
-    made = train("bpe", LINES * 20, 330, morphemes=True, tell=lambda *words: told.append(words[0]))
+    made = train_tokenizer("bpe", LINES * 20, 330, morphemes=True, tell=lambda *words: told.append(words[0]))
     assert sorted(asked) == sorted({"현행법은", "이에", "현행법을", "개정하려는", "것임"})
     assert "morphemes" in told
     wanted = made.encode_batch(LINES)
     assert len(asked) == 5
-    monkeypatch.setattr("formers.text.joints.MOST", 2)
-    monkeypatch.setattr("formers.text.joints.CUT", {})
+    monkeypatch.setattr("formers.text.morpheme_marks.MAX_MARKED_WORDS", 2)
+    monkeypatch.setattr("formers.text.morpheme_marks.MARKED_WORDS", {})
     assert [made.encode(line) for line in (*LINES, "새것을", *LINES)] == [*wanted, made.encode("새것을"), *wanted]
     assert len(asked) > 10
 
@@ -320,9 +322,9 @@ def test_each_different_word_is_analysed_once(monkeypatch):
 def test_a_word_is_cut_alike_wherever_it_stands():
     """The morphemes of a word do not depend on its neighbours, and words without Hangul are not cut at all."""
     pytest.importorskip("kiwipiepy")
-    made = train("bpe", ["이건 정말 재미없음, 보기 싫다. GPT-2 don't"] * 3, 400, morphemes=True)
-    whole = [made.token(i) for i in made.encode("정말 재미없음 보기 GPT-2 don't", special=False)]
-    apart = [made.token(i) for part in ("정말", " 재미없음", " 보기", " GPT-2", " don't")
+    made = train_tokenizer("bpe", ["이건 정말 재미없음, 보기 싫다. GPT-2 don't"] * 3, 400, morphemes=True)
+    whole = [made.get_token_text(i) for i in made.encode("정말 재미없음 보기 GPT-2 don't", special=False)]
+    apart = [made.get_token_text(i) for part in ("정말", " 재미없음", " 보기", " GPT-2", " don't")
              for i in made.encode(part, special=False)]  # fmt: skip
     assert whole == apart
 
@@ -336,8 +338,8 @@ def test_korean_reviews_go_through_unharmed(name, data):
     lines = [" ".join(normalise(r).split()) for r in rows]
     size = 6000 if name in ("bert", "gpt", "gpt2", "t5", "albert") else 50_000
     options = {"alphabet": 2500} if name in ("bert", "t5", "albert", "gpt") else {}
-    made = train(name, lines, size, **options)
-    unknown = made.id("unk") if not made.bytes else None
+    made = train_tokenizer(name, lines, size, **options)
+    unknown = made.id("unk") if not made.is_byte_level else None
     whole = 0
     for line in lines[:400]:
         ids = made.encode(line, special=False)
@@ -355,16 +357,16 @@ def test_korean_reviews_go_through_unharmed(name, data):
 
 def test_notes_on_korean():
     """A published lower-casing BERT takes syllables apart: said once, and NFD is repaired on request."""
-    from formers.text import published
+    from formers.text import vocab_files
 
     jamo = [chr(c) for c in range(0x1100, 0x1200)]
     vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *jamo, *("##" + j for j in jamo)])
-    made = published.from_vocab(vocab, {"do_lower_case": True})
+    made = vocab_files.from_vocab_txt(vocab, {"do_lower_case": True})
     with pytest.warns(UserWarning, match="apart into jamo"):
         first = made.encode("한국")
     assert made.encode("한국") == first  # a second warning would be an error here
     assert len(made.notes) == 1
-    cased = published.from_vocab(
+    cased = vocab_files.from_vocab_txt(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "한", "##국"]), {"do_lower_case": False}
     )
     apart = unicodedata.normalize("NFD", "한국")
@@ -375,26 +377,26 @@ def test_notes_on_korean():
     assert np.array_equal(cased.encode_batch([apart])[0], [2, 1, 3])
 
 
-@pytest.mark.parametrize("name", FAMILY)
+@pytest.mark.parametrize("name", FAMILY_TOKENIZERS)
 def test_raw_text_forges_no_special_token(name):
     """Also as capitals or in full width, which a normaliser may make plain, and next to other letters."""
-    made = train(name, LINES, 400, workers=1)
-    marks = {made.rust.token_to_id(token) for token in made.reserved} - {made.id("unk")}
+    made = train_tokenizer(name, LINES, 400, workers=1)
+    marks = {made.backend.token_to_id(token) for token in made.reserved_tokens} - {made.id("unk")}
     wide = str.maketrans({chr(c): chr(c + 0xFEE0) for c in range(0x21, 0x7F)})
-    for token in made.reserved:
+    for token in made.reserved_tokens:
         for spelled in (token, token.upper(), token.lower(), token.translate(wide)):
             for text in (f"the {spelled} cat", f"the{spelled}cat", spelled):
-                raw = made.encode(text, special=False, parse=False)
+                raw = made.encode(text, special=False, parse_special=False)
                 assert not marks & {*raw}, (name, text)
-                assert made.encode_batch([text], special=False, parse=False) == [raw]
-                assert made.encode_with_offsets(text, special=False, parse=False)[0] == raw
-                assert made.encode_with_places([text], lambda _: [0])[0][0] == raw
-                assert made.spells(text) == any(t in text for t in made.reserved)
-        assert made.rust.token_to_id(token) in made.encode(f"the {token} cat", special=False)  # as published
-    frame = made.frame()
+                assert made.encode_batch([text], special=False, parse_special=False) == [raw]
+                assert made.encode_with_offsets(text, special=False, parse_special=False)[0] == raw
+                assert made.encode_and_locate([text], lambda _: [0])[0][0] == raw
+                assert made.has_special_spelling(text) == any(t in text for t in made.reserved_tokens)
+        assert made.backend.token_to_id(token) in made.encode(f"the {token} cat", special=False)  # as published
+    frame = made.get_template()
     whole = (*frame.before, *made.encode("the cat", special=False), *frame.after)
-    assert made.encode("the cat", parse=False) == made.encode("the cat") == list(whole)
-    assert not made.spells("the cat")
+    assert made.encode("the cat", parse_special=False) == made.encode("the cat") == list(whole)
+    assert not made.has_special_spelling("the cat")
 
 
 def test_merges_that_make_a_special_token_are_passed_over():
@@ -404,10 +406,10 @@ def test_merges_that_make_a_special_token_are_passed_over():
     assert rust.encode("<s>").ids == [4]
     made = Tokenizer(rust.to_str(), {"bos": "<s>"})
     assert made.encode("<s>") == [4]
-    assert made.encode("<s>", parse=False) == [3, 2]
+    assert made.encode("<s>", parse_special=False) == [3, 2]
 
 
 @given(st.text(st.sampled_from("the cat<|endoftext|>한국 \n")))
 def test_raw_bytes_are_lossless(text):
     made = TRAINED
-    assert made.decode(made.encode(text, special=False, parse=False)) == unicodedata.normalize("NFC", text)
+    assert made.decode(made.encode(text, special=False, parse_special=False)) == unicodedata.normalize("NFC", text)

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data.readers import bundled
-from formers.text import counting, unigram
-from formers.text.lattice import Lattice
-from formers.text.stream import Stream
-from formers.text.unigram import SPACE
+from formers.data.readers import load_bundled_corpus
+from formers.text.decode_stream import DecodeStream
+from formers.text.trainers import unigram, word_counts
+from formers.text.trainers.unigram import SPACE_MARK, Lattice
 from tests.text import brute
 
 LINES = ["the cat sat on the mat, the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ"] * 5
@@ -26,7 +25,7 @@ LINES = ["the cat sat on the mat, the dog sat on the log", "현행법은 이에 
 def lattice(words, pieces):
     letters = sorted(set("".join(pieces)))
     number = {c: i for i, c in enumerate(letters, 1)}
-    symbols, weights = unigram.flat(Counter(words), number)
+    symbols, weights = unigram.flatten_words(Counter(words), number)
     return Lattice(symbols, weights, [tuple(number[c] for c in p) for p in pieces], len(letters))
 
 
@@ -44,7 +43,7 @@ def test_expected_counts_and_best_paths(words, data):
         for way, chance in paths.items():
             for piece in way:
                 expected[piece] += count * chance / sum(paths.values())
-    found, total = lattice(words, pieces).expect(chances)
+    found, total = lattice(words, pieces).compute_expectations(chances)
     np.testing.assert_allclose(found, [expected[p] for p in pieces], rtol=1e-9, atol=1e-12)
     assert total == pytest.approx(likelihood)
     apart = lattice(Counter(dict.fromkeys(pieces, 1)), pieces)
@@ -52,23 +51,25 @@ def test_expected_counts_and_best_paths(words, data):
     want = {
         p: max((sum(np.log(of[x]) for x in w) for w in brute.ways(p, of) if w != (p,)), default=-np.inf) for p in of
     }
-    np.testing.assert_allclose(apart.without(np.log(chances)), [want[p] for p in order])
+    np.testing.assert_allclose(apart.score_without_whole(np.log(chances)), [want[p] for p in order])
 
 
 def test_pruned_pieces_leave_the_lattice():
     pieces = ["a", "b", "ab", "ba", "aba"]
     whole = lattice({"abab": 3, "ba": 1}, pieces)
-    whole.keep(np.array([True, True, False, True, True]))
+    whole.prune_pieces(np.array([True, True, False, True, True]))
     fresh = lattice({"abab": 3, "ba": 1}, ["a", "b", "ba", "aba"])
-    for mine, theirs in zip(whole.expect(np.full(4, 0.25)), fresh.expect(np.full(4, 0.25)), strict=True):
+    for mine, theirs in zip(
+        whole.compute_expectations(np.full(4, 0.25)), fresh.compute_expectations(np.full(4, 0.25)), strict=True
+    ):
         np.testing.assert_array_equal(mine, theirs)
 
 
 @given(st.lists(st.text("ab", min_size=1, max_size=7), min_size=1, max_size=6))
 def test_seeds_are_the_substrings_that_are_not_always_part_of_a_longer_one(words):
     counts = Counter(words)
-    symbols, weights = unigram.flat(counts, {"a": 1, "b": 2})
-    found = {"".join(" ab"[i] for i in s) for s in unigram.seeds(symbols, weights, 2, 16, 10**6)}
+    symbols, weights = unigram.flatten_words(counts, {"a": 1, "b": 2})
+    found = {"".join(" ab"[i] for i in s) for s in unigram.find_seed_pieces(symbols, weights, 2, 16, 10**6)}
     amount = Counter()
     for word, count in counts.items():
         for i, j in itertools.combinations(range(len(word) + 1), 2):
@@ -82,24 +83,24 @@ def test_seeds_are_the_substrings_that_are_not_always_part_of_a_longer_one(words
 
 @pytest.mark.parametrize("style", ["t5", "albert", "xlnet", "mbart"])
 def test_exact_size_and_marks(style):
-    size, lines = 203, bundled("en")[0][0][:15_000].split("\n")
+    size, lines = 203, load_bundled_corpus("en")[0][0][:15_000].split("\n")
     made = unigram.train(lines, size, style=style, alphabet=40)
     assert len(made) == size
     assert made.decode(made.encode("the war is on")) == "the war is on"
-    assert made.text == unigram.train(iter(lines), size, style=style, alphabet=40, workers=1).text
+    assert made.json_text == unigram.train(iter(lines), size, style=style, alphabet=40, workers=1).json_text
     if style == "t5":
-        assert made.rust.token_to_id("<extra_id_0>") == size - 1
+        assert made.backend.token_to_id("<extra_id_0>") == size - 1
         assert made.encode("cat <extra_id_0> the")[-3:-2] == [size - 1]
         assert made.encode("the")[-1] == made.id("eos") == 1
     if style == "xlnet":
         assert made.encode("the", "cat")[-2:] == [made.id("sep"), made.id("cls")]
-        assert made.left
+        assert made.is_left_padded
 
 
 def test_the_same_file_for_any_number_of_processes(monkeypatch):
-    alone = unigram.train(LINES, 190, workers=1).text
-    monkeypatch.setattr(counting.chunks, "__defaults__", (60,))
-    assert unigram.train(iter(LINES), 190, workers=2).text == alone
+    alone = unigram.train(LINES, 190, workers=1).json_text
+    monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (60,))
+    assert unigram.train(iter(LINES), 190, workers=2).json_text == alone
 
 
 def test_shorter_than_a_peer(data):
@@ -122,12 +123,12 @@ BYTES = unigram.train(LINES, 420, byte_fallback=True, alphabet=40)
 
 @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zs", "Zl", "Zp", "Mn", "Mc")), max_size=20))
 def test_bytes_for_what_is_unknown(text):
-    text = unicodedata.normalize("NFC", text).strip().replace(SPACE, "")
+    text = unicodedata.normalize("NFC", text).strip().replace(SPACE_MARK, "")
     ids = BYTES.encode(text, special=False)
     assert BYTES.id("unk") not in ids
     assert unicodedata.normalize("NFC", BYTES.decode(ids)) == text
-    stream = Stream(BYTES)
-    assert "".join(map(stream.push, ids)) + stream.end() == BYTES.decode(ids)
+    stream = DecodeStream(BYTES)
+    assert "".join(map(stream.push, ids)) + stream.flush() == BYTES.decode(ids)
 
 
 def test_korean():

@@ -28,20 +28,22 @@ SIZES = {
     "filters": ((1, 5), (2, 6)), "cell": 12, "slots": 9, "char_dim": 4, "dropout": 0.0, "attention_dropout": 0.0,
     "embed_dropout": 0.0, "head_dropout": 0.0, "summary_dropout": 0.0, "jitter": 0.0, "init": 0.1,
 }  # fmt: skip
-TRAIN = {"steps": 6, "tokens": 120, "length": 24, "warmup": 2, "check": 3, "save": 3, "lr": 1e-2, "samples": 1,
-         "accumulate": 2, "best": 0, "last": 9}  # fmt: skip
+TRAIN = {
+    "steps": 6, "batch_tokens": 120, "seq_length": 24, "warmup_steps": 2, "eval_every": 3, "eval_batches": 3,
+    "save_every": 3, "lr": 1e-2, "samples": 1, "accumulate": 2, "keep_best": 0, "keep_last": 9,
+}  # fmt: skip
 
 
 def pretrain(family, out, *, train=None, data=None, text=True, **more):
     """A tiny run; what the family's config does not know is left out."""
     import formers
-    from formers.registry import MEMBERS
+    from formers.registry import FAMILIES
 
-    known = {field.name for field in dataclasses.fields(MEMBERS[family].family.config)}
+    known = {field.name for field in dataclasses.fields(FAMILIES[family].definition.config_class)}
     sizes = {key: value for key, value in SIZES.items() if key in known}
     tables = {
         "model": sizes, "train": {**TRAIN, **(train or {})},
-        "data": {"pieces": 300, "looks": 3, "held_out": 0.2, **(data or {})},
+        "data": {"vocab_size": 300, "valid_fraction": 0.2, **(data or {})},
     }  # fmt: skip
     if more.get("resume") and (Path(out) / "run.json").is_file():
         tables = {"train": train or {}}
@@ -53,19 +55,19 @@ LABELLED = [{"text": text, "label": WORDS.index(text.partition(" ")[0]) % 2} for
 
 def finetune(family, out=None, *, several=None, train=None, data=None, **more):
     """A tiny model learns to tell even beginnings from odd ones, once or several times."""
-    from formers.registry import MEMBERS
-    from formers.training.finetune import finetune as teach
-    from formers.training.folds import compare
+    from formers.registry import FAMILIES
+    from formers.training.runs.cross_validation import compare_settings
+    from formers.training.runs.finetune import finetune as teach
 
-    known = {field.name for field in dataclasses.fields(MEMBERS[family].family.config)}
-    tables = {"model": SIZES, "train": {"lr": 1e-2, **(train or {})}, "data": {"pieces": 300, **(data or {})},
-              "tune": {"epochs": 1.5, "batch": 8, "length": 24, **more.pop("tune", {})}}  # fmt: skip
+    known = {field.name for field in dataclasses.fields(FAMILIES[family].definition.config_class)}
+    tables = {"model": SIZES, "train": {"lr": 1e-2, **(train or {})}, "data": {"vocab_size": 300, **(data or {})},
+              "tune": {"epochs": 1.5, "batch_size": 8, "seq_length": 24, **more.pop("tune", {})}}  # fmt: skip
     given = {f"{table}.{key}": value for table, values in tables.items() for key, value in values.items()
              if table != "model" or key in known}  # fmt: skip
     if several is None:
         made = teach(family, LABELLED, task="classify", out=out, overrides=given, device="cpu", **more)
         return {"folder": str(made.folder), "valid": made.valid}
-    found = compare(family, LABELLED, task="classify", out=out, overrides=given, device="cpu", **several)
+    found = compare_settings(family, LABELLED, task="classify", out=out, overrides=given, device="cpu", **several)
     return {"folder": str(found.folder), "trials": [trial.runs for trial in found.trials]}
 
 
@@ -75,14 +77,14 @@ def watched():
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-    from formers.training.distributed import Copies
-    from formers.training.loop import Trainer
+    from formers.training.distributed.ddp import DataParallel
+    from formers.training.trainer import Trainer
 
     seen, calls = [], []
     name = (
         "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
     )  # torch < 2.13
-    before = Trainer.backward, Trainer.move, Copies.wrap, getattr(dist, name)
+    before = Trainer.backward, Trainer.train_step, DataParallel.wrap_step, getattr(dist, name)
 
     def backward(self, batch, *rest):
         seen[-1].append([int(n) for n in batch.sample if n >= 0])
@@ -106,12 +108,12 @@ def watched():
         calls[-1] += 1
         return before[3](*given, **more)
 
-    Trainer.backward, Trainer.move, Copies.wrap = backward, move, wrap
+    Trainer.backward, Trainer.train_step, DataParallel.wrap_step = backward, move, wrap
     setattr(dist, name, scatter)
     try:
         yield seen, calls
     finally:
-        Trainer.backward, Trainer.move, Copies.wrap = before[:3]
+        Trainer.backward, Trainer.train_step, DataParallel.wrap_step = before[:3]
         setattr(dist, name, before[3])
 
 

@@ -15,20 +15,20 @@ import pytest
 import torch
 
 import formers
-from formers.data.loader import batches
-from formers.nn.block import Stack
-from formers.objectives.choose import OBJECTIVES, objective, settings
-from formers.registry import MEMBERS
-from formers.training.checkpoint import Checkpoints
-from formers.training.course import body_carries
-from formers.training.loop import Trainer
-from formers.training.settings import Train
+from formers.data.loader import load_batches
+from formers.nn.block import BlockStack
+from formers.objectives.registry import OBJECTIVES, build_objective, list_options
+from formers.registry import FAMILIES
+from formers.training.checkpoint.local import Checkpoints
+from formers.training.runs.pretrain_run import has_carried_state
+from formers.training.train_config import TrainConfig
+from formers.training.trainer import Trainer
 from tests.models.test_family import OWN, SIZES
 from tests.objectives import toys
 from tests.objectives.test_every_family import MORE, TOKENIZER
 
 CURVES = Path(__file__).parent / "curves.json"
-NAMES = [name for name, member in MEMBERS.items() if member.family.objective]
+NAMES = [name for name, member in FAMILIES.items() if member.definition.objective]
 STEPS, FALL = 16, 0.3  # nats by which the loss falls at least
 
 
@@ -45,22 +45,25 @@ PAIRS = few(1, 60, lambda r: 2)
 
 
 def trainer(name):
-    family = MEMBERS[name].family
-    known = {field.name for field in dataclasses.fields(family.config)}
+    family = FAMILIES[name].definition
+    known = {field.name for field in dataclasses.fields(family.config_class)}
     sizes = {k: v for k, v in {**SIZES, **OWN.get(name, {}), "vocab": 80, "context": 24}.items() if k in known}
     sizes |= {key: value for key, value in {"pad": TOKENIZER.id("pad"), "memory": 12}.items() if key in known}
-    f = formers.build(name, head=family.pretraining, seed=0, **sizes)
+    f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
     options = dict(MORE.get(family.objective, {}))
-    if body_carries(family.body) and "streams" in settings(OBJECTIVES[family.objective].kind):
-        options |= {"streams": 8, "rows": 4}
-    goal = objective(family.objective, TOKENIZER, 24, **options)
-    return Trainer(f.model, [goal], Train(steps=STEPS, tokens=96, accumulate=2, length=24, lr=1e-2, warmup=2))
+    known = list_options(OBJECTIVES[family.objective].objective_class)
+    if has_carried_state(family.body_class) and "num_streams" in known:
+        options |= {"num_streams": 8, "streams_per_batch": 4}
+    goal = build_objective(family.objective, TOKENIZER, 24, **options)
+    return Trainer(
+        f.model, [goal], TrainConfig(steps=STEPS, batch_tokens=96, accumulate=2, seq_length=24, lr=1e-2, warmup_steps=2)
+    )
 
 
 def source(t):
     goal = t.objectives[0]
     store = PAIRS if type(goal).__name__ == "Seq2Seq" else TEXT
-    return lambda phase, position: batches(store, goal, 96, 0, position)
+    return lambda phase, position: load_batches(store, goal, 96, 0, position)
 
 
 def losses(t, until=None):
@@ -74,13 +77,13 @@ def test_it_learns_twice_the_same_and_goes_on(name, tmp_path):
     half = trainer(name)
     begun = losses(half, 7)
     kept = Checkpoints(tmp_path)
-    kept.save(7, *half.state())
+    kept.save(7, *half.get_state())
     again = trainer(name)
-    again.restore(*kept.load(7))
+    again.restore_state(*kept.load(7))
     assert begun + losses(again) == seen, "two runs, one of them stopped, are equal bit for bit"
     for a, b in zip(first.model.parameters(), again.model.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert first.memories.streams == (8 if name in ("elmo", "transformer_xl", "xlnet") else 0)
+    assert first.carried_states.streams == (8 if name in ("elmo", "transformer_xl", "xlnet") else 0)
     total = [sum(each.values()) for each in seen]
     assert sum(total[-3:]) / 3 < total[0] - FALL
     stored = json.loads(CURVES.read_text())[name]
@@ -93,8 +96,8 @@ def test_checkpointing_gives_the_same(name):
     """Also where layers share a learned bias, and where a memory goes on between the two passes."""
     kept, again = trainer(name), trainer(name)
     calls = []
-    for stack in (part for part in again.model.modules() if isinstance(part, Stack)):
-        stack.checkpointing = True
+    for stack in (part for part in again.model.modules() if isinstance(part, BlockStack)):
+        stack.checkpoint_activations = True
         stack[0].register_forward_pre_hook(lambda *_: calls.append(1))
     want, got = losses(kept, 4), losses(again, 4)
     assert len(calls) >= 2 * 2 * 4, "every batch computes it twice"

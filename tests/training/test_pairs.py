@@ -9,10 +9,10 @@ import pytest
 
 import formers
 from formers import Error
-from formers.data.encode import encode, tabs
+from formers.data.preparation.document_encoder import encode_documents, find_tab_starts
 from formers.data.store import Store
-from formers.objectives.choose import objective
-from formers.text.trainers import train
+from formers.objectives.registry import build_objective
+from formers.text.trainers.registry import train_tokenizer
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 
@@ -25,15 +25,15 @@ def pairs(number=120):
 
 def test_each_side_is_encoded_by_itself():
     rows = [*pairs(9), ("", "nothing"), ("alone", "")]
-    tokenizer = train("transformer", [side for row in rows for side in row], 300)
-    made = encode(["\t".join(row) for row in rows], tokenizer, tabs)
+    tokenizer = train_tokenizer("transformer", [side for row in rows for side in row], 300)
+    made = encode_documents(["\t".join(row) for row in rows], tokenizer, find_tab_starts)
     end = tokenizer.id("eos")
     starts = np.concatenate(([0], np.cumsum(made.lengths)))
     for n, (source, target) in enumerate(rows):
         ids = made.ids[starts[n] : starts[n + 1]].tolist()
         assert ids == [*tokenizer.encode(source, special=False), *tokenizer.encode(target, special=False), end]
-    store = Store.of(["\t".join(row) for row in rows], tokenizer, sentences="tabs")
-    goal = objective("seq2seq", tokenizer, 32)
+    store = Store.from_documents(["\t".join(row) for row in rows], tokenizer, sentences="tabs")
+    goal = build_objective("seq2seq", tokenizer, 32)
     plan = goal.plan(store, 0, 0)
     assert len(plan) == 9, "what lacks a side is no pair"
 
@@ -45,17 +45,19 @@ def test_from_a_table_to_a_model(family, tmp_path):
     small = {"dim": 16, "layers": 2 if family == "gnmt" else 1, "heads": 2, "ff": 32, "context": 32}
     known = formers.build(family).config
     run = formers.pretrain(
-        family, tmp_path / "pairs.tsv", out=tmp_path / "run", data={"column": "de,en", "pieces": 300, "held_out": 0.1},
+        family, tmp_path / "pairs.tsv", out=tmp_path / "run",
+        data={"column": "de,en", "vocab_size": 300, "valid_fraction": 0.1},
         model={k: v for k, v in small.items() if hasattr(known, k)},
-        train={"steps": 40, "tokens": 256, "length": 32, "lr": 1e-2, "warmup": 4, "samples": 1},
+        train={"steps": 40, "batch_tokens": 256, "seq_length": 32, "lr": 1e-2, "warmup_steps": 4, "samples": 1},
     )  # fmt: skip
     losses = [row["loss"] for row in run.history if "losses" in row]
     assert losses[-1] < losses[0] - 1
     assert run.score.loss < run.baseline.loss
     (tmp_path / "lines.txt").write_text(text, encoding="utf-8")  # the same text, with tabs
     again = formers.pretrain(
-        family, tmp_path / "lines.txt", out=tmp_path / "two", data={"pieces": 300, "held_out": 0.1},
-        model={k: v for k, v in small.items() if hasattr(known, k)}, train={"steps": 1, "tokens": 256, "length": 32},
+        family, tmp_path / "lines.txt", out=tmp_path / "two", data={"vocab_size": 300, "valid_fraction": 0.1},
+        model={k: v for k, v in small.items() if hasattr(known, k)},
+        train={"steps": 1, "batch_tokens": 256, "seq_length": 32},
     )  # fmt: skip
     one, two = (json.loads((r.folder / "run.json").read_text())["data"] for r in (run, again))
     assert one == two, "tokenizer and stores are those of the table"
@@ -80,10 +82,10 @@ def test_text_that_is_no_pairs_is_seen_before_the_work(tmp_path):
 def test_a_store_of_no_pairs_does_not_stand_in_the_way(tmp_path):
     lines = ["one side, another side"] * 20
     with pytest.raises(Error, match="no document is a pair"):
-        formers.pretrain("gnmt", lines, out=tmp_path / "run", data={"splitter": "rules", "pieces": 300})
+        formers.pretrain("gnmt", lines, out=tmp_path / "run", data={"splitter": "rules", "vocab_size": 300})
     assert (tmp_path / "run" / "data" / "store" / "store.json").is_file()
     made = formers.pretrain(
-        "gnmt", ["\t".join(pair) for pair in pairs()], out=tmp_path / "run", data={"pieces": 300},
-        model={"dim": 16, "layers": 2}, train={"steps": 1, "tokens": 256, "length": 32, "samples": 0},
+        "gnmt", ["\t".join(pair) for pair in pairs()], out=tmp_path / "run", data={"vocab_size": 300},
+        model={"dim": 16, "layers": 2}, train={"steps": 1, "batch_tokens": 256, "seq_length": 32, "samples": 0},
     )  # fmt: skip
     assert "e" in made.former.tokenizer.decode(made.former.tokenizer.encode("eins"))

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from formers.training.runs import Folder
+from formers.training.run_folder import RunFolder
 
 from . import ranks
 
@@ -23,12 +23,17 @@ def done(tmp_path_factory):
     jobs = [
         {**base, "name": "alone", "out": str(folder / "alone"), "train": HALVES, "alone": True},
         {**base, "name": "both", "out": str(folder / "both")},
-        {**base, "name": "somewhere", "tune": {"epochs": 4, "checks": 2, "patience": 1}, "train": {"lr": 1e-99}},
+        {
+            **base,
+            "name": "somewhere",
+            "tune": {"epochs": 4, "evals_per_epoch": 2, "patience": 1},
+            "train": {"lr": 1e-99},
+        },
         {**base, "name": "seeds", "out": str(folder / "seeds"), "several": {"seeds": 2}},
         {**base, "name": "again", "out": str(folder / "seeds"), "several": {"seeds": 2}},
         {**base, "name": "folds", "several": {"folds": 2}},
         {**base, "name": "odd", "out": str(folder / "odd"), "train": {"accumulate": 3}},
-        {**base, "name": "shards", "out": str(folder / "shards"), "train": {"parallel": "shards"}},
+        {**base, "name": "shards", "out": str(folder / "shards"), "train": {"parallel": "fsdp"}},
         {**base, "name": "wrong", "out": str(folder / "both")},
     ]
     return folder, ranks.processes(folder, jobs, seconds=240)
@@ -36,7 +41,7 @@ def done(tmp_path_factory):
 
 def losses(folder):
     """What a run measured, step by step, and on held-out examples."""
-    rows = Folder(folder).history()
+    rows = RunFolder(folder).read_history()
     steps = [(row["loss"], row["norm"], row["tokens"]) for row in rows if "losses" in row]
     return torch.tensor(steps, dtype=torch.float64), [row["held"]["loss"] for row in rows if "held" in row]
 
@@ -56,11 +61,11 @@ def test_two_processes_learn_what_one_would(done):
 
 
 def test_a_batch_is_that_of_all_processes(done):
-    asked = Folder(done[0] / "both").about()["asked"]["train"]
+    asked = RunFolder(done[0] / "both").read_info()["asked"]["train"]
     sizes = [len([n for rank in ranks.told(done[0], "both") for batch in rank["seen"][step] for n in batch])
              for step in range(5)]  # fmt: skip
     assert asked["accumulate"] == 2
-    assert sum(sizes) / len(sizes) == pytest.approx(8, abs=2), "tune.batch examples a step"
+    assert sum(sizes) / len(sizes) == pytest.approx(8, abs=2), "tune.batch_size examples a step"
 
 
 def test_a_run_without_a_name_has_one_folder_and_ends_for_all(done):
@@ -69,7 +74,7 @@ def test_a_run_without_a_name_has_one_folder_and_ends_for_all(done):
     assert first["result"] == second["result"]
     assert len(first["seen"]) == len(second["seen"])
     assert [p.name for p in (done[0] / "runs").iterdir() if p.name.startswith("bert")] == ["bert-classify-1"]
-    looks = [row for row in Folder(done[0] / "runs" / "bert-classify-1").history() if "held" in row]
+    looks = [row for row in RunFolder(done[0] / "runs" / "bert-classify-1").read_history() if "held" in row]
     assert len(looks) == 2
 
 
@@ -86,7 +91,7 @@ def test_several_runs_of_several_processes(done, name, folder):
     ("name", "said"),
     [
         ("odd", "3 batches of a step cannot be shared by 2 processes"),
-        ("shards", "does not share a model out as shards"),
+        ("shards", "does not share a model out as fsdp"),
         ("wrong", "there is a run here already"),
     ],
 )

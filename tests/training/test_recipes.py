@@ -9,51 +9,53 @@ import torch
 import torch.nn.functional as F
 
 import formers
-from formers.config import build as build_config
-from formers.data.loader import batches
-from formers.former import empty
+from formers.config import build_config as build_config
+from formers.data.loader import load_batches
+from formers.former import build_empty
 from formers.nn.block import Block
-from formers.objectives.choose import objective
-from formers.registry import MEMBERS
-from formers.training.configure import configure
-from formers.training.course import ids
-from formers.training.recipes import recipe
-from tests.training.test_pretrain import OWN, TEXT
+from formers.objectives.registry import build_objective
+from formers.registry import FAMILIES
+from formers.training.config_merge import configure_pretraining
+from formers.training.recipes import get_recipe
+from formers.training.runs.pretrain_run import get_tokenizer_config
+from tests.training.runs.test_pretrain import OWN, TEXT
 
-LEARNED = [name for name, member in MEMBERS.items() if member.family.objective]
+LEARNED = [name for name, member in FAMILIES.items() if member.definition.objective]
 
 
 @pytest.mark.parametrize("name", LEARNED)
 @pytest.mark.parametrize(("layers", "dim"), [(2, 128), (6, 192), (24, 768)])
 def test_every_family_has_a_recipe_for_any_depth_and_width(name, layers, dim):
-    asked = configure(name, None, {"model.layers": layers, "model.dim": dim})
-    family = MEMBERS[name].family
-    made = build_config(family.config, {**asked.model, "vocab": 50} if hasattr(family.config, "vocab") else asked.model)
-    model = empty(name, made, family.pretraining).model
+    asked = configure_pretraining(name, None, {"model.layers": layers, "model.dim": dim})
+    family = FAMILIES[name].definition
+    made = build_config(
+        family.config_class, {**asked.model, "vocab": 50} if hasattr(family.config_class, "vocab") else asked.model
+    )
+    model = build_empty(name, made, family.pretraining_head).model
     blocks = [part for part in model.modules() if isinstance(part, Block)]
-    post = any(block.order == "post" for block in blocks)
+    post = any(block.norm_order == "post" for block in blocks)
     assert post == (family.norm_order == "post" and bool(blocks)), "what the family's file declares"
     assert asked.train.residual_init == (pytest.approx((2 * layers) ** -0.5, abs=1e-4) if post and layers > 3 else 1.0)
-    small = configure(name, None, {}).train
+    small = configure_pretraining(name, None, {}).train
     assert 0 < asked.train.lr <= small.lr
     assert asked.train.lr < small.lr or (layers, dim) == (2, 128)
-    assert asked.train.warmup <= asked.train.steps // 5 or asked.train.warmup == small.warmup
+    assert asked.train.warmup_steps <= asked.train.steps // 5 or asked.train.warmup_steps == small.warmup_steps
 
 
 def test_widths_follow_the_one_that_is_given():
-    model = configure("bert", None, {"model.dim": 768}).model
+    model = configure_pretraining("bert", None, {"model.dim": 768}).model
     assert (model["ff"], model["heads"]) == (3072, 12)
-    assert configure("bert", None, {"model.dim": 90}).model["heads"] == 3  # four do not divide it
-    assert configure("t5", None, {"model.dim": 256, "model.heads": 8}).model["head_dim"] == 32
-    assert configure("gptj", None, {"model.dim": 512}).model["rotary"] == 32
-    assert configure("bert", None, {"model.dim": 768, "model.ff": 100}).model["ff"] == 100
+    assert configure_pretraining("bert", None, {"model.dim": 90}).model["heads"] == 3  # four do not divide it
+    assert configure_pretraining("t5", None, {"model.dim": 256, "model.heads": 8}).model["head_dim"] == 32
+    assert configure_pretraining("gptj", None, {"model.dim": 512}).model["rotary"] == 32
+    assert configure_pretraining("bert", None, {"model.dim": 768, "model.ff": 100}).model["ff"] == 100
 
 
 def test_a_preset_keeps_its_sizes_and_gets_a_rate_of_its_size():
-    asked = configure("bert", None, {}, preset="bert-base")
+    asked = configure_pretraining("bert", None, {}, preset="bert-base")
     assert not {"layers", "dim"} & set(asked.model)
-    assert asked.train.lr < recipe("bert").train["lr"] / 5
-    paper = configure("bert", None, {}, recipe="paper")
+    assert asked.train.lr < get_recipe("bert").train["lr"] / 5
+    paper = configure_pretraining("bert", None, {}, recipe="paper")
     assert paper.train.lr == 1e-4
     assert paper.train.residual_init == 1.0
 
@@ -61,12 +63,15 @@ def test_a_preset_keeps_its_sizes_and_gets_a_rate_of_its_size():
 def test_wrong_sizes_are_named_by_the_configuration():
     for key, value in (("dim", "wide"), ("layers", -2), ("heads", 0), ("dim", True), ("layers", 2.5)):
         with pytest.raises(formers.Error, match=key):
-            configure("bert", None, {f"model.{key}": value})
+            configure_pretraining("bert", None, {f"model.{key}": value})
 
 
 def test_weak_branches_touch_only_the_last_matrices_of_post_norm_blocks(tmp_path):
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 32, "context": 24}
-    train = {"steps": 1, "tokens": 240, "length": 24, "lr": 1e-12, "warmup": 0, "samples": 0, "decay": 0.0}
+    train = {
+        "steps": 1, "batch_tokens": 240, "seq_length": 24, "lr": 1e-12, "warmup_steps": 0, "samples": 0,
+        "weight_decay": 0.0,
+    }  # fmt: skip
     for family, post in (("bert", True), ("gpt2", False)):
         runs = [
             formers.pretrain(family, TEXT, out=tmp_path / f"{family}-{factor}", model=sizes, data=OWN,
@@ -83,27 +88,29 @@ def test_weak_branches_touch_only_the_last_matrices_of_post_norm_blocks(tmp_path
 def test_the_loop_is_a_plain_one(tmp_path):
     """AdamW, a linear schedule, clipping and cross-entropy in twenty lines give the same weights."""
     sizes = {"dim": 32, "layers": 2, "heads": 2, "ff": 64, "context": 24, "dropout": 0.0, "attention_dropout": 0.0}
-    train = {"steps": 20, "tokens": 240, "length": 24, "lr": 3e-3, "schedule": "linear", "warmup": 5, "decay": 0.1,
-             "clip": 0.5, "betas": (0.9, 0.98), "samples": 0, "check": 20}  # fmt: skip
+    train = {
+        "steps": 20, "batch_tokens": 240, "seq_length": 24, "lr": 3e-3, "schedule": "linear", "warmup_steps": 5,
+        "weight_decay": 0.1, "grad_clip": 0.5, "betas": (0.9, 0.98), "samples": 0, "eval_every": 20,
+    }  # fmt: skip
     run = formers.pretrain("bert", TEXT, out=tmp_path / "run", model=sizes, train=train, data=OWN)
     tokenizer = run.former.tokenizer
     store = formers.Store.open(tmp_path / "run" / "data" / "store")
-    goal = objective("nsp", tokenizer, 24)
-    sizes |= {**ids(tokenizer, goal), "init": run.former.config.init}
+    goal = build_objective("nsp", tokenizer, 24)
+    sizes |= {**get_tokenizer_config(tokenizer, goal), "init": run.former.config.init}
     model = formers.build("bert", head="pretraining", **sizes).model.train()
     matrices = [p for p in model.parameters() if p.dim() > 1]
     rest = [p for p in model.parameters() if p.dim() <= 1]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], betas=(0.9, 0.98)
     )
-    for step, (batch, _) in enumerate(itertools.islice(batches(store, goal, 240), 20)):
+    for step, (batch, _) in enumerate(itertools.islice(load_batches(store, goal, 240), 20)):
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * ((step + 1) / 5 if step < 5 else (20 - step) / 15)
         batch = batch.to("cpu")
         hidden = model(batch)
         masked = model.logits(hidden[batch.chosen], part="mlm")
         pairs = model.logits(hidden, batch, part="nsp")
-        (F.cross_entropy(masked, batch.labels) + F.cross_entropy(pairs, batch.answers)).backward()
+        (F.cross_entropy(masked, batch.labels) + F.cross_entropy(pairs, batch.document_labels)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
         optimizer.zero_grad()
@@ -117,21 +124,21 @@ def test_a_checkpoint_goes_on_at_a_rate_of_its_width(tmp_path):
     formers.save(formers.build("bert", vocab=50, dim=192, layers=1, heads=2, ff=32), tmp_path / "own")
     formers.export(formers.load(tmp_path / "own"), tmp_path / "hf")
     for init in ("own", "hf"):
-        asked = configure("bert", None, {}, init=str(tmp_path / init))
+        asked = configure_pretraining("bert", None, {}, init=str(tmp_path / init))
         assert asked.train.lr == pytest.approx(5e-5 * 768 / 192)
-        assert configure("bert", None, {"train.lr": 0.5}, init=str(tmp_path / init)).train.lr == 0.5
+        assert configure_pretraining("bert", None, {"train.lr": 0.5}, init=str(tmp_path / init)).train.lr == 0.5
 
 
 def test_held_out_text_without_pairs_is_judged_by_hidden_tokens(tmp_path):
     """Of a few long documents one is held out: no text of another document is there to be a wrong next sentence."""
     said: list[str] = []
     sizes = {"dim": 16, "layers": 1, "heads": 2, "ff": 16, "context": 24}
-    train = {"steps": 2, "tokens": 240, "length": 24, "warmup": 1, "check": 1, "samples": 1}
+    train = {"steps": 2, "batch_tokens": 240, "seq_length": 24, "warmup_steps": 1, "eval_every": 1, "samples": 1}
     run = formers.pretrain(
         "bert", TEXT[:-1], held=TEXT[-1:], out=tmp_path / "run", model=sizes, train=train,
-        data={"pieces": 300}, say=said.append,
+        data={"vocab_size": 300}, say=said.append,
     )  # fmt: skip
     assert [line for line in said if "judged by hidden tokens alone" in line]
     assert run.score is not None
-    assert "nsp" not in run.score.all
+    assert "nsp" not in run.score.metrics
     assert run.score.loss > 0

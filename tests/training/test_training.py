@@ -13,15 +13,15 @@ import torch
 
 import formers
 from formers import Error
-from formers.data.loader import batches
+from formers.data.loader import load_batches
 from formers.data.store import Store
-from formers.nn.memory import Memory
+from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
-from formers.training.evaluate import Score, evaluate, unigram
-from formers.training.loop import Diverged, Report, Trainer
-from formers.training.machine import Meter
-from formers.training.settings import Train
-from formers.training.step import Step
+from formers.training.executor import Step
+from formers.training.hardware import ProgressMeter
+from formers.training.train_config import TrainConfig
+from formers.training.trainer import Diverged, StepResult, Trainer
+from formers.training.validation import Score, compute_unigram_baseline, evaluate
 
 
 def counted(vocab=30):
@@ -39,13 +39,16 @@ def model(seed=0, dropout=0.1):
 
 
 def trainer(seed=0, dropout=0.1, **settings):
-    base = {"steps": 60, "lr": 1e-2, "warmup": 5, "tokens": 128, "length": 16, "schedule": "wsd", "seed": seed}
-    return Trainer(model(seed, dropout), [GOAL], Train(**{**base, **settings}))
+    base = {
+        "steps": 60, "lr": 1e-2, "warmup_steps": 5, "batch_tokens": 128, "seq_length": 16, "schedule": "wsd",
+        "seed": seed,
+    }  # fmt: skip
+    return Trainer(model(seed, dropout), [GOAL], TrainConfig(**{**base, **settings}))
 
 
 def source(t, store=STORE):
-    return lambda phase, position: batches(
-        store, t.objectives[-1 if phase else 0], t.settings.tokens, t.settings.seed, position
+    return lambda phase, position: load_batches(
+        store, t.objectives[-1 if phase else 0], t.config.batch_tokens, t.config.seed, position
     )
 
 
@@ -84,15 +87,17 @@ def test_goes_on_from_its_state_bit_for_bit(optimizer):
     told = run(whole)
     first = trainer(**settings)
     run(first, 5)
-    groups, state = first.state()
+    groups, state = first.get_state()
     saved = {name: {k: t.clone() for k, t in group.items()} for name, group in groups.items()}
     second = trainer(seed=0, **settings)
     run(second, 2)  # it has been elsewhere
-    second.restore(saved, state)
+    second.restore_state(saved, state)
     assert [r.loss for r in run(second)] == [r.loss for r in told[5:]]
     assert same(whole, second)
-    assert all(torch.equal(whole.average[name], second.average[name]) for name in whole.average)
-    assert not all(torch.equal(whole.average[n], p) for n, p in whole.model.named_parameters() if n in whole.average)
+    assert all(torch.equal(whole.ema_weights[name], second.ema_weights[name]) for name in whole.ema_weights)
+    assert not all(
+        torch.equal(whole.ema_weights[n], p) for n, p in whole.model.named_parameters() if n in whole.ema_weights
+    )
 
 
 def test_a_step_of_many_batches_is_one_large_batch():
@@ -101,8 +106,9 @@ def test_a_step_of_many_batches_is_one_large_batch():
     tokens = np.random.default_rng(1).integers(0, 30, sizes.sum()).astype(np.uint16)
     ragged = Store(tokens, np.append(0, np.cumsum(sizes)), 30, "x")
     t = trainer(
-        dropout=0.0, accumulate=4, steps=1, clip=0.0, optimizer="sgd", warmup=0, schedule="constant", betas=(0.0, 0.9)
-    )
+        dropout=0.0, accumulate=4, steps=1, grad_clip=0.0, optimizer="sgd", warmup_steps=0, schedule="constant",
+        betas=(0.0, 0.9),
+    )  # fmt: skip
     taken = list(itertools.islice(source(t, ragged)(1, 0), 4))
     before = {n: p.detach().clone() for n, p in t.model.named_parameters()}
     report = next(t.train(source(t, ragged)))
@@ -121,21 +127,21 @@ def test_a_step_of_many_batches_is_one_large_batch():
 
 
 def test_batches_of_a_step_grow():
-    s = Train(steps=10, accumulate=4, ramp=6)
-    assert [s.batches(i) for i in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
-    assert [s.batches(i, 2) for i in range(8)] == [2, 2, 2, 2, 4, 4, 4, 4]
-    t = trainer(steps=8, accumulate=4, ramp=6)
+    s = TrainConfig(steps=10, accumulate=4, batch_rampup_steps=6)
+    assert [s.count_batches(i) for i in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
+    assert [s.count_batches(i, 2) for i in range(8)] == [2, 2, 2, 2, 4, 4, 4, 4]
+    t = trainer(steps=8, accumulate=4, batch_rampup_steps=6)
     assert np.diff([0, *(r.tokens for r in run(t))]).tolist() == [128 * n for n in (1, 1, 2, 2, 3, 3, 4, 4)]
 
 
 def test_short_examples_first():
-    s = Train(steps=10, length=16, short=8, tokens=128)
-    assert [s.phase_length(s.phase(i)) for i in range(10)] == [8] * 9 + [16]
+    s = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128)
+    assert [s.get_phase_length(s.get_phase(i)) for i in range(10)] == [8] * 9 + [16]
     t = Trainer(model(), [CausalLM(8), GOAL], s)
     seen = []
 
     def told(phase, position):
-        for batch, behind in batches(STORE, t.objectives[-1 if phase else 0], 128, 0, position):
+        for batch, behind in load_batches(STORE, t.objectives[-1 if phase else 0], 128, 0, position):
             seen.append((phase, position, batch.longest))
             yield batch, behind
 
@@ -144,7 +150,7 @@ def test_short_examples_first():
     half = Trainer(model(), [CausalLM(8), GOAL], s)
     list(half.train(told, 9))
     again = Trainer(model(), [CausalLM(8), GOAL], s)
-    again.restore(*half.state())
+    again.restore_state(*half.get_state())
     list(again.train(told))
     assert same(t, again)
     assert t.positions == again.positions
@@ -152,27 +158,29 @@ def test_short_examples_first():
 
 def test_a_longer_run_sees_no_short_examples_twice():
     """Steps 10 → 20: short, one step of long ones, short again, long ones. Each length goes on where it was."""
-    s, goals = Train(steps=10, length=16, short=8, tokens=128), [CausalLM(8), GOAL]
+    s, goals = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128), [CausalLM(8), GOAL]
     t = Trainer(model(), goals, s)
     told = run(t)
     more = Trainer(model(), goals, dataclasses.replace(s, steps=20))
-    more.restore(*t.state())
+    more.restore_state(*t.get_state())
     told += run(more)
     size, seen = {0: 128 // 8, 1: 128 // 16}, {0: [], 1: []}
     for report in told:
-        seen[0 if report.step < 10 or 10 < report.step <= 18 else 1].append(report.examples)
+        seen[0 if report.step < 10 or 10 < report.step <= 18 else 1].append(report.example_range)
     for phase, examples in seen.items():
         assert examples == [(i * size[phase], (i + 1) * size[phase]) for i in range(len(examples))], phase
     assert more.positions == [17 * size[0], 3 * size[1]]
 
 
 def test_a_checkpoint_that_knows_one_position():
-    s, goals = Train(steps=10, length=16, short=8, tokens=128), [CausalLM(8), GOAL]
+    s, goals = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128), [CausalLM(8), GOAL]
     for until, positions in ((4, [64, 0]), (10, [0, 8])):
         t, again = Trainer(model(), goals, s), Trainer(model(), goals, s)
         run(t, until)
-        groups, state = t.state()
-        again.restore(groups, {**{k: v for k, v in state.items() if k != "positions"}, "position": max(positions)})
+        groups, state = t.get_state()
+        again.restore_state(
+            groups, {**{k: v for k, v in state.items() if k != "positions"}, "position": max(positions)}
+        )
         assert again.positions == positions
 
 
@@ -182,8 +190,8 @@ class Odd:
     def __init__(self, bad, kind=math.nan):
         self.bad, self.kind, self.calls, self.part = bad, kind, 0, "lm"
 
-    def counts(self, batch):
-        return GOAL.counts(batch)
+    def count_labels(self, batch):
+        return GOAL.count_labels(batch)
 
     def loss(self, model, batch):
         total, count = GOAL.loss(model, batch)["lm"]
@@ -194,17 +202,21 @@ class Odd:
 @pytest.mark.parametrize("kind", [math.nan, math.inf])
 def test_what_is_no_number_leaves_no_trace(kind):
     bad = {3, 4, 9}
-    t = Trainer(model(dropout=0.0), [Odd(bad, kind)], Train(steps=14, tokens=128, length=16, lr=1e-2, skips=3, ema=0.5))
-    src = lambda phase, position: batches(STORE, GOAL, 128, 0, position)  # noqa: E731
+    t = Trainer(
+        model(dropout=0.0),
+        [Odd(bad, kind)],
+        TrainConfig(steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, ema=0.5),
+    )
+    src = lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)  # noqa: E731
     skipped = []
     frozen = None
     for report in t.train(src):
         if report.skipped:
             skipped.append(report.step - 1)
-            now = {**{f"m{i}": v for i, v in t.state()[0]["model"].items()}, **t.state()[0]["optimizer"]}
+            now = {**{f"m{i}": v for i, v in t.get_state()[0]["model"].items()}, **t.get_state()[0]["optimizer"]}
             assert all(torch.equal(now[key], frozen[key]) for key in now), "neither a weight nor a moment has moved"
-            assert report.examples[1] > report.examples[0]
-        groups = t.state()[0]
+            assert report.example_range[1] > report.example_range[0]
+        groups = t.get_state()[0]
         frozen = {
             **{f"m{i}": v.clone() for i, v in groups["model"].items()},
             **{k: v.clone() for k, v in groups["optimizer"].items()},
@@ -214,22 +226,22 @@ def test_what_is_no_number_leaves_no_trace(kind):
 
 
 def test_too_many_of_them_end_the_run():
-    t = Trainer(model(), [Odd(range(2, 99))], Train(steps=14, tokens=128, length=16, skips=3))
+    t = Trainer(model(), [Odd(range(2, 99))], TrainConfig(steps=14, batch_tokens=128, seq_length=16, max_bad_steps=3))
     with pytest.raises(
         Diverged, match=r"3 steps in a row gave no number, the last at step 5, examples \d+ to \d+"
     ) as error:
-        list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
-    assert error.value.code == 3
+        list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+    assert error.value.exit_code == 3
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_spike_is_left_out(precision):
-    settings = Train(steps=60, tokens=128, length=16, lr=1e-3, spike=20.0, precision=precision)
+    settings = TrainConfig(steps=60, batch_tokens=128, seq_length=16, lr=1e-3, spike_factor=20.0, precision=precision)
     t = Trainer(model(dropout=0.0), [Odd({55}, 1e3)], settings)
     t.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=precision == "fp16")  # room for the spike
     left, before = [], {}
-    for report in t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)):
-        now = {**t.state()[0]["model"], **t.state()[0]["optimizer"]}
+    for report in t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)):
+        now = {**t.get_state()[0]["model"], **t.get_state()[0]["optimizer"]}
         if report.skipped:
             left.append(report.step)
             assert all(torch.equal(now[name], before[name]) for name in now)
@@ -238,8 +250,12 @@ def test_a_spike_is_left_out(precision):
 
 
 def test_gradients_that_stay_long_are_not_left_out_for_ever():
-    t = Trainer(model(dropout=0.0), [Odd(range(55, 999), 1e3)], Train(steps=99, tokens=128, length=16, spike=20.0))
-    told = list(t.train(lambda phase, position: batches(STORE, GOAL, 128, 0, position)))
+    t = Trainer(
+        model(dropout=0.0),
+        [Odd(range(55, 999), 1e3)],
+        TrainConfig(steps=99, batch_tokens=128, seq_length=16, spike_factor=20.0),
+    )
+    told = list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
     left = [r.step for r in told if r.skipped]
     assert left[0] == 56
     assert len(left) < 30
@@ -250,7 +266,7 @@ def test_fp16_learns_and_goes_on_with_its_scale():
     assert run(half)[-1].loss == pytest.approx(run(full)[-1].loss, abs=0.3)
     first, second = trainer(steps=20, dropout=0.0, precision="fp16"), trainer(steps=20, dropout=0.0, precision="fp16")
     run(first, 11)
-    second.restore(*first.state())
+    second.restore_state(*first.get_state())
     assert second.scaler.get_scale() == first.scaler.get_scale()
     run(second)
     assert same(half, second)
@@ -272,7 +288,7 @@ def test_without_a_compiler_it_goes_on(monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no compiler here")
 
-    t.inner._compiled_call_impl = broken
+    t.step_module._compiled_call_impl = broken
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert [r.loss for r in run(t)] == plain
@@ -294,18 +310,22 @@ def test_every_run_of_a_process_is_compiled(monkeypatch):
 
 
 def test_checkpointing_changes_nothing_but_memory():
-    one, two = trainer(steps=3), trainer(steps=3, checkpointing=True)
+    one, two = trainer(steps=3), trainer(steps=3, activation_checkpointing=True)
     calls = []
     two.model.body.blocks[0].ff.register_forward_hook(lambda *_: calls.append(1))
     assert [r.loss for r in run(one)] == [r.loss for r in run(two)]
     assert len(calls) == 6, "every step computes it twice"
     assert same(one, two)
     with pytest.warns(UserWarning, match="no blocks"):
-        Trainer(formers.build("textcnn", vocab=50, labels=2).model, [GOAL], Train(steps=1, checkpointing=True))
+        Trainer(
+            formers.build("textcnn", vocab=50, labels=2).model,
+            [GOAL],
+            TrainConfig(steps=1, activation_checkpointing=True),
+        )
 
 
 def test_step_gives_sums_and_counts():
-    batch = next(batches(STORE, GOAL, 128))[0].to("cpu")
+    batch = next(load_batches(STORE, GOAL, 128))[0].to("cpu")
     out = Step(model(), GOAL)(batch)
     total, count = out["lm"]
     assert count == 120
@@ -314,39 +334,39 @@ def test_step_gives_sums_and_counts():
 
 def test_a_step_judges_in_one_pass():
     """Right guesses beside the losses, from the same states: a memory moves on once."""
-    batch = next(batches(STORE, GOAL, 128))[0].to("cpu")
+    batch = next(load_batches(STORE, GOAL, 128))[0].to("cpu")
     made, calls = model(), []
     made.body.register_forward_hook(lambda *_: calls.append(1))
-    out = Step(made.eval(), GOAL)(batch, judge=True)
+    out = Step(made.eval(), GOAL)(batch, count_correct_tokens=True)
     assert len(calls) == 1
     guess = made.logits(made(batch)).argmax(-1)
     assert [int(v) for v in out["lm/right"]] == [int((guess == batch.labels).sum()), 120]
     torch.testing.assert_close(out["lm"][0], GOAL.loss(made, batch)["lm"][0])
     small = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 16, "embed": 16, "cutoffs": (), "memory": 4}
     xl = formers.build("transformer_xl", vocab=30, clamp=None, same_length=False, eos=None, **small).model.eval()
-    goal = CausalLM(16, streams=4, rows=4)
-    segment = next(batches(STORE, goal, 64))[0].to("cpu")
-    judged, plain = Memory(4, 4), Memory(4, 4)
+    goal = CausalLM(16, num_streams=4, streams_per_batch=4)
+    segment = next(load_batches(STORE, goal, 64))[0].to("cpu")
+    judged, plain = SegmentMemory(4, 4), SegmentMemory(4, 4)
     for _ in range(2):
-        out, want = Step(xl, goal)(segment, judged, judge=True), Step(xl, goal)(segment, plain)
+        out, want = Step(xl, goal)(segment, judged, count_correct_tokens=True), Step(xl, goal)(segment, plain)
         torch.testing.assert_close(out["lm"][0], want["lm"][0])
     assert int(out["lm/right"][1]) == 64
-    torch.testing.assert_close(judged.states[0], plain.states[0])
+    torch.testing.assert_close(judged.hidden_states[0], plain.hidden_states[0])
 
 
 def test_of_a_large_text_parts_are_counted(monkeypatch):
-    from formers.training import evaluate as module
+    from formers.training import validation as module
 
-    tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
-    whole = unigram(STORE, GOAL, tests)
-    monkeypatch.setattr(module, "BLOCK", 90)
-    monkeypatch.setattr(module, "BLOCKS", 5)
-    assert unigram(STORE, GOAL, tests).loss == pytest.approx(whole.loss, abs=0.1)
+    tests = [batch for batch, _ in itertools.islice(load_batches(STORE, GOAL, 128), 3)]
+    whole = compute_unigram_baseline(STORE, GOAL, tests)
+    monkeypatch.setattr(module, "COUNT_BLOCK_TOKENS", 90)
+    monkeypatch.setattr(module, "MAX_COUNT_BLOCKS", 5)
+    assert compute_unigram_baseline(STORE, GOAL, tests).loss == pytest.approx(whole.loss, abs=0.1)
 
 
 def test_unigram_and_evaluate():
-    tests = [batch for batch, _ in itertools.islice(batches(STORE, GOAL, 128), 3)]
-    base = unigram(STORE, GOAL, tests)
+    tests = [batch for batch, _ in itertools.islice(load_batches(STORE, GOAL, 128), 3)]
+    base = compute_unigram_baseline(STORE, GOAL, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)
     t = trainer()
@@ -361,8 +381,9 @@ def test_unigram_and_evaluate():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"steps": 0}, "steps must be"), ({"lr": -1.0}, "rate must be above 0"), ({"short": 16}, "not shorter"),
-        ({"tokens": 8}, "does not fit into a batch of 8"), ({"betas": (0.9,)}, "betas are two"), ({"ema": 2.0}, "ema"),
+        ({"steps": 0}, "steps must be"), ({"lr": -1.0}, "rate must be above 0"), ({"short_length": 16}, "not shorter"),
+        ({"batch_tokens": 8}, "does not fit into a batch of 8"), ({"betas": (0.9,)}, "betas are two"),
+        ({"ema": 2.0}, "ema"),
         ({"optimizer": "adamm"}, "there is no optimizer"), ({"schedule": "cosin"}, "there is no schedule"),
     ],
 )  # fmt: skip
@@ -374,8 +395,8 @@ def test_settings_that_make_no_sense(settings, words):
 def test_the_time_left_of_a_run_that_goes_on():
     """Its first step is not taken for all the time that it has spent before."""
     told = []
-    meter = Meter(trainer(steps=100), lambda *words: told.append(words[-1]))
-    meter(Report(41, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=41 * 128, seconds=41 * 0.5))
-    meter(Report(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
+    meter = ProgressMeter(trainer(steps=100), lambda *words: told.append(words[-1]))
+    meter(StepResult(41, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=41 * 128, seconds=41 * 0.5))
+    meter(StepResult(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
     assert all("256 tokens/s" in words for words in told)

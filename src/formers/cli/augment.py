@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..errors import Error
-from ..verbs import fills
-from .common import Overwrite, Placement, check_output, load_model, place_model
-from .convert import noted, opened
-from .progress import progress
-from .reading import Reading
-from .screen import Screen, show_line
+from ..verbs import can_fill
+from .common import (
+    OverwriteFlag,
+    Placement,
+    check_output_file,
+    load_model,
+    load_with_notes,
+    place_model,
+    summarise_warnings,
+)
+from .terminal import SafeConsole, escape_line, show_progress
+from .text_input import TextFileOptions
 
 
 def augment(
@@ -19,92 +25,94 @@ def augment(
     *,
     train: Path,
     out: Path,
-    way: Literal["fill", "continue"] | None = None,
+    method: Literal["fill", "continue"] | None = None,
     times: int = 1,
     rate: float | None = None,
-    keep: str = "linear",
-    sure: float = 0.0,
+    label_filter: str = "linear",
+    min_probability: float = 0.0,
     teach: float = 0.0,
-    names: str | None = None,
-    top: int = 20,
+    label_names: str | None = None,
+    top_k: int = 20,
     temperature: float = 1.0,
-    tokens: int = 40,
+    max_new_tokens: int = 40,
     seed: int = 0,
     columns: str | None = None,
-    overwrite: Overwrite = False,
+    overwrite: OverwriteFlag = False,
     placement: Placement | None = None,
-    reading: Reading | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:
-    """Make new labelled examples: words hidden and refilled by a masked model, or texts continued by a decoder.
+    """Make new labelled examples: a masked model replaces words, or a decoder continues texts.
 
     formers augment my-bert --train few.tsv --out more.jsonl --times 4
-    formers augment my-gpt2 --train few.tsv --out more.jsonl --teach 5 --rate 1 --names "0=negative 1=positive"
-    formers augment my-bert --train few.tsv --out more.jsonl --keep runs/bert-classify-1/model --sure 0.8
+    formers augment my-gpt2 --train few.tsv --out more.jsonl --teach 5 --rate 1 --label-names "0=negative 1=positive"
+    formers augment my-bert --train few.tsv --out more.jsonl --label-filter my-classifier --min-probability 0.8
 
-    New examples that are no news, and those whose label a classifier no longer sees, are left out. A command that was
-    stopped goes on when it is given again.
+    New examples that repeat an old one, and those whose label the filter does not confirm, are left out. After an
+    interruption, the same command continues.
 
     Parameters
     ----------
     model
         A masked language model (BERT and its kin), or a decoder (GPT and its kin).
     train
-        Examples with labels: csv, tsv, jsonl, parquet.
+        Labelled examples: csv, tsv, jsonl, parquet.
     out
         The new examples, a jsonl file.
-    way
-        fill or continue; what the model can do by default.
+    method
+        fill (mask words and fill them in) or continue (generate the rest of a text); by default what the model can do.
     times
-        New examples for each.
+        New examples for each example.
     rate
-        The share of words to hide (0.15), or of a text's end to write anew (0.5; 1: all of it).
-    keep
-        What judges the labels of new examples: linear (learned from the same file), none, or a fine-tuned model.
-    sure
-        The least probability of the label.
+        The fraction of words to mask (0.15), or of the text to generate anew at its end (0.5; 1 is all of it).
+    label_filter
+        What checks the labels of new examples: linear (a classifier trained on the same file), none, or a fine-tuned
+        model.
+    min_probability
+        The lowest probability of the label that the filter accepts.
     teach
-        First let the model learn how each label speaks, in so many epochs; what it learned stays beside OUT.
-    names
+        First continue pretraining on "label: text" for this many epochs; the adapted model is kept beside OUT.
+    label_names
         Words for labels, for --teach: "0=negative 1=positive".
-    top
-        Draw among so many likeliest tokens.
+    top_k
+        Sample from this many of the likeliest tokens.
     temperature
-        Higher is bolder.
-    tokens
-        The most tokens that are written behind a beginning.
+        Sampling temperature.
+    max_new_tokens
+        The most tokens to generate for an example.
     seed
-        Another seed, other examples.
+        Random seed.
     columns
-        What is what: "text=document label=class".
+        Which column is what: "text=document label=class".
     """
-    from ..generation.augment import augment as make
-    from ..generation.augment import teach as taught
-    from ..tasks.examples import read_columns, read_examples
+    from ..generation.augment import augment as run_augmentation
+    from ..generation.augment import train_conditional
+    from ..tasks.examples import parse_columns, read_examples
 
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
-    check_output(out, overwrite)
+    check_output_file(out, overwrite)
     if not teach >= 0:
         raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
-    found = read_examples(train, "classify", columns, **(reading or Reading()).options())
-    console = Screen(stderr=True)
-    console.print(found.said)
-    words = read_columns(names)[0] if names else {}
+    file_options = (reading or TextFileOptions()).to_keywords()
+    found = read_examples(train, "classify", columns, text_column=file_options.pop("column"), **file_options)
+    console = SafeConsole(stderr=True)
+    console.print(found.summary)
+    words = parse_columns(label_names)[0] if label_names else {}
     how: dict[str, Any] = {
-        "times": times, "sure": sure, "top": top, "temperature": temperature, "tokens": tokens, "seed": seed,
-        "conditional": teach > 0, "names": words,
+        "times": times, "min_probability": min_probability, "top_k": top_k, "temperature": temperature,
+        "max_new_tokens": max_new_tokens, "seed": seed, "conditional": teach > 0, "label_names": words,
     }  # fmt: skip
-    with progress(console, "augment", quiet=2) as tell, noted():
-        former = opened(model, dtype=None, tell=tell)
+    with show_progress(console, "augment", delay_seconds=2) as tell, summarise_warnings():
+        former = load_with_notes(model, dtype=None, tell=tell)
         if teach > 0:
-            former = taught(former, found, Path(f"{out}.taught"), epochs=teach, names=words, tell=tell)
-        former = place_model(former, placement, pack=False)
-        masks = fills(former)
+            former = train_conditional(former, found, Path(f"{out}.taught"), epochs=teach, names=words, tell=tell)
+        former = place_model(former, placement, prepack=False)
+        masks = can_fill(former)
         how |= {
-            "way": way or ("fill" if masks else "continue"),
+            "method": method or ("fill" if masks else "continue"),
             "rate": (0.15 if masks else 0.5) if rate is None else rate,
         }
         words_of = {"linear": "linear", "none": None}
-        judge: Any = words_of[keep] if keep in words_of else load_model(keep, placement, tell)
-        made = make(former, found, out, keep=judge, tell=tell, overwrite=overwrite, **how)
-    Screen().print(f"{show_line(out)}: {made.said}")
+        judge: Any = words_of[label_filter] if label_filter in words_of else load_model(label_filter, placement, tell)
+        made = run_augmentation(former, found, out, label_filter=judge, tell=tell, overwrite=overwrite, **how)
+    SafeConsole().print(f"{escape_line(out)}: {made.summary}")

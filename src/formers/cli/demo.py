@@ -9,38 +9,43 @@ import shutil
 import time
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from cyclopts import Parameter
 from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
-from ..config import Tell
+from ..config import ProgressCallback
 from ..errors import Error
-from .screen import Screen, show_line
+from .terminal import SafeConsole, escape_line
 
-PROMPTS = {
+DEMO_PROMPTS = {
     "en": ("The people of the United States", "The Government of the ___ States"),
     "ko": ("현행법은", "이에 현행법을 ___ 하려는 것임"),
 }
 
 
-OBJECTIVES = {"gpt2": "causal", "bert": "masked"}
-SECONDS = 120.0  # for everything
-ENDING = 8.0  # seconds: the last evaluation, the samples, the report
-EVALUATIONS = 8  # of each model while it trains, each on 24 batches; a forward pass is a third of a step
-FEWEST = {"gpt2": 60, "bert": 150}  # steps, below which a model does not beat the unigram
+DEMO_OBJECTIVES = {"gpt2": "causal", "bert": "mlm"}
+TIME_BUDGET_SECONDS = 120.0  # for everything
+FINISH_SECONDS = 8.0  # seconds: the last evaluation, the samples, the report
+EVALS_PER_MODEL = 8  # of each model while it trains, each on 24 batches; a forward pass is a third of a step
+MIN_STEPS = {"gpt2": 60, "bert": 150}  # steps, below which a model does not beat the unigram
 
 
 def demo(
-    *, language: Literal["en", "ko"] = "en", out: Path | None = None, seed: int = 0, resume: bool | None = None
+    *,
+    language: Literal["en", "ko"] = "en",
+    out: Path | None = None,
+    seed: int = 0,
+    resume: Annotated[bool | None, Parameter(negative="--no-resume")] = None,
 ) -> None:
-    """Train a small GPT-2 and a small BERT here and now, and look at them.
+    """Train a small GPT-2 and a small BERT in two minutes, and show what they learned.
 
-    Needs no network and about two minutes: a tokenizer for each, the two models pretrained with their own objectives on
-    a small bundled corpus, held beside a unigram on text they have not seen, then a continuation, a filled blank and a
-    report to look at. A few steps are timed first, and the number of steps follows from the speed of this machine.
-    After Ctrl-C, the same command goes on where it stopped.
+    Needs no network: trains a tokenizer for each model, pretrains both with their own objectives on a small bundled
+    corpus, compares them with a unigram on validation text, then continues a text, fills a blank and writes a report.
+    A few steps are timed first, so that the number of steps fits the speed of this machine. After Ctrl-C, the same
+    command continues where it stopped.
 
     formers demo
     formers demo --language ko --out my-demo
@@ -50,80 +55,86 @@ def demo(
     language
         en: messages of US presidents; ko: reasons for bills of the National Assembly.
     out
-        Where the report and the two models go; formers-demo-LANGUAGE by default.
+        The folder of the report and the two models; formers-demo-LANGUAGE by default.
     seed
-        Another seed, other weights.
+        Random seed of the weights.
     resume
-        Go on with a demo that was stopped; --no-resume begins anew. By default it goes on if there is one.
+        Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
     """
-    from ..training.runs import Stopped
+    from ..training.run_folder import Stopped
 
-    console, where = Screen(wrap=True), room(out or Path(f"formers-demo-{language}"))
+    console, where = SafeConsole(wrap=True), prepare_output_folder(out or Path(f"formers-demo-{language}"))
     options = {"--language": language if language != "en" else None, "--out": out, "--seed": seed or None}
     words = [word for name, value in options.items() if value is not None for word in (name, shlex.quote(str(value)))]
     again = " ".join(["formers demo", *words])
     try:
-        play(console, where, language, seed, resume)
+        run_demo(console, where, language, seed, resume)
     except Stopped as stopped:
         stopped.fix = f"go on with {again}"
         raise
     except KeyboardInterrupt:
-        raise Interrupted("interrupted", fix=f"go on with {again}") from None
+        raise DemoInterrupted("interrupted", fix=f"go on with {again}") from None
 
 
-class Interrupted(Error):
+class DemoInterrupted(Error):
     """Ctrl-C between two trainings, with the way to go on."""
 
-    code = 130
+    exit_code = 130
 
 
-def play(console: Screen, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:
+def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:
     """Train both models, from the beginning or from where an earlier demo was stopped, and write the report."""
-    from ..data.readers import bundled, split
-    from ..training.pretrain import pretrain
-    from .progress import progress
+    from ..data.readers import hold_out_documents, load_bundled_corpus
+    from ..training.runs.pretrain import pretrain
+    from .terminal import show_progress
 
-    began, work = time.perf_counter(), where / WORK
-    documents, changes = bundled(language)
-    known, held = split(documents)
-    console.print(f"{changes}; {len(held):,} held out")
+    began, work = time.perf_counter(), where / WORK_FOLDER
+    documents, changes = load_bundled_corpus(language)
+    known, held = hold_out_documents(documents)
+    console.print(f"{changes}; {len(held):,} held out for validation")
     plan = read_plan(work, language, seed)
     if resume and plan is None:
         raise Error("there is no unfinished demo here", where=where, fix="leave --resume out")
     if resume is False or plan is None:
         shutil.rmtree(work, ignore_errors=True)
-        plan = Plan(language, seed)
+        plan = DemoPlan(language, seed)
         write_plan(work, plan)
     tables: dict[str, Any] = {
-        name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in OBJECTIVES.items()
+        name: {"objective": {"name": goal}, "train": {"seed": seed}} for name, goal in DEMO_OBJECTIVES.items()
     }
     if not plan.steps:
         plan = choose_steps(console, work, known, held, plan, tables, began)
         write_plan(work, plan)
-        console.print(plan.words())
+        console.print(plan.describe_plan())
     else:
-        done = ", ".join(f"{n} {steps_done(work / n):,} of {plan.steps[n]:,} steps" for n in OBJECTIVES)
-        console.print(f"going on where it was stopped: {done}; {left(plan.remaining(work))}")
+        done = ", ".join(f"{n} {count_saved_steps(work / n):,} of {plan.steps[n]:,} steps" for n in DEMO_OBJECTIVES)
+        console.print(f"going on where it was stopped: {done}; {format_time_left(plan.estimate_remaining(work))}")
     runs = {}
-    for number, family in enumerate(OBJECTIVES):
+    for number, family in enumerate(DEMO_OBJECTIVES):
         steps = plan.steps[family]
-        every = max(1, steps // EVALUATIONS)
-        train = {"steps": steps, "warmup": max(1, min(50, steps // 10)), "check": every, "save": every, "samples": 0}
+        every = max(1, steps // EVALS_PER_MODEL)
+        train = {
+            "steps": steps,
+            "warmup_steps": max(1, min(50, steps // 10)),
+            "eval_every": every,
+            "save_every": every,
+            "samples": 0,
+        }
         tables[family]["train"] |= train
-        later = sum(plan.seconds[name] for name in list(OBJECTIVES)[number + 1 :]) + ENDING
-        with progress(console, family) as tell:
+        later = sum(plan.seconds[name] for name in list(DEMO_OBJECTIVES)[number + 1 :]) + FINISH_SECONDS
+        with show_progress(console, family) as tell:
             runs[family] = pretrain(
                 family, known, held=held, out=work / family, resume=(work / family / "run.json").is_file(),
-                tell=with_time_left(tell, plan.seconds[family] / steps, later), **tables[family],
+                tell=add_time_left(tell, plan.seconds[family] / steps, later), **tables[family],
             )  # fmt: skip
-    show(console, where, runs, len(documents), language, seed)
+    show_results(console, where, runs, len(documents), language, seed)
     shutil.rmtree(work)
-    here = show_line(where)
+    here = escape_line(where)
     console.print(f"\nReport: {here}/report.html\nModels: {here}/gpt2, {here}/bert (open them with formers.load)")
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """What a demo has chosen to do, kept in plan.json until it is finished: steps and seconds of each model."""
 
     language: str
@@ -132,28 +143,30 @@ class Plan:
     seconds: dict[str, float] = field(default_factory=dict)
     version: str = __version__
 
-    def words(self) -> str:
+    def describe_plan(self) -> str:
         """Return what was chosen, in a line."""
         each = ", ".join(f"{name} {steps:,} steps ({self.seconds[name]:.0f} s)" for name, steps in self.steps.items())
-        return f"chosen for this machine: {each}; {left(sum(self.seconds.values()) + ENDING)}"
+        return f"chosen for this machine: {each}; {format_time_left(sum(self.seconds.values()) + FINISH_SECONDS)}"
 
-    def remaining(self, work: Path) -> float:
+    def estimate_remaining(self, work: Path) -> float:
         """Return the seconds that the steps not yet done will take."""
-        parts = (self.seconds[n] * (1 - steps_done(work / n) / steps) for n, steps in self.steps.items())
-        return sum(parts) + ENDING
+        parts = (self.seconds[n] * (1 - count_saved_steps(work / n) / steps) for n, steps in self.steps.items())
+        return sum(parts) + FINISH_SECONDS
 
 
-def read_plan(work: Path, language: str, seed: int) -> Plan | None:
+def read_plan(work: Path, language: str, seed: int) -> DemoPlan | None:
     """Return the plan of an unfinished demo of this language and seed; another version's is not gone on with."""
     try:
-        plan = Plan(**json.loads((work / "plan.json").read_text(encoding="utf-8")))
+        plan = DemoPlan(**json.loads((work / "plan.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    whole = all(isinstance(part, dict) and set(part) in (set(), set(OBJECTIVES)) for part in (plan.steps, plan.seconds))
+    whole = all(
+        isinstance(part, dict) and set(part) in (set(), set(DEMO_OBJECTIVES)) for part in (plan.steps, plan.seconds)
+    )
     return plan if whole and (plan.language, plan.seed, plan.version) == (language, seed, __version__) else None
 
 
-def write_plan(work: Path, plan: Plan) -> None:
+def write_plan(work: Path, plan: DemoPlan) -> None:
     """Write the plan, whole or not at all."""
     work.mkdir(parents=True, exist_ok=True)
     (work / ".plan.json").write_text(json.dumps(asdict(plan)), encoding="utf-8")
@@ -161,72 +174,80 @@ def write_plan(work: Path, plan: Plan) -> None:
 
 
 def choose_steps(
-    console: Screen, work: Path, known: list[str], held: list[str], plan: Plan, tables: dict[str, Any], began: float
-) -> Plan:
+    console: SafeConsole,
+    work: Path,
+    train_texts: list[str],
+    valid_texts: list[str],
+    plan: DemoPlan,
+    tables: dict[str, Any],
+    began: float,
+) -> DemoPlan:
     """Time a few steps of each model on this machine, and choose how many of them fit into the time."""
-    from ..training.recipes import recipe
-    from ..training.rehearsal import measure_step
-    from .progress import progress
+    from ..training.recipes import get_recipe
+    from ..training.runs.dry_run import measure_step_seconds
+    from .terminal import show_progress
 
     each, most = {}, {}
-    for family in OBJECTIVES:
-        with progress(console, family) as tell:
-            each[family] = measure_step(family, known, held, work / family, tell=tell, **tables[family])
-        most[family] = recipe(family, "quick").train["steps"]
-    looks = EVALUATIONS * 8  # as many steps would take as long
-    rest = SECONDS - ENDING - (time.perf_counter() - began)
+    for family in DEMO_OBJECTIVES:
+        with show_progress(console, family) as tell:
+            each[family] = measure_step_seconds(
+                family, train_texts, valid_texts, work / family, tell=tell, **tables[family]
+            )
+        most[family] = get_recipe(family, "quick").train["steps"]
+    looks = EVALS_PER_MODEL * 8  # as many steps would take as long
+    rest = TIME_BUDGET_SECONDS - FINISH_SECONDS - (time.perf_counter() - began)
     share = (rest - sum(looks * each[n] for n in each)) / sum(most[n] * each[n] for n in each)
-    steps = {n: min(most[n], max(FEWEST[n], int(most[n] * share))) for n in each}
+    steps = {n: min(most[n], max(MIN_STEPS[n], int(most[n] * share))) for n in each}
     return replace(plan, steps=steps, seconds={n: (steps[n] + looks) * each[n] for n in each})
 
 
-def steps_done(run: Path) -> int:
+def count_saved_steps(run: Path) -> int:
     """Return how many steps of a run are saved."""
-    from ..training.checkpoint import Checkpoints
+    from ..training.checkpoint.local import Checkpoints
 
-    return max(Checkpoints(run / "steps", clean=False).steps(), default=0)
+    return max(Checkpoints(run / "steps", remove_stale=False).list_steps(), default=0)
 
 
-def left(seconds: float) -> str:
+def format_time_left(seconds: float) -> str:
     """Return a time in words; "about 2 min left"."""
-    from ..training.machine import left as words
+    from ..training.hardware import format_time_left as words
 
     return f"about {words(max(1.0, seconds))}"
 
 
-def with_time_left(tell: Tell, each: float, later: float) -> Tell:
-    """Return a listener that adds the time until the whole demo is done.
+def add_time_left(tell: ProgressCallback, step_seconds: float, seconds_after: float) -> ProgressCallback:
+    """Return a progress callback that adds the time until the whole demo is done.
 
-    `each` are the seconds of a step, as long as none is measured here; `later` are the seconds after this model.
+    `step_seconds` is an estimate until a step is measured here; `seconds_after` is the time that the rest takes.
     """
     first: list[tuple[float, int]] = []
 
-    def say(what: str, done: int, of: int, detail: str) -> None:
+    def report_progress(what: str, done: int, of: int, detail: str) -> None:
         if what == "training":
             now = time.perf_counter()
             if not first:
                 first.append((now, done))
             began, before = first[0]
-            step = (now - began) / (done - before) if done > before else each
-            detail += f", {left((of - done) * step + later)} in all"
+            step = (now - began) / (done - before) if done > before else step_seconds
+            detail += f", {format_time_left((of - done) * step + seconds_after)} in all"
         tell(what, done, of, detail)
 
-    return say
+    return report_progress
 
 
-def show(
-    console: Screen, where: Path, runs: dict[str, Any], documents: int, language: Literal["en", "ko"], seed: int
+def show_results(
+    console: SafeConsole, where: Path, runs: dict[str, Any], documents: int, language: Literal["en", "ko"], seed: int
 ) -> None:
     """Print what the models are worth and what they write, save them, and write the report."""
+    from ..generation.api import generate
     from ..generation.fill import fill
-    from ..generation.text import generate
     from ..inspection.attention import attention
-    from ..inspection.report_strings import translate
-    from ..interop.directory import save
-    from ..training.report import write
+    from ..interop.model_directory import save
+    from ..reports.run_report import write_runs_page
+    from ..reports.translations import translate_report
 
-    prompt, blank = PROMPTS[language]
-    table = Table("held-out text", "unigram, nats", "model, nats", "unigram, right", "model, right", box=None)
+    prompt, blank = DEMO_PROMPTS[language]
+    table = Table("validation text", "unigram loss", "model loss", "unigram accuracy", "model accuracy", box=None)
     for family, run in runs.items():
         table.add_row(
             family,
@@ -242,18 +263,18 @@ def show(
         console.print(f"  {guess.probability:6.1%}  {guess.token}")
     filled = "\n".join(f"{g.probability:.1%}  {g.text}" for g in guesses)
     samples = {
-        "gpt2": [(translate("Continuing “{text}”:", language, text=prompt), text)],
-        "bert": [(translate("Filling “{text}”:", language, text=blank), filled)],
+        "gpt2": [(translate_report("Continuing “{text}”:", language, text=prompt), text)],
+        "bert": [(translate_report("Filling “{text}”:", language, text=blank), filled)],
     }
     begun = " ".join(text.split()[:8])  # a prompt may be a single token
     looked = {"gpt2": attention(runs["gpt2"].former, begun), "bert": attention(runs["bert"].former, guesses[0].text)}
-    clear(where)
+    remove_old_outputs(where)
     for family, run in runs.items():
         save(run.former, where / family)
-    write(
+    write_runs_page(
         where / "report.html",
-        translate("Two language models, trained while you waited", language),
-        translate("Corpus: {documents:,} bundled documents.", language, documents=documents),
+        translate_report("Two language models, trained while you waited", language),
+        translate_report("Corpus: {documents:,} bundled documents.", language, documents=documents),
         {family: run.folder for family, run in runs.items()},
         samples,
         looked,
@@ -261,27 +282,27 @@ def show(
     )
 
 
-OWN = ("gpt2", "bert", "report.html", ".formers-demo")  # what a demo writes, and the mark that it was one
-WORK = "demo-runs"  # where it trains; taken away at the end: not "runs", where formers pretrain keeps its own
+OUTPUT_NAMES = ("gpt2", "bert", "report.html", ".formers-demo")  # what a demo writes, and the mark that it was one
+WORK_FOLDER = "demo-runs"  # where it trains; taken away at the end: not "runs", where formers pretrain keeps its own
 
 
-def room(where: Path) -> Path:
+def prepare_output_folder(where: Path) -> Path:
     """A folder for the demo: a new one, an empty one, or an earlier demo's."""
     try:
         there = where.exists() and any(where.iterdir())
         unmarked = ("report.html", "gpt2/formers.json")  # an earlier version's; a training run has a report too
-        if there and not ((where / OWN[-1]).exists() or all((where / name).exists() for name in unmarked)):
+        if there and not ((where / OUTPUT_NAMES[-1]).exists() or all((where / name).exists() for name in unmarked)):
             raise Error("exists and is not an earlier demo's", where=where, fix="choose another place with --out")
         where.mkdir(parents=True, exist_ok=True)
-        (where / OWN[-1]).touch()
+        (where / OUTPUT_NAMES[-1]).touch()
     except OSError as error:
         raise Error(f"cannot write here ({error.strerror})", where=where, fix="choose another with --out") from None
     return where
 
 
-def clear(where: Path) -> None:
+def remove_old_outputs(where: Path) -> None:
     """Take away what an earlier demo wrote, and nothing else."""
-    for name in OWN[:-1]:
+    for name in OUTPUT_NAMES[:-1]:
         if (where / name).is_dir():
             shutil.rmtree(where / name)
         else:

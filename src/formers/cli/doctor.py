@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.table import Table
 from rich.text import Text
 
-from .screen import Screen
+from .terminal import SafeConsole
 
 EXTRAS = {
     "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
@@ -29,8 +29,12 @@ def doctor() -> None:
 
     formers doctor
     """
-    console = Screen(wrap=True)
-    for title, rows in (("This machine", machine()), ("Attention kernels", kernels()), ("Features", extras())):
+    console = SafeConsole(wrap=True)
+    for title, rows in (
+        ("This machine", describe_machine()),
+        ("Attention kernels", list_attention_kernels()),
+        ("Features", list_extras()),
+    ):
         table = Table(
             title=title, title_justify="left", title_style="bold", box=None, show_header=False, pad_edge=False
         )
@@ -40,12 +44,12 @@ def doctor() -> None:
         console.print()
 
 
-def machine() -> list[tuple[str | Text, ...]]:
+def describe_machine() -> list[tuple[str | Text, ...]]:
     """Versions, hardware, compiler, disk."""
     import torch
 
     names = ("formers", "torch", "numpy", "tokenizers", "safetensors")
-    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    versions = ", ".join(f"{name} {get_package_version(name)}" for name in names)
     compiler = next((c for c in ("cc", "gcc", "clang", "cl") if shutil.which(c)), None)
     free = shutil.disk_usage(Path.cwd()).free / 1e9
     capability, memory = torch.backends.cpu.get_cpu_capability(), ""
@@ -56,28 +60,28 @@ def machine() -> list[tuple[str | Text, ...]]:
         ("python", f"{platform.python_version()} at {sys.executable}"),
         ("system", f"{platform.system()} {platform.machine()}"),
         ("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {capability}{memory}"),
-        ("cpu bf16", bf16()),
-        ("gpu", gpu()),
+        ("cpu bf16", describe_cpu_bf16()),
+        ("gpu", describe_gpu()),
         ("C++ compiler", compiler or "none: torch.compile does not work without one; everything runs uncompiled"),
         ("disk", f"{free:.0f} GB free here"),
     ]  # fmt: skip
 
 
-def bf16() -> str:
+def describe_cpu_bf16() -> str:
     """Half precision on the CPU: some virtual machines announce AMX and crash on it, and some processors lack bf16."""
     import torch
 
-    from ..nn.quantised import can_prepack
-    from ..nn.tiles import LIMIT, NAME, crashes, safe
+    from ..nn.cpu_bf16 import ISA_VARIABLE, ISA_WITHOUT_AMX, can_use_bf16, is_amx_broken
+    from ..nn.cpu_quantised import can_prepack
 
-    if crashes():
-        return f"works without the AMX that is announced: set {NAME}={LIMIT}"
-    if safe() and not can_prepack(torch.bfloat16):
+    if is_amx_broken():
+        return f"works without the AMX that is announced: set {ISA_VARIABLE}={ISA_WITHOUT_AMX}"
+    if can_use_bf16() and not can_prepack(torch.bfloat16):
         return "works, slower than fp32: this processor has no instructions for it"
     return "works"
 
 
-def gpu() -> str:
+def describe_gpu() -> str:
     """The accelerator, in words."""
     import torch
 
@@ -93,11 +97,11 @@ def gpu() -> str:
     return "none: models run on the CPU"
 
 
-def kernels() -> list[tuple[str | Text, ...]]:
-    """Which paths of nn/door.py can be taken here."""
+def list_attention_kernels() -> list[tuple[str | Text, ...]]:
+    """Which paths of nn/attention/dispatch.py can be taken here."""
     import torch
 
-    from ..nn.door import available
+    from ..nn.attention.dispatch import list_available_kernels
 
     words = {True: Text("yes", "green"), False: Text("no", "dim")}
     dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
@@ -109,11 +113,11 @@ def kernels() -> list[tuple[str | Text, ...]]:
         "loop": "one document after the other, no padding (CPU)",
         "dense": "SDPA with a dense mask, everywhere",
     }
-    ready = available(dummy)
+    ready = list_available_kernels(dummy)
     return [(name, words[name in ready], text) for name, text in about.items()]
 
 
-def extras() -> list[tuple[str | Text, ...]]:
+def list_extras() -> list[tuple[str | Text, ...]]:
     """Optional features, and how to get them."""
     rows: list[tuple[str | Text, ...]] = []
     for name, (modules, use) in EXTRAS.items():
@@ -122,7 +126,7 @@ def extras() -> list[tuple[str | Text, ...]]:
     return rows
 
 
-def version(name: str) -> str:
+def get_package_version(name: str) -> str:
     """An installed version."""
     from importlib import metadata  # slow to import, and help must answer at once
 

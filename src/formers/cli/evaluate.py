@@ -1,4 +1,4 @@
-"""formers evaluate: what a model is worth on a file."""
+"""formers evaluate: the metrics of a model on a file."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from .common import Placement, load_model
-from .convert import noted
-from .progress import progress
-from .reading import Reading
-from .screen import Screen, print_json
+from .common import Placement, load_model, summarise_warnings
+from .terminal import SafeConsole, print_json, show_progress
+from .text_input import TextFileOptions
 
 
 def evaluate(
@@ -21,14 +19,14 @@ def evaluate(
     kind: Literal["perplexity", "pairs", "choices", "cloze", "task"] | None = None,
     columns: str | None = None,
     stride: int | None = None,
-    memory: int | None = None,
+    memory_length: int | None = None,
     batch: int = 16,
     limit: int | None = None,
     as_json: Annotated[bool, Parameter(help="One line of JSON.")] = False,
     placement: Placement | None = None,
-    reading: Reading | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:
-    """Measure a model on a file: perplexity, minimal pairs, choices, last words, or the measures of its task.
+    """Evaluate a model on a file: perplexity, minimal pairs, choices, last words, or the metrics of its task.
 
     formers evaluate my-gpt2 --data test.txt --stride 256
     formers evaluate my-bert --data blimp.jsonl
@@ -43,33 +41,35 @@ def evaluate(
     data
         Texts, pairs (good and bad), choices, or labelled examples: txt, jsonl, csv, tsv, parquet, conll, SQuAD's json.
     kind
-        What to measure; found by the columns and the model by default. cloze is the last word of each text.
+        What to measure; by default the columns and the model decide. cloze is the last word of each text.
     columns
-        What is what: "text=document", "good=a bad=b".
+        Which column is what: "text=document", "good=a bad=b".
     stride
-        Of texts longer than the context: how many tokens of each window count; half of the context by default.
-    memory
-        States that Transformer-XL and XLNet remember; their own number by default.
+        For texts longer than the context: how many tokens of each window count; half of the context by default.
+    memory_length
+        How many hidden states Transformer-XL and XLNet keep in memory; by default as the model says.
     batch
-        Texts at once.
+        Texts in a batch.
     limit
-        The first so many examples only.
+        Only the first so many examples.
     """
-    from ..inspection.evaluate import evaluate as measure
+    from ..evaluation.api import evaluate as run_evaluation
 
-    with progress(Screen(stderr=True), "evaluate", quiet=2) as tell, noted():
+    with show_progress(SafeConsole(stderr=True), "evaluate", delay_seconds=2) as tell, summarise_warnings():
         former = load_model(model, placement, tell)
-        how: dict[str, Any] = {"batch": batch, "stride": stride, "memory": memory}
+        how: dict[str, Any] = {"batch": batch, "stride": stride, "memory_length": memory_length}
         more: dict[str, Any] = {**how, "tell": tell}
-        found = measure(former, data, kind, columns=columns, limit=limit, **(reading or Reading()).options(), **more)
-    console = Screen()
+        found = run_evaluation(
+            former, data, kind, columns=columns, limit=limit, **(reading or TextFileOptions()).to_keywords(), **more
+        )
+    console = SafeConsole()
     if as_json:
         quoted = {"signatures": found.signatures} if found.signatures else {}
-        said = {"kind": found.kind, "examples": found.examples, **found.measures, **quoted}
+        said = {"kind": found.kind, "examples": found.num_examples, **found.metrics, **quoted}
         print_json(said)
         return
-    console.print(f"{found.kind}, {found.examples:,} examples ({found.said})")
-    for name, value in found.measures.items():
+    console.print(f"{found.kind}, {found.num_examples:,} examples ({found.summary})")
+    for name, value in found.metrics.items():
         number = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value > 1e4 else f"{value:.4f}"
         console.print(f"{name:<18} {number}")
     for name, words in found.signatures.items():

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import Overwrite, TrainingType, take_dtype
-from .pretrain import Rest, Switch, overrides
-from .pretrain import tell as tell_rows
-from .progress import progress
-from .reading import Reading
-from .screen import Screen, print_text, show_line
+from ..option_aliases import resolve_task_name
+from .common import OverwriteFlag, SettingWords, TrainingDtype, add_dtype_setting, parse_overrides, print_rows
+from .terminal import SafeConsole, escape_line, print_text, show_progress
+from .text_input import TextFileOptions
 
-Name = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
+TABLES = ("data", "model", "tune", "train")  # of settings, as --TABLE.NAME
+TaskName = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
+
+
+def parse_task(kind: Any, tokens: Sequence[Any]) -> str:
+    """A task by its name or another word for it, such as ner."""
+    name = resolve_task_name(tokens[0].value)
+    if name not in get_args(TaskName):
+        from ..config import suggest_name
+
+        raise Error(f"there is no task {tokens[0].value!r}", fix=suggest_name(str(name), get_args(TaskName)))
+    return str(name)
 
 
 def finetune(
     model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    *settings: Rest,
-    task: Name | None = None,
+    *settings: SettingWords,
+    task: Annotated[TaskName | None, Parameter(converter=parse_task)] = None,
     train: Annotated[str | None, Parameter(accepts_keys=False)] = None,
     valid: str | None = None,
     test: str | None = None,
@@ -29,32 +39,32 @@ def finetune(
     out: Path | None = None,
     config: Path | None = None,
     epochs: float | None = None,
-    batch: int | None = None,
+    batch_size: int | None = None,
     lr: float | None = None,
     seed: int | None = None,
     lora: int | None = None,
     features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None,
     vectors: str | None = None,
-    freeze_vectors: Switch = False,
+    freeze_vectors: bool = False,
     folds: int | None = None,
     seeds: int | None = None,
     sweep: str | None = None,
     resume: bool = False,
-    overwrite: Overwrite = False,
-    print_config: Switch = False,
-    dry_run: Switch = False,
+    overwrite: OverwriteFlag = False,
+    print_config: bool = False,
+    dry_run: bool = False,
     device: str | None = None,
-    dtype: TrainingType = None,
-    tensorboard: Switch = False,
-    wandb: Switch = False,
-    reading: Reading | None = None,
+    dtype: TrainingDtype = None,
+    tensorboard: bool = False,
+    wandb: bool = False,
+    reading: TextFileOptions | None = None,
 ) -> None:
-    """Teach MODEL a task from examples, judge it by others, and write a report.
+    """Fine-tune MODEL on the examples of a task, evaluate it, and write a report.
 
-    MODEL is a folder (formers or Hugging Face), hub:owner/name, or a family or preset that starts from scratch. The
-    task is found by the columns if it is not named. Any setting can be given by its name: --tune.layer_decay 0.9,
-    --tune.patience 3, --tune.balance true, --model.dropout 0.3, --train.clip 0.5. Ctrl-C, SIGTERM and a closed
-    terminal save; --resume goes on.
+    MODEL is a folder (formers or Hugging Face), hub:owner/name, or a family or preset that starts from scratch. If no
+    task is named, the columns decide. Any setting can be given by its name: --tune.layer_decay 0.9, --tune.patience 3,
+    --tune.balance true, --model.dropout 0.3, --train.grad_clip 0.5. Ctrl-C, SIGTERM and a closed terminal save the run;
+    --resume continues it.
 
     formers finetune runs/bert-1/model --train reviews.tsv --valid reviews.dev.tsv
     formers finetune textcnn --task classify --train trec.tsv --test trec.test.tsv --epochs 10
@@ -67,20 +77,22 @@ def finetune(
     formers finetune runs/bert-1/model --train reviews.tsv --dry-run
     formers finetune bert-mini --train reviews.tsv --print-config > run.yaml
 
-    Exit codes: 2 an error, 3 the result is not finite, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
+    Exit codes: 2 an error, 3 the loss is not finite, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
 
     Parameters
     ----------
     model
         A folder, hub:owner/name, a family (bert, textcnn, seq2seq …) or a preset (bert-mini).
     task
-        What is learnt; found by the columns if left out. lm goes on with pretraining on plain text.
+        classify, regress (a score), tag (token classification, NER), answer (extractive question answering), choose
+        (multiple choice), translate, summarise, or lm (continued pretraining on plain text). By default the columns
+        decide.
     train
-        Examples to learn from: tsv, csv, jsonl, parquet, CoNLL, SQuAD's JSON, also packed.
+        Training examples: tsv, csv, jsonl, parquet, CoNLL, SQuAD's JSON, also compressed.
     valid
-        Examples to be judged by; if left out, a tenth of the training examples.
+        Validation examples; by default a tenth of the training examples.
     test
-        Examples that are looked at once, at the end.
+        Test examples, evaluated once at the end.
     columns
         Which column is what, by name or number from 0: text=document,label=class.
     out
@@ -88,37 +100,37 @@ def finetune(
     config
         A YAML file with settings (tables data, model, tune, train).
     epochs
-        How often the examples are seen.
-    batch
-        Examples of a step, about.
+        Passes over the training examples.
+    batch_size
+        Examples in a step, about: batches are packed by tokens.
     lr
-        The highest learning rate.
+        The peak learning rate.
     seed
-        Of the new weights, the order and dropout.
+        Random seed of new weights, the order of examples and dropout.
     lora
-        The rank of adapters that learn in place of the weights.
+        Rank of LoRA adapters, which are trained instead of the weights.
     features
-        Learn a head on a frozen model: its last layer, the second to last, sum or concatenation of four, a mix of all.
+        Train only a head, on features of the frozen model: its last layer, the second to last, the sum or concatenation
+        of the last four, or a weighted sum of all.
     vectors
         Word vectors for the embeddings of a TextCNN: a run or folder of formers pretrain word2vec, glove or fasttext,
         or a published file (glove.6B.100d.txt, GoogleNews….bin.gz, cc.ko.300.vec.gz, cc.ko.300.bin).
     freeze_vectors
-        The word vectors stay as they are.
+        Do not train the word vectors.
     folds
-        Learn so many times, each time judged by another part of the examples.
+        Cross-validation with this many folds.
     seeds
-        Learn with so many seeds, from --seed on.
+        Train with this many seeds, from --seed on.
     sweep
-        Learn with each combination of settings: "lr=1e-4,3e-4 batch=16,32".
+        Train with each combination of settings: "lr=1e-4,3e-4 batch_size=16,32".
     resume
-        Go on with the run in --out.
+        Continue the run in --out.
     print_config
-        Print all settings as YAML, for --config, and end.
+        Print all settings as YAML, for --config, and exit.
     dry_run
-        Say what was understood of the examples, how large and how long the run would be, from a few measured steps,
-        and end.
+        Print how the examples are read and an estimate of size and time, from a few measured steps, and exit.
     device
-        cuda, cuda:1, cpu; what there is by default.
+        cuda, cuda:1, cpu; a GPU by default if there is one.
     tensorboard
         Write the metrics for TensorBoard as well (extra track).
     wandb
@@ -131,31 +143,37 @@ def finetune(
     if folds == 0:
         raise Error("0 folds make no comparison", fix="take --folds 5, or leave it out")
     if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
-        given, model = overrides([model, *settings], finetune), None
+        given, model = parse_overrides([model, *settings], finetune, TABLES), None
     else:
-        given = overrides(settings, finetune)
-    given |= (reading or Reading()).given()
-    take_dtype(given, dtype)
-    short: dict[str, Any] = {"epochs": epochs, "batch": batch, "lora": lora, "features": features, "vectors": vectors}
+        given = parse_overrides(settings, finetune, TABLES)
+    given |= (reading or TextFileOptions()).to_overrides()
+    add_dtype_setting(given, dtype)
+    short: dict[str, Any] = {
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "lora": lora,
+        "features": features,
+        "vectors": vectors,
+    }
     short["vectors_frozen"] = freeze_vectors or None
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
     given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
     first = os.environ.get("RANK", "0") == "0"
-    console = Screen(stderr=True, quiet=not first)
+    console = SafeConsole(stderr=True, quiet=not first)
     told: dict[str, Any] = {"task": task, "columns": columns, "config": config}
     if print_config or dry_run:
-        return preview(
+        return print_preview(
             print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
         )
-    from ..data.replacement import check_overwrite
-    from ..training.tracking import track
+    from ..data.folder_replacement import check_overwrite
+    from ..training.tracking import open_trackers
 
     check_overwrite(out, resume, overwrite)
     told |= {"device": device, "say": console.print, "overwrite": overwrite}
-    with track(tensorboard and first, wandb and first) as hook, progress(console, "finetune") as tell:
+    with open_trackers(tensorboard and first, wandb and first) as hook, show_progress(console, "finetune") as tell:
         told["hook"] = hook
         if folds is not None or seeds is not None or sweep:
-            from ..training.folds import compare
+            from ..training.runs.cross_validation import compare_settings
 
             more: dict[str, Any] = {
                 "folds": folds or 0,
@@ -164,36 +182,38 @@ def finetune(
                 "overrides": given,
                 "tell": tell,
             }
-            done = compare(model, train, valid, test=test, out=out, **more, **told)
+            done = compare_settings(model, train, valid, test=test, out=out, **more, **told)
             if first:
-                print_text(done.words())
-            return done.check()
-        from ..training.finetune import finetune as teach
+                print_text(done.format_table())
+            return done.raise_if_diverged()
+        from ..training.runs.finetune import finetune as run_finetuning
 
-        made = teach(model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told)
-    out_ = Screen(quiet=not first)
-    for name, values in (("held-out", made.valid), ("test", made.test)):
+        made = run_finetuning(
+            model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told
+        )
+    out_ = SafeConsole(quiet=not first)
+    for name, values in (("validation", made.valid), ("test", made.test)):
         if values:
             out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
-    if made.baseline_line:
-        out_.print(made.baseline_line)
-    out_.print(f"model: {show_line(made.folder / 'model')}\nreport: {show_line(made.folder / 'report.html')}")
+    if made.baseline_summary:
+        out_.print(made.baseline_summary)
+    out_.print(f"model: {escape_line(made.folder / 'model')}\nreport: {escape_line(made.folder / 'report.html')}")
 
 
-def preview(
+def print_preview(
     print_config: bool, model: str | None, train: str | None, valid: str | None, folds: int | None, seeds: int | None,
     sweep: str | None, device: str | None, **asked: Any,
 ) -> None:  # fmt: skip
     """Say what a run would do, and write nothing: its settings, or its size and time."""
-    from ..training.finetune import print_settings, rehearse_task
+    from ..training.runs.finetune import dry_run_finetuning, render_settings
 
     if print_config:
-        print_text(print_settings(model, train, valid, **asked), end="")
+        print_text(render_settings(model, train, valid, **asked), end="")
         return
-    rows = rehearse_task(model, train, valid, device=device, **asked)
+    rows = dry_run_finetuning(model, train, valid, device=device, **asked)
     if folds or seeds or sweep:
-        from ..training.folds import combinations
+        from ..training.runs.cross_validation import expand_sweep
 
-        runs = max(1, folds or 0) * (seeds or 1) * len(combinations(sweep or ""))
+        runs = max(1, folds or 0) * (seeds or 1) * len(expand_sweep(sweep or ""))
         rows.append(("runs", f"{runs:,} such runs"))
-    tell_rows(rows)
+    print_rows(rows)

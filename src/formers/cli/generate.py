@@ -10,46 +10,51 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import Placement, load_model
-from .convert import noted
-from .progress import progress
-from .reading import Reading, Unit, piped
-from .reading import lines as of_file
-from .screen import Screen, print_json, print_text
+from .common import Placement, load_model, summarise_warnings
+from .terminal import SafeConsole, print_json, print_text, show_progress
+from .text_input import TextFileOptions, TextUnit, read_file_texts, read_stdin
 
-AT_ONCE = 32  # texts that are handed over at a time, so that one sees how far it is
+TEXTS_PER_BATCH = 32  # texts that are handed over at a time, so that one sees how far it is
 
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Writing:
-    """How text is written."""
+class GenerationOptions:
+    """How text is generated."""
 
-    temperature: Annotated[float | None, Parameter(help="0 takes the likeliest token; the higher, the bolder.")] = None
-    top_k: Annotated[int | None, Parameter(help="Draw from so many of the likeliest tokens.")] = None
-    top_p: Annotated[float | None, Parameter(help="Draw from the likeliest tokens that have this probability.")] = None
-    min_p: Annotated[float | None, Parameter(help="Draw from tokens this many times as likely as the first.")] = None
-    typical: Annotated[float | None, Parameter(help="Draw from tokens as surprising as usual, up to this mass.")] = None
-    seed: Annotated[int, Parameter(help="Another seed, another text.")] = 0
-    samples: Annotated[int | None, Parameter(help="Texts for each prompt.")] = None
-    beams: Annotated[int | None, Parameter(help="Search for the likeliest text with so many beams.")] = None
-    length_penalty: Annotated[float | None, Parameter(help="Of a search: above 0 likes longer texts.")] = None
-    normalise: Annotated[Literal["length", "gnmt"] | None, Parameter(help="Of a search: how lengths count.")] = None
-    coverage: Annotated[float | None, Parameter(help="Of a search: what it costs to leave source words out.")] = None
-    early: Annotated[
-        Literal["yes", "no", "never"] | None, Parameter(help="Of a search: stop as soon as there are enough texts.")
+    temperature: Annotated[float | None, Parameter(help="Sampling temperature; 0 is greedy.")] = None
+    top_k: Annotated[int | None, Parameter(help="Sample from this many of the likeliest tokens.")] = None
+    top_p: Annotated[float | None, Parameter(help="Nucleus sampling: the likeliest tokens up to this total.")] = None
+    min_p: Annotated[
+        float | None, Parameter(help="Sample from tokens at least this many times as likely as the first.")
     ] = None
-    no_repeat: Annotated[int | None, Parameter(help="No so many tokens in a row twice.")] = None
-    repetition_penalty: Annotated[float | None, Parameter(help="Above 1, tokens that are there become rarer.")] = None
-    banned: Annotated[tuple[str, ...], Parameter(help="A word never to write; may be given several times.")] = ()
-    min_tokens: Annotated[int | None, Parameter(help="Tokens at least.")] = None
-    stop: Annotated[tuple[str, ...], Parameter(help="End before this string; may be given several times.")] = ()
+    typical_p: Annotated[float | None, Parameter(help="Locally typical sampling, up to this probability mass.")] = None
+    seed: Annotated[int, Parameter(help="Random seed of sampling.")] = 0
+    num_samples: Annotated[int | None, Parameter(help="Texts to generate for each prompt.")] = None
+    num_beams: Annotated[int | None, Parameter(help="Beam search with this many beams.")] = None
+    length_penalty: Annotated[
+        float | None, Parameter(help="Beam search: exponent of the length; higher prefers longer texts.")
+    ] = None
+    length_normalisation: Annotated[
+        Literal["length", "gnmt"] | None, Parameter(help="Beam search: how scores are normalised by length.")
+    ] = None
+    coverage: Annotated[float | None, Parameter(help="Beam search: weight of the coverage penalty (GNMT).")] = None
+    early_stopping: Annotated[
+        Literal["yes", "no", "never"] | None, Parameter(help="Beam search: stop as soon as there are enough texts.")
+    ] = None
+    no_repeat_ngram: Annotated[int | None, Parameter(help="Never repeat an n-gram of this length.")] = None
+    repetition_penalty: Annotated[
+        float | None, Parameter(help="Above 1, tokens that have occurred become less likely.")
+    ] = None
+    bad_words: Annotated[tuple[str, ...], Parameter(help="A word never to generate; may be given several times.")] = ()
+    min_new_tokens: Annotated[int | None, Parameter(help="The fewest tokens to generate.")] = None
+    stop: Annotated[tuple[str, ...], Parameter(help="Stop before this string; may be given several times.")] = ()
 
-    def options(self) -> dict[str, Any]:
+    def to_keywords(self) -> dict[str, Any]:
         """As formers.generate wants them."""
         said = {name: value for name, value in asdict(self).items() if value not in (None, ())}
-        if self.early is not None:
-            said["early"] = {"yes": True, "no": False}.get(self.early, self.early)
+        if self.early_stopping is not None:
+            said["early_stopping"] = {"yes": True, "no": False}.get(self.early_stopping, self.early_stopping)
         return said
 
 
@@ -58,18 +63,18 @@ def generate(
     prompt: str | None = None,
     *,
     file: Path | None = None,
-    tokens: int = 64,
+    max_new_tokens: int = 64,
     draft: str | None = None,
     as_json: bool = False,
-    writing: Writing | None = None,
+    generation: GenerationOptions | None = None,
     placement: Placement | None = None,
-    reading: Reading | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:
-    """Continue a text, or answer with an encoder-decoder; what is written is shown as it comes, without the prompt.
+    """Continue a text, or answer it with an encoder-decoder; the new text is printed as it is generated.
 
-    formers generate my-gpt2 "Once upon a time" --tokens 40 --top-p 0.9
-    formers generate my-gpt2 --prompt "옛날 옛적에" --seed 7 --samples 3
-    formers generate my-gpt2 --file prompts.txt --beams 4 --as-json
+    formers generate my-gpt2 "Once upon a time" --max-new-tokens 40 --top-p 0.9
+    formers generate my-gpt2 --prompt "옛날 옛적에" --seed 7 --num-samples 3
+    formers generate my-gpt2 --file prompts.txt --num-beams 4 --as-json
     echo "The meaning of life is" | formers generate my-gpt2 --temperature 0
     formers generate my-gpt2-xl "Once upon a time" --dtype int8 --draft my-gpt2
 
@@ -78,28 +83,35 @@ def generate(
     model
         A formers directory, the folder of a training run, a Hugging Face directory or hub:owner/name.
     prompt
-        The text to begin with. Without it and without --file, it is read from the standard input.
+        The text to continue. Without it and without --file, the standard input is read.
     file
-        A file of prompts, one on each line, or a table of them. A blank line gives a blank line.
-    tokens
-        Tokens at most.
+        A file of prompts, one in each line, or a table. A blank line gives a blank line.
+    max_new_tokens
+        The most tokens to generate.
     draft
-        A smaller model of the same vocabulary, which guesses tokens ahead of this one.
+        A smaller model with the same vocabulary, for speculative decoding.
     as_json
         One line of JSON for each prompt.
     """
-    given = texts(prompt, file, reading, "line")
-    how = (writing or Writing()).options()
-    former = ready(model, placement)
+    given = read_prompts(prompt, file, reading, "line")
+    how = (generation or GenerationOptions()).to_keywords()
+    former = load_with_progress(model, placement)
     if draft is not None:
-        how["draft"] = ready(draft, placement)
-    elif len(given) == 1 and (given[0] or prompt is not None) and not as_json and not {"samples", "beams"} & set(how):
-        with noted():
-            for piece in former.generate(given[0], tokens, stream=True, **how):
+        how["draft"] = load_with_progress(draft, placement)
+    elif (
+        len(given) == 1
+        and (given[0] or prompt is not None)
+        and not as_json
+        and not {"num_samples", "num_beams"} & set(how)
+    ):
+        with summarise_warnings():
+            for piece in former.generate(given[0], max_new_tokens, stream=True, **how):
                 print_text(piece, end="")
         print_text("")
         return
-    answered("generate", given, lambda some: former.generate(some, tokens, **how), as_json, prompt is None)
+    run_in_batches(
+        "generate", given, lambda some: former.generate(some, max_new_tokens, **how), as_json, prompt is None
+    )
 
 
 def translate(
@@ -109,39 +121,39 @@ def translate(
     to: str | None = None,
     source: str | None = None,
     file: Path | None = None,
-    tokens: int | None = None,
+    max_new_tokens: int | None = None,
     as_json: bool = False,
-    writing: Writing | None = None,
+    generation: GenerationOptions | None = None,
     placement: Placement | None = None,
-    reading: Reading | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:
     """Translate a text, or every line of a file or of the standard input.
 
     formers translate my-marian "Wie geht es dir?"
     formers translate my-t5 "How are you?" --to German
-    formers translate my-mbart --file sentences.txt --source en_XX --to ko_KR --beams 5
+    formers translate my-mbart --file sentences.txt --source en_XX --to ko_KR --num-beams 5
 
     Parameters
     ----------
     model
-        A model: an encoder-decoder, or a decoder, which is prompted.
+        An encoder-decoder, or a decoder, which is prompted.
     text
-        What to translate. Without it and without --file, lines are read from the standard input.
+        What to translate. Without it and without --file, the lines of the standard input are read.
     to
-        The language to translate into, where the model does not know it: German, or ko_KR for mBART.
+        The target language, for models with several: German, or ko_KR for mBART.
     source
-        The language of the text, if it is not English.
+        The language of the text; English by default.
     file
-        A file of texts, one on each line, or a table of them.
-    tokens
-        Tokens of a translation at most; by default as the model says, or 64.
+        A file of texts, one in each line, or a table.
+    max_new_tokens
+        The most tokens of a translation; by default as the model says, or 64.
     as_json
         One line of JSON for each text.
     """
-    given = texts(text, file, reading, "line", lines=True)
-    how = (writing or Writing()).options() | {"tokens": tokens}
-    former = ready(model, placement)
-    answered("translate", given, lambda some: former.translate(some, to, source, **how), as_json, text is None)
+    given = read_prompts(text, file, reading, "line", lines=True)
+    how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
+    former = load_with_progress(model, placement)
+    run_in_batches("translate", given, lambda some: former.translate(some, to, source, **how), as_json, text is None)
 
 
 def summarise(
@@ -149,35 +161,35 @@ def summarise(
     text: str | None = None,
     *,
     file: Path | None = None,
-    tokens: int | None = None,
+    max_new_tokens: int | None = None,
     as_json: bool = False,
-    writing: Writing | None = None,
+    generation: GenerationOptions | None = None,
     placement: Placement | None = None,
-    reading: Reading | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:
     """Summarise a text, or every document of a file.
 
     formers summarise my-bart --file articles.txt
-    formers summarise my-t5 --tokens 80 --beams 4 < article.txt
+    formers summarise my-t5 --max-new-tokens 80 --num-beams 4 < article.txt
     formers summarise my-gpt2 "A long story …" --top-k 2
 
     Parameters
     ----------
     model
-        A model: an encoder-decoder, or a decoder, which reads the text and "TL;DR:".
+        An encoder-decoder, or a decoder, which is prompted with the text and "TL;DR:".
     text
-        What to summarise. Without it and without --file, it is read from the standard input.
+        What to summarise. Without it and without --file, the standard input is read.
     file
         A file of documents: txt with blank lines between them, jsonl, csv, tsv, parquet.
-    tokens
-        Tokens of a summary at most; by default as the model says, or 64.
+    max_new_tokens
+        The most tokens of a summary; by default as the model says, or 64.
     as_json
         One line of JSON for each text.
     """
-    given = texts(text, file, reading, "auto")
-    how = (writing or Writing()).options() | {"tokens": tokens}
-    former = ready(model, placement)
-    answered("summarise", given, lambda some: former.summarise(some, **how), as_json, text is None)
+    given = read_prompts(text, file, reading, "auto")
+    how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
+    former = load_with_progress(model, placement)
+    run_in_batches("summarise", given, lambda some: former.summarise(some, **how), as_json, text is None)
 
 
 def fill(
@@ -185,15 +197,15 @@ def fill(
     text: str | None = None,
     *,
     file: Path | None = None,
-    top: int = 5,
+    top_k: int = 5,
     as_json: bool = False,
     placement: Placement | None = None,
-    reading: Reading | None = None,
+    reading: TextFileOptions | None = None,
 ) -> None:
     """Fill the blanks in a text, written ___ (three underscores).
 
     formers fill my-bert "The capital of France is ___."
-    formers fill my-bert "나는 ___에 가서 ___을 먹었다." --top 3
+    formers fill my-bert "나는 ___에 가서 ___을 먹었다." --top-k 3
     formers fill my-bert --file blanks.txt --as-json
 
     Parameters
@@ -201,18 +213,18 @@ def fill(
     model
         A masked language model.
     text
-        The text with its blanks. Without it and without --file, lines are read from the standard input.
+        The text with its blanks. Without it and without --file, the lines of the standard input are read.
     file
-        A file of texts, one on each line, or a table of them.
-    top
-        How many guesses for each blank.
+        A file of texts, one in each line, or a table.
+    top_k
+        How many candidates to print for each blank.
     as_json
         One line of JSON for each text.
     """
-    given = texts(text, file, reading, "line", lines=True)
-    former = ready(model, placement)
-    with noted():
-        found = iter(former.fill([one for one in given if one or text is not None], top))
+    given = read_prompts(text, file, reading, "line", lines=True)
+    former = load_with_progress(model, placement)
+    with summarise_warnings():
+        found = iter(former.fill([one for one in given if one or text is not None], top_k))
     for one in given:
         guesses = next(found) if one or text is not None else []
         blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
@@ -229,38 +241,43 @@ def fill(
                 print_text(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}")
 
 
-def texts(text: str | None, file: Path | None, reading: Reading | None, unit: Unit, lines: bool = False) -> list[str]:
+def read_prompts(
+    text: str | None, file: Path | None, reading: TextFileOptions | None, unit: TextUnit, lines: bool = False
+) -> list[str]:
     """Texts of the command line, of a file, or of the standard input, where they may be lines."""
     if text is not None and file is not None:
         raise Error("a text and --file are two sources", fix="give one of them")
     if text is not None:
         return [text]
     if file is not None:
-        return of_file(file, reading or Reading(), unit)
-    how = reading or Reading()
-    return of_file(Path("-"), how) if lines else [piped(how.encoding).rstrip("\n")]
+        return read_file_texts(file, reading or TextFileOptions(), unit)
+    how = reading or TextFileOptions()
+    return read_file_texts(Path("-"), how) if lines else [read_stdin(how.encoding).rstrip("\n")]
 
 
-def ready(model: str, placement: Placement | None) -> Any:
+def load_with_progress(model: str, placement: Placement | None) -> Any:
     """Load a model, with a bar if that takes long."""
-    with progress(Screen(stderr=True), "load", quiet=2) as tell:
+    with show_progress(SafeConsole(stderr=True), "load", delay_seconds=2) as tell:
         return load_model(model, placement, tell)
 
 
-def answered(verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool, blanks: bool) -> None:
-    """Run a verb over texts, some at a time, and print what comes as it comes; a blank line gives one with `blanks`."""
+def run_in_batches(
+    verb: str, given: list[str], run: Callable[[list[str]], list[Any]], as_json: bool, keep_blank_lines: bool
+) -> None:
+    """Run a verb over texts, some at a time, and print the answers as they come; with `keep_blank_lines`, a blank line
+    gives a blank line."""
     several = len(given) > 1
-    with noted(), progress(Screen(stderr=True), verb, quiet=2) as tell:
-        for at in range(0, len(given), AT_ONCE):
-            some = given[at : at + AT_ONCE]
-            asked = [prompt for prompt in some if prompt or not blanks]
+    with summarise_warnings(), show_progress(SafeConsole(stderr=True), verb, delay_seconds=2) as tell:
+        for at in range(0, len(given), TEXTS_PER_BATCH):
+            some = given[at : at + TEXTS_PER_BATCH]
+            asked = [prompt for prompt in some if prompt or not keep_blank_lines]
             answers = iter(run(asked) if asked else [])
             for prompt in some:
-                made = next(answers) if prompt or not blanks else []
+                made = next(answers) if prompt or not keep_blank_lines else []
                 found = made if isinstance(made, list) else [made]
                 if as_json:
                     print_json({"prompt": prompt, "texts": found})
                 else:  # a line for each text, where there are several of them
                     said = [" ".join(one.split()) for one in found] if several or len(found) > 1 else found
                     print_text("\n".join(said))
-            tell("texts", min(at + AT_ONCE, len(given)), len(given), "")
+            tell("texts", min(at + TEXTS_PER_BATCH, len(given)), len(given), "")

@@ -8,28 +8,31 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownCommandError, UnknownOptionError
 from rich.text import Text
 
 from .. import __version__
 from ..errors import Error, is_out_of_memory
-from .ask import answer, choose, classify, score, tag
+from ..option_aliases import COMMAND_NAME_HINTS, DO_SAMPLE, SYNONYM_NOTES, explain_option, resolve_option
 from .augment import augment
-from .common import name_options
-from .convert import export, import_
+from .common import rewrite_as_options
+from .convert import export, import_checkpoint
 from .demo import demo
 from .doctor import doctor
 from .embed import embed, neighbours
 from .evaluate import evaluate
 from .finetune import finetune
 from .generate import fill, generate, summarise, translate
+from .predict import answer, choose, classify, score, tag
 from .prepare import prepare
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
-from .screen import Screen, accept_any_text, show_line
 from .show import show
+from .terminal import SafeConsole, escape_line, escape_unencodable
 from .tokenizer import tokenizer
 from .tree import tree
+
+LONG_ARGUMENT = {"long": "long_texts"}  # what classify and its like call the setting of fine-tuning
 
 app = App(
     name="formers",
@@ -37,10 +40,13 @@ app = App(
     version=f"formers {__version__}",
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
+    default_parameter=Parameter(
+        negative_bool=(), negative_iterable=(), negative_none=()
+    ),  # only where they mean something
 )
 app.command(demo)
 app.command(tree)
-app.command(import_, name="import")
+app.command(import_checkpoint, name="import")
 app.command(export)
 app.command(prepare)
 app.command(pretrain)
@@ -65,70 +71,110 @@ app.command(embed)
 app.command(neighbours)
 app.command(doctor)
 app.command(tokenizer)
+app.command(neighbours, name="neighbors", show=False)
+app.command(summarise, name="summarize", show=False)
 
 
-def in_options(text: str, arguments: list[str] | None) -> str:
+def rewrite_message(text: str, arguments: list[str] | None) -> str:
     """Name options where a message names arguments of Python, by what the command that was typed takes."""
-    if name_options(text) == text:
+    if rewrite_as_options(text) == text:
         return text
     chain, apps, _ = app.parse_commands(arguments)
     known = [name for one in apps[-1].assemble_argument_collection() for name in one.names]
     if chain[:1] != ("finetune",):
-        return name_options(text, known)
-    from ..training.tuning import Tune
+        return rewrite_as_options(text, known)
+    from ..training.runs.finetune_config import TuneConfig
 
-    return name_options(text, known, Tune.__dataclass_fields__)
+    return rewrite_as_options(text, known, {name: name for name in TuneConfig.__dataclass_fields__} | LONG_ARGUMENT)
+
+
+def run_command(arguments: list[str]) -> Any:
+    """Parse and run a command; an option of another library is replaced by ours, or is an error that names ours."""
+    try:
+        return app(arguments, exit_on_error=False, print_error=False)
+    except UnknownCommandError:
+        if arguments[0] in COMMAND_NAME_HINTS:
+            raise Error(f"there is no command {arguments[0]!r}", fix=COMMAND_NAME_HINTS[arguments[0]]) from None
+        raise
+    except (UnknownOptionError, MissingArgumentError):
+        changed = translate_options(arguments)
+        if changed == arguments:
+            raise
+    return run_command(changed)
+
+
+def translate_options(arguments: list[str]) -> list[str]:
+    """Replace synonyms among the options of a command that could not be parsed by the options that it has."""
+    _, apps, rest = app.parse_commands(arguments)
+    known = [name for one in apps[-1].assemble_argument_collection() for name in one.names]
+    words, at = list(arguments), len(arguments) - len(rest)
+    while at < len(words) and words[at] != "--":
+        option, equal, value = words[at].partition("=")
+        at += 1
+        if not option.startswith("--") or option.replace("_", "-") in known:
+            continue
+        if option.replace("-", "_") == f"__{DO_SAMPLE}" and "--temperature" in known:
+            if not equal:
+                value = words.pop(at) if at < len(words) and words[at].lower() in ("true", "false") else "true"
+            words[at - 1 : at] = ["--temperature", "1" if value.lower() == "true" else "0"]
+        elif (ours := resolve_option(option, known)) is not None:
+            words[at - 1] = f"{ours}{equal}{value}"
+            if note := SYNONYM_NOTES.get(option.removeprefix("--").replace("-", "_")):
+                warnings.warn(note, stacklevel=1)
+        elif (hint := explain_option(option, known)) is not None:
+            raise Error(f"unknown option {option}", fix=hint)
+    return words
 
 
 @contextmanager
-def plain_warnings(console: Screen, arguments: list[str] | None) -> Iterator[None]:
+def print_warnings(console: SafeConsole, arguments: list[str] | None) -> Iterator[None]:
     """Show warnings as notes of one line, without the file and the code they come from."""
 
-    def show(message: Warning | str, *_: Any, **more: Any) -> None:
-        console.print(f"formers: note: {in_options(' '.join(str(message).split()), arguments)}")
+    def print_warning(message: Warning | str, *_: Any, **more: Any) -> None:
+        console.print(f"formers: note: {rewrite_message(' '.join(str(message).split()), arguments)}")
 
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = print_warning
         yield
 
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run a command; an error is one line and exit code 2 (or its own), Ctrl-C is 130."""
-    accept_any_text()
-    out = Screen(stderr=True)
+    escape_unencodable()
+    out = SafeConsole(stderr=True)
     try:
-        with plain_warnings(out, arguments):
-            return app(arguments, exit_on_error=False, print_error=False)
+        with print_warnings(out, arguments):
+            return run_command(list(sys.argv[1:] if arguments is None else arguments))
     except Error as error:
-        out.print(refusal(in_options(str(error), arguments)))
-        sys.exit(error.code)
+        out.print(format_error(rewrite_message(str(error), arguments)))
+        sys.exit(error.exit_code)
     except CycloptsError as error:
-        out.print(refusal(f"{' '.join(str(error).split())} See formers --help."))
+        out.print(format_error(f"{' '.join(str(error).split())} See formers --help."))
         sys.exit(2)
     except KeyboardInterrupt:
         out.print("formers: interrupted")
         sys.exit(130)
     except UnicodeEncodeError as error:  # bytes on the command line that are no UTF-8, where text is wanted
         half = ascii(error.object[error.start : error.end])[1:-1]
-        out.print(refusal(f"a text or a name holds half a character ({half}). Is the terminal's encoding UTF-8?"))
+        out.print(format_error(f"a text or a name holds half a character ({half}). Is the terminal's encoding UTF-8?"))
         sys.exit(2)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         fix = "Take smaller batches or a smaller model, --dtype bfloat16 where there is one, or a machine with more."
-        out.print(refusal(f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}"))
+        out.print(format_error(f"out of memory ({' '.join(str(error).split())[:200] or type(error).__name__}). {fix}"))
         sys.exit(2)
     except OSError as error:  # the terminal or the file behind it takes no more
         if isinstance(error, BrokenPipeError):  # the reader of a pipe has seen enough
             sys.stderr.close()
             sys.exit(0)
-        where = f"{show_line(error.filename)}: " if error.filename else ""
-        out.print(refusal(f"{where}{error.strerror or error}"))
+        where = f"{escape_line(error.filename)}: " if error.filename else ""
+        out.print(format_error(f"{where}{error.strerror or error}"))
         sys.stdout = None  # what is left in its buffer cannot be written either
         sys.exit(2)
 
 
-def refusal(words: str) -> Text:
+def format_error(words: str) -> Text:
     """Put the command's name in front of an error."""
     return Text.assemble(("formers:", "bold red"), f" {words}")
 

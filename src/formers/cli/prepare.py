@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from rich.text import Text
 
-from ..config import size
+from ..config import parse_byte_size
 from ..errors import Error
-from .common import Overwrite
-from .progress import progress
-from .reading import Reading
-from .screen import Screen, show_line
+from .common import OverwriteFlag
+from .terminal import SafeConsole, escape_line, show_progress
+from .text_input import TextFileOptions
 
-SMALL = 8 << 20  # bytes that are not worth processes of their own
+if TYPE_CHECKING:
+    from ..data.store import Store
+
+SMALL_CORPUS_BYTES = 8 << 20  # bytes that are not worth processes of their own
 
 
 def prepare(
@@ -35,13 +37,13 @@ def prepare(
     drop_tests: bool = False,
     shard_size: str = "256MB",
     workers: int | None = None,
-    overwrite: Overwrite = False,
-    reading: Reading | None = None,
+    overwrite: OverwriteFlag = False,
+    reading: TextFileOptions | None = None,
 ) -> None:
     """Turn text into a token store: memory-mapped, checksummed, the same for any number of workers.
 
-    A run that was stopped goes on with the same command, without --overwrite. Under torchrun each rank takes its share
-    of the files.
+    After an interruption, the same command continues, without --overwrite. Under torchrun each rank prepares some of
+    the files.
 
     formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
     formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
@@ -53,59 +55,60 @@ def prepare(
     tokenizer
         A tokenizer.json, or a folder with one: a model, a store, a Hugging Face checkpoint.
     out
-        The store: a new folder, or that of a run that did not end; another store is replaced with --overwrite only.
+        The store: a new folder, or an unfinished one; an existing store is replaced only with --overwrite.
     unit
-        What a document is in text files: a line, a block between blank lines, a file. auto looks at each file.
+        What a document is in text files: a line, a block between blank lines, or a file. auto decides for each file.
     splitter
-        How sentences are found: rules, kiwi (Korean, extra ko), tabs (pairs: a source, a tab, its target), or none.
+        How sentences are split: rules, kiwi (Korean, extra ko), tabs (pairs: a source, a tab, its target), or none.
     units
         Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a line.
     held_out
-        The share of documents to hold out, as 1% or 0.01: the part "held" of the store.
+        The fraction of documents to hold out for validation, as 1% or 0.01: the part "held" of the store.
     deduplicate
-        Leave out documents that came before: exact, or near (also nearly the same).
+        Drop duplicate documents: exact ones, or also near duplicates.
     tests
-        Test files that are looked for in the text: how many of their examples share text with it is said and kept.
+        Test files to check for contamination: how many of their examples share text with the documents is reported.
     tests_column
         The column or key with the text, in test files that are tables.
     drop_tests
-        Leave out the documents that share text with a test.
+        Drop documents that share text with a test example.
     shard_size
-        About how large one file of tokens is.
+        Approximate size of a file of tokens.
     workers
-        Processes that encode; as many as there are cores by default, none for a small text.
+        Processes that encode; by default one for each core, none for a small text.
     """
-    from ..data.readers import find
-    from ..interop.prepare import prepare as make
-    from ..interop.tokenizers import load_tokenizer
+    from ..data.readers import find_files
+    from ..interop.prepare import prepare as build_store
+    from ..interop.tokenizer_files import load_tokenizer
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")
-    found, pieces = find(list(files)), load_tokenizer(tokenizer)
+    found, pieces = find_files(list(files)), load_tokenizer(tokenizer)
     volume = sum(path.stat().st_size for path in found)
     if workers is None:
         workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = 0 if volume < SMALL else workers
-    console = Screen(stderr=True)
+        workers = 0 if volume < SMALL_CORPUS_BYTES else workers
+    console = SafeConsole(stderr=True)
     try:
-        with progress(console, "prepare", quiet=2) as tell:
-            store = make(
-                found, pieces, out, overwrite=overwrite, unit=unit, workers=workers, **(reading or Reading()).options(),
-                splitter=None if splitter == "none" else splitter, units=units, held_out=share(held_out),
+        with show_progress(console, "prepare", delay_seconds=2) as tell:
+            store = build_store(
+                found, pieces, out, overwrite=overwrite, unit=unit, workers=workers,
+                **(reading or TextFileOptions()).to_keywords(),
+                splitter=None if splitter == "none" else splitter, units=units, held_out=parse_fraction(held_out),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
-                tests_column=tests_column, drop_tests=drop_tests, shard=tokens(shard_size), tell=tell,
+                tests_column=tests_column, drop_tests=drop_tests, shard=parse_shard_tokens(shard_size), tell=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if overwrite else "the same command"
-        kept = f"finished shards stay in {show_line(out)}; {again} goes on from there"
+        kept = f"finished shards stay in {escape_line(out)}; {again} goes on from there"
         back = overwrite and (out / "store.json").is_file()
-        console.print(f"formers: {f'the earlier store stays in {show_line(out)}' if back else kept}")
+        console.print(f"formers: {f'the earlier store stays in {escape_line(out)}' if back else kept}")
         raise
     except Error as error:
         if overwrite or not (error.fix or "").startswith("choose another directory") or not is_store(out):
             raise
         raise Error(error.what, where=error.where, fix="choose another --out, or --overwrite replaces it") from None
-    report(store, out)
+    print_store_summary(store, out)
     for note in pieces.notes:
         console.print(f"Note: {note}")
 
@@ -115,23 +118,23 @@ def is_store(path: Path) -> bool:
     return (path / "store.json").is_file() or (path / "begun.json").is_file()
 
 
-def report(store: Any, out: Path) -> None:
+def print_store_summary(store: Store | None, out: Path) -> None:
     """Say what is there now."""
-    from ..data.encode import TOLD
-    from ..data.hygiene import WORDS as LEFT
+    from ..data.preparation.deduplication import FILTER_DESCRIPTIONS as LEFT
+    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS
     from ..data.store import describe_unknown
-    from ..text.normalise import WORDS as CHANGED
+    from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED
 
-    words = {**CHANGED, **LEFT, **TOLD}
-    console = Screen()
-    home, where = getattr(store, "home", None), show_line(out)
-    if home is None:
+    words = {**CHANGED, **LEFT, **COUNT_DESCRIPTIONS}
+    console = SafeConsole()
+    where = escape_line(out)
+    if store is None or store.directory is None:
         console.print(f"{where}: this rank's share is done; the last rank to end writes store.json")
         return
-    for part, about in home.about["parts"].items():
+    for part, about in store.directory.metadata["parts"].items():
         sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
         console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
-    counts = {**home.about["counts"]}
+    counts = {**store.directory.metadata["counts"]}
     notes, seen = counts.pop("notes", []), counts.pop("tests", None)
     told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
     if told:
@@ -141,17 +144,17 @@ def report(store: Any, out: Path) -> None:
     for name, test in (seen or {"tests": {}})["tests"].items():
         short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
         found = f"{test['found']:,} of {test['examples']:,} examples"
-        console.print(f"{show_line(name)}: {found} share text with the documents{short}")
+        console.print(f"{escape_line(name)}: {found} share text with the documents{short}")
 
 
-def share(text: str) -> float:
-    """A share as people write it: 1%, 0.01."""
+def parse_fraction(text: str) -> float:
+    """A fraction as people write it: 1%, 0.01."""
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise Error(f"{text!r} is not a share", fix="write 1% or 0.01") from None
 
 
-def tokens(text: str) -> int:
+def parse_shard_tokens(text: str) -> int:
     """A size of two-byte tokens, as people write it: 256MB, 1GB."""
-    return max(1, size(text) // 2)
+    return max(1, parse_byte_size(text) // 2)

@@ -1,4 +1,4 @@
-"""formers runs, report, rerun: what was trained, and once more."""
+"""formers runs, report, rerun: list runs, write their reports, repeat one."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from cyclopts import Parameter
 from rich.table import Column, Table
 
 from ..errors import Error
-from .pretrain import Rest
-from .screen import Screen, print_text, show_line
+from .common import SettingWords
+from .terminal import SafeConsole, escape_line, print_text
 
 
 def runs(folder: Path = Path("runs")) -> None:
@@ -24,7 +24,7 @@ def runs(folder: Path = Path("runs")) -> None:
     folder
         Where runs are; "runs" by default.
     """
-    from ..training.runs import Folder, summary
+    from ..training.run_folder import RunFolder, summarise_run
 
     if not folder.is_dir():
         raise Error(
@@ -35,12 +35,12 @@ def runs(folder: Path = Path("runs")) -> None:
     table = Table(*titles, box=None, collapse_padding=True, pad_edge=False)
     found = sorted(p.parent for p in folder.glob("**/run.json"))
     for path in found:
-        table.add_row(*map(show_line, summary(Folder(path), path.relative_to(folder))))
-    console = Screen(wrap=True)
+        table.add_row(*map(escape_line, summarise_run(RunFolder(path), path.relative_to(folder))))
+    console = SafeConsole(wrap=True)
     if not console.is_terminal:  # what reads a pipe has no width
         wide = console.options.update(width=100_000)
         console.width = max(console.width, console.measure(table, options=wide).maximum)
-    console.print(table if found else f"no runs in {show_line(folder)}")
+    console.print(table if found else f"no runs in {escape_line(folder)}")
 
 
 def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
@@ -54,22 +54,22 @@ def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
     run
         The run's folder.
     language
-        en or ko; that of the run's text by default.
+        en or ko; the language of the run's text by default.
     """
-    from ..training.report import report as write
-    from ..training.runs import Folder
+    from ..reports.run_report import write_report
+    from ..training.run_folder import RunFolder
 
-    print_text(str(write(Folder(run), language)))
+    print_text(str(write_report(RunFolder(run), language)))
 
 
-def resume(run: Annotated[str, Parameter(allow_leading_hyphen=True)] = "RUN", *words: Rest) -> None:
-    """Answer a command that is not there: a run goes on with the command that began it."""
+def resume(run: Annotated[str, Parameter(allow_leading_hyphen=True)] = "RUN", *words: SettingWords) -> None:
+    """Answer a command that does not exist: a run continues with the command that started it."""
     fix = f"formers pretrain FAMILY --resume --out {run}, or formers finetune --resume --out {run}"
-    raise Error("a run goes on with the command that began it, and --resume", fix=fix)
+    raise Error("a run continues with the command that started it, and --resume", fix=fix)
 
 
 def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = False) -> None:
-    """Repeat a run from its run.json: the same settings, the same data (another is refused), the same seed.
+    """Repeat a run from its run.json: the same settings, the same data (other data is refused), the same seed.
 
     formers rerun runs/bert-1 --out runs/again
     formers rerun runs/bert-1 --out runs/again --resume
@@ -79,16 +79,16 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     run
         The run's folder.
     out
-        Where the new run goes.
+        The folder of the new run.
     device
-        cuda, cpu; what there is by default.
+        cuda, cpu; a GPU by default if there is one.
     resume
-        Go on with a repetition that was stopped.
+        Continue a repetition that was interrupted.
     """
-    from ..training.runs import Folder
-    from .pretrain import run as train
+    from ..training.run_folder import RunFolder
+    from .pretrain import run_pretraining
 
-    about = Folder(run).about()
+    about = RunFolder(run).read_info()
     asked, store = about["asked"], run / "data" / "store"
     if "task" in asked:
         return rerun_task(run, about, out, device, resume)
@@ -98,24 +98,24 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
         raise Error(
             "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
         )
-    train(asked["family"], given, out, asked, resume, device, {"same": about["data"]})
+    run_pretraining(asked["family"], given, out, asked, resume, device, {"same": about["data"]})
 
 
 def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, resume: bool) -> None:
     """Fine-tune once more; examples that came out of memory are in the run's folder."""
-    from ..training.finetune import finetune
-    from ..training.parts import PARTS, read_kept
-    from .progress import progress
+    from ..training.runs.finetune import finetune
+    from ..training.runs.splits import SPLITS, load_saved_examples
+    from .terminal import show_progress
 
     asked, labels = about["asked"], about["data"].get("labels", ())
     try:
-        kept = {name: read_kept(run, name, asked["task"], labels) for name in PARTS}
-        given: dict[str, Any] = {name: kept[name] or asked["data"][name] for name in PARTS}
+        kept = {name: load_saved_examples(run, name, asked["task"], labels) for name in SPLITS}
+        given: dict[str, Any] = {name: kept[name] or asked["data"][name] for name in SPLITS}
         model = asked["source"] or asked["preset"] or asked["family"]
     except (LookupError, TypeError, AttributeError) as error:
         what = f"does not say how it was fine-tuned ({type(error).__name__}: {error})"
         raise Error(what, where=run / "run.json", fix="give the data to formers finetune") from None
-    with progress(Screen(stderr=True), "finetune") as tell:
+    with show_progress(SafeConsole(stderr=True), "finetune") as tell:
         if resume and (out / "run.json").is_file():  # it has its settings and examples
             done = finetune(out=out, device=device, tell=tell, resume=True)
         else:

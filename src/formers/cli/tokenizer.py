@@ -1,4 +1,4 @@
-"""formers tokenizer: train one, look at it, hold several side by side."""
+"""formers tokenizer: train one, show its tokens, compare several."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ..errors import Error
-from .common import Overwrite, check_output
-from .reading import Reading
-from .screen import Screen, show_line
+from .common import OverwriteFlag, check_output_file
+from .terminal import SafeConsole, escape_line
+from .text_input import TextFileOptions
 
 if TYPE_CHECKING:
     from ..text.tokenizer import Tokenizer
 
-tokenizer = App(name="tokenizer", help="Train a tokenizer, look at one, or compare several.", help_format="plaintext")
-SHADES = ("on #1d4ed8", "on #b45309", "on #047857", "on #6d28d9")
+tokenizer = App(
+    name="tokenizer", help="Train a tokenizer, show its tokens, or compare several.", help_format="plaintext"
+)
+TOKEN_COLOURS = ("on #1d4ed8", "on #b45309", "on #047857", "on #6d28d9")
 
 
 @tokenizer.command
@@ -29,83 +31,88 @@ def train(
     kind: str,
     files: list[Path],
     *,
-    size: int = 8192,
+    vocab_size: int = 8192,
     out: Path = Path("tokenizer"),
     style: str | None = None,
-    lower: bool | None = None,
+    lower: Annotated[bool | None, Parameter(negative="--no-lower")] = None,
     alphabet: int | None = None,
     score: Literal["gain", "ratio"] | None = None,
     morphemes: bool = False,
     workers: int | None = None,
-    overwrite: Overwrite = False,
-    reading: Reading | None = None,
+    overwrite: OverwriteFlag = False,
+    reading: TextFileOptions | None = None,
 ) -> None:
     """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, jamo, words, characters, or a family (bert, t5).
 
-    The same text gives the same tokenizer, byte for byte, on any number of processes.
+    The same text gives the same tokenizer, byte for byte, with any number of processes.
 
-    formers tokenizer train bert reviews.txt --size 16000 --out my-tokenizer
-    formers tokenizer train unigram a.txt b.txt.xz --style t5 --size 32000
+    formers tokenizer train bert reviews.txt --vocab-size 16000 --out my-tokenizer
+    formers tokenizer train unigram a.txt b.txt.xz --style t5 --vocab-size 32000
     formers tokenizer train bpe reviews.csv --column review --encoding cp949
-    formers tokenizer train jamo reviews.txt --size 16000 --style gpt2
+    formers tokenizer train jamo reviews.txt --vocab-size 16000 --style gpt2
 
     Parameters
     ----------
     kind
-        A kind of tokenizer, or the family that it is for. jamo is bpe over the letters of Hangul syllables.
+        A kind of tokenizer, or the family it is for. jamo is BPE over the letters of Hangul syllables.
     files
         Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.
-    size
-        How many pieces, special tokens included.
+    vocab_size
+        Size of the vocabulary, special tokens included.
     out
         The new directory; transformers opens it as well.
     style
-        Whose special tokens it has, if not those of the kind's usual family.
+        The family whose special tokens it has; by default the usual one of the kind.
     lower
-        Make everything lower case (wordpiece, unigram, words, GPT-1's bpe).
+        Lowercase the text (wordpiece, unigram, words, GPT-1's bpe).
     alphabet
-        How many different characters are kept (wordpiece, unigram, GPT-1's bpe).
+        How many different characters to keep (wordpiece, unigram, GPT-1's bpe).
     score
-        What wordpiece joins first: gain (likelihood, as published) or ratio (the tutorials' rule, for comparison).
+        Which pairs wordpiece merges first: gain (likelihood, as published) or ratio (as in tutorials, for comparison).
     morphemes
-        Cut Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], also to read later).
+        Split Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], to encode too).
     workers
         Processes that count words; all cores by default.
     """
-    from ..interop.safe import free
-    from ..interop.tokenizers import save_tokenizer
-    from ..text.trainers import train as learn
-    from .progress import progress
+    from ..interop.safe_files import check_output_folder
+    from ..interop.tokenizer_files import save_tokenizer
+    from ..text.trainers.registry import train_tokenizer
+    from .terminal import show_progress
 
-    free(out, overwrite)
-    given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "morphemes": morphemes or None}
+    check_output_folder(out, overwrite)
+    given: dict[str, Any] = {
+        "style": style,
+        "lower": lower,
+        "alphabet": alphabet,
+        "morphemes": morphemes or None,
+    }
     given["score"] = score
-    console = Screen(wrap=True)
-    with progress(console, "tokenizer") as tell:
+    console = SafeConsole(wrap=True)
+    with show_progress(console, "tokenizer") as tell:
         options = {k: v for k, v in given.items() if v is not None}
-        made = learn(kind, lines(files, reading), size, workers=workers, tell=tell, **options)
+        made = train_tokenizer(kind, read_lines(files, reading), vocab_size, workers=workers, tell=tell, **options)
     save_tokenizer(made, out, overwrite)
-    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {show_line(out)}")
+    console.print(f"{len(made):,} pieces, fingerprint {made.fingerprint[:16]}: {escape_line(out)}")
 
 
 @tokenizer.command
 def show(where: str, text: str, /) -> None:
-    """Show the pieces of TEXT in colour, with their ids. TOKENIZER is a directory or a tokenizer.json.
+    """Show the tokens of TEXT in colour, with their ids. WHERE is a directory or a tokenizer.json.
 
     formers tokenizer show my-tokenizer "안녕하세요, world"
     """
-    from ..interop.tokenizers import load_tokenizer
+    from ..interop.tokenizer_files import load_tokenizer
 
-    made, console = load_tokenizer(where), Screen(wrap=True)
+    made, console = load_tokenizer(where), SafeConsole(wrap=True)
     ids = made.encode(text)
-    line, begins = Text(), made.begins(ids)
+    line, begins = Text(), made.find_word_starts(ids)
     for number, index in enumerate(ids):
-        piece = made.token(index).replace("\n", "⏎")
-        line.append(piece or "∅", style=f"bold white {SHADES[number % len(SHADES)]}")
+        piece = made.get_token_text(index).replace("\n", "⏎")
+        line.append(piece or "∅", style=f"bold white {TOKEN_COLOURS[number % len(TOKEN_COLOURS)]}")
     console.print(line)
     table = Table("id", "piece", "word", box=None)
     for index, start in zip(ids, begins, strict=True):
-        table.add_row(str(index), Text(repr(made.token(index))), "begins" if start else "")
+        table.add_row(str(index), Text(repr(made.get_token_text(index))), "begins" if start else "")
     console.print(table)
     console.print(f"{len(ids):,} pieces for {len(text):,} characters")
     for note in made.notes:
@@ -113,15 +120,15 @@ def show(where: str, text: str, /) -> None:
 
 
 @dataclass(frozen=True)
-class Figures:
+class TokenizerStats:
     """What a tokenizer makes of a text."""
 
     name: str
-    vocab: int
-    word: float  # tokens for each word
-    character: float
-    unknown: float  # share of tokens
-    speed: float  # million characters in a second
+    vocab_size: int
+    tokens_per_word: float  # tokens for each word
+    tokens_per_character: float
+    unknown_rate: float  # share of tokens
+    megachars_per_second: float  # million characters in a second
 
 
 @tokenizer.command
@@ -130,10 +137,10 @@ def compare(
     *,
     file: Annotated[list[Path], Parameter(consume_multiple=True)],
     out: Path = Path("tokenizers.html"),
-    overwrite: Overwrite = False,
-    reading: Reading | None = None,
+    overwrite: OverwriteFlag = False,
+    reading: TextFileOptions | None = None,
 ) -> None:
-    """Hold TOKENIZERS side by side on a text: tokens for each word and character, unknown pieces, speed.
+    """Compare TOKENIZERS on a text: tokens for each word and character, unknown tokens, speed.
 
     formers tokenizer compare my-bert my-gpt2 --file reviews.txt
     formers tokenizer compare a b --file test.csv --column review --out compare.html
@@ -145,85 +152,90 @@ def compare(
     file
         The text.
     out
-        Where a picture goes (HTML); tokenizers.html by default.
+        The chart to write (HTML); tokenizers.html by default.
     """
-    from ..interop.tokenizers import load_tokenizer
-    from .progress import progress
+    from ..interop.tokenizer_files import load_tokenizer
+    from .terminal import show_progress
 
-    check_output(out, overwrite)
-    console = Screen(wrap=True)
-    text = [line for line in lines(file, reading) if line.strip()]
+    check_output_file(out, overwrite)
+    console = SafeConsole(wrap=True)
+    text = [line for line in read_lines(file, reading) if line.strip()]
     if not text:
         raise Error("there is no text in it", where=file[0], fix="give a file with text")
     rows = []
-    with progress(console, "compare", quiet=2.0) as tell:
+    with show_progress(console, "compare", delay_seconds=2.0) as tell:
         for number, name in enumerate(tokenizers):
             tell("tokenizers", number, len(tokenizers), name)
-            rows.append(measure(name, load_tokenizer(name), text))
+            rows.append(measure_tokenizer(name, load_tokenizer(name), text))
         tell("tokenizers", len(tokenizers), len(tokenizers), "")
     table = Table("tokenizer", "pieces", "tokens/word", "tokens/character", "unknown", "M characters/s", box=None)
     for row in rows:
-        numbers = f"{row.word:.3f}", f"{row.character:.3f}", f"{row.unknown:.2%}", f"{row.speed:.2f}"
-        table.add_row(show_line(row.name), f"{row.vocab:,}", *numbers)
+        numbers = (
+            f"{row.tokens_per_word:.3f}",
+            f"{row.tokens_per_character:.3f}",
+            f"{row.unknown_rate:.2%}",
+            f"{row.megachars_per_second:.2f}",
+        )
+        table.add_row(escape_line(row.name), f"{row.vocab_size:,}", *numbers)
     console.print(table)
     try:
-        out.write_text(picture(rows, ", ".join(map(str, file))), encoding="utf-8", errors="backslashreplace")
+        out.write_text(render_comparison(rows, ", ".join(map(str, file))), encoding="utf-8", errors="backslashreplace")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise Error(f"cannot be written ({reason})", where=out, fix="choose another place with --out") from None
-    console.print(f"Picture: {show_line(out)}")
+    console.print(f"Picture: {escape_line(out)}")
 
 
-def measure(name: str, made: Tokenizer, text: list[str]) -> Figures:
+def measure_tokenizer(name: str, tokenizer: Tokenizer, text: list[str]) -> TokenizerStats:
     """One row of the table."""
     words, characters = sum(len(t.split()) for t in text), sum(map(len, text))
     began = time.perf_counter()
-    ids = [i for row in made.encode_batch(text, special=False, parse=False) for i in row]
+    ids = [i for row in tokenizer.encode_batch(text, special=False, parse_special=False) for i in row]
     seconds = time.perf_counter() - began
-    unknown = made.id("unk") if not made.bytes else None
-    return Figures(
-        name, len(made), len(ids) / max(1, words), len(ids) / max(1, characters),
+    unknown = tokenizer.id("unk") if not tokenizer.is_byte_level else None
+    return TokenizerStats(
+        name, len(tokenizer), len(ids) / max(1, words), len(ids) / max(1, characters),
         sum(i == unknown for i in ids) / max(1, len(ids)), characters / 1e6 / seconds,
     )  # fmt: skip
 
 
-def picture(rows: list[Figures], source: str) -> str:
+def render_comparison(rows: list[TokenizerStats], source: str) -> str:
     """Bars for each figure, as one page."""
-    from ..inspection.html import COLOURS, figure, page, text
+    from ..reports.html import COLOURS, draw_text, render_page, wrap_figure
 
     kinds = {
-        "word": "tokens for each word",
-        "character": "tokens for each character",
-        "unknown": "unknown, % of tokens",
-        "speed": "million characters a second",
+        "tokens_per_word": "tokens for each word",
+        "tokens_per_character": "tokens for each character",
+        "unknown_rate": "unknown, % of tokens",
+        "megachars_per_second": "million characters a second",
     }
-    body = ["<h1>Tokenizers side by side</h1>", f"<p>{escaped(source)}</p>"]
+    body = ["<h1>Tokenizers side by side</h1>", f"<p>{escape_html(source)}</p>"]
     for kind, label in kinds.items():
-        scale = 100 if kind == "unknown" else 1
+        scale = 100 if kind == "unknown_rate" else 1
         values = [getattr(row, kind) * scale for row in rows]
         most, parts = max(values) or 1, []
         for i, (row, value) in enumerate(zip(rows, values, strict=True)):
             y, wide = 26 * i, 380 * value / most
             bar = f'<rect x="200" y="{y + 4}" width="{wide:.1f}" height="16" fill="{COLOURS[i % len(COLOURS)]}"/>'
             parts += [
-                text(192, y + 16, row.name[-28:], text_anchor="end"),
+                draw_text(192, y + 16, row.name[-28:], text_anchor="end"),
                 bar,
-                text(206 + wide, y + 16, f"{value:.3g}"),
+                draw_text(206 + wide, y + 16, f"{value:.3g}"),
             ]
-        body.append(figure(660, 26 * len(rows) + 6, "".join(parts), label))
-    return page("Tokenizers side by side", body)
+        body.append(wrap_figure(660, 26 * len(rows) + 6, "".join(parts), label))
+    return render_page("Tokenizers side by side", body)
 
 
-def escaped(words: str) -> str:
+def escape_html(words: str) -> str:
     """Words for a page."""
     import html
 
     return html.escape(words)
 
 
-def lines(files: Iterable[Path], reading: Reading | None = None) -> Iterator[str]:
+def read_lines(files: Iterable[Path], reading: TextFileOptions | None = None) -> Iterator[str]:
     """The lines of files, document by document."""
-    from ..data.readers import find, read
+    from ..data.readers import find_files, read_documents
 
-    for document in read(find(list(files)), **(reading or Reading()).options()):
+    for document in read_documents(find_files(list(files)), **(reading or TextFileOptions()).to_keywords()):
         yield from document.split("\n")

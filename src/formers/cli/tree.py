@@ -8,13 +8,13 @@ from rich.text import Text
 from rich.tree import Tree
 
 from ..errors import Error
-from ..registry import MEMBERS
-from .common import find_checkpoint
-from .screen import Screen, print_json
+from ..registry import FAMILIES
+from .common import identify_checkpoint
+from .terminal import SafeConsole, print_json
 
 
 def tree(family: str | None = None, *, as_json: bool = False) -> None:
-    """Show the family: parents, what is new, and the presets with their exact sizes; or one member in detail.
+    """Show the family tree with what is new in each model and its presets; or one member in detail.
 
     formers tree
     formers tree bert
@@ -28,29 +28,29 @@ def tree(family: str | None = None, *, as_json: bool = False) -> None:
         Print the same as JSON, for programs.
     """
     from ..former import tree as rows
-    from ..training.vector_run import METHODS
+    from ..training.word_vectors.vector_run import VECTOR_METHODS
 
-    if family is not None and family not in METHODS:
-        refuse_checkpoint(family)
-    members = rows("vectors" if family in METHODS else family)
+    if family is not None and family not in VECTOR_METHODS:
+        reject_checkpoint(family)
+    members = rows("vectors" if family in VECTOR_METHODS else family)
     if as_json:
         print_json(members if family is None else members[0], indent=2)
         return
-    console = Screen(wrap=family is None)
+    console = SafeConsole(wrap=family is None)
     if family is not None:
-        console.print("\n".join(details(members[0], family)))
+        console.print("\n".join(describe_member(members[0], family)))
         return
     root = Tree(Text("formers", "bold"), guide_style="dim")
     known = {member["name"] for member in members}
     for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
-        grow(root.add(Text(parent, "dim")), parent, members)
+        add_children(root.add(Text(parent, "dim")), parent, members)
     console.print(root)
 
 
-def refuse_checkpoint(name: str) -> None:
+def reject_checkpoint(name: str) -> None:
     """Answer the name of a checkpoint or preset, which is no family: its family, and where it is published."""
-    family, place = find_checkpoint(name)
-    if name in MEMBERS or (place is None and (family is None or name in MEMBERS[family].aliases)):
+    family, place = identify_checkpoint(name)
+    if name in FAMILIES or (place is None and (family is None or name in FAMILIES[family].aliases)):
         return
     shows = f"formers tree {family}" if family else "formers tree lists the families"
     where = f"; the model is {place} on the hub" if place else ""
@@ -58,25 +58,25 @@ def refuse_checkpoint(name: str) -> None:
     raise Error(f"{name!r} is {what}, not a family", fix=shows + where)
 
 
-def grow(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
+def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
     """Hang the children of a member onto its branch, the oldest first."""
     for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
         twig = branch.add(
             Text.assemble((member["name"], "bold"), f"  {member['title']} ({member['year']}): {member['new']}")
         )
         for name, size in member["presets"].items():
-            twig.add(Text.assemble(f"{name}  {size['parameters']:,} ", (counted(size), "dim")))
-        grow(twig, member["name"], members)
+            twig.add(Text.assemble(f"{name}  {size['parameters']:,} ", (describe_counted_head(size), "dim")))
+        add_children(twig, member["name"], members)
 
 
-def counted(size: dict[str, Any]) -> str:
+def describe_counted_head(size: dict[str, Any]) -> str:
     """Say which head a number of parameters includes."""
     return "without a head" if size["head"] == "none" else f"with head {size['head']}"
 
 
-def details(member: dict[str, Any], asked: str) -> list[str]:
+def describe_member(member: dict[str, Any], asked: str) -> list[str]:
     """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
-    from ..objectives.choose import OBJECTIVES
+    from ..objectives.registry import OBJECTIVES
 
     lines = [f"{member['name']}: {member['title']} ({member['paper']})", ""]
     facts = {"parent": member["parent"], "new": member["new"], "shapes": member["shapes"],
@@ -90,12 +90,13 @@ def details(member: dict[str, Any], asked: str) -> list[str]:
         wide = max(map(len, member["presets"]))
         lines += ["", "presets:"]
         lines += [
-            f"  {name:<{wide}}  {size['parameters']:>15,} {counted(size)}" for name, size in member["presets"].items()
+            f"  {name:<{wide}}  {size['parameters']:>15,} {describe_counted_head(size)}"
+            for name, size in member["presets"].items()
         ]
-    return [*lines, "", "begin with:", *(f"  {command}" for command in commands(member, asked))]
+    return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, asked))]
 
 
-def commands(member: dict[str, Any], asked: str) -> list[str]:
+def list_commands(member: dict[str, Any], asked: str) -> list[str]:
     """Return commands that this member is good for; word vectors are trained by the name of a method."""
     name, heads, tasks = member["name"], member["heads"], member["tasks"]
     pairs = {"translate", "summarise"} & set(tasks)

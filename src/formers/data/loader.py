@@ -18,16 +18,16 @@ import torch
 
 from ..batch import Batch
 from ..errors import Error
-from .crew import Crew
-from .planned import planned
-from .plans import Objective, Plan, Shape, gather
+from .plan_cache import load_plan
+from .plans import BatchShape, Objective, Plan, gather_examples
 from .store import Store
+from .worker_pool import WorkerPool
 
-IGNORED = -100
-BLOCK = 4096  # examples whose sizes are asked for at a time
+IGNORE_INDEX = -100
+SIZE_BLOCK = 4096  # examples whose sizes are asked for at a time
 
 
-def grown(value: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
+def pad_array(value: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
     """An array made longer."""
     if size < len(value):
         raise Error(f"{len(value)} do not fit into {size}", fix="take larger batches")
@@ -36,84 +36,86 @@ def grown(value: np.ndarray, size: int, fill: int = 0) -> np.ndarray:
     return out
 
 
-def filled(batch: Batch, shape: Shape) -> Batch:
+def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
     """The batch with dummy documents, none longer than an example, and ignored places up to the fixed shape."""
     source = batch.source
     if source is not None:
-        inner = Shape(shape.documents, shape.source, 0, shape.source_longest)
-        source = filled(source.replace(sample=batch.sample), inner).replace(sample=None, labels=None)
+        inner = BatchShape(shape.documents, shape.source_tokens, 0, shape.source_longest)
+        source = pad_batch(source.replace(sample=batch.sample), inner).replace(sample=None, labels=None)
     old, documents = len(batch.ids), len(batch.starts) - 1
     rest, rows = shape.tokens - old, shape.documents - documents
     size = np.minimum(np.maximum(rest - np.arange(max(0, rows)) * shape.longest, 0), shape.longest)
     if rest < 0 or rows < 0 or size.sum() < rest:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
     changes: dict[str, Any] = {
-        name: grown(value, shape.tokens)
+        name: pad_array(value, shape.tokens)
         for name in ("ids", "positions", "segments", "tasks", "order")
         if (value := getattr(batch, name)) is not None
     }
     changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
     if batch.labels is not None:
-        changes["labels"] = grown(batch.labels, shape.places or shape.tokens, IGNORED)
-    if shape.places:
-        changes["chosen"] = grown(batch.chosen, shape.places)
-    if batch.answers is not None:
-        changes["answers"] = grown(batch.answers, shape.documents, IGNORED)
-    sample = grown(batch.sample, shape.documents, -1)
+        changes["labels"] = pad_array(batch.labels, shape.labels or shape.tokens, IGNORE_INDEX)
+    if shape.labels:
+        changes["chosen"] = pad_array(batch.chosen, shape.labels)
+    if batch.document_labels is not None:
+        changes["document_labels"] = pad_array(batch.document_labels, shape.documents, IGNORE_INDEX)
+    sample = pad_array(batch.sample, shape.documents, -1)
     return batch.replace(**changes, longest=shape.longest, source=source, sample=sample)
 
 
-def idle(batch: Batch) -> Batch:
+def blank_batch(batch: Batch) -> Batch:
     """A batch of the same shape that asks for nothing: for a rank that has none while others have."""
     blank = {
-        name: np.full_like(value, IGNORED)
-        for name in ("labels", "answers")
+        name: np.full_like(value, IGNORE_INDEX)
+        for name in ("labels", "document_labels")
         if (value := getattr(batch, name)) is not None
     }
     return batch.replace(**blank, sample=np.full_like(batch.sample, -1))
 
 
 @dataclass(frozen=True)
-class Task:
+class BatchTask:
     """One batch to be made: its examples' part of the plan, and their global numbers from `sample` on."""
 
     plan: Plan
-    sample: int
-    blank: bool = False
+    first_sample: int
+    is_blank: bool = False
 
 
 @dataclass(frozen=True)
-class Maker:
+class BatchMaker:
     """What makes batches of tasks, in this process or in a worker."""
 
     store: Store
     objective: Objective
-    shape: Shape
+    shape: BatchShape
     seed: int
 
-    def __call__(self, task: Task) -> Batch:
+    def __call__(self, task: BatchTask) -> Batch:
         """One batch."""
         numbers = np.arange(len(task.plan))
-        raw = gather(self.store, task.plan, numbers, task.sample + numbers)
-        batch = filled(self.objective.corrupt(raw, self.seed), self.shape)
-        return idle(batch) if task.blank else batch
+        raw = gather_examples(self.store, task.plan, numbers, task.first_sample + numbers)
+        batch = pad_batch(self.objective.corrupt(raw, self.seed), self.shape)
+        return blank_batch(batch) if task.is_blank else batch
 
 
-def packed(objective: Objective, plan: Plan, shape: Shape, n: int) -> Iterator[tuple[int, int]]:
+def pack_examples(objective: Objective, plan: Plan, shape: BatchShape, n: int) -> Iterator[tuple[int, int]]:
     """Runs of examples from n on that fit into a batch each: in order, as many as possible."""
-    limits = np.array([shape.tokens, shape.places or shape.tokens, shape.source])
+    limits = np.array([shape.tokens, shape.labels or shape.tokens, shape.source_tokens])
     count, low, high = len(plan), 0, 0
     while n < count:
         if high < min(count, n + shape.documents) or not high:
-            low, high = n, min(count, n + max(BLOCK, 4 * shape.documents))
-            reach = np.concatenate((np.zeros((1, 3), np.int64), np.cumsum(objective.sizes(plan.part(low, high)), 0)))
+            low, high = n, min(count, n + max(SIZE_BLOCK, 4 * shape.documents))
+            reach = np.concatenate(
+                (np.zeros((1, 3), np.int64), np.cumsum(objective.measure_sizes(plan.slice_examples(low, high)), 0))
+            )
         used = reach[n - low : n - low + shape.documents + 1] - reach[n - low]  # (k, 3) by the first k - 1 examples
         fits = (used <= limits).all(1)
         # What is left over goes into dummy documents, none longer than an example: there must be enough of them.
         rows = shape.documents - np.arange(len(used))
         fits &= rows * shape.longest >= shape.tokens - used[:, 0]
-        if shape.source:
-            fits &= rows * shape.source_longest >= shape.source - used[:, 2]
+        if shape.source_tokens:
+            fits &= rows * shape.source_longest >= shape.source_tokens - used[:, 2]
         stop = n + (int(np.argmin(fits)) if not fits.all() else len(fits)) - 1
         if stop <= n:
             sizes = " + ".join(map(str, used[1])) if len(used) > 1 else "?"
@@ -125,33 +127,33 @@ def packed(objective: Objective, plan: Plan, shape: Shape, n: int) -> Iterator[t
         n = stop
 
 
-def tasks(
-    store: Store, objective: Objective, plan: Plan, shape: Shape, seed: int, position: int, epochs: int | None
-) -> Iterator[tuple[Task, int]]:
+def plan_tasks(
+    store: Store, objective: Objective, plan: Plan, shape: BatchShape, seed: int, position: int, epochs: int | None
+) -> Iterator[tuple[BatchTask, int]]:
     """Batches to be made from a position on, each with the position behind it. `plan` is that of the first epoch."""
     count = len(plan)
     for epoch in itertools.count(position // count):
         if epochs is not None and epoch >= epochs:
             return
         if epoch:
-            plan = planned(store, objective, seed, epoch, count)
+            plan = load_plan(store, objective, seed, epoch, count)
         base = epoch * count
-        for low, high in packed(objective, plan, shape, max(0, position - base)):
-            yield Task(plan.part(low, high), base + low), base + high
+        for low, high in pack_examples(objective, plan, shape, max(0, position - base)):
+            yield BatchTask(plan.slice_examples(low, high), base + low), base + high
 
 
-def share(todo: Iterator[tuple[Task, int]], rank: int, ranks: int) -> Iterator[tuple[Task, int]]:
+def select_rank_tasks(todo: Iterator[tuple[BatchTask, int]], rank: int, ranks: int) -> Iterator[tuple[BatchTask, int]]:
     """Every `ranks`-th task, with the position behind what all ranks do meanwhile. All ranks get as many: at the end of
     the last epoch, one that would get none gets a batch that asks for nothing."""
     while round_ := list(itertools.islice(todo, ranks)):
         last, position = round_[-1]
-        yield round_[rank][0] if rank < len(round_) else dataclasses.replace(last, blank=True), position
+        yield round_[rank][0] if rank < len(round_) else dataclasses.replace(last, is_blank=True), position
 
 
-def batches(
+def load_batches(
     store: Store,
     objective: Objective,
-    total: int,
+    batch_tokens: int,
     seed: int = 0,
     position: int = 0,
     epochs: int | None = None,
@@ -161,48 +163,49 @@ def batches(
     ranks: int = 1,
     prefetch: int | None = None,
     pin: bool = False,
-    start: str | None = None,
+    start_method: str | None = None,
 ) -> Iterator[tuple[Batch, int]]:
-    """Batches of `total` tokens from a position on, each with the position behind it; without end unless `epochs` says.
+    """Batches of `batch_tokens` tokens from a position on, each with the position behind it; without end unless
+    `epochs` says.
 
     Every epoch has the same number of examples, and a batch stays within one epoch. Of the sequence of batches, number
     k goes to rank k % ranks; the position is then the one behind the batches of all ranks. `workers` processes make up
-    to `prefetch` batches ahead (two each by default); `pin` puts them into memory that a GPU can fetch from. `start` is
-    how processes are started: fork where there is one, else spawn.
+    to `prefetch` batches ahead (two each by default); `pin` puts them into memory that a GPU can fetch from.
+    `start_method` is how processes are started: fork where there is one, else spawn.
     """
     if not 0 <= rank < ranks:
         raise Error(f"rank {rank} is not one of {ranks}", fix="ranks count from 0")
     if position < 0:
         raise Error(f"a position counts from 0, got {position}", fix="give the next global example")
-    plan = planned(store, objective, seed, 0)
-    shape = objective.shape(total, plan)
-    todo = share(tasks(store, objective, plan, shape, seed, position, epochs), rank, ranks)
-    make, finish = Maker(store, objective, shape, seed), pinned if pin else (lambda batch: batch)
+    plan = load_plan(store, objective, seed, 0)
+    shape = objective.choose_shape(batch_tokens, plan)
+    todo = select_rank_tasks(plan_tasks(store, objective, plan, shape, seed, position, epochs), rank, ranks)
+    make, finish = BatchMaker(store, objective, shape, seed), pin_batch if pin else (lambda batch: batch)
     if not workers:
         for task, position in todo:
             yield finish(make(task)), position
         return
-    crew = Crew(workers, make, 2 * workers if prefetch is None else prefetch, start)
+    crew = WorkerPool(workers, make, 2 * workers if prefetch is None else prefetch, start_method)
     behind: deque[int] = deque()  # positions of the tasks that were handed out, in order
 
-    def noted() -> Iterator[Task]:
+    def record_positions() -> Iterator[BatchTask]:
         for task, position in todo:
             behind.append(position)
             yield task
 
     try:
-        for batch in crew.map(noted(), finish):
+        for batch in crew.map(record_positions(), finish):
             yield batch, behind.popleft()
     finally:
         crew.close()
 
 
-def pinned(batch: Batch) -> Batch:
+def pin_batch(batch: Batch) -> Batch:
     """The batch as torch tensors in page-locked memory, from which a copy to a GPU need not be waited for."""
 
-    def move(value: Any) -> Any:
+    def pin_value(value: Any) -> Any:
         if isinstance(value, Batch):
-            return pinned(value)
+            return pin_batch(value)
         return torch.from_numpy(value).pin_memory() if isinstance(value, np.ndarray) else value
 
-    return Batch(**{f.name: move(getattr(batch, f.name)) for f in dataclasses.fields(batch)})
+    return Batch(**{f.name: pin_value(getattr(batch, f.name)) for f in dataclasses.fields(batch)})

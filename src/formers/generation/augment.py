@@ -15,24 +15,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import Tell, positive
-from ..data.draws import bits
-from ..data.resumed import Resumed
+from ..config import ProgressCallback, check_sizes, suggest_name
+from ..data.counter_rng import draw_bits
+from ..data.resumable_file import ResumableFile
 from ..errors import Error
 from ..former import Former
-from ..registry import member
-from ..tasks.columns import flat
+from ..registry import find_family
+from ..tasks.column_roles import flatten
 from ..tasks.examples import Examples, read_examples
 from ..text.normalise import normalise
-from ..verbs import check_verb, fills
-from .judge import Judge, judge_of
+from ..verbs import can_fill, check_verb
+from .api import generate_texts
+from .label_filter import LabelFilter, make_label_filter
+from .mask_infill import RandomKey, infill_texts
 from .options import Options
-from .refill import Key, refill
-from .text import write
 
-CHUNK = 32  # examples at once
+CHUNK_SIZE = 32  # examples at once
 PUNCTUATION = re.compile(r"[\W_]+")
-LEFT = {
+SKIP_REASONS = {
     "same": "the same as their example",
     "duplicate": "there already",
     "label": "with another label",
@@ -42,29 +42,29 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class How:
+class AugmentConfig:
     """How examples are made: `times` of each, `rate` of the words hidden or of the text continued, by draws among the
-    `top` likeliest tokens; `conditional` puts the label (or its name) in front while the model reads."""
+    `top_k` likeliest tokens; `conditional` puts the label (or its name) in front while the model reads."""
 
-    way: str = "fill"
+    method: str = "fill"
     times: int = 1
     rate: float = 0.15
-    top: int = 20
+    top_k: int = 20
     temperature: float = 1.0
-    tokens: int = 40
+    max_new_tokens: int = 40
     seed: int = 0
     conditional: bool = False
-    names: Mapping[str, str] = field(default_factory=dict)
-    sure: float = 0.0  # the least probability of the label, where a classifier filters
+    label_names: Mapping[str, str] = field(default_factory=dict)
+    min_probability: float = 0.0  # the least probability of the label, where a classifier filters
 
     def __post_init__(self) -> None:
-        if self.way not in ("fill", "continue"):
-            raise Error(f"examples are not made by {self.way!r}", fix="choose fill or continue")
-        if self.times < 1 or self.top < 1 or self.tokens < 1:
-            raise Error("times, top and tokens are at least 1", fix="leave them out")
-        positive(self, "seed", least=0)
-        if not 0 < self.rate <= 1 or not 0 <= self.sure <= 1 or self.temperature <= 0:
-            raise Error("rate and sure are shares, and temperature is above 0", fix="leave them out")
+        if self.method not in ("fill", "continue"):
+            raise Error(f"examples are not made by {self.method!r}", fix="choose fill or continue")
+        if self.times < 1 or self.top_k < 1 or self.max_new_tokens < 1:
+            raise Error("times, top_k and max_new_tokens are at least 1", fix="leave them out")
+        check_sizes(self, "seed", minimum=0)
+        if not 0 < self.rate <= 1 or not 0 <= self.min_probability <= 1 or self.temperature <= 0:
+            raise Error("rate and min_probability are shares, and temperature is above 0", fix="leave them out")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Augmented:
     """New examples, each with the number of the one that it was made from ("from"), and what became of the others."""
 
     rows: list[Row]
-    left: dict[str, int]
-    said: str
+    skipped: dict[str, int]
+    summary: str
 
 
 def augment(
@@ -82,122 +82,135 @@ def augment(
     out: str | Path | None = None,
     *,
     columns: Any = None,
-    keep: Any = "linear",
+    label_filter: Any = "linear",
     column: str | None = None,
     encoding: str = "utf-8",
     skip: bool = False,
     delimiter: str | None = None,
     header: bool | None = None,
-    tell: Tell | None = None,
+    tell: ProgressCallback | None = None,
     overwrite: bool = False,
     **how: Any,
 ) -> Augmented:
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
-    `keep` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned Former, or
-    None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl file, a run
-    that was stopped goes on, and a file of that name is replaced with `overwrite` only. The rest is `How`: way ("fill",
-    "continue"), times, rate, top, temperature, tokens, seed, conditional (see `teach`), names, sure.
+    `label_filter` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned
+    Former, or None. `column`, `encoding`, `skip`, `delimiter` and `header` say how a file is read. With `out`, a jsonl
+    file, a run that was stopped goes on, and a file of that name is replaced with `overwrite` only. The rest is
+    `AugmentConfig`: method ("fill", "continue"), times, rate, top_k, temperature, max_new_tokens, seed, conditional
+    (see `train_conditional`), label_names, min_probability.
     """
     check_verb(former, "augment")
     reading: dict[str, Any] = {
-        "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
+        "text_column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)
-    plan = plan_of(former, how)
-    same = judge_of(keep, found.rows, plan.sure)
-    plans = {name: value for name, value in vars(plan).items() if name != "sure"}  # whatever judges them, they are made
-    about = {} if out is None else {"rows": digest(found.rows), "how": plans, "model": former.fingerprint}
-    with nullcontext() if out is None else Resumed(Path(out), about, overwrite=overwrite) as file:
-        made: list[list[str]] = [] if file is None else [record["made"] for record in file.records()]
-        for some in candidates(former, found.rows, plan, len(made)):
+    plan = build_config(former, how)
+    same = make_label_filter(label_filter, found.rows, plan.min_probability)
+    plans = {
+        name: value for name, value in vars(plan).items() if name != "min_probability"
+    }  # whatever judges them, they are made
+    about = {} if out is None else {"rows": hash_rows(found.rows), "how": plans, "model": former.fingerprint}
+    with nullcontext() if out is None else ResumableFile(Path(out), about, overwrite=overwrite) as file:
+        made: list[list[str]] = [] if file is None else [record["made"] for record in file.read_records()]
+        for some in generate_candidates(former, found.rows, plan, len(made)):
             made += some
             if file is not None:
-                file.write(*({"made": texts} for texts in some))
+                file.write_records(*({"made": texts} for texts in some))
             if tell is not None:
-                tell("examples", len(made), len(found.rows), plan.way)
-        rows, left = sifted(found.rows, made, same)
+                tell("examples", len(made), len(found.rows), plan.method)
+        rows, left = filter_candidates(found.rows, made, same)
         if file is not None:
-            file.finish(lambda _, whole: whole.writelines(lines(rows)))
-    words = ", ".join(f"{count:,} {LEFT[why]}" for why, count in left.items() if count)
+            file.finish(lambda _, whole: whole.writelines(to_json_lines(rows)))
+    words = ", ".join(f"{count:,} {SKIP_REASONS[why]}" for why, count in left.items() if count)
     total = sum(map(len, made))
     said = f"{len(rows):,} new examples out of {len(found.rows):,}; left out of {total:,}: {words or 'none'}"
     return Augmented(rows, left, said)
 
 
-def plan_of(former: Former, how: dict[str, Any]) -> How:
-    """The settings; the way is what the model can do, if it is not said."""
-    if odd := [name for name in how if name not in How.__dataclass_fields__]:
-        raise Error(f"augment does not take {odd[0]!r}", fix="it takes " + ", ".join(How.__dataclass_fields__))
-    return How(**{"way": "fill" if fills(former) else "continue", **how})
+def build_config(former: Former, how: dict[str, Any]) -> AugmentConfig:
+    """The settings; the method is what the model can do, if it is not said."""
+    if odd := [name for name in how if name not in AugmentConfig.__dataclass_fields__]:
+        fix = suggest_name(odd[0], AugmentConfig.__dataclass_fields__)
+        raise Error(f"augment does not take {odd[0]!r}", fix=fix)
+    return AugmentConfig(**{"method": "fill" if can_fill(former) else "continue", **how})
 
 
-def candidates(former: Former, rows: Sequence[Row], how: How, done: int = 0) -> Iterator[list[list[str]]]:
+def generate_candidates(
+    former: Former, rows: Sequence[Row], how: AugmentConfig, done: int = 0
+) -> Iterator[list[list[str]]]:
     """For some examples at a time behind those that are `done`, `times` new texts each."""
-    every = keys(rows, how)
-    for low in range(done, len(rows), CHUNK):
-        some, own = rows[low : low + CHUNK], every[low : low + CHUNK]
-        fronts = [front(row, how) for row in some]
-        if how.way == "fill":
+    every = make_keys(rows, how)
+    for low in range(done, len(rows), CHUNK_SIZE):
+        some, own = rows[low : low + CHUNK_SIZE], every[low : low + CHUNK_SIZE]
+        fronts = [make_label_prefix(row, how) for row in some]
+        if how.method == "fill":
             texts = [row["text"] for row in some for _ in range(how.times)]
             given = [f for f in fronts for _ in range(how.times)]
-            new = refill(former, texts, given, [k for one in own for k in one], how.rate, how.top, how.temperature)
+            new = infill_texts(
+                former, texts, given, [k for one in own for k in one], how.rate, how.top_k, how.temperature
+            )
         else:
-            new = continued(former, some, fronts, own, how)
+            new = continue_texts(former, some, fronts, own, how)
         yield [new[i : i + how.times] for i in range(0, len(new), how.times)]
 
 
-def keys(rows: Sequence[Row], how: How) -> list[list[Key]]:
+def make_keys(rows: Sequence[Row], how: AugmentConfig) -> list[list[RandomKey]]:
     """What the draws of each example come from: its text, wherever it stands, and how often it was there before."""
     before: Counter[str] = Counter()
     found = []
     for row in rows:
         first = before[row["text"]] * how.times
-        found.append([(how.seed, key(row["text"]), first + turn) for turn in range(how.times)])
+        found.append([(how.seed, hash_text(row["text"]), first + turn) for turn in range(how.times)])
         before[row["text"]] += 1
     return found
 
 
-def front(row: Row, how: How) -> str:
+def make_label_prefix(row: Row, how: AugmentConfig) -> str:
     """What the model reads before a text: its label, or several."""
-    names = [how.names.get(label, label) for label in flat([row["label"]])]
+    names = [how.label_names.get(label, label) for label in flatten([row["label"]])]
     return f"{', '.join(names) or '-'}: " if how.conditional else ""
 
 
-def continued(
-    former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[Key]], how: How
+def continue_texts(
+    former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[RandomKey]], how: AugmentConfig
 ) -> list[str]:
     """The beginnings of texts, gone on with; of a conditional model, whole texts behind the label."""
-    begun = [begin(row["text"], how.rate) for row in rows]
+    begun = [keep_beginning(row["text"], how.rate) for row in rows]
     prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
     options = Options(
-        tokens=how.tokens, samples=how.times, top_k=how.top, temperature=how.temperature, seed=how.seed, stop=("\n",)
+        max_new_tokens=how.max_new_tokens,
+        num_samples=how.times,
+        top_k=how.top_k,
+        temperature=how.temperature,
+        seed=how.seed,
+        stop=("\n",),
     )  # many prompts are equal, and their texts should not be
-    found = write(former, prompts, options, streams=[[int(bits(*k)) for k in one] for one in keys])
+    found = generate_texts(former, prompts, options, rng_streams=[[int(draw_bits(*k)) for k in one] for one in keys])
     several = [texts if isinstance(texts, list) else [texts] for texts in found]
-    return [joined(b, text) for b, texts in zip(begun, several, strict=True) for text in texts]
+    return [join_text(b, text) for b, texts in zip(begun, several, strict=True) for text in texts]
 
 
-def joined(begun: str, text: str) -> str:
+def join_text(begun: str, text: str) -> str:
     """A beginning and what was written behind it, in one line."""
     return " ".join(f"{begun}{text}".split())
 
 
-def begin(text: str, rate: float) -> str:
+def keep_beginning(text: str, rate: float) -> str:
     """The first words of a text: what is left when the last `rate` of them are to be written anew."""
     words = text.split()
     return " ".join(words[: math.floor(len(words) * (1 - rate))])
 
 
-def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Judge) -> Any:
+def filter_candidates(rows: Sequence[Row], made: Sequence[Sequence[str]], same: LabelFilter) -> Any:
     """New rows that are new, and whose label stays; and a count of the others."""
-    left: Counter[str] = Counter(dict.fromkeys(LEFT, 0))
-    seen = {plain(row["text"]) for row in rows}
+    left: Counter[str] = Counter(dict.fromkeys(SKIP_REASONS, 0))
+    seen = {to_comparison_form(row["text"]) for row in rows}
     new: list[Row] = []
     for number, (row, texts) in enumerate(zip(rows, made, strict=True)):
-        own = plain(row["text"])
+        own = to_comparison_form(row["text"])
         for text in texts:
-            form = plain(text)
+            form = to_comparison_form(text)
             why = "empty" if not form else "same" if form == own else "duplicate" if form in seen else None
             if why is not None:
                 left[why] += 1
@@ -209,51 +222,51 @@ def sifted(rows: Sequence[Row], made: Sequence[Sequence[str]], same: Judge) -> A
     return [row for row, yes in zip(new, good, strict=True) if yes], dict(left)
 
 
-def plain(text: str) -> str:
+def to_comparison_form(text: str) -> str:
     """What two texts have in common that differ in spaces, punctuation or case alone; of signs alone, the text."""
     return PUNCTUATION.sub(" ", normalise(text).lower()).strip() or "".join(normalise(text).split())
 
 
-def teach(
+def train_conditional(
     former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0, names: Any = None,
-    tell: Tell | None = None, **settings: Any,
+    tell: ProgressCallback | None = None, **settings: Any,
 ) -> Former:  # fmt: skip
     """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True. No
     example follows another: objectives of pairs are left out. A folder where this was begun with the same model and
     examples is gone on with."""
-    from ..interop.directory import load, save
-    from ..objectives.choose import WITHOUT_PAIRS
-    from ..training.finetune import finetune
+    from ..interop.model_directory import load, save
+    from ..objectives.registry import UNPAIRED_OBJECTIVES
+    from ..training.runs.finetune import finetune
 
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
-    how, folder = How(conditional=True, names=names or {}), Path(folder)
+    how, folder = AugmentConfig(conditional=True, label_names=names or {}), Path(folder)
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
-    texts = [front(row, how) + row["text"] for row in found.rows]
+    texts = [make_label_prefix(row, how) + row["text"] for row in found.rows]
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "start").exists():
         save(former, folder / "start")
     elif load(folder / "start").fingerprint != former.fingerprint:
         raise Error("what is here was taught to another model", where=folder, fix="remove it, or give another name")
     given = {f"train.{name}": value for name, value in settings.items()}
-    if (own := member(former.family).family.objective) in WITHOUT_PAIRS:
-        given["objective.name"] = WITHOUT_PAIRS[own]
+    if (own := find_family(former.family).definition.objective) in UNPAIRED_OBJECTIVES:
+        given["objective.name"] = UNPAIRED_OBJECTIVES[own]
     run = finetune(folder / "start", texts, task="lm", out=folder / "run", resume=True, epochs=epochs, overrides=given,
                    tell=tell)  # fmt: skip
     return run.former
 
 
-def digest(rows: Sequence[Row]) -> str:
+def hash_rows(rows: Sequence[Row]) -> str:
     """What tells these examples from others."""
     return hashlib.sha256(repr([(row["text"], row.get("other"), row["label"]) for row in rows]).encode()).hexdigest()
 
 
-def key(text: str) -> int:
+def hash_text(text: str) -> int:
     """A number for a text: the same example is changed the same way wherever it stands."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
 
 
-def lines(rows: Sequence[Row]) -> Iterator[bytes]:
+def to_json_lines(rows: Sequence[Row]) -> Iterator[bytes]:
     """Rows as JSON lines."""
     for row in rows:
         kept = {name: value for name, value in row.items() if value is not None}

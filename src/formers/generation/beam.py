@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ..nn.probe import Probe
-from .engine import AHEAD, Desk, Written, are_finite, check_rows
-from .penalties import coverage_penalty, length_penalty
-from .recorded import Recorded
-from .rules import Rules
+from ..nn.capture import Capture
+from .cuda_graph import GraphedStep
+from .decoding import STEPS_AHEAD, DecodingBatch, Hypothesis, are_finite, check_rows_finite
+from .logits_processors import Constraints, compute_coverage_penalty, compute_length_penalty
 
-OUT = -1e9  # the score of a beam that does not count
-NONE = -math.inf  # of a complete text that is not there
+DEAD_SCORE = -1e9  # the score of a beam that does not count
+NO_SCORE = -math.inf  # of a complete text that is not there
 
 
-class Beams:
+class BeamState:
     """The K running texts of each prompt, and the K best that are complete; all of it stays on the device, where a
     recorded choice finds it.
 
@@ -26,166 +25,191 @@ class Beams:
     that was an end mark, which does not belong to it).
     """
 
-    def __init__(self, desk: Desk, rules: Rules):
+    def __init__(self, desk: DecodingBatch, rules: Constraints):
         options, device = rules.options, desk.former.device
-        self.desk, self.rules, self.options = desk, rules, options
-        self.k, self.prompts = options.beams, len(desk.texts) // options.beams
-        self.running = torch.zeros(self.prompts, self.k, device=device)
-        self.running[:, 1:] = OUT  # at first all K texts are the same
-        self.complete = torch.full((self.prompts, self.k), NONE, device=device)  # scores, the best first
-        self.held = torch.full((self.prompts, self.k, 3), -1, device=device)
-        self.open = torch.ones(self.prompts, dtype=torch.bool, device=device)
-        self.first = torch.arange(self.prompts, device=device)[:, None] * self.k  # (prompts, 1) a prompt's first row
-        self.ending: Tensor | None = None  # (vocab,) whether a token ends a text
-        self.recorded = None if desk.runner.recorded is None else Recorded()
-        self.logs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
-        self.live: list[int] = []  # of each row, whether it counts, when the desk was last asked
-        self.past: list[Tensor] = []  # (2, rows) the tokens and parents of steps that the desk has not been told
-        self.known: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
+        self.batch, self.constraints, self.options = desk, rules, options
+        self.num_beams, self.num_prompts = options.num_beams, len(desk.sequences) // options.num_beams
+        self.running_scores = torch.zeros(self.num_prompts, self.num_beams, device=device)
+        self.running_scores[:, 1:] = DEAD_SCORE  # at first all K texts are the same
+        self.complete_scores = torch.full(
+            (self.num_prompts, self.num_beams), NO_SCORE, device=device
+        )  # scores, the best first
+        self.complete_keys = torch.full((self.num_prompts, self.num_beams, 3), -1, device=device)
+        self.open_prompts = torch.ones(self.num_prompts, dtype=torch.bool, device=device)
+        self.first_rows = (
+            torch.arange(self.num_prompts, device=device)[:, None] * self.num_beams
+        )  # (prompts, 1) a prompt's first row
+        self.end_token_mask: Tensor | None = None  # (vocab,) whether a token ends a text
+        self.graphed_step = None if desk.runner.graphed_step is None else GraphedStep()
+        self.log_probs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
+        self.live_rows: list[int] = []  # of each row, whether it counts, when the desk was last asked
+        self.pending_steps: list[
+            Tensor
+        ] = []  # (2, rows) the tokens and parents of steps that the desk has not been told
+        self.complete_texts: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
         self.alpha = 1.0 if options.length_penalty is None else options.length_penalty
-        farthest = options.early == "never" and self.alpha > 0
-        norms = [self.norm(length) for length in range(1, options.tokens + 1)]
+        farthest = options.early_stopping == "never" and self.alpha > 0
+        norms = [self.compute_norm(length) for length in range(1, options.max_new_tokens + 1)]
         facts = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
-        self.facts = torch.tensor(facts, device=device)  # of each step: its number, and by what scores are divided
-        self.seen: Tensor | None = None  # (rows, source) attention so far, where coverage counts
-        if options.coverage and not desk.former.pair:
+        self.step_table = torch.tensor(facts, device=device)  # of each step: its number, and by what scores are divided
+        self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
+        if options.coverage and not desk.former.is_encoder_decoder:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
 
-    def norm(self, length: int) -> float:
+    def compute_norm(self, length: int) -> float:
         """What the log-probability of so many new tokens is divided by."""
-        gnmt = self.options.normalise == "gnmt"
-        return length_penalty(length, self.alpha) if gnmt else length**self.alpha
+        gnmt = self.options.length_normalisation == "gnmt"
+        return compute_length_penalty(length, self.alpha) if gnmt else length**self.alpha
 
-    def read(self, step: int) -> Tensor:
+    def score_next(self, step: int) -> Tensor:
         """(rows, vocab) log-probabilities of the next tokens, what is forbidden taken out."""
-        probe = Probe(attention=True) if self.options.coverage else None
-        if self.past:
-            logs = self.desk.runner.step(self.past[-1][0], self.live).float().log_softmax(-1)
+        capture = Capture(with_attention=True) if self.options.coverage else None
+        if self.pending_steps:
+            logs = self.batch.runner.step(self.pending_steps[-1][0], self.live_rows).float().log_softmax(-1)
         else:
-            self.live = [int(row not in self.desk.ended) for row in range(len(self.desk.texts))]
-            logs = (self.desk.read(probe) if probe or step else self.desk.read_once()).log_softmax(-1)
-        if probe is not None:
-            if "cross" not in probe.weights:
+            self.live_rows = [int(row not in self.batch.finished_rows) for row in range(len(self.batch.sequences))]
+            logs = (
+                self.batch.score_next(capture) if capture or step else self.batch.score_shared_prompts()
+            ).log_softmax(-1)
+        if capture is not None:
+            if "cross" not in capture.attention_weights:
                 raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
-            looked = torch.stack([w.float().mean(1)[:, -1] for w in probe.weights["cross"]]).mean(0)  # (rows, source)
-            self.seen = looked if self.seen is None else self.seen + looked
-        self.logs = logs
-        return self.rules.apply(logs, self.desk.page, step)
+            looked = torch.stack([w.float().mean(1)[:, -1] for w in capture.attention_weights["cross"]]).mean(
+                0
+            )  # (rows, source)
+            self.attention_sums = looked if self.attention_sums is None else self.attention_sums + looked
+        self.log_probs = logs
+        return self.constraints.apply(logs, self.batch.sequence_tensor, step)
 
-    def covered(self) -> Tensor | None:
+    def compute_coverage(self) -> Tensor | None:
         """(rows,) the coverage penalty, if there is one."""
         beta = self.options.coverage
-        if self.seen is None or self.desk.sources is None or beta is None:
+        if self.attention_sums is None or self.batch.sources is None or beta is None:
             return None
-        lengths = [len(source) for source in self.desk.sources for _ in range(self.k)]
-        keep = torch.arange(self.seen.shape[1]) < torch.tensor(lengths)[:, None]
-        looked = self.seen.clamp(min=1e-9)[:, None]  # a word that nobody has looked at yet costs much, not everything
-        return coverage_penalty(looked, keep.to(self.seen.device), beta)
+        lengths = [len(source) for source in self.batch.sources for _ in range(self.num_beams)]
+        keep = torch.arange(self.attention_sums.shape[1]) < torch.tensor(lengths)[:, None]
+        looked = self.attention_sums.clamp(min=1e-9)[
+            :, None
+        ]  # a word that nobody has looked at yet costs much, not everything
+        return compute_coverage_penalty(looked, keep.to(self.attention_sums.device), beta)
 
     def step(self, step: int) -> None:
         """One more token: complete texts are kept, the best of the others go on."""
-        scores, last = self.read(step), step == self.options.tokens - 1
-        if self.recorded is None or last or self.looks:
-            picked = self.choose(scores, self.facts[step], last)
+        scores, last = self.score_next(step), step == self.options.max_new_tokens - 1
+        if self.graphed_step is None or last or self.should_check_each_step:
+            picked = self.select_beams(scores, self.step_table[step], last)
         else:
-            picked = self.recorded(self.choose, scores, self.facts[step]).clone()
-        self.past.append(picked)
+            picked = self.graphed_step(self.select_beams, scores, self.step_table[step]).clone()
+        self.pending_steps.append(picked)
         parents = picked[1]
-        if self.desk.runner.chains or parents.tolist() != list(range(len(parents))):
-            self.desk.runner.follow(parents, level=True)
-        self.seen = None if self.seen is None else self.seen[parents]
+        if self.batch.runner.can_chain_steps or parents.tolist() != list(range(len(parents))):
+            self.batch.runner.reorder_rows(parents, equal_lengths=True)
+        self.attention_sums = None if self.attention_sums is None else self.attention_sums[parents]
 
     @property
-    def looks(self) -> bool:
+    def should_check_each_step(self) -> bool:
         """Whether more than the model's scores must be looked at after each step."""
         return bool(self.options.stop or self.options.coverage)
 
-    def choose(self, scores: Tensor, facts: Tensor, last: bool = False) -> Tensor:
+    def select_beams(self, scores: Tensor, facts: Tensor, last: bool = False) -> Tensor:
         """(2, rows) the tokens with which texts go on, and their parents; what is complete is kept. The tensors of this
         search stay where they are."""
-        k, vocab = self.k, scores.shape[-1]
-        total = (scores.unflatten(0, (self.prompts, k)) + self.running[..., None]).flatten(1)
-        wide = max(2, 1 + len(self.rules.ends)) * k  # enough that K go on even if all the likeliest end
+        k, vocab = self.num_beams, scores.shape[-1]
+        total = (scores.unflatten(0, (self.num_prompts, k)) + self.running_scores[..., None]).flatten(1)
+        wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K go on even if all the likeliest end
         values, places = total.topk(min(wide, k * vocab), -1)
-        values = values.nan_to_num(OUT, neginf=2 * OUT)  # what is forbidden or no number is still a text, the last one
-        rows, tokens = self.first + places // vocab, places % vocab
-        if self.ending is None:
-            self.ending = torch.zeros(vocab, dtype=torch.bool, device=scores.device)
-            self.ending[list(self.rules.ends)] = True
-        ends = self.ending[tokens]
-        over = ends | self.stopped(rows, tokens) if self.options.stop else ends
+        values = values.nan_to_num(
+            DEAD_SCORE, neginf=2 * DEAD_SCORE
+        )  # what is forbidden or no number is still a text, the last one
+        rows, tokens = self.first_rows + places // vocab, places % vocab
+        if self.end_token_mask is None:
+            self.end_token_mask = torch.zeros(vocab, dtype=torch.bool, device=scores.device)
+            self.end_token_mask[list(self.constraints.end_ids)] = True
+        ends = self.end_token_mask[tokens]
+        over = ends | self.find_stopped(rows, tokens) if self.options.stop else ends
         over = torch.ones_like(over) if last else over
         newest = torch.where(ends, -1, tokens)
-        self.keep(facts, values[:, :k].masked_fill(~over[:, :k], NONE), rows[:, :k], newest[:, :k])
+        self.keep_complete(facts, values[:, :k].masked_fill(~over[:, :k], NO_SCORE), rows[:, :k], newest[:, :k])
         going = over.int().sort(dim=-1, stable=True).indices[:, :k]  # the first K that are not over
         out = over.gather(1, going)
-        self.running.copy_(values.gather(1, going).masked_fill(out, OUT))
-        self.hope(facts)
-        parents = torch.where(out, self.first, rows.gather(1, going))
+        self.running_scores.copy_(values.gather(1, going).masked_fill(out, DEAD_SCORE))
+        self.close_finished(facts)
+        parents = torch.where(out, self.first_rows, rows.gather(1, going))
         return torch.stack((tokens.gather(1, going).masked_fill(out, 0).flatten(), parents.flatten()))
 
-    def stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
+    def find_stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Which texts have a stop string with their new token."""
         texts = [
-            [self.rules.stopped([*self.desk.new(row), token]) for row, token in zip(*both, strict=True)]
+            [
+                self.constraints.has_stop_string([*self.batch.get_new_ids(row), token])
+                for row, token in zip(*both, strict=True)
+            ]
             for both in zip(rows.tolist(), tokens.tolist(), strict=True)
         ]
         return torch.tensor(texts, device=rows.device)
 
-    def keep(self, facts: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
+    def keep_complete(self, facts: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
         """Put texts that are complete, (prompts, K) each, among the K best; they have no value where they are not."""
-        covered = self.covered()
+        covered = self.compute_coverage()
         scores = values / facts[1] + (0 if covered is None else covered[rows])
-        scores = torch.cat((self.complete, scores.masked_fill(~self.open[:, None], NONE)), 1)
-        held = torch.cat((self.held, torch.stack((facts[0].long().expand_as(rows), rows, newest), -1)), 1)
-        order = scores.sort(dim=-1, descending=True, stable=True).indices[:, : self.k]
-        self.complete.copy_(scores.gather(1, order))
-        self.held.copy_(held.gather(1, order[..., None].expand(-1, -1, 3)))
+        scores = torch.cat((self.complete_scores, scores.masked_fill(~self.open_prompts[:, None], NO_SCORE)), 1)
+        held = torch.cat((self.complete_keys, torch.stack((facts[0].long().expand_as(rows), rows, newest), -1)), 1)
+        order = scores.sort(dim=-1, descending=True, stable=True).indices[:, : self.num_beams]
+        self.complete_scores.copy_(scores.gather(1, order))
+        self.complete_keys.copy_(held.gather(1, order[..., None].expand(-1, -1, 3)))
 
-    def hope(self, facts: Tensor) -> None:
+    def close_finished(self, facts: Tensor) -> None:
         """Close the prompts of which no running text can become better than the worst complete one."""
-        worst = self.complete[:, -1]
-        hopeful = worst == NONE
-        if self.options.early is not True:
-            hopeful = hopeful | (self.running[:, 0] / facts[2] > worst)
-        self.open.logical_and_(hopeful)
+        worst = self.complete_scores[:, -1]
+        hopeful = worst == NO_SCORE
+        if self.options.early_stopping is not True:
+            hopeful = hopeful | (self.running_scores[:, 0] / facts[2] > worst)
+        self.open_prompts.logical_and_(hopeful)
 
-    def tell(self, step: int) -> None:
+    def flush_steps(self, step: int) -> None:
         """Tell the desk what the steps since `step` have written, and which prompts are done."""
-        assert self.logs is not None
-        check_rows(are_finite(self.logs).tolist(), self.live)
-        desk, held = self.desk, {tuple(one) for some in self.held.tolist() for one in some}
-        self.known = {one: text for one, text in self.known.items() if one in held}
-        for at, (tokens, parents) in enumerate(torch.stack(self.past).tolist(), step):
+        assert self.log_probs is not None
+        check_rows_finite(are_finite(self.log_probs).tolist(), self.live_rows)
+        desk, held = self.batch, {tuple(one) for some in self.complete_keys.tolist() for one in some}
+        self.complete_texts = {one: text for one, text in self.complete_texts.items() if one in held}
+        for at, (tokens, parents) in enumerate(torch.stack(self.pending_steps).tolist(), step):
             for end, row, last in held:
                 if end == at:
-                    self.known[end, row, last] = desk.new(row) + ([] if last < 0 else [last])
-            desk.add(tokens, parents)
-        self.past = []
-        for prompt, still in enumerate(self.open.tolist()):
-            for row in () if still else range(prompt * self.k, prompt * self.k + self.k):
-                desk.end(row)
+                    self.complete_texts[end, row, last] = desk.get_new_ids(row) + ([] if last < 0 else [last])
+            desk.append_tokens(tokens, parents)
+        self.pending_steps = []
+        for prompt, still in enumerate(self.open_prompts.tolist()):
+            for row in () if still else range(prompt * self.num_beams, prompt * self.num_beams + self.num_beams):
+                desk.finish_row(row)
 
-    def found(self) -> list[list[Written]]:
+    def collect_hypotheses(self) -> list[list[Hypothesis]]:
         """The complete texts of each prompt, the best first."""
-        both = zip(self.held.tolist(), self.complete.tolist(), strict=True)
+        both = zip(self.complete_keys.tolist(), self.complete_scores.tolist(), strict=True)
         return [
-            [Written(self.known[tuple(one)], score) for one, score in zip(*some, strict=True) if score > NONE]
+            [
+                Hypothesis(self.complete_texts[tuple(one)], score)
+                for one, score in zip(*some, strict=True)
+                if score > NO_SCORE
+            ]
             for some in both
         ]
 
 
 @torch.inference_mode()
-def search(desk: Desk, rules: Rules) -> list[list[Written]]:
-    """The `samples` best texts of each prompt, the best first. Where the model's scores alone decide, a GPU takes many
-    steps before the host looks at them; what it does beyond a prompt's end counts for nothing."""
-    if rules.reads:
-        desk.lay()
-    beams, step, options = Beams(desk, rules), 0, rules.options
-    while step < options.tokens and not desk.done:
-        count = 1 if beams.looks else min(AHEAD, options.tokens - step, desk.room(rules))
+def beam_search(desk: DecodingBatch, rules: Constraints) -> list[list[Hypothesis]]:
+    """The `num_samples` best texts of each prompt, the best first. Where the model's scores alone decide, a GPU takes
+    many steps before the host looks at them; what it does beyond a prompt's end counts for nothing."""
+    if rules.has_history_rules:
+        desk.build_sequence_tensor()
+    beams, step, options = BeamState(desk, rules), 0, rules.options
+    while step < options.max_new_tokens and not desk.is_done:
+        count = (
+            1
+            if beams.should_check_each_step
+            else min(STEPS_AHEAD, options.max_new_tokens - step, desk.count_safe_steps(rules))
+        )
         for at in range(step, step + count):
             beams.step(at)
-        beams.tell(step)
+        beams.flush_steps(step)
         step += count
-    return [found[: options.samples] for found in beams.found()]
+    return [found[: options.num_samples] for found in beams.collect_hypotheses()]

@@ -1,206 +1,215 @@
-"""The engine: texts that grow token by token, by draws or by a search, for every family that writes."""
+"""Continuous batching: requests of different lengths share a model's steps, and come and go at any of them (Yu et al.
+2022, "Orca", §3)."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import NonFinite
+from ..errors import Error
 from ..former import Former
-from ..nn.memory import Memory
-from ..nn.probe import Probe
-from ..tasks.inputs import start_token
-from .rules import Rules
+from ..inputs import get_start_token
+from ..nn.attention.kv_cache import KVCache
+from .decoding import are_finite, check_rows_finite
+from .logits_processors import Constraints, get_end_ids
+from .options import Options
 from .runner import Runner
+from .token_api import build_id_constraints, check_prompts
 
-AHEAD = 16  # tokens that a GPU writes before the host looks at them
-
-
-@dataclass(frozen=True)
-class Written:
-    """What was written: the new ids, without the end mark, and of a search the score (else 0)."""
-
-    ids: list[int]
-    score: float = 0.0
+TokenChooser = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
 
 
-class Desk:
-    """Texts at work: every prompt has `each` rows, one after the other. To an encoder-decoder prompts are sources, and
-    its texts begin with `start` (or the config's own).
+class Request:
+    """A text that is being continued: iterate over its new tokens as they come, or wait for all of them."""
 
-    When a row fills a decoder's context, the last half of it is read again and the rest forgotten; a model with a
-    memory forgets what is oldest. A row that has `ended` is read no more.
+    def __init__(self, prompt: list[int], text: list[int], tokens: int, choose: TokenChooser):
+        self.prompt_ids, self.token_ids, self.max_new_tokens, self.choose_token = prompt, text, tokens, choose
+        self.prompt_length = len(text)
+        self.window_start = 0  # where what is read of the text begins
+        self.is_cancelled = False
+        self.error: BaseException | None = None
+        self._queue: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+
+    def __iter__(self) -> Iterator[int]:
+        while (token := self._queue.get()) is not None:
+            yield token
+        if self.error is not None:
+            raise self.error
+
+    def result(self) -> list[int]:
+        """All new tokens, without the end mark."""
+        return list(self)
+
+    def cancel(self) -> None:
+        """Give the place free before the next step; what was written stays."""
+        self.is_cancelled = True
+
+    def put_token(self, token: int | None) -> None:
+        """One more token; None is the end."""
+        self._queue.put(token)
+
+
+class Engine:
+    """A model with `num_slots` places for requests, each of up to `cache_size` tokens. Submit from any thread.
+
+    `with Engine(former) as engine:` works in a thread of its own; else call `step()` until it says that nothing is
+    left. Every request gets the text that it would get alone.
     """
 
-    def __init__(
-        self, former: Former, prompts: Sequence[list[int]], tokens: int, each: int = 1, start: int | None = None
-    ):
-        self.former, self.each = former, each
-        self.sources = prompts if former.pair else None
-        begin = (start_token(former.config) if start is None else start) if former.pair else None
-        self.texts = [list(row) if begin is None else [begin] for row in prompts for _ in range(each)]
-        self.begun = [len(text) for text in self.texts]
-        self.context: int | None = getattr(former.config, "context", None)
-        most = max(self.begun) + tokens
-        forgets = issubclass(former.state, Memory)
-        self.rereads = getattr(former.config, "all_alike", False)  # earlier tokens see later ones: read all again
-        self.size = former.config.memory or most if forgets else min(self.context or most, most)
-        self.size = 0 if self.rereads else self.size
-        self.streams = np.tile(np.arange(each), len(prompts))  # which draws are a row's: those of its sample's number
-        self.windows = [0] * len(self.texts)  # where what a row has read begins
-        if self.context is not None and (longest := max(self.begun)) > self.context:
-            what = f"a prompt of {longest:,} tokens is longer than the context: its last {self.context:,} are read"
-            warnings.warn(what, stacklevel=2)
-            self.windows = [max(0, n - self.context) for n in self.begun]
-        self.ended: set[int] = set()
-        self.page: Tensor | None = None  # (rows, tokens) the texts, filled up with -1 on the left, where they are asked
-        self.begin()
+    def __init__(self, former: Former, num_slots: int = 8, cache_size: int | None = None):
+        context = getattr(former.config, "context", None)
+        self.former, self.cache_size = former, cache_size or context or 1024
+        self.context = min(context or self.cache_size, self.cache_size)
+        if not issubclass(former.state_class, KVCache):
+            what = f"{former.family} keeps hidden states, and its rows cannot come and go"
+            raise Error(what, fix="generate with it text by text")
+        self.runner = Runner(former, num_slots, self.cache_size)
+        self.end_ids = get_end_ids(former)
+        self.active_requests: dict[int, Request] = {}
+        self.waiting_requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._wake_event, self._is_stopping = threading.Event(), False
+        self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
-        """Read the windows from their beginning."""
-        vars(self).pop("runner", None)  # what it has recorded serves the next one
-        self.runner = Runner(self.former, len(self.texts), self.size, self.sources, self.each)
-        both = enumerate(zip(self.texts, self.windows, strict=True))
-        self.fed = [[] if row in self.ended else text[n:] for row, (text, n) in both]
+    def submit(
+        self, prompt: Sequence[int], max_new_tokens: int = 64, choose: Options | TokenChooser = Options()
+    ) -> Request:
+        """Ask for up to `max_new_tokens` more tokens, chosen by options or by a function; of encoder-decoders the
+        prompt is the source."""
+        ids = check_prompts(self.former, [prompt], max_new_tokens)[0]
+        if len(ids) > self.cache_size:
+            raise Error(
+                f"{len(ids)} tokens do not fit into {self.cache_size}", fix="make an engine with a larger cache_size"
+            )
+        if isinstance(choose, Options) and choose.rows_per_prompt > 1:
+            raise Error("a request is one text", fix="submit one for each sample, with seeds of their own; no beams")
+        pick = (
+            make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
+            if isinstance(choose, Options)
+            else choose
+        )
+        text = [get_start_token(self.former.config)] if self.former.is_encoder_decoder else list(ids)
+        request = Request(ids, text, max_new_tokens, pick)
+        self.waiting_requests.put(request)
+        self._wake_event.set()
+        return request
 
-    def lay(self) -> None:
-        """Keep the texts as a tensor as well."""
-        longest = max(map(len, self.texts))
-        rows = [[-1] * (longest - len(text)) + text for text in self.texts]
-        self.page = torch.tensor(rows, device=self.former.device)
-
-    def read(self, probe: Probe | None = None) -> Tensor:
-        """(rows, vocab) scores of the next tokens."""
-        if self.rereads and self.runner.most:
-            self.begin()
-        over = [
-            self.context is not None and row not in self.ended and len(text) - self.windows[row] > self.context
-            for row, text in enumerate(self.texts)
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """One token for every request that has a place; whether there is any."""
+        for slot, request in list(self.active_requests.items()):
+            if request.is_cancelled:
+                self.release_slot(slot)
+        new = self.admit_requests()
+        fed = [
+            [self.active_requests[i].token_ids[-1]] if i in self.active_requests and i not in new else []
+            for i in range(self.num_slots)
         ]
-        if self.context is not None and any(over):  # a row's window depends on the row alone
-            half = self.context // 2 or 1
-            self.windows = [
-                len(text) - half if full else n for text, n, full in zip(self.texts, self.windows, over, strict=True)
-            ]
-            self.begin()
-        scores = self.runner.read(self.fed) if probe is None else self.runner.read(self.fed, probe)
-        return scores.float()
-
-    def read_once(self) -> Tensor:
-        """The first `read` of a search: what is the same for all rows of a prompt, the first of them reads for all."""
-        if self.former.pair or self.runner.two:
-            return self.read()
-        firsts = [row - row % self.each for row in range(len(self.texts))]
-        self.fed = [fed if row == first else [] for row, (fed, first) in enumerate(zip(self.fed, firsts, strict=True))]
-        scores = self.read()[firsts]
-        self.runner.follow(firsts)
-        return scores
-
-    def add(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """One more token for each row, which goes on from the text of its parent (else of itself); the runner has been
-        told of parents before."""
-        if parents is not None and list(parents) != list(range(len(self.texts))):
-            self.texts = [list(self.texts[parent]) for parent in parents]
-            self.page = None if self.page is None else self.page[list(parents)]
-        for row, token in enumerate(tokens):
-            if row not in self.ended:
-                self.texts[row].append(token)
-        again = self.runner.again
-        self.fed = [[] if row in self.ended else text[-again:] for row, text in enumerate(self.texts)]
-        if self.page is not None:
-            self.page = torch.cat((self.page, torch.tensor(tokens, device=self.page.device)[:, None]), 1)
-
-    def end(self, row: int) -> None:
-        """A text is complete; what was read of it is forgotten: a row that is full keeps nobody from going on."""
-        if row not in self.ended:
-            self.ended.add(row)
-            self.fed[row] = []
-            self.runner.drop(row)
-
-    def room(self, rules: Rules) -> int:
-        """How many tokens may be written without a look at the texts."""
-        if rules.reads or self.page is not None or not self.runner.chains or (self.ended and not self.runner.recorded):
-            return 1
-        longest = max(len(text) - n for text, n in zip(self.texts, self.windows, strict=True))
-        return AHEAD if self.context is None else max(1, self.context - longest + 1)
+        if any(fed):
+            logits = self.runner.score_next(fed)
+            new |= {slot: logits[slot] for slot, row in enumerate(fed) if row}
+        for slot, row in new.items():
+            self.append_token(slot, row)
+        return bool(self.active_requests) or not self.waiting_requests.empty()
 
     @property
-    def done(self) -> bool:
-        """All texts are complete."""
-        return len(self.ended) == len(self.texts)
+    def num_slots(self) -> int:
+        """How many requests have a place at most."""
+        return len(self.runner.starts) - 1
 
-    def new(self, row: int) -> list[int]:
-        """What a row has written."""
-        return self.texts[row][self.begun[row] :]
+    def admit_requests(self) -> dict[int, Tensor]:
+        """Give free places to those who wait, and read anew the last half of a text that has filled its context."""
+        free, found = [i for i in range(self.num_slots) if i not in self.active_requests], {}
+        while free and not self.waiting_requests.empty():
+            request = self.waiting_requests.get()
+            if request.is_cancelled:
+                request.put_token(None)
+                continue
+            slot = free.pop(0)
+            self.active_requests[slot] = request
+            request.window_start = max(0, len(request.token_ids) - self.context)
+            found[slot] = self.prefill_slot(slot)
+        for slot, request in self.active_requests.items():
+            if slot not in found and len(request.token_ids) - request.window_start > self.context:
+                request.window_start = len(request.token_ids) - (self.context // 2 or 1)
+                found[slot] = self.prefill_slot(slot)
+        return found
+
+    def prefill_slot(self, slot: int) -> Tensor:
+        """Read a text by itself, and put what was read into a place."""
+        request = self.active_requests[slot]
+        text = request.token_ids[request.window_start :]
+        alone = Runner(self.former, 1, len(text), [request.prompt_ids] if self.former.is_encoder_decoder else None)
+        logits = alone.score_next([text])[0]
+        assert isinstance(alone.state, KVCache)
+        self.runner.adopt_row(slot, alone, self.cache_size)
+        return logits
+
+    def append_token(self, slot: int, logits: Tensor) -> None:
+        """Choose a request's next token."""
+        request = self.active_requests[slot]
+        step = len(request.token_ids) - request.prompt_length
+        try:
+            token = request.choose_token(logits, request.token_ids, step)
+        except Exception as error:
+            request.error = error
+            return self.release_slot(slot)
+        if token in self.end_ids:
+            return self.release_slot(slot)
+        request.token_ids.append(token)
+        request.put_token(token)
+        if step + 1 >= request.max_new_tokens:
+            self.release_slot(slot)
+
+    def release_slot(self, slot: int) -> None:
+        """A request ends, and its place is free."""
+        self.runner.clear_row(slot)
+        self.active_requests.pop(slot).put_token(None)
+
+    def run_loop(self) -> None:
+        """Step as long as there is something to do; a fault ends all requests with it."""
+        while not self._is_stopping:
+            self._wake_event.wait()
+            self._wake_event.clear()
+            try:
+                while not self._is_stopping and self.step():
+                    pass
+            except BaseException as error:
+                for slot, request in list(self.active_requests.items()):
+                    request.error = error
+                    self.release_slot(slot)
+                self._wake_event.set()  # others may be waiting
+        while self.active_requests:
+            self.release_slot(next(iter(self.active_requests)))
+        while not self.waiting_requests.empty():
+            self.waiting_requests.get().put_token(None)
+
+    def __enter__(self) -> Engine:
+        self._is_stopping, self._thread = False, threading.Thread(target=self.run_loop, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *what: Any) -> None:
+        self._is_stopping = True
+        self._wake_event.set()
+        if self._thread is not None:
+            self._thread.join()
 
 
-@torch.inference_mode()
-def draws(desk: Desk, rules: Rules, ahead: int = 1) -> Iterator[list[int | None]]:
-    """Write by draws (or greedily), step by step: each row's new token, None where there is none.
+def make_chooser(law: Constraints) -> TokenChooser:
+    """The choice of one request under rules; a draw depends on the seed and the step alone."""
 
-    Up to `ahead` tokens are written before the first of them is shown, where nothing but the model's scores decides:
-    then a GPU need not wait for the host at every token. What a row writes behind its end is dropped.
-    """
-    step, tokens = 0, rules.options.tokens
-    if rules.reads:
-        desk.lay()
-    while step < tokens and not desk.done:
-        count = min(ahead, tokens - step, desk.room(rules))
-        for picked in chain(desk, rules, step, count):
-            shown = [None if row in desk.ended else token for row, token in enumerate(picked)]
-            for row, token in enumerate(shown):
-                if token is not None and token in rules.ends:
-                    desk.end(row)
-                    shown[row] = None
-            desk.add(picked)
-            yield shown
-            if desk.done:
-                return
-        step += count
+    def choose(logits: Tensor, text: Sequence[int], step: int) -> int:
+        page = torch.tensor([list(text)], device=logits.device) if law.has_history_rules else None
+        scores = logits[None].float()
+        token, finite = torch.cat(
+            (law.options.pick_tokens(law.apply(scores, page, step), step), are_finite(scores))
+        ).tolist()
+        check_rows_finite([finite], [1])
+        return token
 
-
-def chain(desk: Desk, rules: Rules, step: int, count: int) -> list[list[int]]:
-    """`count` tokens for each row, one after the other, which leave the device together."""
-    options, found = rules.options, list[Tensor]()
-    numbers = None
-    if options.temperature != 0:
-        numbers = options.numbers(step + np.arange(count)[:, None], desk.streams, desk.former.device)
-    live = [int(row not in desk.ended) for row in range(len(desk.texts))]
-    for i in range(count):
-        scores = desk.read() if i == 0 else desk.runner.step(found[-1], live).float()
-        allowed = rules.apply(scores, desk.page, step + i)
-        found.append(options.take(allowed, None if numbers is None else numbers[i]))
-    *tokens, finite = torch.stack((*found, are_finite(scores))).tolist()  # one transfer from the device for all of it
-    check_rows(finite, live)
-    return tokens
-
-
-def are_finite(scores: Tensor) -> Tensor:
-    """(rows, vocab) scores → (rows,) 1 where their largest is finite: NaN and infinity both show in it.
-
-    What a row has read stays in its state, so the scores of the last of several steps tell of all of them.
-    """
-    return scores.amax(-1).isfinite().long()
-
-
-def check_rows(finite: Sequence[int], live: Sequence[int]) -> None:
-    """Raise NonFinite if a row that counts has scores that are not finite."""
-    if not all(good or not counts for good, counts in zip(finite, live, strict=True)):
-        raise NonFinite("scores of the next token")
-
-
-def written(desk: Desk, rules: Rules) -> list[list[Written]]:
-    """All that is written, in one go: `samples` texts for each prompt."""
-    if rules.options.beams > 1:
-        from .beam import search
-
-        return search(desk, rules)
-    for _ in draws(desk, rules, AHEAD):
-        pass
-    rows = [Written(desk.new(row)) for row in range(len(desk.texts))]
-    return [rows[at : at + desk.each] for at in range(0, len(rows), desk.each)]
+    return choose

@@ -9,17 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..config import shown
+from ..config import format_value
 from ..errors import Error, NonFinite
 from ..former import Former
-from ..tasks.inputs import check_length, rows_of
+from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..verbs import check_verb
-from .runner import packed
+from .runner import pack_rows
 
 BLANK = "___"
-ROWS = 32  # texts that are read at a time
+BATCH_ROWS = 32  # texts that are read at a time
 
 
 @dataclass(frozen=True)
@@ -34,34 +34,40 @@ class Guess:
     text: str
 
 
-def fill(former: Former, texts: str | Sequence[str], top: int = 5) -> Any:
+def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Any:
     """The likeliest pieces for the blanks in a text, written ___ or as the mask token, the likeliest first.
 
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
     what each of them gives.
     """
     check_verb(former, "fill")
-    if type(top) is not int or top < 1:
-        raise Error(f"top must be at least 1, got {shown(top)}", fix="ask for 5 guesses")
-    given = [normalise(t) if isinstance(t, str) else t for t in ([texts] if isinstance(texts, str) else rows_of(texts))]
-    rows = [masked(former, text) for text in given]
+    if type(top_k) is not int or top_k < 1:
+        raise Error(f"top_k must be at least 1, got {format_value(top_k)}", fix="ask for 5 guesses")
+    given = [
+        normalise(t) if isinstance(t, str) else t for t in ([texts] if isinstance(texts, str) else list_texts(texts))
+    ]
+    rows = [encode_blanks(former, text) for text in given]
     for row in rows:
         check_length(len(row), former.config)
     found = []
-    for at in range(0, len(rows), ROWS):
-        for text, chances in zip(given[at : at + ROWS], probabilities(former, rows[at : at + ROWS]), strict=True):
-            found.append(guesses(former, text, chances, top))
+    for at in range(0, len(rows), BATCH_ROWS):
+        for text, chances in zip(
+            given[at : at + BATCH_ROWS], predict_blanks(former, rows[at : at + BATCH_ROWS]), strict=True
+        ):
+            found.append(make_guesses(former, text, chances, top_k))
     plain = [several[0] if len(several) == 1 else several for several in found]
     return plain[0] if isinstance(texts, str) else plain
 
 
-def masked(former: Former, text: str) -> list[int]:
+def encode_blanks(former: Former, text: str) -> list[int]:
     """The ids of a text with its blanks; refuse a model or a text that has none."""
     tokenizer = former.tokenizer
     if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
     if not isinstance(text, str):
-        raise Error(f"a text with blanks must be text, got {shown(text)}", fix="give a string, or a list of them")
+        raise Error(
+            f"a text with blanks must be text, got {format_value(text)}", fix="give a string, or a list of them"
+        )
     mask = tokenizer.special["mask"]
     ids = tokenizer.encode(text.replace(BLANK, mask))
     if tokenizer.id("mask") not in ids:
@@ -70,10 +76,10 @@ def masked(former: Former, text: str) -> list[int]:
 
 
 @torch.inference_mode()
-def probabilities(former: Former, rows: list[list[int]]) -> list[Tensor]:
+def predict_blanks(former: Former, rows: list[list[int]]) -> list[Tensor]:
     """(blanks, vocab) of each row: what may stand at its blanks."""
     assert former.tokenizer is not None
-    batch, mask = packed(rows, former.device), former.tokenizer.id("mask")
+    batch, mask = pack_rows(rows, former.device), former.tokenizer.id("mask")
     hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
     chances = former.model.logits(hidden, part="mlm").float().softmax(-1)
     if not chances.isfinite().all():
@@ -81,35 +87,41 @@ def probabilities(former: Former, rows: list[list[int]]) -> list[Tensor]:
     return list(chances.split([sum(token == mask for token in row) for row in rows]))
 
 
-def guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[Guess]]:
+def make_guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[Guess]]:
     """The likeliest pieces for each blank of a text; around them it stays as it was written."""
     tokenizer = former.tokenizer
     assert tokenizer is not None
     between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
     known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
     best, places = (found.tolist() for found in known.topk(min(top, known.shape[-1]), -1))
-    words = [[(written(tokenizer, piece), goes_on(tokenizer, piece)) for piece in pieces] for pieces in places]
+    words = [
+        [(decode_piece(tokenizer, piece), is_continuation(tokenizer, piece)) for piece in pieces] for pieces in places
+    ]
     likely = [some[0] for some in words]
     return [
         [
-            Guess(tokenizer.token(piece), value, joined(between, [*likely[:blank], word, *likely[blank + 1 :]]))
+            Guess(
+                tokenizer.get_token_text(piece),
+                value,
+                fill_blanks(between, [*likely[:blank], word, *likely[blank + 1 :]]),
+            )
             for value, piece, word in zip(best[blank], places[blank], words[blank], strict=True)
         ]
         for blank in range(len(places))
     ]
 
 
-def written(tokenizer: Tokenizer, piece: int) -> str:
+def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
     """A piece as it stands in a text, without the marks of its kind; a special token by its name."""
-    return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.token(piece)
+    return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.get_token_text(piece)
 
 
-def goes_on(tokenizer: Tokenizer, piece: int) -> bool:
+def is_continuation(tokenizer: Tokenizer, piece: int) -> bool:
     """Return whether a piece belongs to the word before it, as BERT's ##ing does."""
-    return not tokenizer.word_starts[piece] and tokenizer.token(piece) not in tokenizer.reserved
+    return not tokenizer.word_starts[piece] and tokenizer.get_token_text(piece) not in tokenizer.reserved_tokens
 
 
-def joined(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> str:
+def fill_blanks(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> str:
     """Fill the blanks of a text; no space is left before a word's continuation."""
     made = between[0]
     for (word, continues), part in zip(words, between[1:], strict=True):

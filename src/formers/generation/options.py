@@ -9,37 +9,38 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..config import shown, suggest
+from ..config import format_value, suggest_name
 from ..errors import Error
+from ..option_aliases import resolve_generation_options
 from ..text.normalise import normalise
-from .choose import draw, numbers, warp
+from .sampling import draw_row_numbers, sample_tokens, warp_logits
 
-SAMPLED = ("temperature", "top_k", "top_p", "min_p", "typical")
-SEARCHED = ("length_penalty", "coverage", "early", "normalise")
-Word = int | str | tuple[int, ...]
+SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
+SEARCH_OPTIONS = ("length_penalty", "coverage", "early_stopping", "length_normalisation")
+BadWord = int | str | tuple[int, ...]
 # Option → the least and the largest value, and whether these two are allowed.
 BOUNDS: dict[str, tuple[float, float, bool, bool]] = {
     "temperature": (0, float("inf"), True, False),
     "top_k": (1, float("inf"), True, True),
     "top_p": (0, 1, False, True),
     "min_p": (0, 1, True, True),
-    "typical": (0, 1, False, True),
+    "typical_p": (0, 1, False, True),
     "repetition_penalty": (0, float("inf"), False, False),
-    "no_repeat": (1, float("inf"), True, True),
-    "tokens": (1, 2**24, True, True),
-    "min_tokens": (0, 2**24, True, True),
-    "samples": (1, 2**16, True, True),
-    "beams": (1, 2**12, True, True),
+    "no_repeat_ngram": (1, float("inf"), True, True),
+    "max_new_tokens": (1, 2**24, True, True),
+    "min_new_tokens": (0, 2**24, True, True),
+    "num_samples": (1, 2**16, True, True),
+    "num_beams": (1, 2**12, True, True),
     "seed": (0, 2**63 - 1, True, True),
     "length_penalty": (-float("inf"), float("inf"), False, False),
     "coverage": (0, float("inf"), True, False),
 }
-WHOLE = ("top_k", "no_repeat", "tokens", "min_tokens", "samples", "beams", "seed")
-ADVICE = {
+INTEGER_OPTIONS = ("top_k", "no_repeat_ngram", "max_new_tokens", "min_new_tokens", "num_samples", "num_beams", "seed")
+OPTION_HINTS = {
     "temperature": "0 takes the likeliest token, 1 samples as learnt",
     "top_k": "leave it out to consider all tokens",
     "top_p": "0.9 keeps the likeliest tokens that are 90 % together",
-    "tokens": "ask for a number of tokens",
+    "max_new_tokens": "ask for a number of tokens",
 }
 
 
@@ -47,12 +48,13 @@ ADVICE = {
 class Options:
     """How each text is continued. None means: not asked for.
 
-    Choosing: `temperature` (0 takes the likeliest token), `top_k`, `top_p`, `min_p`, `typical`, drawn with `seed`, of
-    which every text, sample and step has its own number. Searching: `beams`, weighed by `length_penalty` (1.0), with
-    `normalise` "length" (log p / n^α, n without the prompt) or "gnmt" (Wu et al. 2016, eq. 14), `coverage` (β of the
-    same), and `early`: False stops when no better text is likely, True as soon as there are enough, "never" when none
-    is possible. Either way `samples` texts for each prompt. Forbidding: `repetition_penalty`, `no_repeat` (n-grams),
-    `banned` (tokens, words, or rows of tokens), `min_tokens`. Ending: `tokens` at most, or at a `stop` string.
+    Sampling: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `typical_p`, with a `seed`; every text, sample and
+    step has its own random number. Beam search: `num_beams`, scored with `length_penalty` (1.0) and
+    `length_normalisation` "length" (log p / n^α, n without the prompt) or "gnmt" (Wu et al. 2016, eq. 14), `coverage`
+    (β of the same paper), and `early_stopping`: False stops when no better text is likely, True as soon as there are
+    enough, "never" when none is possible. Either way `num_samples` texts for each prompt. Constraints:
+    `repetition_penalty`, `no_repeat_ngram`, `bad_words` (tokens, words, or sequences of tokens), `min_new_tokens`.
+    Stopping: after `max_new_tokens`, or before a `stop` string.
     """
 
     temperature: float | None = None
@@ -60,103 +62,112 @@ class Options:
     seed: int = 0
     top_p: float | None = None
     min_p: float | None = None
-    typical: float | None = None
+    typical_p: float | None = None
     repetition_penalty: float = 1.0
-    no_repeat: int | None = None
-    banned: tuple[Word, ...] = ()
-    tokens: int = 64
-    min_tokens: int = 0
+    no_repeat_ngram: int | None = None
+    bad_words: tuple[BadWord, ...] = ()
+    max_new_tokens: int = 64
+    min_new_tokens: int = 0
     stop: tuple[str, ...] = ()
-    samples: int = 1
-    beams: int = 1
+    num_samples: int = 1
+    num_beams: int = 1
     length_penalty: float | None = None
-    normalise: Literal["length", "gnmt"] | None = None
+    length_normalisation: Literal["length", "gnmt"] | None = None
     coverage: float | None = None
-    early: Literal[True, False, "never"] | None = None
+    early_stopping: Literal[True, False, "never"] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("banned", "stop"):
-            words = listed(getattr(self, name), name)
+        for name in ("bad_words", "stop"):
+            words = to_tuple(getattr(self, name), name)
             object.__setattr__(self, name, tuple(normalise(w) if isinstance(w, str) else w for w in words))
         for name, bounds in BOUNDS.items():
-            check(name, getattr(self, name), *bounds)
-        if self.normalise not in (None, "length", "gnmt"):
-            raise Error(f"normalise must be length or gnmt, got {shown(self.normalise)}", fix="leave it out for length")
-        if self.early not in (None, True, False, "never"):
-            raise Error(f"early must be True, False or 'never', got {shown(self.early)}", fix="leave it out for False")
+            check_bounds(name, getattr(self, name), *bounds)
+        if self.length_normalisation not in (None, "length", "gnmt"):
+            raise Error(
+                f"length_normalisation must be length or gnmt, got {format_value(self.length_normalisation)}",
+                fix="leave it out for length",
+            )
+        if self.early_stopping not in (None, True, False, "never"):
+            raise Error(
+                f"early_stopping must be True, False or 'never', got {format_value(self.early_stopping)}",
+                fix="leave it out for False",
+            )
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise Error("a stop string must have a character", fix="leave the empty one out")
-        if self.min_tokens > self.tokens:
-            what = f"at least {self.min_tokens} tokens and at most {self.tokens} contradict each other"
+        if self.min_new_tokens > self.max_new_tokens:
+            what = f"at least {self.min_new_tokens} tokens and at most {self.max_new_tokens} contradict each other"
             raise Error(what, fix="ask for more tokens, or for fewer at least")
-        self.agree()
+        self.check_consistency()
 
-    def agree(self) -> None:
+    def check_consistency(self) -> None:
         """Refuse options that have nothing to do with each other."""
-        draws, weighs = self.given(SAMPLED), self.given(SEARCHED)
-        if self.beams > 1:
+        draws, weighs = self.list_given(SAMPLING_OPTIONS), self.list_given(SEARCH_OPTIONS)
+        if self.num_beams > 1:
             wrong = [name for name in draws if name != "temperature" or self.temperature]
             if wrong:
                 what = f"beams search for the likeliest texts, and {wrong[0]} is for drawing at random"
-                raise Error(what, fix=f"leave {wrong[0]} out, or beams")
-            if self.samples > self.beams:
-                what = f"{self.beams} beams do not give {self.samples} texts"
-                raise Error(what, fix=f"take beams={self.samples}, or fewer samples")
+                raise Error(what, fix=f"leave {wrong[0]} out, or num_beams")
+            if self.num_samples > self.num_beams:
+                what = f"{self.num_beams} beams do not give {self.num_samples} texts"
+                raise Error(what, fix=f"take num_beams={self.num_samples}, or fewer samples")
             return
         if weighs:
-            raise Error(f"{weighs[0]} weighs the texts of a beam search", fix="leave it out, or take beams=4")
+            raise Error(f"{weighs[0]} weighs the texts of a beam search", fix="leave it out, or take num_beams=4")
         if self.temperature == 0 and len(draws) > 1:
             what = f"temperature 0 takes the likeliest token, and {draws[1]} is for drawing at random"
             raise Error(what, fix=f"leave {draws[1]} out, or take a temperature above 0")
-        if self.temperature == 0 and self.samples > 1:
-            what = f"at temperature 0 all {self.samples} samples would be the same"
+        if self.temperature == 0 and self.num_samples > 1:
+            what = f"at temperature 0 all {self.num_samples} samples would be the same"
             raise Error(what, fix="take a temperature above 0, or beams")
 
-    def given(self, names: Sequence[str]) -> list[str]:
+    def list_given(self, names: Sequence[str]) -> list[str]:
         """Which of these options are asked for."""
         return [name for name in names if getattr(self, name) is not None]
 
     @property
-    def each(self) -> int:
+    def rows_per_prompt(self) -> int:
         """How many rows are at work for each prompt."""
-        return self.beams if self.beams > 1 else self.samples
+        return self.num_beams if self.num_beams > 1 else self.num_samples
 
-    def pick(self, logits: Tensor, step: Any, sample: Any = 0) -> Tensor:
+    def pick_tokens(self, logits: Tensor, step: Any, sample: Any = 0) -> Tensor:
         """(rows, vocab) → (rows,) tokens. A row's draw depends on the seed, its sample's number and the step alone."""
-        return self.take(logits, None if self.temperature == 0 else self.numbers(step, sample, logits.device))
+        return self.select_tokens(
+            logits, None if self.temperature == 0 else self.draw_numbers(step, sample, logits.device)
+        )
 
-    def numbers(self, step: Any, sample: Any, device: torch.device) -> Tensor:
+    def draw_numbers(self, step: Any, sample: Any, device: torch.device) -> Tensor:
         """What draws are decided by."""
-        return numbers(self.seed, sample, step, device)
+        return draw_row_numbers(self.seed, sample, step, device)
 
-    def take(self, logits: Tensor, number: Tensor | None) -> Tensor:
+    def select_tokens(self, logits: Tensor, number: Tensor | None) -> Tensor:
         """(rows, vocab) → (rows,) the likeliest tokens, or those drawn by (rows,) numbers."""
-        return logits.max(-1).indices if number is None else draw(warp(logits, self), number)
+        return logits.max(-1).indices if number is None else sample_tokens(warp_logits(logits, self), number)
 
 
-def options(given: dict[str, Any], **usual: Any) -> Options:
+def make_options(given: dict[str, Any], **usual: Any) -> Options:
     """Options by name; an unknown one is an error that names its neighbour."""
     known = [f.name for f in fields(Options)]
+    given = resolve_generation_options(given, known)
     for name in given:
         if name not in known:
-            raise Error(f"unknown option {name!r}", fix=suggest(name, known))
+            raise Error(f"unknown option {name!r}", fix=suggest_name(name, known))
     return Options(**{**usual, **{name: value for name, value in given.items() if value is not None}})
 
 
-def listed(value: Any, name: str) -> tuple[Any, ...]:
+def to_tuple(value: Any, name: str) -> tuple[Any, ...]:
     """One of something, or several, as a tuple."""
     if isinstance(value, str | int):
         return (value,)
     if not isinstance(value, Sequence):
-        raise Error(f"{name} must be a list, got {shown(value)}", fix=f"for example {name}=['x']")
+        raise Error(f"{name} must be a list, got {format_value(value)}", fix=f"for example {name}=['x']")
     return tuple(tuple(item) if isinstance(item, list) else item for item in value)
 
 
-def check(name: str, value: Any, least: float, most: float, low: bool, high: bool) -> None:
+def check_bounds(name: str, value: Any, least: float, most: float, low: bool, high: bool) -> None:
     """Refuse a value of the wrong kind, or outside its bounds."""
     if value is None:
         return
-    kind = int if name in WHOLE else (int, float)
+    kind = int if name in INTEGER_OPTIONS else (int, float)
     good = isinstance(value, kind) and not isinstance(value, bool) and value == value
     if good and (least < value or (low and value == least)) and (value < most or (high and value == most)):
         return
@@ -169,4 +180,6 @@ def check(name: str, value: Any, least: float, most: float, low: bool, high: boo
             if most == float("inf")
             else f" and {'at most' if high else 'below'} {most}"
         )
-    raise Error(f"{name} must be {bounds}, got {shown(value)}", fix=ADVICE.get(name, "leave it out for the usual"))
+    raise Error(
+        f"{name} must be {bounds}, got {format_value(value)}", fix=OPTION_HINTS.get(name, "leave it out for the usual")
+    )

@@ -6,50 +6,50 @@ from collections.abc import Sequence
 
 from ..errors import Error
 
-Examples = Sequence[tuple[str, str]]
+FewShotExamples = Sequence[tuple[str, str]]
 
 
-def few_shot(
+def make_few_shot_prompt(
     query: str,
-    examples: Examples = (),
+    examples: FewShotExamples = (),
     *,
     task: str = "",
-    asks: str = "Q: ",
-    answers: str = "A:",
-    between: str = "\n\n",
+    question_prefix: str = "Q: ",
+    answer_prefix: str = "A:",
+    separator: str = "\n\n",
 ) -> str:
     """A task, some examples with their answers, and a question to be answered: the model goes on behind it. Stop at
-    what stands `between` two examples."""
-    if not between:
-        raise Error("nothing stands between two examples", fix="take an empty line: between='\\n\\n'")
-    shots = [f"{asks}{question}\n{answers} {answer}" for question, answer in pairs(examples)]
-    return between.join([*([task] if task else []), *shots, f"{asks}{query}\n{answers}"])
+    the `separator` between two examples."""
+    if not separator:
+        raise Error("nothing stands between two examples", fix="take an empty line: separator='\\n\\n'")
+    shots = [f"{question_prefix}{question}\n{answer_prefix} {answer}" for question, answer in check_pairs(examples)]
+    return separator.join([*([task] if task else []), *shots, f"{question_prefix}{query}\n{answer_prefix}"])
 
 
-def translation(text: str, to: str, source: str = "English", examples: Examples = ()) -> str:
+def make_translation_prompt(text: str, to: str, source: str = "English", examples: FewShotExamples = ()) -> str:
     """A translation, line by line: every example shows what is wanted. Stop at the end of the line."""
-    lines = [f"{source}: {one(left)}\n{to}: {one(right)}\n" for left, right in pairs(examples)]
+    lines = [f"{source}: {to_one_line(left)}\n{to}: {to_one_line(right)}\n" for left, right in check_pairs(examples)]
     task = f"Translate {source} to {to}.\n\n" if not lines else ""
-    return task + "\n".join([*lines, f"{source}: {one(text)}\n{to}:"])
+    return task + "\n".join([*lines, f"{source}: {to_one_line(text)}\n{to}:"])
 
 
-def summary(text: str, cue: str = "TL;DR:") -> str:
+def make_summary_prompt(text: str, cue: str = "TL;DR:") -> str:
     """A text and the cue that people on the web write before a short version (Radford et al. 2019, §3.6)."""
     return f"{text.rstrip()}\n{cue}"
 
 
-def question(context: str, query: str, examples: Examples = ()) -> str:
+def make_question_prompt(context: str, query: str, examples: FewShotExamples = ()) -> str:
     """A text, some questions with their answers, and one more (Radford et al. 2019, §3.5)."""
-    return few_shot(query, examples, task=context.strip(), between="\n")
+    return make_few_shot_prompt(query, examples, task=context.strip(), separator="\n")
 
 
-def pairs(examples: Examples) -> list[tuple[str, str]]:
+def check_pairs(examples: FewShotExamples) -> list[tuple[str, str]]:
     """Examples as pairs; anything else is refused."""
     if not all(isinstance(e, tuple | list) and len(e) == 2 and all(isinstance(s, str) for s in e) for e in examples):
         raise Error("an example must be a pair of texts", fix="for example [('cheese', 'fromage')]")
     return [(left.strip(), right.strip()) for left, right in examples]
 
 
-def one(text: str) -> str:
+def to_one_line(text: str) -> str:
     """A text in one line."""
     return " ".join(text.split())

@@ -14,183 +14,204 @@ from torch import Tensor
 from ..batch import Batch
 from ..errors import Error
 from ..former import Former
-from ..nn.cache import Cache
-from ..nn.memory import Memory
-from ..nn.output import Output
-from ..nn.pair import RecurrentPair
-from ..nn.probe import Probe
-from .recorded import Held, Recorded, hold, identity, taken
+from ..nn.attention.kv_cache import KVCache
+from ..nn.attention.segment_memory import SegmentMemory
+from ..nn.capture import Capture
+from ..nn.encoder_decoder import RecurrentEncoderDecoder
+from ..nn.layers import OutputLayer
+from .cuda_graph import CachedGraph, GraphedStep, make_graph_key, store_graph, take_graph
 
 
 class Runner:
     """What a model has read of `rows` texts, up to `size` tokens each. Of encoder-decoders, `sources` are what the
-    encoder reads, each of them for `each` rows in turn. On a GPU, steps of one token for each row are recorded."""
+    encoder reads, each of them for `rows_per_source` rows in turn. On a GPU, steps of one token for each row are
+    recorded."""
 
     def __init__(
-        self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None, each: int = 1
+        self,
+        former: Former,
+        rows: int,
+        size: int,
+        sources: Sequence[Sequence[int]] | None = None,
+        rows_per_source: int = 1,
     ):
-        records = recordable(former)
-        self.former, self.size = former, -(-size // 64) * 64 if records else size  # few sizes are recorded, and reused
-        if each > 1 and isinstance(former.model.body, RecurrentPair):  # it has a state for each row
-            sources = None if sources is None else [row for row in sources for _ in range(each)]
-        self.source = None if sources is None else packed(sources, former.device)
-        self.key = identity(former.model, rows, self.size) if records and not former.pair else None
-        held = taken(former.model, self.key)
-        self.state = former.remember(rows, self.size) if held is None else held.state
+        records = can_capture_graph(former)
+        self.former, self.cache_size = (
+            former,
+            -(-size // 64) * 64 if records else size,
+        )  # few sizes are recorded, and reused
+        if rows_per_source > 1 and isinstance(
+            former.model.body, RecurrentEncoderDecoder
+        ):  # it has a state for each row
+            sources = None if sources is None else [row for row in sources for _ in range(rows_per_source)]
+        self.source_batch = None if sources is None else pack_rows(sources, former.device)
+        self.graph_key = (
+            make_graph_key(former.model, rows, self.cache_size) if records and not former.is_encoder_decoder else None
+        )
+        held = take_graph(former.model, self.graph_key)
+        self.state = former.create_state(rows, self.cache_size) if held is None else held.state
         self.starts = torch.arange(rows + 1, dtype=torch.int32, device=former.device)
-        self.two = streams(former)
-        self.again = 2 if self.two else 1  # the newest tokens of a text that are read at each step
-        self.live: Sequence[int] | None = None
-        self.wide = None if held is None else renewed(former, held.wide)  # the output layer, filled up for many steps
-        self.most = 0  # no text is longer
-        self.recorded = held.recorded if held is not None else Recorded() if records else None
-        self.chains = self.recorded is not None  # steps follow each other without a look at what they give
+        self.is_two_stream = is_two_stream(former)
+        self.reread_tokens = 2 if self.is_two_stream else 1  # the newest tokens of a text that are read at each step
+        self.live_rows: Sequence[int] | None = None
+        self.padded_output = (
+            None if held is None else refresh_padded_output(former, held.padded_output)
+        )  # the output layer, filled up for many steps
+        self.longest_row = 0  # no text is longer
+        self.graphed_step = held.graphed_step if held is not None else GraphedStep() if records else None
+        self.can_chain_steps = self.graphed_step is not None  # steps follow each other without a look at what they give
 
     def __del__(self) -> None:
         """What was recorded serves the next runner of the same size."""
-        key, recorded = getattr(self, "key", None), getattr(self, "recorded", None)
+        key, recorded = getattr(self, "graph_key", None), getattr(self, "graphed_step", None)
         if key is not None and recorded is not None and not sys.is_finalizing():
-            hold(self.former.model, Held(key, recorded, cast(Cache, self.state), self.wide))
+            store_graph(self.former.model, CachedGraph(key, recorded, cast(KVCache, self.state), self.padded_output))
 
     @torch.inference_mode()
-    def read(self, fed: Sequence[Sequence[int]], probe: Probe | None = None) -> Tensor:
+    def score_next(self, new_ids: Sequence[Sequence[int]], capture: Capture | None = None) -> Tensor:
         """(rows, vocab) what comes after these tokens, one list for each row; of an empty one, anything.
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
         does).
         """
-        single = self.most and not self.two and probe is None and max(map(len, fed)) == 1
-        if single and (self.recorded is not None or min(map(len, fed)) == 1):
-            ids = torch.tensor([row[0] if row else 0 for row in fed], device=self.former.device)
-            return self.step(ids, [len(row) for row in fed])
-        self.most += max(map(len, fed))
-        if not self.two:
-            self.loosen()
-            batch = packed(fed, self.former.device).replace(source=self.source)
-            return self.run(batch, batch.layout.last(), probe)
-        batch = packed([[*row, 0] for row in fed], self.former.device)
-        ends = batch.layout.last()
+        single = self.longest_row and not self.is_two_stream and capture is None and max(map(len, new_ids)) == 1
+        if single and (self.graphed_step is not None or min(map(len, new_ids)) == 1):
+            ids = torch.tensor([row[0] if row else 0 for row in new_ids], device=self.former.device)
+            return self.step(ids, [len(row) for row in new_ids])
+        self.longest_row += max(map(len, new_ids))
+        if not self.is_two_stream:
+            self.unfix_cache()
+            batch = pack_rows(new_ids, self.former.device).replace(source=self.source_batch)
+            return self.run_forward(batch, batch.layout.get_last_slots(), capture)
+        batch = pack_rows([[*row, 0] for row in new_ids], self.former.device)
+        ends = batch.layout.get_last_slots()
         order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
-        found = self.run(batch.replace(order=order, chosen=ends), ends, probe)
-        assert isinstance(self.state, Memory)
-        self.state.forget(2)
+        found = self.run_forward(batch.replace(order=order, chosen=ends), ends, capture)
+        assert isinstance(self.state, SegmentMemory)
+        self.state.drop_newest(2)
         return found
 
     @torch.inference_mode()
-    def every(self, fed: Sequence[int]) -> Tensor:
+    def score_every(self, fed: Sequence[int]) -> Tensor:
         """(tokens, vocab) what comes after each of these tokens of the only row."""
-        self.most += len(fed)
-        self.loosen()
-        return self.run(packed([fed], self.former.device).replace(source=self.source))
+        self.longest_row += len(fed)
+        self.unfix_cache()
+        return self.run_forward(pack_rows([fed], self.former.device).replace(source=self.source_batch))
 
     @torch.inference_mode()
     def step(self, ids: Tensor, live: Sequence[int] | None = None) -> Tensor:
-        """The same for one token (rows,) of each row, which need not leave the device; on a GPU, tokens of rows with 0
-        in `live` do not count. The next step may overwrite what is returned."""
-        batch = Batch(ids, self.starts, 1, source=self.source)
-        self.most += 1
-        if self.recorded is None:
-            return self.run(batch)
-        assert isinstance(self.state, Cache)
-        if self.most > self.size:  # rows may have advanced by different amounts
-            self.most = self.state.longest + 1
-            if self.most > self.size:
-                raise Error(f"{self.most} tokens do not fit into a cache of {self.size}", fix="make a larger one")
-        if not self.state.fixed and self.state.lengths is not None:
-            self.state.fix()
-            self.wide = self.wide or widened(self.former)
-        if self.state.live is not None and live != self.live:
-            self.live = live
-            self.state.live.copy_(torch.tensor(live or [1] * len(ids)))
-        return self.recorded(lambda ids: self.run(batch.replace(ids=ids)), ids, kept=batch)
+        """Read one token (rows,) for each row and return the next logits; nothing leaves the device.
 
-    def run(self, batch: Batch, ends: Tensor | None = None, probe: Probe | None = None) -> Tensor:
+        On a GPU, rows with 0 in `live` are ignored. The next step may overwrite the result.
+        """
+        batch = Batch(ids, self.starts, 1, source=self.source_batch)
+        self.longest_row += 1
+        if self.graphed_step is None:
+            return self.run_forward(batch)
+        assert isinstance(self.state, KVCache)
+        if self.longest_row > self.cache_size:  # rows may have advanced by different amounts
+            self.longest_row = self.state.longest_row + 1
+            if self.longest_row > self.cache_size:
+                raise Error(
+                    f"{self.longest_row} tokens do not fit into a cache of {self.cache_size}", fix="make a larger one"
+                )
+        if not self.state.is_static and self.state.lengths is not None:
+            self.state.make_static()
+            self.padded_output = self.padded_output or pad_output_layer(self.former)
+        if self.state.active_rows is not None and live != self.live_rows:
+            self.live_rows = live
+            self.state.active_rows.copy_(torch.tensor(live or [1] * len(ids)))
+        return self.graphed_step(lambda ids: self.run_forward(batch.replace(ids=ids)), ids, kept=batch)
+
+    def run_forward(self, batch: Batch, ends: Tensor | None = None, capture: Capture | None = None) -> Tensor:
         """One pass; the logits at some places, or at all."""
-        look = {} if probe is None else {"probe": probe}
-        hidden = self.former.model(batch, **self.former.how(self.state, None), **look)
+        look = {} if capture is None else {"capture": capture}
+        hidden = self.former.model(batch, **self.former.build_forward_args(self.state, None), **look)
         out: Any = self.former.model.parts["lm"].out
-        with contextlib.nullcontext() if self.wide is None else out.widened(self.wide):
+        with contextlib.nullcontext() if self.padded_output is None else out.use_padded_weights(self.padded_output):
             return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
 
-    def loosen(self) -> None:
+    def unfix_cache(self) -> None:
         """Before rows advance by more than one token: nothing is recorded of that."""
-        if isinstance(self.state, Cache) and self.state.fixed:
-            self.state.fixed, self.state.used = False, self.state.longest
-            self.forget_steps()
+        if isinstance(self.state, KVCache) and self.state.is_static:
+            self.state.is_static, self.state.used_slots = False, self.state.longest_row
+            self.reset_graph()
 
-    def forget_steps(self) -> None:
+    def reset_graph(self) -> None:
         """What was recorded no longer holds."""
-        self.recorded = None if self.recorded is None else Recorded()
+        self.graphed_step = None if self.graphed_step is None else GraphedStep()
 
     @torch.inference_mode()
-    def forget(self, counts: Sequence[int]) -> None:
+    def forget_tokens(self, counts: Sequence[int]) -> None:
         """Row i has never read its newest counts[i] tokens."""
-        if not isinstance(self.state, Cache):
+        if not isinstance(self.state, KVCache):
             what = f"{self.former.family} cannot forget the newest tokens of some rows"
             raise Error(what, fix="take a model with a cache of keys and values")
-        self.state.forget(torch.tensor(counts, device=self.former.device))
+        self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 
-    def take(self, row: int, other: Runner, room: int) -> None:
+    def adopt_row(self, row: int, other: Runner, room: int) -> None:
         """A row goes on from what the only row of another runner has read; its source has at most `room` tokens."""
-        assert isinstance(self.state, Cache)
-        assert isinstance(other.state, Cache)
-        if self.former.pair:  # where the sources lie changes
-            self.loosen()
-        self.state.take(row, other.state, room)
-        self.most = max(self.most, self.state.longest)
+        assert isinstance(self.state, KVCache)
+        assert isinstance(other.state, KVCache)
+        if self.former.is_encoder_decoder:  # where the sources lie changes
+            self.unfix_cache()
+        self.state.copy_row_from(row, other.state, room)
+        self.longest_row = max(self.longest_row, self.state.longest_row)
 
     @torch.inference_mode()
-    def drop(self, row: int) -> None:
+    def clear_row(self, row: int) -> None:
         """Forget all that a row has read; what has a memory forgets by itself."""
-        if not isinstance(self.state, Cache):
+        if not isinstance(self.state, KVCache):
             return
-        for t in (self.state.lengths, self.state.reach):
+        for t in (self.state.lengths, self.state.written_lengths):
             if t is not None:
                 t[row] = 0
 
     @torch.inference_mode()
-    def follow(self, parents: Sequence[int] | Tensor, level: bool = False) -> None:
-        """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source. Rows are
-        `level` where each is as long as its parent: then nobody needs to look."""
+    def reorder_rows(self, parents: Sequence[int] | Tensor, equal_lengths: bool = False) -> None:
+        """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source. Rows have
+        `equal_lengths` where each is as long as its parent: then nobody needs to look."""
         parents = torch.as_tensor(parents, device=self.former.device)
-        if not isinstance(self.state, Cache):
-            return self.state.follow(parents)
-        if self.state.table is None:
-            self.forget_steps()
-        self.state.follow(parents, level)
+        if not isinstance(self.state, KVCache):
+            return self.state.reorder_rows(parents)
+        if self.state.slot_table is None:
+            self.reset_graph()
+        self.state.reorder_rows(parents, equal_lengths)
 
 
-def streams(former: Former) -> bool:
+def is_two_stream(former: Former) -> bool:
     """The model reads in two streams, of which the second guesses tokens that it does not see (XLNet)."""
     return hasattr(former.model.body, "blank")
 
 
-def recordable(former: Former) -> bool:
+def can_capture_graph(former: Former) -> bool:
     """Steps of this model can be recorded: it is on a GPU and has a cache of keys and values."""
-    still = issubclass(former.state, Cache) and not isinstance(former.model.body, RecurrentPair)
+    still = issubclass(former.state_class, KVCache) and not isinstance(former.model.body, RecurrentEncoderDecoder)
     return still and former.device.type == "cuda"
 
 
 @torch.inference_mode()
-def renewed(former: Former, wide: tuple[Tensor, Tensor | None] | None) -> tuple[Tensor, Tensor | None] | None:
+def refresh_padded_output(
+    former: Former, wide: tuple[Tensor, Tensor | None] | None
+) -> tuple[Tensor, Tensor | None] | None:
     """A filled-up output layer with the weights of now, where it lies."""
-    for old, new in zip(wide or (), widened(former) or (), strict=True):
+    for old, new in zip(wide or (), pad_output_layer(former) or (), strict=True):
         if old is not None and new is not None:
             old.copy_(new)
     return wide
 
 
-def widened(former: Former) -> tuple[Tensor, Tensor | None] | None:
+def pad_output_layer(former: Former) -> tuple[Tensor, Tensor | None] | None:
     """The output layer with rows added up to a multiple of 64, where a GPU would be slow without (GPT-2's 50,257)."""
-    out, tied = former.model.parts["lm"].out, getattr(former.model.body, "table", None)
-    weight = None if type(out) is not Output else tied if out.weight is None else out.weight
+    out, tied = former.model.parts["lm"].out, getattr(former.model.body, "embedding_table", None)
+    weight = None if type(out) is not OutputLayer else tied if out.weight is None else out.weight
     if weight is None or weight.shape[0] % 8 == 0:
         return None
-    return cast(Output, out).filled(weight, -weight.shape[0] % 64)
+    return cast(OutputLayer, out).pad_outputs(weight, -weight.shape[0] % 64)
 
 
-def packed(rows: Sequence[Sequence[int]], device: torch.device) -> Batch:
+def pack_rows(rows: Sequence[Sequence[int]], device: torch.device) -> Batch:
     """Rows of different lengths, one document each."""
     starts = torch.tensor(np.cumsum([0, *map(len, rows)]), dtype=torch.int32, device=device)
     ids = torch.tensor([i for row in rows for i in row], dtype=torch.long, device=device)

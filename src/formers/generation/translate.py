@@ -7,17 +7,18 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from ..config import shown
+from ..config import format_value
 from ..errors import Error
 from ..former import Former
+from ..option_aliases import resolve_generation_options
 from ..verbs import check_verb
-from .options import SAMPLED, Options, options
-from .prompts import Examples, summary, translation
-from .rules import searching
-from .text import listed, speaker, write
+from .api import generate_texts, get_output_tokenizer, list_prompts
+from .logits_processors import read_search_options
+from .options import SAMPLING_OPTIONS, Options, make_options
+from .prompts import FewShotExamples, make_summary_prompt, make_translation_prompt
 
-PREFIXED = ("t5", "switch")  # families that learn what to do from words before the text
-CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")  # a language of mBART
+PREFIX_FAMILIES = ("t5", "switch")  # families that learn what to do from words before the text
+LANGUAGE_CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")  # a language of mBART
 
 
 def translate(
@@ -26,7 +27,7 @@ def translate(
     to: str | None = None,
     source: str | None = None,
     *,
-    examples: Examples = (),
+    examples: FewShotExamples = (),
     prefix: str | None = None,
     **given: Any,
 ) -> Any:
@@ -38,21 +39,21 @@ def translate(
     options are those of generate.
     """
     check_verb(former, "translate")
-    another(former, "translate")
-    if not former.pair:
+    warn_other_task(former, "translate")
+    if not former.is_encoder_decoder:
         if to is None:
             raise Error("a decoder must be told the language", fix="for example to='French'")
-        prompts = [translation(text, to, source or "English", examples) for text in listed(texts)]
-        return answers(former, texts, prompts, given, stop="\n")
+        prompts = [make_translation_prompt(text, to, source or "English", examples) for text in list_prompts(texts)]
+        return answer_prompts(former, texts, prompts, given, stop="\n")
     if examples:
         raise Error("examples are for decoders, that are prompted", fix="leave examples out")
-    if (to or source) and former.family not in (*PREFIXED, "mbart"):
-        what = f"{former.family} knows its languages, and does not take {shown(to or source)}"
+    if (to or source) and former.family not in (*PREFIX_FAMILIES, "mbart"):
+        what = f"{former.family} knows its languages, and does not take {format_value(to or source)}"
         raise Error(what, fix="leave the languages out")
-    if prefix is None and former.family in PREFIXED and to is not None:
+    if prefix is None and former.family in PREFIX_FAMILIES and to is not None:
         prefix = f"translate {source or 'English'} to {to}: "
-    codes = languages(former, source, to) if former.family == "mbart" else {}
-    return write(former, front(texts, prefix), search(former, given, prefix), **codes)
+    codes = resolve_languages(former, source, to) if former.family == "mbart" else {}
+    return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, given, prefix), **codes)
 
 
 def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **given: Any) -> Any:
@@ -62,62 +63,66 @@ def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None 
     `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
     """
     check_verb(former, "summarise")
-    another(former, "summarise")
-    if not former.pair:
-        prompts = [summary(text, "TL;DR:" if prefix is None else prefix) for text in listed(texts)]
-        return answers(former, texts, prompts, given, stop="\n\n")
-    prefix = prefix if prefix is not None or former.family not in PREFIXED else "summarize: "
-    return write(former, front(texts, prefix), search(former, given, prefix))
+    warn_other_task(former, "summarise")
+    if not former.is_encoder_decoder:
+        prompts = [make_summary_prompt(text, "TL;DR:" if prefix is None else prefix) for text in list_prompts(texts)]
+        return answer_prompts(former, texts, prompts, given, stop="\n\n")
+    prefix = prefix if prefix is not None or former.family not in PREFIX_FAMILIES else "summarize: "
+    return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, given, prefix))
 
 
-def another(former: Former, name: str) -> None:
+def warn_other_task(former: Former, name: str) -> None:
     """A note where the model was trained to write something else."""
     if former.task.get("name", name) not in (name, "lm"):
         warnings.warn(f"this model was trained to {former.task['name']}, not to {name}", stacklevel=3)
 
 
-def search(former: Former, given: dict[str, Any], prefix: str | None = None) -> Options:
+def build_search_options(former: Former, given: dict[str, Any], prefix: str | None = None) -> Options:
     """Options for an encoder-decoder: the checkpoint's own where nothing else is asked for, else greedy."""
+    given = resolve_generation_options(given, Options.__dataclass_fields__)
     asked = {name: value for name, value in given.items() if value is not None}
-    own = searching(former, prefix)
-    drawn = any(asked.get(name) for name in SAMPLED)
-    if drawn or asked.get("beams", own.get("beams", 1)) == 1:
-        own = {name: value for name, value in own.items() if name not in ("beams", "length_penalty", "early")}
+    own = read_search_options(former, prefix)
+    drawn = any(asked.get(name) for name in SAMPLING_OPTIONS)
+    if drawn or asked.get("num_beams", own.get("num_beams", 1)) == 1:
+        own = {
+            name: value for name, value in own.items() if name not in ("num_beams", "length_penalty", "early_stopping")
+        }
         own |= {} if drawn else {"temperature": 0}
-    if asked.get("tokens", own["tokens"]) < own["min_tokens"]:
-        own["min_tokens"] = 0
-    return options(asked, **own)
+    if asked.get("max_new_tokens", own["max_new_tokens"]) < own["min_new_tokens"]:
+        own["min_new_tokens"] = 0
+    return make_options(asked, **own)
 
 
-def answers(former: Former, texts: Any, prompts: list[str], given: dict[str, Any], stop: str) -> Any:
+def answer_prompts(former: Former, texts: Any, prompts: list[str], given: dict[str, Any], stop: str) -> Any:
     """What a decoder says to prompts up to a stop string, greedily if nothing else is asked for."""
-    greedy = given.get("beams") in (None, 1) and not any(given.get(name) for name in SAMPLED)
-    how = options(given, stop=(stop,), **({"temperature": 0} if greedy else {}))
-    made = write(former, prompts, how)
+    given = resolve_generation_options(given, Options.__dataclass_fields__)
+    greedy = given.get("num_beams") in (None, 1) and not any(given.get(name) for name in SAMPLING_OPTIONS)
+    how = make_options(given, stop=(stop,), **({"temperature": 0} if greedy else {}))
+    made = generate_texts(former, prompts, how)
     clean = [[one.strip() for one in found] if isinstance(found, list) else found.strip() for found in made]
     return clean[0] if isinstance(texts, str) else clean
 
 
-def front(texts: Any, prefix: str | None) -> Any:
+def add_prefix(texts: Any, prefix: str | None) -> Any:
     """Words before each text; before an empty one, none."""
-    named = [f"{prefix or ''}{text}" if text.strip() else text for text in listed(texts)]
+    named = [f"{prefix or ''}{text}" if text.strip() else text for text in list_prompts(texts)]
     return named[0] if isinstance(texts, str) else named
 
 
-def languages(former: Former, source: str | None, to: str | None) -> dict[str, Any]:
+def resolve_languages(former: Former, source: str | None, to: str | None) -> dict[str, Any]:
     """mBART's languages. The target's is what the decoder starts with (25 languages), or the first token that it
     writes (50 of them); the source's stands in the place of the one in the tokenizer's template."""
-    rust = speaker(former).rust
+    rust = get_output_tokenizer(former).backend
     for code in (source, to):
-        if code is not None and (not CODE.fullmatch(code) or rust.token_to_id(code) is None):
-            raise Error(f"{shown(code)} is no language of this mBART", fix="for example ko_KR")
+        if code is not None and (not LANGUAGE_CODE.fullmatch(code) or rust.token_to_id(code) is None):
+            raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
     more: dict[str, Any] = {}
     if source is not None and former.tokenizer is not None:
-        frame = former.tokenizer.frame()
-        marks = [i for i in (*frame.before, *frame.after) if CODE.fullmatch(rust.id_to_token(i) or "")]
-        more["swap"] = dict.fromkeys(marks, rust.token_to_id(source))
+        frame = former.tokenizer.get_template()
+        marks = [i for i in (*frame.before, *frame.after) if LANGUAGE_CODE.fullmatch(rust.id_to_token(i) or "")]
+        more["id_replacements"] = dict.fromkeys(marks, rust.token_to_id(source))
     if to is not None:
         start = former.config.start
-        coded = start is None or CODE.fullmatch(rust.id_to_token(start) or "")
-        more["start" if coded else "first"] = rust.token_to_id(to)
+        coded = start is None or LANGUAGE_CODE.fullmatch(rust.id_to_token(start) or "")
+        more["start" if coded else "forced_first"] = rust.token_to_id(to)
     return more

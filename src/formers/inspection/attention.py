@@ -9,23 +9,23 @@ from torch import Tensor
 
 from ..errors import Error, NonFinite
 from ..former import Former
-from ..nn.probe import Probe
+from ..nn.capture import Capture
 
-SHOWN = 12  # pieces that a repr names
+MAX_SHOWN = 12  # pieces that a repr names
 
 
 @dataclass(frozen=True, repr=False)
 class Attention:
     """Pieces of a text and, by kind (encoder, decoder, cross), the weights (layers, heads, queries, keys)."""
 
-    pieces: list[str]
+    tokens: list[str]
     weights: dict[str, Tensor]
 
     def __repr__(self) -> str:
         """One line: the pieces, and what weights there are."""
-        some = " ".join(self.pieces[:SHOWN]) + (" …" if len(self.pieces) > SHOWN else "")
+        some = " ".join(self.tokens[:MAX_SHOWN]) + (" …" if len(self.tokens) > MAX_SHOWN else "")
         tables = ", ".join(f"weights[{kind!r}] {tuple(table.shape)}" for kind, table in self.weights.items())
-        return f"Attention({len(self.pieces)} pieces: {some}; {tables})"
+        return f"Attention({len(self.tokens)} pieces: {some}; {tables})"
 
 
 @torch.inference_mode()
@@ -40,12 +40,14 @@ def attention(former: Former, text: str) -> Attention:
     ids = former.tokenizer.encode(text, normalise=True)
     if not ids:
         raise Error("the text is empty", fix="give some text to look at")
-    batch, _ = former.batch(torch.tensor([ids]), alone=former.pair)
-    probe = Probe(attention=True)
-    (former.model.body.encode if former.pair else former.model)(batch, probe=probe)
-    if not probe.weights:
+    batch, _ = former.pack_inputs(torch.tensor([ids]), encoder_only=former.is_encoder_decoder)
+    capture = Capture(with_attention=True)
+    (former.model.body.encode if former.is_encoder_decoder else former.model)(batch, capture=capture)
+    if not capture.attention_weights:
         raise nothing
-    stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in probe.weights.items()}
+    stacked = {
+        kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in capture.attention_weights.items()
+    }
     if not all(bool(weights.isfinite().all()) for weights in stacked.values()):
         raise NonFinite("attention weights")
-    return Attention([former.tokenizer.token(i) for i in ids], stacked)
+    return Attention([former.tokenizer.get_token_text(i) for i in ids], stacked)

@@ -11,24 +11,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import Tell
+from ..config import ProgressCallback
 from ..errors import Error
 from ..former import Former
-from ..tasks.inputs import rows_of
-from .states import Span, States, states, worded
+from ..inputs import list_texts
+from .states import Span, TextStates, compute_states, find_words
 
 LEVELS = ("sentence", "word", "token")
 POOLS = ("mean", "first", "last", "max", "sum", "weighted")
 MIXES = ("mean", "sum", "max", "concat")
-LAST = re.compile(r"(mean|sum|max|concat)(\d+)")
+LAST_LAYERS = re.compile(r"(mean|sum|max|concat)(\d+)")
 
 
 @dataclass(frozen=True)
-class Parts:
+class SpanVectors:
     """The words or tokens of a text, where each begins and ends in it (composed to NFC), and their vectors."""
 
     text: str
-    names: list[str]
+    units: list[str]
     spans: list[Span]
     vectors: Tensor  # (n, dim)
 
@@ -45,9 +45,9 @@ def embed(
     special: bool = True,
     batch: int = 32,
     window: int | None = None,
-    tell: Tell | None = None,
+    tell: ProgressCallback | None = None,
 ) -> Any:
-    """Vectors of texts: (n, dim), or (dim,) of one string; of level word or token, `Parts` for each text.
+    """Vectors of texts: (n, dim), or (dim,) of one string; of level word or token, `SpanVectors` for each text.
 
     `pool` makes one vector of a text's tokens, or of a word's: mean, first, last, max, sum, or weighted (later tokens
     count more, for decoders). `layers` is one (-1 the last, 0 the embeddings), several with a `mix` of mean, sum, max
@@ -55,20 +55,22 @@ def embed(
     longer than the model's context, or than `window` tokens, is read in windows that overlap. A word that no token
     belongs to, or that word vectors do not know, has zeros.
     """
-    check(level, pool, mix)
-    layer, join = mixer(layers, mix)
+    check_choices(level, pool, mix)
+    layer, join = make_layer_mixer(layers, mix)
     alone = isinstance(texts, str)
-    rows: list[str] = [texts] if isinstance(texts, str) else rows_of(texts)
+    rows: list[str] = [texts] if isinstance(texts, str) else list_texts(texts)
     if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
         raise Error(f"text {odd[0]} is no string", fix="give strings")
     found: list[Any] = [None] * len(rows)
-    for number, read in states(former, rows, join, batch, window, layer, tell):
+    for number, read in compute_states(former, rows, join, batch, window, layer, tell):
         if level == "sentence":
-            found[number] = sentence(read, pool, special)
+            found[number] = embed_sentence(read, pool, special)
         else:
-            found[number] = parts(read, pool) if level == "word" else tokens(read)
+            found[number] = embed_spans(read, pool) if level == "word" else embed_tokens(read)
             if normalise:
-                found[number] = Parts(**{**vars(found[number]), "vectors": F.normalize(found[number].vectors, dim=-1)})
+                found[number] = SpanVectors(
+                    **{**vars(found[number]), "vectors": F.normalize(found[number].vectors, dim=-1)}
+                )
     if level != "sentence":
         return found[0] if alone else found
     whole = torch.stack(found) if found else torch.zeros(0, former.config.dim)
@@ -76,14 +78,14 @@ def embed(
     return whole[0] if alone else whole
 
 
-def check(level: str, pool: str, mix: str) -> None:
+def check_choices(level: str, pool: str, mix: str) -> None:
     """Refuse words that mean nothing."""
     for name, value, known in (("level", level, LEVELS), ("pool", pool, POOLS), ("mix", mix, MIXES)):
         if value not in known:
             raise Error(f"there is no {name} {value!r}", fix="choose " + ", ".join(known))
 
 
-def mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Callable[[Tensor], Tensor]]:
+def make_layer_mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Callable[[Tensor], Tensor]]:
     """The layer to ask for (None: all), and what makes one of several: (layers, B, T, dim) → (B, T, dim)."""
     if type(layers) is int:
         return layers, lambda x: x
@@ -91,7 +93,7 @@ def mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Call
     if isinstance(layers, int):  # True is one too
         raise Error(f"there are no layers {layers!r}", fix="-1 is the last layer")
     if isinstance(layers, str):
-        if (word := LAST.fullmatch(layers)) is None or not int(word[2]):
+        if (word := LAST_LAYERS.fullmatch(layers)) is None or not int(word[2]):
             raise Error(f"there are no layers {layers!r}", fix='write a number, a list, or for example "sum4"')
         mix, chosen = word[1], list(range(-int(word[2]), 0))
     else:
@@ -113,7 +115,7 @@ def mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Call
     return None, join
 
 
-def pooled(vectors: Tensor, pool: str) -> Tensor:
+def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
     """(n, dim) → (dim,); of none, zeros."""
     if not len(vectors):
         return vectors.new_zeros(vectors.shape[-1])
@@ -125,35 +127,35 @@ def pooled(vectors: Tensor, pool: str) -> Tensor:
     return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
 
 
-def sentence(read: States, pool: str, special: bool) -> Tensor:
+def embed_sentence(read: TextStates, pool: str, special: bool) -> Tensor:
     """One vector of a text."""
-    vectors = read.vectors[read.known]
+    vectors = read.vectors[read.known_mask]
     if special or not len(vectors):  # an empty text has nothing but its marks
-        vectors = torch.cat((read.before, vectors, read.after))
-    return pooled(vectors, pool)
+        vectors = torch.cat((read.prefix_vectors, vectors, read.suffix_vectors))
+    return pool_vectors(vectors, pool)
 
 
-def tokens(read: States) -> Parts:
+def embed_tokens(read: TextStates) -> SpanVectors:
     """The tokens of a text, without marks."""
-    return Parts(read.pieces.text, read.pieces.names, read.pieces.spans, read.vectors)
+    return SpanVectors(read.tokenized.text, read.tokenized.tokens, read.tokenized.spans, read.vectors)
 
 
-def parts(read: States, pool: str, spans: Sequence[Span] | None = None) -> Parts:
+def embed_spans(read: TextStates, pool: str, spans: Sequence[Span] | None = None) -> SpanVectors:
     """The words of a text, or the stretches that are asked for, each from the tokens that reach into it."""
-    text = read.pieces.text
-    spans = worded(text)[0] if spans is None else list(spans)
+    text = read.tokenized.text
+    spans = find_words(text)[0] if spans is None else list(spans)
     names = [text[low:high] for low, high in spans]
     first = 0
     rows = []
     for low, high in spans:
-        while first < len(read.pieces.spans) and read.pieces.spans[first][1] <= low:
+        while first < len(read.tokenized.spans) and read.tokenized.spans[first][1] <= low:
             first += 1
         inside = []
-        for at in range(first, len(read.pieces.spans)):
-            begin, end = read.pieces.spans[at]
+        for at in range(first, len(read.tokenized.spans)):
+            begin, end = read.tokenized.spans[at]
             if begin >= high:
                 break
-            if end > low and read.known[at]:
+            if end > low and read.known_mask[at]:
                 inside.append(at)
-        rows.append(pooled(read.vectors[inside], pool))
-    return Parts(text, names, list(spans), torch.stack(rows) if rows else read.vectors[:0])
+        rows.append(pool_vectors(read.vectors[inside], pool))
+    return SpanVectors(text, names, list(spans), torch.stack(rows) if rows else read.vectors[:0])

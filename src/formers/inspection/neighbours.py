@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..config import shown
+from ..config import format_value
 from ..errors import Error
 from ..former import Former
-from ..tasks.words import look_up
+from ..tasks.word_vectors import look_up_words
 from ..text.normalise import normalise
-from .embed import check, embed, mixer, parts
-from .states import Span, check_vectors, states, static, worded
+from .embed import check_choices, embed, embed_spans, make_layer_mixer
+from .states import Span, check_vectors_finite, compute_states, find_words, has_static_vectors
 
 
-class Near(NamedTuple):
+class Neighbour(NamedTuple):
     """A text, or a word in its text, and its cosine with what was asked for."""
 
     name: str
@@ -28,9 +28,9 @@ class Near(NamedTuple):
     span: Span  # where in the text
 
 
-def cosine(former: Former, one: str, other: str) -> float:
+def compute_cosine(former: Former, one: str, other: str) -> float:
     """The cosine of the angle between two words' vectors."""
-    first, second = unit(former, [one, other])
+    first, second = get_unit_vectors(former, [one, other])
     return float(first @ second)
 
 
@@ -41,43 +41,47 @@ def neighbours(
     texts: Sequence[str] | None = None,
     *,
     word: str | None = None,
-    same: bool = False,
+    same_word: bool = False,
     **how: Any,
 ) -> list[Any]:
     """What lies nearest to a query, the nearest first.
 
     Of word vectors, and without `texts`: the words nearest to a word, as (word, cosine). With texts: those nearest to
-    the query text, as `Near`; with a `word` of the query, the words in the texts that are nearest to it as it is meant
-    there, or only that word itself elsewhere (`same`). `how` is what embed takes: pool, layers, mix, window, batch.
+    the query text, as `Neighbour`; with a `word` of the query, the words in the texts that are nearest to it as it is
+    meant there, or only that word itself elsewhere (`same_word`). `how` is what embed takes: pool, layers, mix, window,
+    batch.
     """
     if not isinstance(k, int) or k < 1:
-        raise Error(f"cannot find {shown(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
+        raise Error(f"cannot find {format_value(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
     if texts is None:
-        if not static(former):
+        if not has_static_vectors(former):
             raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")
-        return nearest(former, unit(former, [query])[0], k, [query])
+        return find_nearest_words(former, get_unit_vectors(former, [query])[0], k, [query])
     if not texts:
         raise Error("there are no texts to look in", fix="give at least one")
     if word is None:
         vectors = embed(former, [query, *texts], **{**how, "level": "sentence", "normalise": True})
-        return best([Near(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
-    asked = occurrences(normalise(query), word)
+        return select_best([Neighbour(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
+    asked = find_occurrences(normalise(query), word)
     if not asked:
         raise Error(f"there is no {word!r} in the query", fix="name a word of it")
-    spans = [asked[:1], *(occurrences(normalise(t), word) if same else worded(normalise(t))[0] for t in texts)]
+    spans = [
+        asked[:1],
+        *(find_occurrences(normalise(t), word) if same_word else find_words(normalise(t))[0] for t in texts),
+    ]
     if not any(spans[1:]):
-        raise Error(f"there is no {word!r} in the texts" if same else "there are no words", fix="give other texts")
-    (_, direction), *rows = in_context(former, [query, *texts], spans, **how)
-    return best([row for row, _ in rows], torch.stack([v for _, v in rows]) @ direction, k)
+        raise Error(f"there is no {word!r} in the texts" if same_word else "there are no words", fix="give other texts")
+    (_, direction), *rows = embed_in_context(former, [query, *texts], spans, **how)
+    return select_best([row for row, _ in rows], torch.stack([v for _, v in rows]) @ direction, k)
 
 
-def occurrences(text: str, word: str) -> list[Span]:
+def find_occurrences(text: str, word: str) -> list[Span]:
     """Where a word stands in a text: as a whole, else with something behind it, as Korean has particles (배를)."""
     found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}(?!\w)", text, re.IGNORECASE)]
     return found or [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}", text, re.IGNORECASE)]
 
 
-def in_context(
+def embed_in_context(
     former: Former,
     texts: Sequence[str],
     spans: Sequence[Sequence[Span]],
@@ -85,35 +89,35 @@ def in_context(
     layers: Any = -1,
     mix: str = "mean",
     **how: Any,
-) -> list[tuple[Near, Tensor]]:
+) -> list[tuple[Neighbour, Tensor]]:
     """The stretches of texts with their vectors at length 1, in the texts' order."""
-    check("word", pool, mix)
-    layer, join = mixer(layers, mix)
-    rows: dict[int, list[tuple[Near, Tensor]]] = {}
-    for number, read in states(former, texts, join, layer=layer, **how):
-        made = parts(read, pool, spans[number])
+    check_choices("word", pool, mix)
+    layer, join = make_layer_mixer(layers, mix)
+    rows: dict[int, list[tuple[Neighbour, Tensor]]] = {}
+    for number, read in compute_states(former, texts, join, layer=layer, **how):
+        made = embed_spans(read, pool, spans[number])
         units = F.normalize(made.vectors, dim=-1)
-        named = zip(made.names, made.spans, units, strict=True)
-        rows[number] = [(Near(name, 0.0, made.text, span), vector) for name, span, vector in named]
+        named = zip(made.units, made.spans, units, strict=True)
+        rows[number] = [(Neighbour(name, 0.0, made.text, span), vector) for name, span, vector in named]
     return [row for number in sorted(rows) for row in rows[number]]
 
 
-def best(rows: Sequence[Near], scores: Tensor, k: int) -> list[Near]:
+def select_best(rows: Sequence[Neighbour], scores: Tensor, k: int) -> list[Neighbour]:
     """The k rows with the highest scores; of equal ones the first."""
     order = scores.argsort(descending=True, stable=True)[:k].tolist()
     return [rows[i]._replace(score=float(scores[i])) for i in order]
 
 
-def analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
+def solve_analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
     """a is to b as c is to …: the words nearest to b - a + c, all of length 1 (Mikolov et al. 2013b, §4); the three
     words themselves are left out."""
-    first, second, third = unit(former, [a, b, c])
-    return nearest(former, F.normalize(second - first + third, dim=0), k, [a, b, c])
+    first, second, third = get_unit_vectors(former, [a, b, c])
+    return find_nearest_words(former, F.normalize(second - first + third, dim=0), k, [a, b, c])
 
 
-def unit(former: Former, words: Sequence[str]) -> Tensor:
+def get_unit_vectors(former: Former, words: Sequence[str]) -> Tensor:
     """The vectors (n, dim) of words, at length 1; a word without a vector is an Error."""
-    vectors, has = look_up(former, words)
+    vectors, has = look_up_words(former, words)
     if not has.all():
         lost = words[int((~has).nonzero()[0])]
         raise Error(
@@ -123,17 +127,17 @@ def unit(former: Former, words: Sequence[str]) -> Tensor:
 
 
 @torch.inference_mode()
-def nearest(former: Former, direction: Tensor, k: int, without: Sequence[str]) -> list[tuple[str, float]]:
+def find_nearest_words(former: Former, direction: Tensor, k: int, without: Sequence[str]) -> list[tuple[str, float]]:
     """The k words whose vectors point most into a direction; unknown ones and those named are left out."""
     assert former.tokenizer is not None
-    table = former.model.body.table[: former.config.vocab]
+    table = former.model.body.embedding_table[: former.config.vocab]
     near = torch.mv(table.float(), direction) / table.float().norm(dim=1).clamp(min=1e-12)
-    number = former.tokenizer.rust.token_to_id
+    number = former.tokenizer.backend.token_to_id
     names = {form for word in without for form in (normalise(word), normalise(word).lower())}
     for index in (former.tokenizer.id("unk"), *map(number, names)):
         if index is not None:
             near[index] = -2.0
-    check_vectors(near)
+    check_vectors_finite(near)
     best = near.topk(min(k, len(near)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(former.tokenizer.token(i), score) for i, score in pairs if score > -1.5]
+    return [(former.tokenizer.get_token_text(i), score) for i, score in pairs if score > -1.5]

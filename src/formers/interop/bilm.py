@@ -9,22 +9,22 @@ from typing import Any
 import torch
 
 from .. import config as settings
-from ..config import Tell
+from ..config import ProgressCallback
 from ..errors import Error
-from ..former import Former, empty
-from ..keymap import Reading
-from ..registry import member
-from . import hdf5, huggingface, safe
-from .model_card import write_card
+from ..former import Former, build_empty
+from ..keymap import LoadPlan
+from ..registry import find_family
+from . import hdf5_weights, huggingface, safe_files
+from .model_card import write_model_card
 from .weights import Weights
 
-OPTIONS, WEIGHTS = "options.json", "weights.hdf5"
-FAMILY = "elmo"
+OPTIONS_FILE, WEIGHTS_FILE = "options.json", "weights.hdf5"
+FAMILY_NAME = "elmo"
 
 
-def found(where: Path) -> str | None:
+def find_weights_file(where: Path) -> str | None:
     """The name of the weights, if a folder holds such a checkpoint."""
-    if not safe.exists(where, OPTIONS):
+    if not safe_files.has_file(where, OPTIONS_FILE):
         return None
     names = sorted(path.name for path in where.iterdir() if path.suffix == ".hdf5")
     if len(names) > 1:
@@ -33,42 +33,46 @@ def found(where: Path) -> str | None:
     return names[0] if names else None
 
 
-def read(
+def read_checkpoint(
     where: Path, weights: Weights, head: str, *, ignore: Iterable[str] = (), labels: tuple[str, ...] = ()
-) -> tuple[Former, Reading]:
+) -> tuple[Former, LoadPlan]:
     """A model without values, and the plan to fill them in from the weights."""
-    one, path = member(FAMILY), where / OPTIONS
-    form = one.family.bilm
+    one, path = find_family(FAMILY_NAME), where / OPTIONS_FILE
+    form = one.definition.bilm_format
     assert form is not None
-    options = flat(safe.read_json(where, OPTIONS), path)
-    ours = settings.build(one.family.config, form.config.read(options, where=path, ignore=ignore), where=path)
-    huggingface.enough(ours, weights, path)
+    options = flatten_options(safe_files.read_json(where, OPTIONS_FILE), path)
+    ours = settings.build_config(
+        one.definition.config_class, form.config_map.read_config(options, where=path, ignore=ignore), where=path
+    )
+    huggingface.check_layer_count(ours, weights, path)
     own = "lm" if "softmax/W" in weights else "none"
-    former = empty(one.name, ours, own if head == "auto" else head, labels)
-    former.kept = {OPTIONS: safe.read_bytes(where, OPTIONS)}
-    keys = form.keys(ours, former.head)
+    former = build_empty(one.name, ours, own if head == "auto" else head, labels)
+    former.source_files = {OPTIONS_FILE: safe_files.read_bytes(where, OPTIONS_FILE)}
+    keys = form.build_key_map(ours, former.head)
     names = [name for name, _ in former.model.named_parameters()]
     mapped = [name for name in names if name.startswith("body.") or name.split(".")[1] in keys.heads]
     try:
-        reading = keys.read(weights, mapped, optional=lambda name: name.startswith("heads."))
+        reading = keys.plan_load(weights, mapped, optional=lambda name: name.startswith("heads."))
     except Error as error:
         raise Error(error.what, where=where, fix=error.fix) from None
-    return former, Reading(reading.moves, reading.fresh + sorted(set(names) - set(mapped)), reading.checks)
+    return former, LoadPlan(
+        reading.mappings, reading.missing_parameters + sorted(set(names) - set(mapped)), reading.tied_pairs
+    )
 
 
-def write(
+def write_checkpoint(
     former: Former,
     out: Any,
     *,
     dtype: torch.dtype | None = None,
-    tell: Tell | None = None,
+    tell: ProgressCallback | None = None,
     language: str | None = None,
 ) -> None:
     """Write a directory that bilm-tf and its followers read, with a model card; always float32, as they expect it."""
-    hdf5.needed()
+    hdf5_weights.check_h5py_installed()
     import h5py
 
-    form, c = member(former.family).family.bilm, former.config
+    form, c = find_family(former.family).definition.bilm_format, former.config
     assert form is not None
     if former.head not in ("none", "lm"):
         what = f"bilm-tf's files hold no head {former.head!r}"
@@ -79,26 +83,32 @@ def write(
         what = "bilm-tf has no projection where the width would stay the same or grow"
         raise Error(what, fix="use formers.save")
     parameters = dict(former.model.named_parameters())
-    moves = form.keys(c, former.head).moves(parameters)
-    with safe.staged(out) as folder:
-        with h5py.File(folder / WEIGHTS, "w") as file:
+    moves = form.build_key_map(c, former.head).map_tensors(parameters)
+    with safe_files.stage_directory(out) as folder:
+        with h5py.File(folder / WEIGHTS_FILE, "w") as file:
             for number, move in enumerate(moves, 1):
                 tensor = parameters[move.ours].detach().to("cpu", torch.float32)
                 for name, value in move.save(tensor).items():
                     file.create_dataset(name, data=value.numpy())
                 if tell is not None:
                     tell("writing", number, len(moves), move.ours)
-        original = safe.parse_json(former.kept[OPTIONS], Path(OPTIONS)) if OPTIONS in former.kept else {}
-        theirs = form.config.write(c, flat(original, OPTIONS)) | {"char_cnn.n_characters": c.characters}
-        safe.write_json(folder / OPTIONS, settings.merge(theirs))
-        write_card(folder, former, "", language, dtype=torch.float32)
+        original = (
+            safe_files.parse_json(former.source_files[OPTIONS_FILE], Path(OPTIONS_FILE))
+            if OPTIONS_FILE in former.source_files
+            else {}
+        )
+        theirs = form.config_map.write_config(c, flatten_options(original, OPTIONS_FILE)) | {
+            "char_cnn.n_characters": c.characters
+        }
+        safe_files.write_json(folder / OPTIONS_FILE, settings.merge_settings(theirs))
+        write_model_card(folder, former, "", language, dtype=torch.float32)
 
 
-def flat(options: dict[str, Any], where: object, prefix: str = "") -> dict[str, Any]:
+def flatten_options(options: dict[str, Any], where: object, prefix: str = "") -> dict[str, Any]:
     """Nested settings under dotted names."""
     found: dict[str, Any] = {}
     for key, value in options.items():
         if "." in key:
             raise Error(f"unknown key {key!r}", where=where, fix="correct the file")
-        found |= flat(value, where, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        found |= flatten_options(value, where, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found

@@ -18,27 +18,32 @@ from torch import Tensor
 
 from ..errors import Error
 from ..former import Former
-from ..registry import Member, member
-from ..tasks.reading import TASKS, framed, reads_segments
+from ..registry import FamilyEntry, find_family
+from ..tasks.task_encoder import END_MARKED_HEADS, can_read_segments, get_frame
 from ..text.tokenizer import Tokenizer
-from . import huggingface, safe
-from .apart import INHERITED, scratch
-from .huggingface import architecture_of, check_expressible, find_format, their_config
-from .sentence_encoder import take_encoder, write_sentence_encoder
+from . import huggingface, safe_files
+from .huggingface import build_hf_config, check_expressible, find_architecture, find_format
+from .sandbox import INHERITED_VARIABLES, make_temporary_folder
+from .sentence_encoder import extract_encoder, write_sentence_encoder
 from .weights import Weights
 
 # Who reads exports, their full names, and the Python package of each.
-READERS = {
+READER_NAMES = {
     "transformers": "transformers", "sentence-transformers": "sentence-transformers", "vllm": "vLLM",
     "tei": "text-embeddings-inference",
 }  # fmt: skip
-PACKAGES = {"transformers": "transformers", "sentence-transformers": "sentence_transformers", "vllm": "vllm", "tei": ""}
-SECONDS = 600  # for a library to open a model and read three texts
-NEAR = 1e-3  # of the largest number: more than rounding, less than any mistake
-TEXT = "The cat sat on the mat. 한국어 문장도 읽습니다."
-PAIR = "It was 7 o'clock, and nobody came. 아무도 오지 않았다."
+READER_PACKAGES = {
+    "transformers": "transformers",
+    "sentence-transformers": "sentence_transformers",
+    "vllm": "vllm",
+    "tei": "",
+}
+TIMEOUT_SECONDS = 600  # for a library to open a model and read three texts
+TOLERANCE = 1e-3  # of the largest number: more than rounding, less than any mistake
+SAMPLE_TEXT = "The cat sat on the mat. 한국어 문장도 읽습니다."
+SAMPLE_PAIR = "It was 7 o'clock, and nobody came. 아무도 오지 않았다."
 # vLLM's own registry of classes, and as what it serves them.
-VLLM = {
+VLLM_CLASSES = {
     **dict.fromkeys(
         ("GPT2LMHeadModel", "GPTJForCausalLM", "GPTNeoXForCausalLM", "BloomForCausalLM"), "it generates text"
     ),
@@ -50,14 +55,14 @@ VLLM = {
     ),
     "BertForTokenClassification": "it classifies tokens, in newer versions",
 }
-DROPPED = ("BartModel", "BartForConditionalGeneration", "MBartForConditionalGeneration")  # after vLLM 0.10.2
+VLLM_REMOVED = ("BartModel", "BartForConditionalGeneration", "MBartForConditionalGeneration")  # after vLLM 0.10.2
 # Values that vLLM's classes insist on, or take for granted.
-INSISTS: dict[str, tuple[str, Any]] = {
+VLLM_REQUIRED_VALUES: dict[str, tuple[str, Any]] = {
     "scale_attn_by_inverse_layer_idx": ("GPT2", False),
     "scale_attn_weights": ("GPT2", True),
     "tie_word_embeddings": ("GPTJ", False),
 }
-TEI_ACTS = ("gelu", "relu", "silu")
+TEI_ACTIVATIONS = ("gelu", "relu", "silu")
 TEI_HEADS = {
     "none": "it gives embeddings (start it with --pooling mean or cls)",
     "classify": "it classifies texts",
@@ -75,7 +80,7 @@ def check_export(
     pool: str = "mean",
     normalise: bool = False,
     dtype: torch.dtype | None = None,
-    seconds: int = SECONDS,
+    seconds: int = TIMEOUT_SECONDS,
 ) -> str:
     """Open an export of this model in a reader, and compare tokens and numbers with ours: what was found, in a line.
 
@@ -83,51 +88,51 @@ def check_export(
     exported with, `pool` and `normalise` those of an export to sentence-transformers. A reader that is not installed
     is not checked, and the answer says so. An Error says why the reader cannot open it, or what it computes otherwise.
     """
-    expect_reader(former, reader)
+    check_reader_support(former, reader)
     if reader in ("vllm", "tei"):
-        known = {"vllm": expect_vllm, "tei": expect_tei}[reader](former)
-        here = bool(PACKAGES[reader]) and importlib.util.find_spec(PACKAGES[reader]) is not None
-        why = f"formers does not start {READERS[reader]}" if here else f"{READERS[reader]} is not installed"
+        known = {"vllm": check_vllm_support, "tei": check_tei_support}[reader](former)
+        here = bool(READER_PACKAGES[reader]) and importlib.util.find_spec(READER_PACKAGES[reader]) is not None
+        why = f"formers does not start {READER_NAMES[reader]}" if here else f"{READER_NAMES[reader]} is not installed"
         return f"not checked: {why}; it has a class for this model: {known}"
-    if importlib.util.find_spec(PACKAGES[reader]) is None:
-        return f"not checked: {READERS[reader]} is not installed"
-    with scratch() as folder:
+    if importlib.util.find_spec(READER_PACKAGES[reader]) is None:
+        return f"not checked: {READER_NAMES[reader]} is not installed"
+    with make_temporary_folder() as folder:
         if where is None:
             where = folder / "export"
             if reader == "transformers":
-                huggingface.write(former, where, dtype=dtype)
+                huggingface.write_checkpoint(former, where, dtype=dtype)
             else:
                 write_sentence_encoder(former, where, pool=pool, normalise=normalise, dtype=dtype)
         if dtype is not None:
             former.to(dtype=dtype)
         former.to("cpu", torch.float32)
         cases = make_cases(former)
-        facts, tensors = ask(reader, Path(where), cases, folder, seconds)
+        facts, tensors = run_worker(reader, Path(where), cases, folder, seconds)
         if reader == "transformers":
-            worst = compare_model(former, cases, facts, tensors)
+            worst = compare_outputs(former, cases, facts, tensors)
         else:
-            worst = compare_vectors(former, cases, tensors, pool, normalise)
+            worst = compare_embeddings(former, cases, tensors, pool, normalise)
     read = ", ".join({"text": "a text", "pair": "a pair", "long": "an over-long text"}[case["name"]] for case in cases)
     rest = f"the same tokens and numbers for {read}; the largest difference is {worst:.0e}"
-    return f"yes: {facts['architecture']} opens in {READERS[reader]} {facts['version']}: {rest}"
+    return f"yes: {facts['architecture']} opens in {READER_NAMES[reader]} {facts['version']}: {rest}"
 
 
-def expect_reader(former: Former, reader: str) -> None:
+def check_reader_support(former: Former, reader: str) -> None:
     """Refuse, before anything is written, a model that a reader has no way to open."""
     try:
-        gone = find_format(former).gone
+        gone = find_format(former).unsupported_reason
         check_expressible(former)
         if reader == "sentence-transformers":
-            take_encoder(former)
+            extract_encoder(former)
     except Error as error:
-        raise no(reader, error.what, error.fix) from None
+        raise make_refusal(reader, error.what, error.fix) from None
     if gone:
-        raise no(reader, gone, "open it with that version, or keep it as a formers directory")
+        raise make_refusal(reader, gone, "open it with that version, or keep it as a formers directory")
 
 
-def no(reader: str, why: str, fix: str | None) -> Error:
+def make_refusal(reader: str, why: str, fix: str | None) -> Error:
     """The answer no."""
-    return Error(f"no, {READERS[reader]} cannot open it: {why}", fix=fix)
+    return Error(f"no, {READER_NAMES[reader]} cannot open it: {why}", fix=fix)
 
 
 def make_cases(former: Former) -> list[dict[str, Any]]:
@@ -139,29 +144,35 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
     start = next((i for i in (getattr(former.config, n, None) for n in ("start", "bos", "pad")) if i is not None), 0)
     vocab = getattr(former.config, "target_vocab", None) or former.config.vocab
     first = [start, *(i % vocab for i in range(7, 12))]
-    needs_decoder = former.pair and former.head in ("lm", "none")
+    needs_decoder = former.is_encoder_decoder and former.head in ("lm", "none")
     more: dict[str, Any] = {"decoder": first[:limit]} if needs_decoder else {}
     if former.tokenizer is None:
         ids = [(7 * i + 3) % former.config.vocab for i in range(min(limit or 12, 12))]
         return [{"name": "text", "ids": ids, "ours": (ids, None), **more}]
-    long = " ".join([TEXT, PAIR] * (1 if limit is None else limit // 4 + 1))
-    rows = [("text", TEXT, None), ("pair", TEXT[:23], PAIR[:18]), *([] if limit is None else [("long", long, None)])]
+    long = " ".join([SAMPLE_TEXT, SAMPLE_PAIR] * (1 if limit is None else limit // 4 + 1))
+    rows = [
+        ("text", SAMPLE_TEXT, None),
+        ("pair", SAMPLE_TEXT[:23], SAMPLE_PAIR[:18]),
+        *([] if limit is None else [("long", long, None)]),
+    ]
     return [
-        {"name": name, "text": text, "pair": pair, "ours": lay_out(former, text, pair), **more}
+        {"name": name, "text": text, "pair": pair, "ours": encode_case(former, text, pair), **more}
         for name, text, pair in rows
     ]
 
 
-def lay_out(former: Former, text: str, pair: str | None) -> tuple[list[int], list[int] | None]:
+def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int], list[int] | None]:
     """The ids of a text or a pair as formers reads them, cut to the model's context; its segments if it has any."""
     assert former.tokenizer is not None
-    frame = (framed if former.head in TASKS else Tokenizer.frame)(former.tokenizer, pair is not None)
+    frame = (get_frame if former.head in END_MARKED_HEADS else Tokenizer.get_template)(
+        former.tokenizer, pair is not None
+    )
     one = former.tokenizer.encode(text, special=False)
     two = [] if pair is None else former.tokenizer.encode(pair, special=False)
     marks = len(frame.before) + len(frame.between) * (pair is not None) + len(frame.after)
     limit = getattr(former.config, "context", None)
     if limit is not None and marks + len(one) + len(two) > limit:
-        left, right = cut_lengths(len(one), len(two), limit - marks)
+        left, right = truncate_lengths(len(one), len(two), limit - marks)
         one, two = one[:left], two[:right]
     before, a, between, b, after = frame.segments
     if pair is None:
@@ -169,10 +180,10 @@ def lay_out(former: Former, text: str, pair: str | None) -> tuple[list[int], lis
     else:
         ids = [*frame.before, *one, *frame.between, *two, *frame.after]
         kinds = [*before, *[a] * len(one), *between, *[b] * len(two), *after]
-    return ids, kinds if reads_segments(former) else None
+    return ids, kinds if can_read_segments(former) else None
 
 
-def cut_lengths(one: int, two: int, room: int) -> tuple[int, int]:
+def truncate_lengths(one: int, two: int, room: int) -> tuple[int, int]:
     """The lengths of two texts that must fit into `room`: the longer one is cut first, as in the tokenizers library."""
     short, long = sorted((one, two))
     long = max(short, room - short)
@@ -181,13 +192,15 @@ def cut_lengths(one: int, two: int, room: int) -> tuple[int, int]:
     return (long, short) if one > two else (short, long)
 
 
-def ask(
+def run_worker(
     reader: str, where: Path, cases: list[dict[str, Any]], folder: Path, seconds: int
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run export_probe.py in a process of its own, without a network and with a time limit; its answers."""
+    """Run export_check_worker.py in a process of its own, without a network and with a time limit; its answers."""
     plain = [{key: value for key, value in case.items() if key != "ours"} for case in cases]
-    safe.write_json(folder / "request.json", {"target": reader, "where": str(where.resolve()), "cases": plain})
-    environment = {name: os.environ[name] for name in (*INHERITED, "HOME", "USERPROFILE") if name in os.environ}
+    safe_files.write_json(folder / "request.json", {"target": reader, "where": str(where.resolve()), "cases": plain})
+    environment = {
+        name: os.environ[name] for name in (*INHERITED_VARIABLES, "HOME", "USERPROFILE") if name in os.environ
+    }
     environment |= {
         "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -195,36 +208,38 @@ def ask(
     }  # fmt: skip
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "formers.interop.export_probe", str(folder)], stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "formers.interop.export_check_worker", str(folder)], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=seconds, env=environment, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        what = f"{READERS[reader]} did not open it within {seconds} s"
+        what = f"{READER_NAMES[reader]} did not open it within {seconds} s"
         raise Error(what, where=where, fix="try again on a faster machine") from None
-    if not safe.exists(folder, "answers.json"):
+    if not safe_files.has_file(folder, "answers.json"):
         lines = done.stderr.strip().splitlines()
         why = lines[-1][:200] if lines else f"its process ended with code {done.returncode}"
-        raise no(reader, why, "is the installation whole? python -m pip check tells")
-    facts = safe.read_json(folder, "answers.json")
+        raise make_refusal(reader, why, "is the installation whole? python -m pip check tells")
+    facts = safe_files.read_json(folder, "answers.json")
     if "error" in facts:
-        raise no(reader, facts["error"], "please report it with the family and its settings")
+        raise make_refusal(reader, facts["error"], "please report it with the family and its settings")
     answers = Weights(folder, "answers")
-    return facts, {name: answers.get(name) for name in answers}
+    return facts, {name: answers.get_tensor(name) for name in answers}
 
 
-def compare_model(
+def compare_outputs(
     former: Former, cases: list[dict[str, Any]], facts: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> float:
     """Compare what transformers read and computed with ours: the largest difference, or an Error that names the first
     thing that is not the same."""
     for kind in ("missing", "unexpected", "mismatched"):
         if facts[kind]:
-            raise no("transformers", f"tensor {facts[kind][0]} is {kind}", "please report it")
+            raise make_refusal("transformers", f"tensor {facts[kind][0]} is {kind}", "please report it")
     if former.tokenizer is not None and not facts["pads"]:
-        raise no("transformers", "there is no token to fill up a batch with", "give the tokenizer a pad token")
+        raise make_refusal(
+            "transformers", "there is no token to fill up a batch with", "give the tokenizer a pad token"
+        )
     if "padded" in facts:
         away = (torch.tensor(facts["padded"]) - tensors[f"{cases[0]['name']}.logits"][0]).abs().max().item()
-        if not away <= NEAR:
+        if not away <= TOLERANCE:
             what = f"in a batch with a longer one, the answer to the text differs by {away:.2g}"
             raise Error(f"no, transformers computes something else: {what}", fix="please report it")
     worst = 0.0
@@ -245,17 +260,17 @@ def compare_model(
         for key, ours in compute_outputs(former, ids, segments, case.get("decoder")).items():
             theirs = tensors.get(f"{name}.{key}")
             if theirs is None:
-                raise no("transformers", f"it gives no {key}", "please report it")
+                raise make_refusal("transformers", f"it gives no {key}", "please report it")
             away = (theirs.float().reshape(ours.shape) - ours).abs().max().item()
             worst = max(worst, away)
-            if not away <= NEAR * max(1.0, ours.abs().max().item()):
+            if not away <= TOLERANCE * max(1.0, ours.abs().max().item()):
                 what = f"{key} of the {name} differ by {away:.2g}"
                 raise Error(f"no, transformers computes something else: {what}", fix="please report it")
     return worst
 
 
 # Our name of a head's part, and of the output that holds it in transformers where it is not "logits".
-PARTS = {"nsp": "seq_relationship_logits", "sop": "sop_logits", "choose": "mc_logits"}
+OUTPUT_NAMES = {"nsp": "seq_relationship_logits", "sop": "sop_logits", "choose": "mc_logits"}
 
 
 @torch.inference_mode()
@@ -277,66 +292,72 @@ def compute_outputs(
     if not isinstance(found, dict):
         return {"logits": found}
     return {
-        PARTS.get(name, "prediction_logits" if former.head == "pretraining" else "logits"): value
+        OUTPUT_NAMES.get(name, "prediction_logits" if former.head == "pretraining" else "logits"): value
         for name, value in found.items()
     }
 
 
 @torch.inference_mode()
-def compare_vectors(
+def compare_embeddings(
     former: Former, cases: list[dict[str, Any]], tensors: Mapping[str, Tensor], pool: str, normalise: bool
 ) -> float:
     """Compare the vectors of sentence-transformers with ours: the largest difference, or an Error."""
-    from ..inspection.embed import pooled
+    from ..inspection.embed import pool_vectors
 
     worst = 0.0
     for case in cases:
         ids, segments = case["ours"]
         if case["pair"] is not None:  # it encodes the first text alone
-            ids, segments = lay_out(former, case["text"], None)
+            ids, segments = encode_case(former, case["text"], None)
         kinds: dict[str, Any] = {} if segments is None else {"segments": torch.tensor([segments])}
-        ours = pooled(former.hidden(torch.tensor([ids]), **kinds)[0], pool)
+        ours = pool_vectors(former.hidden(torch.tensor([ids]), **kinds)[0], pool)
         ours = torch.nn.functional.normalize(ours, dim=-1) if normalise else ours
         away = (tensors[f"{case['name']}.vector"] - ours).abs().max().item()
         worst = max(worst, away)
-        if not away <= NEAR * max(1.0, ours.abs().max().item()):
+        if not away <= TOLERANCE * max(1.0, ours.abs().max().item()):
             what = f"the vector of the {case['name']} differs by {away:.2g}"
             raise Error(f"no, sentence-transformers computes something else: {what}", fix="please report it")
     return worst
 
 
-def expect_vllm(former: Former) -> str:
+def check_vllm_support(former: Former) -> str:
     """As what vLLM serves this model, by its list of classes; an Error if it has none for it."""
-    one, config = member(former.family), their_config(former, former.dtype)
-    name = architecture_of(former)
-    if name in DROPPED:
-        raise no("vllm", f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version")
-    if name not in VLLM:
-        raise no("vllm", f"it has no {name}", other(one, VLLM))
-    for key, (prefix, value) in INSISTS.items():
+    one, config = find_family(former.family), build_hf_config(former, former.dtype)
+    name = find_architecture(former)
+    if name in VLLM_REMOVED:
+        raise make_refusal(
+            "vllm", f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version"
+        )
+    if name not in VLLM_CLASSES:
+        raise make_refusal("vllm", f"it has no {name}", suggest_heads(one, VLLM_CLASSES))
+    for key, (prefix, value) in VLLM_REQUIRED_VALUES.items():
         if name.startswith(prefix) and config.get(key, value) != value:
-            raise no("vllm", f"it knows {name} with {key} = {value} only", "serve it with formers or transformers")
+            raise make_refusal(
+                "vllm", f"it knows {name} with {key} = {value} only", "serve it with formers or transformers"
+            )
     note = "" if former.tokenizer is not None else "; without a tokenizer only by --skip-tokenizer-init"
-    return f"{name}, {VLLM[name]}{note}"
+    return f"{name}, {VLLM_CLASSES[name]}{note}"
 
 
-def expect_tei(former: Former) -> str:
+def check_tei_support(former: Former) -> str:
     """As what text-embeddings-inference serves this model: of this family, BERT and RoBERTa; else an Error."""
-    config = their_config(former, former.dtype)
+    config = build_hf_config(former, former.dtype)
     if former.family not in ("bert", "roberta"):
-        raise no("tei", f"of this family it serves bert and roberta, not {former.family}", "serve it with formers")
+        raise make_refusal(
+            "tei", f"of this family it serves bert and roberta, not {former.family}", "serve it with formers"
+        )
     if former.head not in TEI_HEADS:
-        raise no("tei", f"it has no head {former.head}", "--head none exports the encoder alone")
-    if config["hidden_act"] not in TEI_ACTS:
-        known = ", ".join(TEI_ACTS)
-        raise no("tei", f"hidden_act {config['hidden_act']} is not one of {known}", "serve it with formers")
+        raise make_refusal("tei", f"it has no head {former.head}", "--head none exports the encoder alone")
+    if config["hidden_act"] not in TEI_ACTIVATIONS:
+        known = ", ".join(TEI_ACTIVATIONS)
+        raise make_refusal("tei", f"hidden_act {config['hidden_act']} is not one of {known}", "serve it with formers")
     if former.tokenizer is None:
-        raise no("tei", "it needs a tokenizer.json", "put the tokenizer beside the model and export again")
-    return f"{architecture_of(former)}, {TEI_HEADS[former.head]}"
+        raise make_refusal("tei", "it needs a tokenizer.json", "put the tokenizer beside the model and export again")
+    return f"{find_architecture(former)}, {TEI_HEADS[former.head]}"
 
 
-def other(one: Member, known: dict[str, str]) -> str:
+def suggest_heads(one: FamilyEntry, known: dict[str, str]) -> str:
     """Heads of the same family that would do."""
-    assert one.family.hf is not None
-    heads = [head for name, head in one.family.hf.architectures.items() if name in known]
+    assert one.definition.hf_format is not None
+    heads = [head for name, head in one.definition.hf_format.architectures.items() if name in known]
     return f"it would with --head {', '.join(heads)}" if heads else "serve it with formers or transformers"

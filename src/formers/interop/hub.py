@@ -12,43 +12,45 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import Error
-from . import safe
-from .huggingface import BESIDE
+from . import safe_files
+from .huggingface import COMPANION_FILES
 
-NAME = re.compile(r"hub:(?P<repo>(?:[A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+)(?:@(?P<revision>\w[\w.+/-]*))?")
-ABOUT = (
-    "formers.json", "config.json", "tokenizer.json", *BESIDE,
-    *(f"huggingface/{name}" for name in ("config.json", *BESIDE)),
+HUB_NAME = re.compile(r"hub:(?P<repo>(?:[A-Za-z0-9_.-]+/)?[A-Za-z0-9_.-]+)(?:@(?P<revision>\w[\w.+/-]*))?")
+METADATA_FILES = (
+    "formers.json", "config.json", "tokenizer.json", *COMPANION_FILES,
+    *(f"huggingface/{name}" for name in ("config.json", *COMPANION_FILES)),
 )  # fmt: skip
-SAFE, PICKLED = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 
 
-def fetch(where: str, *, pickle: bool = False) -> Path:
+def fetch_model(where: str, *, pickle: bool = False) -> Path:
     """The local folder of a model on the hub, downloaded as far as it is not there yet.
 
     Pickles are fetched only if asked for, and only if there are no safetensors.
     """
-    match = NAME.fullmatch(where)
+    match = HUB_NAME.fullmatch(where)
     if match is None or ".." in where:
-        raise misnamed(where)
+        raise make_name_error(where)
     repo, revision = match["repo"], match["revision"]
-    for single in (SAFE, PICKLED) if pickle else (SAFE,):
+    for single in (SAFETENSORS_FILE, PICKLE_FILE) if pickle else (SAFETENSORS_FILE,):
         index = f"{single}.index.json"
-        folder = take(repo, revision, [*ABOUT, single, index])
+        folder = download_files(repo, revision, [*METADATA_FILES, single, index])
         if not folder.is_dir():
             raise Error(f"{repo} holds no model", fix="formers reads config.json or formers.json, with their weights")
         revision = folder.name  # the commit: a branch may move meanwhile
-        if safe.exists(folder, single):
+        if safe_files.has_file(folder, single):
             break
-        if safe.exists(folder, index):
-            missing = [name for name in safe.shards(folder, index) if not safe.exists(folder, name)]
+        if safe_files.has_file(folder, index):
+            missing = [
+                name for name in safe_files.read_shard_index(folder, index) if not safe_files.has_file(folder, name)
+            ]
             if missing:
-                take(repo, revision, missing)
+                download_files(repo, revision, missing)
             break
     return folder
 
 
-def take(repo: str, revision: str | None, files: Iterable[str]) -> Path:
+def download_files(repo: str, revision: str | None, files: Iterable[str]) -> Path:
     """Have the client fetch those of the files that the repository holds and the cache lacks."""
     try:
         import huggingface_hub as hub
@@ -57,16 +59,16 @@ def take(repo: str, revision: str | None, files: Iterable[str]) -> Path:
     try:
         return Path(hub.snapshot_download(repo, revision=revision, allow_patterns=[glob.escape(f) for f in files]))
     except Exception as error:  # the client's own, its transport's, the disk's
-        raise explained(error, repo, revision) from None
+        raise explain_hub_error(error, repo, revision) from None
 
 
-def explained(error: Exception, repo: str, revision: str | None) -> Error:
+def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Error:
     """Our error for one of the client's."""
     from huggingface_hub import constants, errors
 
     name = repo if revision is None else f"{repo}@{revision}"
     if isinstance(error, errors.HFValidationError):
-        return misnamed(f"hub:{name}")
+        return make_name_error(f"hub:{name}")
     if isinstance(error, errors.GatedRepoError):
         return Error(
             f"{repo} asks for an agreement first", fix="accept its terms on the hub, then log in with: hf auth login"
@@ -91,6 +93,6 @@ def explained(error: Exception, repo: str, revision: str | None) -> Error:
     return Error(f"fetching {name} failed ({said})", fix="try again: files that are complete are kept")
 
 
-def misnamed(where: str) -> Error:
+def make_name_error(where: str) -> Error:
     """The error for what cannot be a name on the hub."""
     return Error(f"{where!r} is not the name of a model", fix="write hub:owner/name or hub:owner/name@revision")

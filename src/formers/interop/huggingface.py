@@ -11,22 +11,29 @@ from typing import Any
 import torch
 
 from .. import config as settings
-from ..config import Tell, shown
+from ..config import ProgressCallback, format_value
 from ..errors import Error
-from ..family import Format
-from ..former import LABELS, Former, empty
-from ..keymap import KeyMap, Reading
-from ..nn.prune import whole
-from ..registry import MEMBERS, Member, member
-from ..tasks.reading import TASKS, framed, reads_segments
+from ..family import CheckpointFormat
+from ..former import MAX_LABELS, Former, build_empty
+from ..keymap import KeyMap, LoadPlan
+from ..nn.head_pruning import restore_full_shapes
+from ..registry import FAMILIES, FamilyEntry, find_family
+from ..tasks.task_encoder import END_MARKED_HEADS, can_read_segments, get_frame
 from ..text.tokenizer import Tokenizer
-from . import safe
-from .model_card import write_card
-from .tokenizers import BESIDE, PADDING, options_of, read_tokenizer, with_added_token, with_end_marks
-from .weights import Weights, real, write_weights
+from . import safe_files
+from .model_card import write_model_card
+from .tokenizer_files import (
+    COMPANION_FILES,
+    PAD_TOKEN,
+    add_end_template,
+    add_special_token,
+    build_tokenizer_options,
+    read_tokenizer,
+)
+from .weights import Weights, check_has_weights, write_weights
 
 # Keys of every config that do not change the numbers of these families.
-COMMON = frozenset(
+IRRELEVANT_KEYS = frozenset(
     """_name_or_path name_or_path architectures model_type transformers_version torch_dtype dtype use_cache return_dict
     output_hidden_states output_attentions output_scores output_past return_dict_in_generate torchscript use_bfloat16
     tf_legacy_loss cross_attention_hidden_size is_encoder_decoder is_decoder max_length min_length max_new_tokens
@@ -38,12 +45,12 @@ COMMON = frozenset(
     decoder_start_token_id task_specific_params problem_type gradient_checkpointing _commit_hash
     _attn_implementation_autoset _attn_implementation attn_implementation tie_last_hidden_states""".split()  # noqa: SIM905
 )
-FIXED = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
-DTYPES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
-ENDLESS = 10**9  # transformers writes 10^30 for a tokenizer that knows no limit
+FIXED_VALUES = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
+DTYPE_NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
+UNLIMITED_LENGTH = 10**9  # transformers writes 10^30 for a tokenizer that knows no limit
 
 
-def read(
+def read_checkpoint(
     where: Path,
     weights: Weights,
     head: str,
@@ -51,38 +58,44 @@ def read(
     family: str | None = None,
     ignore: Iterable[str] = (),
     labels: tuple[str, ...] = (),
-) -> tuple[Former, Reading]:
+) -> tuple[Former, LoadPlan]:
     """A model without values, and the plan to fill them in from the weights."""
-    config = safe.read_json(where, "config.json")
+    config = safe_files.read_json(where, "config.json")
     path = where / "config.json"
-    one, own, architecture = identify(config, path, family)
-    ours = describe(one, config, architecture, weights, path, ignore)
-    enough(ours, weights, path)
-    former = empty(one.name, ours, own if head == "auto" else head, labels or label_names(config, path))
-    former.kept = {"config.json": safe.read_bytes(where, "config.json")}
-    former.tokenizer = read_tokenizer(where, former.kept)
-    drop_filler(former, config.get("pad_token_id"))
-    return former, plan(one, former, own, weights, where)
+    one, own, architecture = identify_family(config, path, family)
+    ours = convert_config(one, config, architecture, weights, path, ignore)
+    check_layer_count(ours, weights, path)
+    former = build_empty(one.name, ours, own if head == "auto" else head, labels or read_label_names(config, path))
+    former.source_files = {"config.json": safe_files.read_bytes(where, "config.json")}
+    former.tokenizer = read_tokenizer(where, former.source_files)
+    drop_substitute_pad(former, config.get("pad_token_id"))
+    return former, plan_weights(one, former, own, weights, where)
 
 
-def identify(config: dict[str, Any], where: Path, family: str | None) -> tuple[Member, str, str]:
+def identify_family(config: dict[str, Any], where: Path, family: str | None) -> tuple[FamilyEntry, str, str]:
     """Which member a config describes, with which head, and the class that it names."""
     names = config.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise Error(f"architectures: {shown(names)} is not a list of names", where=where, fix="correct config.json")
+        raise Error(
+            f"architectures: {format_value(names)} is not a list of names", where=where, fix="correct config.json"
+        )
     kind = family or config.get("model_type")
     if kind is None:
-        found = [m for m in MEMBERS.values() if m.family.hf and names and names[0] in m.family.hf.architectures]
+        found = [
+            m
+            for m in FAMILIES.values()
+            if m.definition.hf_format and names and names[0] in m.definition.hf_format.architectures
+        ]
         if not found:
             raise Error("model_type is missing", where=where, fix="say the family: --family bert, or family='bert'")
         kind = found[0].name
     if not isinstance(kind, str):
-        raise Error(f"model_type: {shown(kind)} is not a name", where=where, fix="correct config.json")
+        raise Error(f"model_type: {format_value(kind)} is not a name", where=where, fix="correct config.json")
     try:
-        one = member(kind)
+        one = find_family(kind)
     except Error as error:
         raise Error(f"model_type: {error.what}", where=where, fix=error.fix) from None
-    hf = one.family.hf
+    hf = one.definition.hf_format
     if hf is None:
         raise Error(f"{one.name} has no format in transformers", where=where, fix="use a formers directory")
     if not names:
@@ -91,35 +104,44 @@ def identify(config: dict[str, Any], where: Path, family: str | None) -> tuple[M
         raise Error(
             f"architectures: {names[0]!r} is not a class of {one.name}",
             where=where,
-            fix=settings.suggest(names[0], hf.architectures),
+            fix=settings.suggest_name(names[0], hf.architectures),
         )
     return one, hf.architectures[names[0]], names[0]
 
 
-def describe(
-    one: Member, config: dict[str, Any], architecture: str, weights: Any, where: Path, ignore: Iterable[str]
+def convert_config(
+    family_entry: FamilyEntry,
+    config: dict[str, Any],
+    architecture: str,
+    weights: Any,
+    where: Path,
+    ignore: Iterable[str],
 ) -> Any:
     """Our config out of theirs."""
-    hf = one.family.hf
+    hf = family_entry.definition.hf_format
     assert hf is not None
-    for key, allowed in FIXED.items():
+    for key, allowed in FIXED_VALUES.items():
         if config.get(key) is not None and config[key] not in allowed and key not in ignore:
             raise Error(
-                f"{key}: formers cannot honour {shown(config[key])}",
+                f"{key}: formers cannot honour {format_value(config[key])}",
                 where=where,
                 fix=f"pass --ignore {key} to load it all the same",
             )
     try:
-        ours = hf.config.read(config, where=where, ignore=ignore, common=[*COMMON, *FIXED])
-        if hf.adjust is not None:
-            typed = settings.build(one.family.config, ours, where=where)  # types first: adjusting computes with them
-            ours = hf.adjust({key: getattr(typed, key) for key in ours}, architecture, weights)
-        return settings.build(one.family.config, ours, where=where)
+        ours = hf.config_map.read_config(
+            config, where=where, ignore=ignore, irrelevant_everywhere=[*IRRELEVANT_KEYS, *FIXED_VALUES]
+        )
+        if hf.adjust_settings is not None:
+            typed = settings.build_config(
+                family_entry.definition.config_class, ours, where=where
+            )  # types first: adjusting computes with them
+            ours = hf.adjust_settings({key: getattr(typed, key) for key in ours}, architecture, weights)
+        return settings.build_config(family_entry.definition.config_class, ours, where=where)
     except Error as error:
-        raise hf.config.spoken(error, config) from None
+        raise hf.config_map.translate_error(error, config) from None
 
 
-def enough(config: Any, weights: Weights, where: Path) -> None:
+def check_layer_count(config: Any, weights: Weights, where: Path) -> None:
     """Refuse a config that asks for more layers than the file can fill, before they are built."""
     layers = getattr(config, "layers", 0) + (getattr(config, "decoder_layers", None) or 0)
     if layers > len(weights):
@@ -127,151 +149,161 @@ def enough(config: Any, weights: Weights, where: Path) -> None:
         raise Error(what, where=where, fix="weights and config do not belong together")
 
 
-def label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
+def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
     """The labels of a config, in the order of their numbers."""
     table = config.get("id2label")
     if table is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
-        if type(number) is not int or not 1 <= number <= LABELS:
+        if type(number) is not int or not 1 <= number <= MAX_LABELS:
             raise Error(
-                f"num_labels: {shown(number)} is not a number of labels", where=where, fix="correct config.json"
+                f"num_labels: {format_value(number)} is not a number of labels", where=where, fix="correct config.json"
             )
         return tuple(f"LABEL_{i}" for i in range(number))
     try:
         numbered = {int(key): value for key, value in table.items()}
     except (AttributeError, TypeError, ValueError):
         numbered = {}
-    plain = len(numbered) <= LABELS and all(isinstance(v, str | int | float) for v in numbered.values())
+    plain = len(numbered) <= MAX_LABELS and all(isinstance(v, str | int | float) for v in numbered.values())
     if not numbered or not plain or sorted(numbered) != list(range(len(numbered))):
         raise Error(
-            f"id2label: {shown(table)} does not number the labels from 0", where=where, fix="correct config.json"
+            f"id2label: {format_value(table)} does not number the labels from 0", where=where, fix="correct config.json"
         )
     return tuple(str(numbered[i]) for i in range(len(numbered)))
 
 
-def plan(one: Member, former: Former, own: str, weights: Weights, where: Path) -> Reading:
+def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
     """Which tensors go where. With another head than the file's own, that head starts anew where the file has nothing
     for it; a tagger does not take over a classifier's last layer just because they share a name."""
-    hf = one.family.hf
+    hf = family_entry.definition.hf_format
     assert hf is not None
     ours = [name for name, _ in former.model.named_parameters()]
-    keys = hf.keys(former.config, former.head)
+    keys = hf.build_key_map(former.config, former.head)
     parts = former.model.parts
-    optional = {part for part, module in parts.items() if module.head.optional}
+    optional = {part for part, module in parts.items() if module.spec.optional}
     names: Iterable[str] = weights
-    if former.head != own:
+    if former.head != saved_head:
         optional |= set(parts)
-        theirs = one.family.heads(former.config)[own]
-        foreign = {part for part in parts if part not in theirs and parts[part].head.out != "vocab"}
+        theirs = family_entry.definition.build_heads(former.config)[saved_head]
+        foreign = {part for part in parts if part not in theirs and parts[part].spec.out != "vocab"}
         mine = {
             n
-            for m in keys.moves((o for o in ours if o.split(".")[1] in foreign and ".out." in o), "")
+            for m in keys.map_tensors((o for o in ours if o.split(".")[1] in foreign and ".out." in o), "")
             for n in m.theirs
         }
         taken = [p for p in theirs if p not in parts]
         claimed = {pattern for part in taken for pattern in keys.heads.get(part, {})}
-        names = [n for n in weights if not (keys.bare(n) in mine and any(matches(p, keys.bare(n)) for p in claimed))]
+        names = [
+            n
+            for n in weights
+            if not (
+                keys.normalise_name(n) in mine and any(is_pattern_match(p, keys.normalise_name(n)) for p in claimed)
+            )
+        ]
 
-    def may_lack(name: str) -> bool:
+    def is_optional(name: str) -> bool:
         frozen = not former.model.get_parameter(name).requires_grad
         return name.startswith("heads.") and (frozen or name.split(".")[1] in optional)
 
     try:
-        return keys.read(names, ours, optional=may_lack)
+        return keys.plan_load(names, ours, optional=is_optional)
     except Error as error:
         raise Error(error.what, where=where, fix=error.fix) from None
 
 
-def matches(pattern: str, name: str) -> bool:
+def is_pattern_match(pattern: str, name: str) -> bool:
     """A name of a head's table stands for this tensor."""
-    from ..keymap import template
+    from ..keymap import compile_pattern
 
-    return template(pattern.replace("@", "")).fullmatch(name) is not None
+    return compile_pattern(pattern.replace("@", "")).fullmatch(name) is not None
 
 
-def write(
+def write_checkpoint(
     former: Former,
     out: Any,
     *,
     dtype: torch.dtype | None = None,
     shard: int = 5 * 10**9,
-    tell: Tell | None = None,
+    tell: ProgressCallback | None = None,
     language: str | None = None,
-    beside: Callable[[Path], None] | None = None,
+    write_extra_files: Callable[[Path], None] | None = None,
 ) -> None:
     """Write a directory that transformers' from_pretrained opens, with a model card.
 
-    `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `beside` writes more
-    files into the same directory before it appears.
+    `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `write_extra_files`
+    writes more files into the same directory before it appears.
     """
     form = find_format(former)
-    real(former.model)
-    former = prepare_reader(former)
+    check_has_weights(former.model)
+    former = prepare_for_export(former)
     check_expressible(former)
-    if form.gone:
-        warnings.warn(form.gone, stacklevel=3)
-    if former.tokenizer is not None and former.tokenizer.morphemes:
+    if form.unsupported_reason:
+        warnings.warn(form.unsupported_reason, stacklevel=3)
+    if former.tokenizer is not None and former.tokenizer.has_morphemes:
         note = "the tokenizer cuts Korean at morphemes first, which other libraries do not do: their tokens will differ"
         warnings.warn(note, stacklevel=3)
-    parameters = whole(former.model.body, dict(former.model.named_parameters()))
-    keys = form.keys(former.config, former.head)
-    moves = keys.moves(parameters)
+    parameters = restore_full_shapes(former.model.body, dict(former.model.named_parameters()))
+    keys = form.build_key_map(former.config, former.head)
+    moves = keys.map_tensors(parameters)
 
-    def tensors() -> Any:
+    def iterate_tensors() -> Any:
         for move in moves:
             tensor = parameters[move.ours].detach()
             group = move.save(tensor if dtype is None else tensor.to(dtype))
-            again = [(p + copy, p + first) for copy, first in keys.second.items() for p in {"", keys.prefix}]
+            again = [(p + copy, p + first) for copy, first in keys.alternate_names.items() for p in {"", keys.prefix}]
             yield group | {copy: group[first].clone() for copy, first in again if first in group}
 
     size = (dtype or former.dtype).itemsize
-    with safe.staged(out) as folder:
-        write_weights(folder, tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
-        safe.write_json(folder / "config.json", their_config(former, dtype or former.dtype))
-        for name, data in former.kept.items():
-            if name in BESIDE:
+    with safe_files.stage_directory(out) as folder:
+        write_weights(folder, iterate_tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
+        safe_files.write_json(folder / "config.json", build_hf_config(former, dtype or former.dtype))
+        for name, data in former.source_files.items():
+            if name in COMPANION_FILES:
                 (folder / name).write_bytes(data)
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
-            options = tokenizer_options(former)
+            options = build_tokenizer_config(former)
             if options is not None:
-                safe.write_json(folder / "tokenizer_config.json", options)
-        if generates(former) and "generation_config.json" not in former.kept:
-            safe.write_json(folder / "generation_config.json", generation_config(former))
-        write_card(folder, former, architecture_of(former), language, dtype=dtype)
-        if beside is not None:
-            beside(folder)
+                safe_files.write_json(folder / "tokenizer_config.json", options)
+        if can_generate(former) and "generation_config.json" not in former.source_files:
+            safe_files.write_json(folder / "generation_config.json", build_generation_config(former))
+        write_model_card(folder, former, find_architecture(former), language, dtype=dtype)
+        if write_extra_files is not None:
+            write_extra_files(folder)
 
 
-def find_format(former: Former) -> Format:
+def find_format(former: Former) -> CheckpointFormat:
     """The format of a model's family in transformers; an Error that says what is possible where there is none."""
-    family = member(former.family).family
-    if family.hf is None:
+    family = find_family(former.family).definition
+    if family.hf_format is None:
         what = f"{former.family} has no format in transformers"
-        raise Error(what, fix=family.no_export or "keep the formers directory")
-    return family.hf
+        raise Error(what, fix=family.export_remedy or "keep the formers directory")
+    return family.hf_format
 
 
 def check_expressible(former: Former) -> None:
     """Refuse a model of which transformers' config.json cannot say everything: it would compute other numbers."""
-    form, family = find_format(former), member(former.family).family
-    config = their_config(former, former.dtype)
-    known = {key: value for key, value in config.items() if key in form.config.rows or key in form.config.older}
-    said = form.config.read(known, where="config.json")
-    if form.adjust is not None:
-        names = WrittenNames(former, form.keys(former.config, former.head))
-        said = form.adjust(said, config["architectures"][0], names)
-    again = settings.build(family.config, said, where="config.json")
+    form, family = find_format(former), find_family(former.family).definition
+    config = build_hf_config(former, former.dtype)
+    known = {
+        key: value
+        for key, value in config.items()
+        if key in form.config_map.rules or key in form.config_map.legacy_rules
+    }
+    said = form.config_map.read_config(known, where="config.json")
+    if form.adjust_settings is not None:
+        names = ExportedNames(former, form.build_key_map(former.config, former.head))
+        said = form.adjust_settings(said, config["architectures"][0], names)
+    again = settings.build_config(family.config_class, said, where="config.json")
     for field in dataclasses.fields(former.config):  # what it says may be said in other words; silence is silence
         value, other = getattr(former.config, field.name), getattr(again, field.name)
         if field.name not in (*said, "pruned") and value != other:  # pruned heads come back empty
-            what = f"transformers has no word for {field.name} = {shown(value)} in a {form.model_type}"
+            what = f"transformers has no word for {field.name} = {format_value(value)} in a {form.model_type}"
             raise Error(what, fix=f"train with --model.{field.name} {other}, or keep it as a formers directory")
 
 
-def explain_export(former: Former) -> str | None:
+def explain_export_limits(former: Former) -> str | None:
     """What to know before a model is trained if it is to be exported afterwards; None if all of it can be."""
-    if member(former.family).family.bilm is not None:
+    if find_family(former.family).definition.bilm_format is not None:
         return None
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -280,32 +312,39 @@ def explain_export(former: Former) -> str | None:
         except Error as error:
             return str(error)
     return (
-        "; ".join(dict.fromkeys([*(str(note.message) for note in notes), find_format(former).gone])).strip("; ") or None
+        "; ".join(
+            dict.fromkeys([*(str(note.message) for note in notes), find_format(former).unsupported_reason])
+        ).strip("; ")
+        or None
     )
 
 
-class WrittenNames:
+class ExportedNames:
     """The names of the tensors that an export writes, for a config map to look at: no tensor is read."""
 
     def __init__(self, former: Former, keys: KeyMap):
         names = [name for name, _ in former.model.named_parameters()]
-        self.sources = {name: move.ours for move in keys.moves(names) for name in move.theirs}
+        self.source_parameters = {name: move.ours for move in keys.map_tensors(names) for name in move.theirs}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.sources)
+        return iter(self.source_parameters)
 
-    def equal(self, one: str, other: str) -> bool:
+    def is_equal(self, one: str, other: str) -> bool:
         """True if both are written from one parameter."""
-        return self.sources[one] == self.sources[other]
+        return self.source_parameters[one] == self.source_parameters[other]
 
 
-def their_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
+def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
     """config.json: what the original said where it still holds, our values for the rest."""
     hf = find_format(former)
-    original = safe.parse_json(former.kept["config.json"], Path("config.json")) if "config.json" in former.kept else {}
-    config = hf.config.write(former.config, original)
-    config |= {"model_type": hf.model_type, "architectures": [architecture_of(former)]}
-    config["torch_dtype" if "torch_dtype" in config else "dtype"] = DTYPES[dtype]
+    original = (
+        safe_files.parse_json(former.source_files["config.json"], Path("config.json"))
+        if "config.json" in former.source_files
+        else {}
+    )
+    config = hf.config_map.write_config(former.config, original)
+    config |= {"model_type": hf.model_type, "architectures": [find_architecture(former)]}
+    config["torch_dtype" if "torch_dtype" in config else "dtype"] = DTYPE_NAMES[dtype]
     if not original:
         config |= hf.config_defaults
     if former.labels:
@@ -314,10 +353,10 @@ def their_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
     return config
 
 
-def architecture_of(former: Former) -> str:
+def find_architecture(former: Former) -> str:
     """The class of transformers that holds this model with its head."""
     form = find_format(former)
-    name = form.architecture(former.config, former.head) if form.architecture else None
+    name = form.choose_architecture(former.config, former.head) if form.choose_architecture else None
     name = name or next((theirs for theirs, ours in form.architectures.items() if ours == former.head), None)
     if name is None:
         what = f"transformers has no class for a {former.family} with the head {former.head!r}"
@@ -325,7 +364,7 @@ def architecture_of(former: Former) -> str:
     return name
 
 
-def tokenizer_options(former: Former) -> dict[str, Any] | None:
+def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
     """tokenizer_config.json: a new one, or an imported one with what it lacks; None to leave an imported one alone.
 
     Without model_input_names, transformers would give both texts of a pair the same segment; without
@@ -335,19 +374,19 @@ def tokenizer_options(former: Former) -> dict[str, Any] | None:
     name = "tokenizer_config.json"
     limit = getattr(former.config, "context", None)
     needed: dict[str, Any] = {} if limit is None else {"model_max_length": limit}
-    if name in former.kept:
-        options = safe.parse_json(former.kept[name], Path(name))
+    if name in former.source_files:
+        options = safe_files.parse_json(former.source_files[name], Path(name))
         length = options.get("model_max_length")
-        missing = needed and (not isinstance(length, int) or length > ENDLESS)
+        missing = needed and (not isinstance(length, int) or length > UNLIMITED_LENGTH)
         return options | needed if missing else None
-    names = ["input_ids", *(["token_type_ids"] if reads_segments(former) else []), "attention_mask"]
-    options = options_of(former.tokenizer) | {"model_input_names": names} | needed
-    if (filler := find_filler(former.tokenizer)) is not None:
+    names = ["input_ids", *(["token_type_ids"] if can_read_segments(former) else []), "attention_mask"]
+    options = build_tokenizer_options(former.tokenizer) | {"model_input_names": names} | needed
+    if (filler := find_pad_token(former.tokenizer)) is not None:
         options.setdefault("pad_token", filler)
     return options
 
 
-def prepare_reader(former: Former) -> Former:
+def prepare_for_export(former: Former) -> Former:
     """A model with a task's head whose tokenizer reads texts as the task did, also where formers adds the marks.
 
     Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark behind each text: the written
@@ -355,21 +394,21 @@ def prepare_reader(former: Former) -> Former:
     padding as well, the vocabulary gets a pad token of its own.
     """
     tokenizer, c = former.tokenizer, former.config
-    if tokenizer is None or former.head not in TASKS or "tokenizer_config.json" in former.kept:
+    if tokenizer is None or former.head not in END_MARKED_HEADS or "tokenizer_config.json" in former.source_files:
         return former
-    text, special, eos = tokenizer.text, dict(tokenizer.special), tokenizer.special.get("eos")
-    if framed(tokenizer, False) != tokenizer.frame() and eos is not None:
-        text = with_end_marks(text, eos, tokenizer.rust.token_to_id(eos))
+    text, special, eos = tokenizer.json_text, dict(tokenizer.special), tokenizer.special.get("eos")
+    if get_frame(tokenizer, False) != tokenizer.get_template() and eos is not None:
+        text = add_end_template(text, eos, tokenizer.backend.token_to_id(eos))
     vocab, pad = c.vocab, c.pad
     if former.head == "classify" and "pad" not in special:
-        special["pad"] = special["unk"] if special.get("unk") not in (None, eos) else PADDING
-        if special["pad"] == PADDING:
-            text, vocab = with_added_token(text, PADDING, len(tokenizer)), max(vocab, len(tokenizer) + 1)
-    if text == tokenizer.text and special == tokenizer.special:
+        special["pad"] = special["unk"] if special.get("unk") not in (None, eos) else PAD_TOKEN
+        if special["pad"] == PAD_TOKEN:
+            text, vocab = add_special_token(text, PAD_TOKEN, len(tokenizer)), max(vocab, len(tokenizer) + 1)
+    if text == tokenizer.json_text and special == tokenizer.special:
         return former
     made = Tokenizer(text, special)
     pad = made.id("pad") if former.head == "classify" else pad
-    other = empty(former.family, dataclasses.replace(c, vocab=vocab, pad=pad), former.head, former.labels)
+    other = build_empty(former.family, dataclasses.replace(c, vocab=vocab, pad=pad), former.head, former.labels)
     state = dict(former.model.state_dict())
     table = state["body.embed.token.weight"]
     if vocab > c.vocab:
@@ -378,33 +417,33 @@ def prepare_reader(former: Former) -> Former:
     return dataclasses.replace(former, config=other.config, model=other.model, tokenizer=made)
 
 
-def find_filler(tokenizer: Tokenizer) -> str | None:
+def find_pad_token(tokenizer: Tokenizer) -> str | None:
     """A special token to fill up batches with, also of a tokenizer without a pad token (GPT-2)."""
     return next((tokenizer.special[role] for role in ("pad", "eos", "unk") if role in tokenizer.special), None)
 
 
-def drop_filler(former: Former, pad: Any) -> None:
+def drop_substitute_pad(former: Former, pad: Any) -> None:
     """Take the role of padding from a token that only stands in for it, where config.json names no pad token."""
     special = {} if former.tokenizer is None else former.tokenizer.special
     if pad is None and special.get("pad") in (special.get("eos"), special.get("unk")):
         special.pop("pad", None)
 
 
-def generates(former: Former) -> bool:
+def can_generate(former: Former) -> bool:
     """True for a language model that writes text: generation_config.json belongs to it."""
-    causal = member(former.family).family.pretraining == "lm" or getattr(former.config, "causal", False)
+    causal = find_family(former.family).definition.pretraining_head == "lm" or getattr(former.config, "causal", False)
     return former.head == "lm" and causal
 
 
-def generation_config(former: Former) -> dict[str, Any]:
+def build_generation_config(former: Former) -> dict[str, Any]:
     """generation_config.json: where generation begins and ends, and what fills up a batch."""
     c, tokenizer = former.config, former.tokenizer
     eos = list(c.eos) if isinstance(c.eos, tuple) else c.eos
     pad = c.pad
-    if pad is None and tokenizer is not None and (filler := find_filler(tokenizer)) is not None:
-        pad = tokenizer.rust.token_to_id(filler)
+    if pad is None and tokenizer is not None and (filler := find_pad_token(tokenizer)) is not None:
+        pad = tokenizer.backend.token_to_id(filler)
     found = {"bos_token_id": c.bos, "eos_token_id": eos, "pad_token_id": pad}
-    if former.pair:
+    if former.is_encoder_decoder:
         found["decoder_start_token_id"] = next((i for i in (c.start, c.bos, c.pad) if i is not None), None)
     written: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
     if former.family == "transformer" and pad is not None and pad != eos:

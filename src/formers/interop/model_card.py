@@ -10,39 +10,40 @@ from typing import Any
 
 import torch
 
-from ..config import shown
+from ..config import format_value
 from ..errors import Error
-from ..former import Former, count
-from ..registry import member
+from ..former import Former, count_trainable
+from ..registry import find_family
 from ..text.tokenizer import Tokenizer
 
-LANGUAGES = ("en", "ko")
-HANGUL_SHARE = 0.2  # of the pieces that are letters, from which on the text is taken to be Korean
-LOOKED_AT = 50_000  # pieces of a vocabulary, at most
-BYTES = re.compile(r"<(?:0x)?[0-9a-fA-F]+>")  # a part of a character, as a tokenizer shows it
+CARD_LANGUAGES = ("en", "ko")
+KOREAN_THRESHOLD = 0.2  # of the pieces that are letters, from which on the text is taken to be Korean
+MAX_SAMPLED_TOKENS = 50_000  # pieces of a vocabulary, at most
+BYTE_TOKEN = re.compile(r"<(?:0x)?[0-9a-fA-F]+>")  # a part of a character, as a tokenizer shows it
 
 # The hub's name of what a head does.
-PIPELINES = {
+PIPELINE_TAGS = {
     "mlm": "fill-mask", "pretraining": "fill-mask", "classify": "text-classification", "tag": "token-classification",
     "answer": "question-answering", "beam": "question-answering", "choose": "multiple-choice",
     "none": "feature-extraction",
 }  # fmt: skip
 
-LOAD = """```python
+TRANSFORMERS_EXAMPLE = """```python
 from transformers import AutoTokenizer, {architecture}
 
 tokenizer = AutoTokenizer.from_pretrained("path/to/{name}"{side})
 model = {architecture}.from_pretrained("path/to/{name}")
 ```"""
-PROMPT = """prompt = tokenizer("…", add_special_tokens=False, return_tensors="pt")  # without the marks that end a text
+PROMPT_EXAMPLE = """\
+prompt = tokenizer("…", add_special_tokens=False, return_tensors="pt")  # without the marks that end a text
 """
-LOAD_SENTENCES = """```python
+SENTENCE_TRANSFORMERS_EXAMPLE = """```python
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer("path/to/{name}")
 vectors = model.encode({texts})
 ```"""
-LOAD_FORMERS = """```python
+FORMERS_EXAMPLE = """```python
 import formers
 
 f = formers.load("path/to/{name}")
@@ -50,58 +51,65 @@ f = formers.load("path/to/{name}")
 
 
 @dataclass(frozen=True)
-class Words:
+class CardText:
     """The sentences of a card in one language."""
 
     intro: str
-    facts: str
-    rows: dict[str, str]
-    load: str
-    formers: str
-    left: str
-    texts: str
-    trained: str  # behind the title
-    amount: str  # of tokens, documents or examples
-    values: dict[str, str] = field(default_factory=dict)  # what a row's value is called; others stay as they are
+    facts_title: str
+    row_titles: dict[str, str]
+    loading_title: str
+    formers_intro: str
+    author_notice: str
+    sample_texts: str
+    trained_suffix: str  # behind the title
+    amount_format: str  # of tokens, documents or examples
+    value_names: dict[str, str] = field(default_factory=dict)  # what a row's value is called; others stay as they are
 
-    def name(self, value: str, *, keep: bool = True) -> str:
-        """A value in this language; with `keep`, its name in formers stays beside it, for it is what one types."""
-        return value if value not in self.values else f"{self.values[value]} ({value})" if keep else self.values[value]
+    def translate_value(self, value: str, *, keep_original: bool = True) -> str:
+        """A value in this language; with `keep_original`, its name in formers stays beside it: it is what one types."""
+        return (
+            value
+            if value not in self.value_names
+            else f"{self.value_names[value]} ({value})"
+            if keep_original
+            else self.value_names[value]
+        )
 
 
-WORDS = {
-    "en": Words(
+CARD_TEXTS = {
+    "en": CardText(
         intro="A {title} model{trained}, exported from formers.",
-        facts="What is known",
-        rows={
+        facts_title="What is known",
+        row_titles={
             "family": "family", "head": "head", "parameters": "parameters", "dtype": "weights",
             "context": "longest input", "vocab": "vocabulary", "labels": "labels", "base": "started from",
             "objective": "objective", "task": "task", "data": "training data", "steps": "training steps",
             "validation": "validation",
         },
-        load="How to load it",
-        formers="or in formers:",
-        left="To be filled in by the author: `license` above, intended use, limitations, where the data comes from.",
-        texts='["a sentence", "another one"]',
-        trained=", trained for {steps:,} steps",
-        amount="{count:,} {unit}",
+        loading_title="How to load it",
+        formers_intro="or in formers:",
+        author_notice="To be filled in by the author: `license` above, intended use, limitations, where the data comes "
+        "from.",
+        sample_texts='["a sentence", "another one"]',
+        trained_suffix=", trained for {steps:,} steps",
+        amount_format="{count:,} {unit}",
     ),
-    "ko": Words(
+    "ko": CardText(
         intro="formers에서 내보낸 {title} 모델입니다{trained}.",
-        facts="모델 정보",
-        rows={
+        facts_title="모델 정보",
+        row_titles={
             "family": "모델 계열", "head": "헤드", "parameters": "매개변수 수", "dtype": "가중치 자료형",
             "context": "최대 입력 길이", "vocab": "어휘 크기", "labels": "레이블", "base": "시작 체크포인트",
             "objective": "학습 목표", "task": "과제", "data": "학습 데이터", "steps": "학습 스텝",
             "validation": "검증 결과",
         },
-        load="불러오는 방법",
-        formers="formers에서는 다음과 같이 불러옵니다.",
-        left="작성자가 채울 항목: README.md의 `license`, 용도, 한계, 데이터 출처.",
-        texts='["첫 번째 문장", "두 번째 문장"]',
-        trained="({steps:,} 스텝 학습)",
-        amount="{unit} {count:,}개",
-        values={
+        loading_title="불러오는 방법",
+        formers_intro="formers에서는 다음과 같이 불러옵니다.",
+        author_notice="작성자가 채울 항목: README.md의 `license`, 용도, 한계, 데이터 출처.",
+        sample_texts='["첫 번째 문장", "두 번째 문장"]',
+        trained_suffix="({steps:,} 스텝 학습)",
+        amount_format="{unit} {count:,}개",
+        value_names={
             # heads and tasks
             "none": "없음", "lm": "언어 모델", "mlm": "마스크 언어 모델", "pretraining": "사전 학습",
             "nsp": "다음 문장 예측",
@@ -110,11 +118,12 @@ WORDS = {
             "translate": "번역", "summarise": "요약",
             # objectives
             "causal": "다음 토큰 예측", "prefix": "접두사 언어 모델", "seq2seq": "원문에서 목표문 생성",
-            "bidirectional": "양방향 언어 모델", "masked": "마스크 언어 모델", "words": "단어 단위 마스크 언어 모델",
-            "ngrams": "n-gram 단위 마스크 언어 모델", "sop": "문장 순서 예측", "permutation": "순열 언어 모델",
-            "denoise": "잡음 제거", "spans": "구간 복원", "switch": "구간 복원", "prefix_spans": "뒷부분 생성",
-            "deshuffle": "토큰 순서 복원", "units": "구·개체 단위 마스크 언어 모델",
-            "unit_pairs": "구·개체 단위 마스크와 다음 문장 예측", "dialogue": "구·개체 단위 마스크와 대화 판별",
+            "bidirectional": "양방향 언어 모델", "whole-word": "단어 단위 마스크 언어 모델",
+            "ngrams": "n-gram 단위 마스크 언어 모델", "sop": "문장 순서 예측", "plm": "순열 언어 모델",
+            "denoising": "잡음 제거", "span-corruption": "구간 복원", "switch": "구간 복원",
+            "prefix-spans": "뒷부분 생성", "deshuffle": "토큰 순서 복원",
+            "ernie-units": "구·개체 단위 마스크 언어 모델",
+            "unit-pairs": "구·개체 단위 마스크와 다음 문장 예측", "dialogue": "구·개체 단위 마스크와 대화 판별",
             # amounts and measures
             "tokens": "토큰", "documents": "문서", "examples": "예제", "loss": "손실", "accuracy": "정확도",
             "perplexity": "퍼플렉시티", "precision": "정밀도", "recall": "재현율", "exact": "완전 일치",
@@ -126,54 +135,58 @@ WORDS = {
 }  # fmt: skip
 
 
-def write_card(
+def write_model_card(
     folder: Path,
     former: Former,
     architecture: str,
     language: str | None = None,
-    sentences: bool = False,
+    for_sentences: bool = False,
     dtype: torch.dtype | None = None,
 ) -> None:
     """Write README.md, and README.ko.md for a model of Korean text.
 
-    `architecture` is the class of transformers that opens it ("" where none does), `sentences` says that
+    `architecture` is the class of transformers that opens it ("" where none does), `for_sentences` says that
     sentence-transformers opens it, `dtype` is that of the written weights (None: the model's). The facts are those that
     formers.json holds from the run that made the model.
     """
-    if language not in (None, *LANGUAGES):
-        raise Error(f"there is no model card in {language!r}", fix="choose " + " or ".join(LANGUAGES))
-    language = language or find_language(former.tokenizer)
-    header = front_matter(former, architecture, language, sentences)
-    name = folder_name(folder)
-    how = (former, architecture, name, sentences, dtype or former.dtype)
-    english = card_text(WORDS["en"], *how)
+    if language not in (None, *CARD_LANGUAGES):
+        raise Error(f"there is no model card in {language!r}", fix="choose " + " or ".join(CARD_LANGUAGES))
+    language = language or detect_language(former.tokenizer)
+    header = build_front_matter(former, architecture, language, for_sentences)
+    name = get_target_name(folder)
+    how = (former, architecture, name, for_sentences, dtype or former.dtype)
+    english = build_card_body(CARD_TEXTS["en"], *how)
     link = "\n[한국어 설명](README.ko.md)\n" if language == "ko" else ""
     (folder / "README.md").write_text(f"{header}\n{english}{link}", encoding="utf-8")
     if language == "ko":
-        (folder / "README.ko.md").write_text(card_text(WORDS["ko"], *how), encoding="utf-8")
+        (folder / "README.ko.md").write_text(build_card_body(CARD_TEXTS["ko"], *how), encoding="utf-8")
 
 
-def folder_name(folder: Path) -> str:
+def get_target_name(folder: Path) -> str:
     """The name of the directory to be: the staged one has a dot before it and a random part behind."""
     return folder.name.removeprefix(".").rpartition(".")[0] or folder.name
 
 
-def find_language(tokenizer: Tokenizer | None) -> str:
+def detect_language(tokenizer: Tokenizer | None) -> str:
     """The language of a tokenizer's text, by the share of Hangul in its vocabulary: ko, or en."""
     if tokenizer is None:
         return "en"
-    step = max(1, len(tokenizer) // LOOKED_AT)
-    pieces = [tokenizer.token(i) for i in range(0, len(tokenizer), step)]
-    pieces = [piece.strip(" ▁#") for piece in pieces if piece not in tokenizer.reserved and not BYTES.fullmatch(piece)]
+    step = max(1, len(tokenizer) // MAX_SAMPLED_TOKENS)
+    pieces = [tokenizer.get_token_text(i) for i in range(0, len(tokenizer), step)]
+    pieces = [
+        piece.strip(" ▁#")
+        for piece in pieces
+        if piece not in tokenizer.reserved_tokens and not BYTE_TOKEN.fullmatch(piece)
+    ]
     letters = [p for p in pieces if any(c.isalpha() for c in p) and (len(p) > 1 or not p.isascii())]
     korean = sum(any("가" <= c <= "힣" or "\u1100" <= c <= "\u11ff" for c in piece) for piece in letters)
-    return "ko" if letters and korean / len(letters) >= HANGUL_SHARE else "en"
+    return "ko" if letters and korean / len(letters) >= KOREAN_THRESHOLD else "en"
 
 
-def front_matter(former: Former, architecture: str, language: str, sentences: bool) -> str:
+def build_front_matter(former: Former, architecture: str, language: str, sentences: bool) -> str:
     """The YAML at the top of a card, which the hub reads; the licence is the author's to fill in."""
     library = "sentence-transformers" if sentences else "transformers" if architecture else "formers"
-    pipeline = "sentence-similarity" if sentences else PIPELINES.get(former.head)
+    pipeline = "sentence-similarity" if sentences else PIPELINE_TAGS.get(former.head)
     if former.head == "lm":
         pipeline = "translation" if former.family == "transformer" else "text-generation"
     rows = [
@@ -184,69 +197,83 @@ def front_matter(former: Former, architecture: str, language: str, sentences: bo
     return "\n".join(rows)
 
 
-def card_text(words: Words, former: Former, architecture: str, name: str, sentences: bool, dtype: torch.dtype) -> str:
+def build_card_body(
+    words: CardText, former: Former, architecture: str, name: str, sentences: bool, dtype: torch.dtype
+) -> str:
     """The body of a card."""
-    title = member(former.family).card.title
-    steps = known(former.training.get("steps"), int)
-    trained = words.trained.format(steps=steps) if steps else ""
+    title = find_family(former.family).card.title
+    steps = filter_by_type(former.training_info.get("steps"), int)
+    trained = words.trained_suffix.format(steps=steps) if steps else ""
     intro = words.intro.format(title=title, trained=trained)
-    lines = [f"# {cell(name)}", "", intro, "", f"## {words.facts}", "", "| | |", "|---|---|"]
-    lines += [f"| {words.rows[key]} | {cell(value)} |" for key, value in facts(words, former, dtype).items()]
+    lines = [f"# {escape_cell(name)}", "", intro, "", f"## {words.facts_title}", "", "| | |", "|---|---|"]
+    lines += [
+        f"| {words.row_titles[key]} | {escape_cell(value)} |"
+        for key, value in collect_facts(words, former, dtype).items()
+    ]
     if former.head == "none" and sentences:
-        example = LOAD_SENTENCES.format(name=name, texts=words.texts)
+        example = SENTENCE_TRANSFORMERS_EXAMPLE.format(name=name, texts=words.sample_texts)
     elif architecture:
-        left = former.head == "lm" and not former.pair
-        example = LOAD.format(name=name, architecture=architecture, side=', padding_side="left"' if left else "")
-        if left and former.tokenizer is not None and former.tokenizer.frame().after:
-            example = example.removesuffix("```") + PROMPT + "```"
+        left = former.head == "lm" and not former.is_encoder_decoder
+        example = TRANSFORMERS_EXAMPLE.format(
+            name=name, architecture=architecture, side=', padding_side="left"' if left else ""
+        )
+        if left and former.tokenizer is not None and former.tokenizer.get_template().after:
+            example = example.removesuffix("```") + PROMPT_EXAMPLE + "```"
     else:
         example = ""
-    lines += ["", f"## {words.load}", ""]
-    lines += [example, "", words.formers, ""] if example else []
-    lines += [LOAD_FORMERS.format(name=name), "", words.left, ""]
+    lines += ["", f"## {words.loading_title}", ""]
+    lines += [example, "", words.formers_intro, ""] if example else []
+    lines += [FORMERS_EXAMPLE.format(name=name), "", words.author_notice, ""]
     return "\n".join(lines)
 
 
-def facts(words: Words, former: Former, dtype: torch.dtype) -> dict[str, str]:
+def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[str, str]:
     """What is known of a model, by the keys of a card's rows; what is not known is left out."""
-    c, told = former.config, former.training
+    c, told = former.config, former.training_info
     data = told.get("data") if isinstance(told.get("data"), dict) else {}
     assert isinstance(data, dict)
-    counts = {unit: n for unit in ("tokens", "documents", "examples") if (n := known(data.get(unit), int))}
-    amounts = [words.amount.format(count=n, unit=words.name(unit, keep=False)) for unit, n in counts.items()]
+    counts = {unit: n for unit in ("tokens", "documents", "examples") if (n := filter_by_type(data.get(unit), int))}
+    amounts = [
+        words.amount_format.format(count=n, unit=words.translate_value(unit, keep_original=False))
+        for unit, n in counts.items()
+    ]
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
     scores = told.get("validation") if isinstance(told.get("validation"), dict) else {}
     assert isinstance(scores, dict)
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
     rows: dict[str, Any] = {
-        "family": f"{former.family} ({member(former.family).card.paper})",
-        "head": words.name(former.head),
-        "parameters": f"{count(former.model):,}",
+        "family": f"{former.family} ({find_family(former.family).card.paper})",
+        "head": words.translate_value(former.head),
+        "parameters": f"{count_trainable(former.model):,}",
         "dtype": str(dtype).removeprefix("torch."),
-        "context": words.amount.format(count=c.context, unit=words.name("tokens", keep=False))
+        "context": words.amount_format.format(
+            count=c.context, unit=words.translate_value("tokens", keep_original=False)
+        )
         if getattr(c, "context", None)
         else None,
         "vocab": f"{c.vocab:,}" if getattr(c, "vocab", None) else None,
         "labels": labels,
-        "base": known(told.get("init"), str),
-        "objective": words.name(known(told.get("objective"), str) or ""),
-        "task": words.name(known(told.get("task"), str) or ""),
+        "base": filter_by_type(told.get("init"), str),
+        "objective": words.translate_value(filter_by_type(told.get("objective"), str) or ""),
+        "task": words.translate_value(filter_by_type(told.get("task"), str) or ""),
         "data": ", ".join([*sources, *amounts]),
-        "steps": f"{n:,}" if (n := known(told.get("steps"), int)) else None,
+        "steps": f"{n:,}" if (n := filter_by_type(told.get("steps"), int)) else None,
         "validation": ", ".join(
-            f"{words.name(k, keep=False)} {v:.4g}" for k, v in itertools.islice(scores.items(), 12) if known(v, float)
+            f"{words.translate_value(k, keep_original=False)} {v:.4g}"
+            for k, v in itertools.islice(scores.items(), 12)
+            if filter_by_type(v, float)
         ),
     }
     return {key: value for key, value in rows.items() if value}
 
 
-def known(value: Any, kind: type) -> Any:
+def filter_by_type(value: Any, kind: type) -> Any:
     """A value of a formers.json that nobody vouches for, if it is of its kind."""
     good = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
     return value if good else None
 
 
-def cell(value: str) -> str:
+def escape_cell(value: str) -> str:
     """A text that fits into a cell of a table."""
-    text = shown(value)[1:-1] if len(value) > 200 else " ".join(value.split())
+    text = format_value(value)[1:-1] if len(value) > 200 else " ".join(value.split())
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

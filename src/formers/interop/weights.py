@@ -11,9 +11,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..config import Tell, shown
+from ..config import ProgressCallback, format_value
 from ..errors import Error, is_out_of_memory
-from .safe import exists, few, header, member, shards, write_json
+from .safe_files import check_tensor_count, has_file, read_shard_index, read_tensor_shapes, resolve_file, write_json
 
 
 class Weights:
@@ -21,18 +21,18 @@ class Weights:
 
     def __init__(self, where: Path, stem: str = "model"):
         single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
-        self.where = where
-        self.files: dict[str, Any] = {}
+        self.folder = where
+        self.handles: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        if exists(where, single):
-            self.open(single, None)
-        elif exists(where, index):
-            listed = shards(where, index)
+        if has_file(where, single):
+            self.open_file(single, None)
+        elif has_file(where, index):
+            listed = read_shard_index(where, index)
             for name, wanted in listed.items():
-                self.open(name, wanted)
-            if lost := set().union(*listed.values()) - set(self.files):
+                self.open_file(name, wanted)
+            if lost := set().union(*listed.values()) - set(self.handles):
                 raise Error(
-                    f"{len(lost)} tensors of the index are in no shard, {shown(min(lost))} first",
+                    f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first",
                     where=where / index,
                     fix="a shard is incomplete",
                 )
@@ -43,10 +43,10 @@ class Weights:
                 fix="a pytorch_model.bin is read only if you say so: --pickle, or pickle=True",
             )
 
-    def open(self, name: str, wanted: set[str] | None) -> None:
+    def open_file(self, name: str, wanted: set[str] | None) -> None:
         """Check one file's header and map the file."""
-        path = member(self.where, name)
-        shapes = header(path)
+        path = resolve_file(self.folder, name)
+        shapes = read_tensor_shapes(path)
         try:
             handle = safe_open(path, framework="pt")
         except (MemoryError, RuntimeError) as error:
@@ -62,45 +62,47 @@ class Weights:
         for key, shape in shapes.items():
             if wanted is not None and key not in wanted:
                 raise Error(
-                    f"tensor {shown(key)} is not in the index", where=path, fix="index and shard do not belong together"
+                    f"tensor {format_value(key)} is not in the index",
+                    where=path,
+                    fix="index and shard do not belong together",
                 )
-            self.files[key], self.shapes[key] = handle, shape
-        few(len(self.files), path)
+            self.handles[key], self.shapes[key] = handle, shape
+        check_tensor_count(len(self.handles), path)
 
     def __len__(self) -> int:
-        return len(self.files)
+        return len(self.handles)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.files
+        return name in self.handles
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
+        return iter(self.handles)
 
-    def get(self, name: str) -> Tensor:
+    def get_tensor(self, name: str) -> Tensor:
         """One tensor, mapped from its file."""
-        return self.files[name].get_tensor(name)
+        return self.handles[name].get_tensor(name)
 
-    def equal(self, one: str, other: str) -> bool:
+    def is_equal(self, one: str, other: str) -> bool:
         """Two tensors hold the same values."""
-        return self.shapes[one] == self.shapes[other] and torch.equal(self.get(one), self.get(other))
+        return self.shapes[one] == self.shapes[other] and torch.equal(self.get_tensor(one), self.get_tensor(other))
 
 
-def real(model: torch.nn.Module) -> None:
+def check_has_weights(model: torch.nn.Module) -> None:
     """Refuse a model without values."""
     if any(p.is_meta for p in model.parameters()):
         raise Error("this model has no weights to write", fix="build or load it outside of torch.device('meta')")
 
 
 def write_weights(
-    where: Path, groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard: int, tell: Tell | None = None,
-    stem: str = "model",
+    where: Path, tensor_groups: Iterator[Mapping[str, Tensor]], sizes: list[int], shard_size: int,
+    tell: ProgressCallback | None = None, stem: str = "model",
 ) -> None:  # fmt: skip
     """Write tensors in groups (one move of a key map each), one shard after the other, so that no second copy of the
     model arises. `sizes` are the groups' bytes in the same order."""
     plan: list[int] = [0]  # how many groups each shard takes
     filled = 0
     for size in sizes:
-        if plan[-1] and filled + size > shard:
+        if plan[-1] and filled + size > shard_size:
             plan.append(0)
             filled = 0
         plan[-1] += 1
@@ -111,7 +113,7 @@ def write_weights(
         name = f"{stem}.safetensors" if len(plan) == 1 else f"{stem}-{number:05d}-of-{len(plan):05d}.safetensors"
         tensors: dict[str, Tensor] = {}
         for _ in range(members):
-            tensors |= {key: t.detach().contiguous() for key, t in next(groups).items()}
+            tensors |= {key: t.detach().contiguous() for key, t in next(tensor_groups).items()}
         save_file(tensors, where / name, metadata={"format": "pt"})
         listed |= dict.fromkeys(tensors, name)
         total += sum(t.nbytes for t in tensors.values())

@@ -12,17 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import ConfigMap, positive
+from ..config import ConfigMap, check_sizes
 from ..errors import Error
-from ..family import Family, Format, Head
-from ..keymap import KeyMap, Op
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..family import CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import causal
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward
-from ..nn.masks import causal
-from ..nn.norms import LayerNorm
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm
 from . import bert
 
 
@@ -43,19 +42,19 @@ class ALBERTConfig(bert.BERTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "embed", "groups", "inner")
+        check_sizes(self, "embed", "groups", "inner")
         if self.groups > self.layers or self.layers * self.inner > 1000:
             what = f"{self.layers} layers of {self.inner} blocks cannot form {self.groups} groups"
             raise Error(what, fix="take fewer groups than layers, and 1,000 blocks at most")
 
     @property
-    def order(self) -> list[int]:
+    def block_order(self) -> list[int]:
         """The block of each step: the layers of a group run the group's blocks."""
         firsts = [int(i / (self.layers / self.groups)) * self.inner for i in range(self.layers)]
         return [first + j for first in firsts for j in range(self.inner)]
 
 
-class ALBERT(Trunk):
+class ALBERT(TransformerBody):
     """An encoder: narrow embeddings → norm → up → the same post-norm block again and again."""
 
     def __init__(self, config: ALBERTConfig):
@@ -70,46 +69,48 @@ class ALBERT(Trunk):
                 dropout=c.dropout,
                 up=c.dim,
             ),
-            Stack(
+            BlockStack(
                 (
                     Block(
                         Attention(c.dim, c.heads, dropout=c.attention_dropout),
                         FeedForward(c.dim, c.ff, c.act),
                         norm=lambda: LayerNorm(c.dim, c.eps),
-                        order="post",
+                        norm_order="post",
                         dropout=c.dropout,
                     )
                     for _ in range(c.groups * c.inner)
                 ),
-                order=c.order,
+                layer_order=c.block_order,
             ),
             masks=[causal if c.causal else None],
-            kind="encoder",
+            stack_name="encoder",
         )
 
 
-def heads(c: ALBERTConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: ALBERTConfig) -> dict[str, dict[str, Head]]:
     """BERT's heads; masked tokens are predicted at the width of the embeddings, and sop stands in for nsp."""
-    mine = {name: parts for name, parts in bert.heads(c).items() if name not in ("nsp", "lm")}
+    mine = {name: parts for name, parts in bert.build_heads(c).items() if name not in ("nsp", "lm")}
     mlm = replace(mine["mlm"]["mlm"], inner_dim=c.embed)
     return mine | {"mlm": {"mlm": mlm}, "pretraining": {"mlm": mlm, "sop": mine["classify"]["classify"]}}
 
 
 HF_CONFIG = ConfigMap(
-    {key: row for key, row in bert.ROWS.items() if key not in ("classifier_dropout", "is_decoder")}
+    {key: row for key, row in bert.CONFIG_ROWS.items() if key not in ("classifier_dropout", "is_decoder")}
     | {
         "embedding_size": "embed", "num_hidden_groups": "groups", "inner_group_num": "inner",
         "classifier_dropout_prob": "head_dropout",
     },
-    fixed={**bert.FIXED, "is_decoder": (False,)},
-    irrelevant=frozenset({"net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"}),
+    fixed_values={**bert.FIXED_CONFIG, "is_decoder": (False,)},
+    irrelevant_keys=frozenset({"net_structure_type", "gap_size", "num_memory_blocks", "down_scale_factor"}),
     defaults={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
 )  # fmt: skip
 
 
-def keys(c: ALBERTConfig, head: str) -> KeyMap:
+def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
     """ALBERT's names; the blocks are numbered by group and inside it."""
-    body: dict[str, str | Op] = {name: ours for name, ours in bert.BODY.items() if name.startswith("embeddings")}
+    body: dict[str, str | TensorOp] = {
+        name: ours for name, ours in bert.BODY_KEYS.items() if name.startswith("embeddings")
+    }
     body["encoder.embedding_hidden_mapping_in.*"] = "embed.up.*"
     for number in range(c.groups * c.inner):
         group, inner = divmod(number, c.inner)
@@ -148,9 +149,9 @@ def keys(c: ALBERTConfig, head: str) -> KeyMap:
         prefix="" if head == "none" else "albert.",
         prefixes=("albert.",),
         tied=tied if c.tied else {},
-        second={} if c.tied else {"predictions.bias": "predictions.decoder.bias"},
+        alternate_names={} if c.tied else {"predictions.bias": "predictions.decoder.bias"},
         drop=("embeddings.position_ids", "embeddings.token_type_ids"),
-        aliases=bert.OLD,
+        aliases=bert.OLD_NORM_NAMES,
     )
 
 
@@ -162,11 +163,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    ALBERTConfig, ALBERT, heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    segments=True, tokenizer="unigram", objective="sop", norm_order="post",
-    hf=Format("albert", {
+    ALBERTConfig, ALBERT, build_heads, pretraining_head="pretraining", counted_head="none",
+    build_init_rules=bert.build_init_rules, presets=PRESETS,
+    reads_segments=True, tokenizer="unigram", objective="sop", norm_order="post",
+    hf_format=CheckpointFormat("albert", {
         "AlbertModel": "none", "AlbertForPreTraining": "pretraining", "AlbertForMaskedLM": "mlm",
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",
         "AlbertForQuestionAnswering": "answer", "AlbertForMultipleChoice": "choose",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

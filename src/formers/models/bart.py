@@ -13,18 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, Row, divides, follow_encoder, positive, probability
-from ..family import ACT, TOKENS, Family, Format, Head
-from ..keymap import KeyMap, Op
-from ..nn.attention import Attention
-from ..nn.block import Block, Order, Stack
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp
+from ..nn.attention.attention import Attention
+from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.norms import LayerNorm
-from ..nn.pair import Pair, Side
+from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
+from ..nn.layers import FeedForward, LayerNorm, get_activation
 from . import bert
 
-OFFSET = 2  # the first row of the position tables
+POSITION_OFFSET = 2  # the first row of the position tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class BARTConfig:
     decoder_heads: int | None = None
     ff: int = 4096
     decoder_ff: int | None = None
-    order: Order = "post"  # pre, with a last norm on both sides, is mBART's
+    order: NormOrder = "post"  # pre, with a last norm on both sides, is mBART's
     act: str = "gelu"
     eps: float = 1e-5
     dropout: float = 0.1
@@ -59,47 +58,47 @@ class BARTConfig:
     start: int | None = 2  # the decoder's first input
 
     def __post_init__(self) -> None:
-        positive(
+        check_sizes(
             self, "vocab", "context", "dim", "layers", "decoder_layers", "heads", "decoder_heads", "ff", "decoder_ff"
         )
-        positive(self, "init", least=0)
-        probability(self, "dropout", "attention_dropout", "act_dropout", "head_dropout")
-        divides(self)
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "attention_dropout", "act_dropout", "head_dropout")
+        compute_head_dim(self)
         if self.decoder_heads is not None:
-            divides(self, "decoder_heads")
-        activation(self.act)
+            compute_head_dim(self, "decoder_heads")
+        get_activation(self.act)
 
     @property
-    def depth(self) -> int:
+    def num_decoder_layers(self) -> int:
         """The number of the decoder's layers."""
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
-def side(c: Any, decoder: bool) -> Side:
+def build_stack(c: Any, decoder: bool) -> TransformerStack:
     """Blocks with learned norms; pre-norm sides end with one more."""
     heads, ff = (c.decoder_heads or c.heads, c.decoder_ff or c.ff) if decoder else (c.heads, c.ff)
 
     def norm() -> LayerNorm:
         return LayerNorm(c.dim, c.eps)
 
-    return Side(
-        Stack(
+    return TransformerStack(
+        BlockStack(
             Block(
                 Attention(c.dim, heads, dropout=c.attention_dropout),
                 FeedForward(c.dim, ff, c.act, dropout=c.act_dropout),
                 norm=norm,
-                order=c.order,
+                norm_order=c.order,
                 cross=Attention(c.dim, heads, dropout=c.attention_dropout, cross=True) if decoder else None,
                 dropout=c.dropout,
             )
-            for _ in range(c.depth if decoder else c.layers)
+            for _ in range(c.num_decoder_layers if decoder else c.layers)
         ),
         norm() if c.order == "pre" else None,
         decoder=decoder,
     )
 
 
-class BART(Pair):
+class BART(EncoderDecoder):
     """An encoder-decoder whose sides share the token embeddings and have positions of their own."""
 
     def __init__(self, config: BARTConfig):
@@ -108,67 +107,73 @@ class BART(Pair):
         def embed(token: Any = None) -> Embeddings:
             norm, scale = LayerNorm(c.dim, c.eps), c.dim**0.5 if c.scaled else 1.0
             more = {"norm": norm, "dropout": c.dropout, "scale": scale, "token": token}
-            return Embeddings(c.dim, c.vocab, positions=c.context, offset=OFFSET, **more)
+            return Embeddings(c.dim, c.vocab, positions=c.context, offset=POSITION_OFFSET, **more)
 
         source = embed()
         target = embed(source.token if c.shared else None) if c.encoder else None
-        super().__init__(source, side(c, decoder=False) if c.encoder else None, side(c, decoder=True), target)
+        super().__init__(
+            source, build_stack(c, decoder=False) if c.encoder else None, build_stack(c, decoder=True), target
+        )
 
 
-def heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
     """BART's heads; a classifier reads the decoder at the source's end mark."""
     return {
         "none": {},
-        "lm": {"lm": Head(out="vocab", bias=c.encoder, frozen=True)},
+        "lm": {"lm": Head(out="vocab", bias=c.encoder, frozen_bias=True)},
         "classify": {
-            "classify": Head(pool="eos", inner=("dropout", "dense", "tanh", "dropout"), dropout=c.head_dropout)
+            "classify": Head(pool="eos", inner_layers=("dropout", "dense", "tanh", "dropout"), dropout=c.head_dropout)
         },
         "answer": {"answer": Head(out=2)},
     }
 
 
-ROWS: dict[str, str | Row] = {
+CONFIG_ROWS: dict[str, str | KeyRule] = {
     "vocab_size": "vocab", "max_position_embeddings": "context", "d_model": "dim", "encoder_layers": "layers",
-    "decoder_layers": Row(lambda v: {"decoder_layers": v}, lambda c: c.depth), "encoder_attention_heads": "heads",
-    "decoder_attention_heads": Row(lambda v: {"decoder_heads": v}, lambda c: c.decoder_heads or c.heads),
-    "encoder_ffn_dim": "ff", "decoder_ffn_dim": Row(lambda v: {"decoder_ff": v}, lambda c: c.decoder_ff or c.ff),
-    "activation_function": ACT, "dropout": "dropout",
+    "decoder_layers": KeyRule(lambda v: {"decoder_layers": v}, lambda c: c.num_decoder_layers),
+    "encoder_attention_heads": "heads",
+    "decoder_attention_heads": KeyRule(lambda v: {"decoder_heads": v}, lambda c: c.decoder_heads or c.heads),
+    "encoder_ffn_dim": "ff", "decoder_ffn_dim": KeyRule(lambda v: {"decoder_ff": v}, lambda c: c.decoder_ff or c.ff),
+    "activation_function": HF_ACT_ROW, "dropout": "dropout",
     "attention_dropout": "attention_dropout", "activation_dropout": "act_dropout",
     "classifier_dropout": "head_dropout", "scale_embedding": "scaled", "init_std": "init",
-    "tie_word_embeddings": "tied", "decoder_start_token_id": "start", **TOKENS,
+    "tie_word_embeddings": "tied", "decoder_start_token_id": "start", **HF_TOKEN_ROWS,
 }  # fmt: skip
-ALIASES = {
+CONFIG_ALIASES = {
     "num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model", "num_hidden_layers": "encoder_layers",
     "classif_dropout": "classifier_dropout",
 }  # fmt: skip
-NO = (0, 0.0)
-FIXED = {
-    "encoder_layerdrop": NO, "decoder_layerdrop": NO, "add_bias_logits": (False,), "normalize_embedding": (True,),
+ZERO_ONLY = (0, 0.0)
+FIXED_CONFIG = {
+    "encoder_layerdrop": ZERO_ONLY, "decoder_layerdrop": ZERO_ONLY, "add_bias_logits": (False,),
+    "normalize_embedding": (True,),
     "static_position_embeddings": (False,),
 }  # fmt: skip
-IRRELEVANT = frozenset({"is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated"})
+IRRELEVANT_KEYS = frozenset(
+    {"is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated"}
+)
 HF_CONFIG = ConfigMap(
-    ROWS,
-    aliases=ALIASES,
-    fixed=FIXED | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
-    irrelevant=IRRELEVANT,
+    CONFIG_ROWS,
+    aliases=CONFIG_ALIASES,
+    fixed_values=FIXED_CONFIG | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
+    irrelevant_keys=IRRELEVANT_KEYS,
 )
 
 
-SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}
+DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}
 
 
-def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """Their class says whether there is an encoder, the tensors whether the sides share their embeddings."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
-    shared = alone or len(tables) < 2 or file.equal(*tables)
-    return follow_encoder(settings, **SIZES) | {"encoder": not alone, "shared": shared}
+    shared = alone or len(tables) < 2 or file.is_equal(*tables)
+    return default_to_encoder(settings, **DECODER_SIZES) | {"encoder": not alone, "shared": shared}
 
 
-def body(decoder_only: bool = False) -> dict[str, str | Op]:
+def map_body_names(decoder_only: bool = False) -> dict[str, str | TensorOp]:
     """The names of both sides."""
-    table: dict[str, str | Op] = {}
+    table: dict[str, str | TensorOp] = {}
     for one, embed in (("decoder", "embed"),) if decoder_only else (("encoder", "embed"), ("decoder", "target")):
         layer, ours = f"{one}.layers.{{i}}", f"{one}.blocks.{{i}}"
         table |= {
@@ -189,7 +194,7 @@ def body(decoder_only: bool = False) -> dict[str, str | Op]:
     return table
 
 
-def keys(c: BARTConfig, head: str) -> KeyMap:
+def build_key_map(c: BARTConfig, head: str) -> KeyMap:
     """The names of fairseq's BART as transformers keeps them."""
     names = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     first = names[0 if c.shared else 1] if c.encoder else names[2]
@@ -198,11 +203,11 @@ def keys(c: BARTConfig, head: str) -> KeyMap:
     if c.tied:
         copies.append("lm_head.weight")
     return KeyMap(
-        {**tables, **body(not c.encoder)},
+        {**tables, **map_body_names(not c.encoder)},
         heads={
             "lm": {
                 "lm_head.weight": "out.weight",
-                "final_logits_bias": Op("out.bias", lambda t: t.flatten(), lambda t: t[None]),
+                "final_logits_bias": TensorOp("out.bias", lambda t: t.flatten(), lambda t: t[None]),
             },
             "classify": {"classification_head.dense.*": "dense.*", "classification_head.out_proj.*": "out.*"},
             "answer": {"qa_outputs.*": "out.*"},
@@ -210,12 +215,12 @@ def keys(c: BARTConfig, head: str) -> KeyMap:
         prefix="" if head == "none" else "model.",
         prefixes=("model.",),
         tied=dict.fromkeys(copies, first),
-        second={} if c.shared else {names[0]: first},
+        alternate_names={} if c.shared else {names[0]: first},
         drop=("encoder.version", "decoder.version", *(() if c.encoder else ("encoder.**",))),
     )
 
 
-def classes(name: str) -> dict[str, str]:
+def map_classes(name: str) -> dict[str, str]:
     """Their classes and our heads."""
     heads = {
         "Model": "none", "ForConditionalGeneration": "lm", "ForCausalLM": "lm", "ForSequenceClassification": "classify",
@@ -224,20 +229,22 @@ def classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-def architecture(name: str) -> Any:
+def build_architecture_rule(name: str) -> Any:
     """A language model without an encoder is a class of its own."""
     return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
 
 
-UNFORCED = {"forced_eos_token_id": None}  # their classes end every text of full length with token 2 (Marian: 0)
+NO_FORCED_EOS = {"forced_eos_token_id": None}  # their classes end every text of full length with token 2 (Marian: 0)
 PRESETS: dict[str, dict[str, Any]] = {
     "bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072},
     "bart-large": {},
 }
 
 FAMILY = Family(
-    BARTConfig, BART, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS,
-    tokenizer="bpe", objective="denoise", norm_order="post",
-    hf=Format("bart", classes("Bart"), HF_CONFIG, keys, adjust, architecture("Bart"),
-              config_defaults=UNFORCED),
+    BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
+    presets=PRESETS, tokenizer="bpe", objective="denoising", norm_order="post",
+    hf_format=CheckpointFormat(
+        "bart", map_classes("Bart"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("Bart"),
+        config_defaults=NO_FORCED_EOS,
+    ),
 )  # fmt: skip

@@ -13,16 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, Row, divides, positive, probability
-from ..family import ACT, TOKENS, Family, Format, Head
-from ..keymap import KeyMap, Op
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import causal
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import causal
-from ..nn.norms import LayerNorm
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,14 +50,14 @@ class BERTConfig:
     eos: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "context", "segments", "dim", "layers", "heads", "ff")
-        positive(self, "offset", "init", least=0)
-        probability(self, "dropout", "attention_dropout", "head_dropout")
-        divides(self)
-        activation(self.act)
+        check_sizes(self, "vocab", "context", "segments", "dim", "layers", "heads", "ff")
+        check_sizes(self, "offset", "init", minimum=0)
+        check_rates(self, "dropout", "attention_dropout", "head_dropout")
+        compute_head_dim(self)
+        get_activation(self.act)
 
 
-class BERT(Trunk):
+class BERT(TransformerBody):
     """An encoder: token + position + segment → norm → post-norm blocks."""
 
     def __init__(self, config: BERTConfig):
@@ -73,58 +72,58 @@ class BERT(Trunk):
                 norm=LayerNorm(c.dim, c.eps),
                 dropout=c.dropout,
             ),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(c.dim, c.heads, dropout=c.attention_dropout),
                     FeedForward(c.dim, c.ff, c.act),
                     norm=lambda: LayerNorm(c.dim, c.eps),
-                    order="post",
+                    norm_order="post",
                     dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
             masks=[causal if c.causal else None],
-            kind="encoder",
+            stack_name="encoder",
         )
 
 
-def heads(c: BERTConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: BERTConfig) -> dict[str, dict[str, Head]]:
     """BERT's heads; the pooler is tanh(dense(first token)), and masked tokens get a layer of their own."""
     pooler, dropout = ("dense", "tanh"), c.dropout if c.head_dropout is None else c.head_dropout
-    mlm = Head(inner=("dense", c.act, "norm"), out="vocab")
-    nsp = Head(pool="first", inner=pooler, out=2)
+    mlm = Head(inner_layers=("dense", c.act, "norm"), out="vocab")
+    nsp = Head(pool="first", inner_layers=pooler, out=2)
     return {
-        "none": {"pool": Head(pool="first", inner=pooler, out=None, optional=True)},
+        "none": {"pool": Head(pool="first", inner_layers=pooler, out=None, optional=True)},
         "mlm": {"mlm": mlm},
         "lm": {"lm": mlm},
         "nsp": {"nsp": nsp},
         "pretraining": {"mlm": mlm, "nsp": nsp},
-        "classify": {"classify": Head(pool="first", inner=(*pooler, "dropout"), dropout=dropout)},
-        "tag": {"tag": Head(inner=("dropout",), dropout=dropout)},
+        "classify": {"classify": Head(pool="first", inner_layers=(*pooler, "dropout"), dropout=dropout)},
+        "tag": {"tag": Head(inner_layers=("dropout",), dropout=dropout)},
         "answer": {"answer": Head(out=2)},
-        "choose": {"choose": Head(pool="first", inner=(*pooler, "dropout"), out=1, dropout=dropout)},
+        "choose": {"choose": Head(pool="first", inner_layers=(*pooler, "dropout"), out=1, dropout=dropout)},
     }
 
 
-def init(c: Any) -> dict[str, float]:
+def build_init_rules(c: Any) -> dict[str, float]:
     """Appendix A.2 and the released code: N(0, 0.02) everywhere."""
     return {"*": c.init}
 
 
-ROWS: dict[str, str | Row] = {
+CONFIG_ROWS: dict[str, str | KeyRule] = {
     "vocab_size": "vocab", "max_position_embeddings": "context", "type_vocab_size": "segments", "hidden_size": "dim",
-    "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "ff", "hidden_act": ACT,
+    "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "ff", "hidden_act": HF_ACT_ROW,
     "layer_norm_eps": "eps", "hidden_dropout_prob": "dropout", "attention_probs_dropout_prob": "attention_dropout",
     "classifier_dropout": "head_dropout", "is_decoder": "causal", "initializer_range": "init",
-    "tie_word_embeddings": "tied", **TOKENS,
+    "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
 }  # fmt: skip
-FIXED = {"add_cross_attention": (False,), "position_embedding_type": ("absolute",)}
-HF_CONFIG = ConfigMap(ROWS, fixed=FIXED, irrelevant=frozenset({
+FIXED_CONFIG = {"add_cross_attention": (False,), "position_embedding_type": ("absolute",)}
+HF_CONFIG = ConfigMap(CONFIG_ROWS, fixed_values=FIXED_CONFIG, irrelevant_keys=frozenset({
     "directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head",
     "pooler_type",
 }))  # fmt: skip
 
-BODY: dict[str, str | Op] = {
+BODY_KEYS: dict[str, str | TensorOp] = {
     "embeddings.word_embeddings.weight": "embed.token.weight",
     "embeddings.position_embeddings.weight": "embed.position.weight",
     "embeddings.token_type_embeddings.weight": "embed.segment.weight",
@@ -136,10 +135,12 @@ BODY: dict[str, str | Op] = {
     "encoder.layer.{i}.output.dense.*": "blocks.{i}.ff.down.*",
     "encoder.layer.{i}.output.LayerNorm.*": "blocks.{i}.ff_norm.*",
 }
-OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+OLD_NORM_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
-def keys(c: BERTConfig, head: str, base: str = "bert", body: Mapping[str, str | Op] = BODY) -> KeyMap:
+def build_key_map(
+    c: BERTConfig, head: str, base: str = "bert", body: Mapping[str, str | TensorOp] = BODY_KEYS
+) -> KeyMap:
     """The names of BERT's own files; an untied output layer has a weight and a bias of its own."""
     pooler = {"@pooler.dense.*": "dense.*"}
     mlm = {
@@ -167,9 +168,9 @@ def keys(c: BERTConfig, head: str, base: str = "bert", body: Mapping[str, str | 
         prefix="" if head == "none" else f"{base}.",
         prefixes=(f"{base}.",),
         tied=tied if c.tied else {},
-        second={} if c.tied else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
+        alternate_names={} if c.tied else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
         drop=("embeddings.position_ids", "embeddings.token_type_ids"),
-        aliases=OLD,
+        aliases=OLD_NORM_NAMES,
     )
 
 
@@ -183,11 +184,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    BERTConfig, BERT, heads, pretraining="pretraining", counted="none", init=init, presets=PRESETS, segments=True,
+    BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none",
+    build_init_rules=build_init_rules, presets=PRESETS, reads_segments=True,
     tokenizer="wordpiece", objective="nsp", norm_order="post",
-    hf=Format("bert", {
+    hf_format=CheckpointFormat("bert", {
         "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",
         "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",
         "BertForTokenClassification": "tag", "BertForQuestionAnswering": "answer", "BertForMultipleChoice": "choose",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, divides, positive, probability
-from ..family import TOKENS, Family, Format, Head
-from ..keymap import KeyMap, interleaved
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, deinterleave_heads
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import build_alibi, causal
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward
-from ..nn.masks import alibi, causal
-from ..nn.norms import LayerNorm
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm
 from . import gpt2
 
 
@@ -45,20 +44,20 @@ class BLOOMConfig:
     eos: int | tuple[int, ...] | None = 2
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "dim", "layers", "heads")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "attention_dropout")
-        divides(self)
+        check_sizes(self, "vocab", "dim", "layers", "heads")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "attention_dropout")
+        compute_head_dim(self)
 
 
-class BLOOM(Trunk):
+class BLOOM(TransformerBody):
     """A decoder: token → norm → pre-norm blocks that see near tokens best → norm."""
 
     def __init__(self, config: BLOOMConfig):
         c = config
         super().__init__(
             Embeddings(c.dim, c.vocab, norm=LayerNorm(c.dim, c.eps)),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(c.dim, c.heads, dropout=c.attention_dropout),
                     FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
@@ -69,28 +68,28 @@ class BLOOM(Trunk):
             ),
             LayerNorm(c.dim, c.eps),
             masks=[causal],
-            bias=alibi(c.heads),
+            bias=build_alibi(c.heads),
         )
 
 
-def heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:
     """Those of all decoders."""
-    return gpt2.decoder_heads(c.dropout)
+    return gpt2.build_decoder_heads(c.dropout)
 
 
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "hidden_size": "dim", "n_layer": "layers", "n_head": "heads",
         "layer_norm_epsilon": "eps", "hidden_dropout": "dropout", "attention_dropout": "attention_dropout",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
     aliases={
         "n_embed": "hidden_size", "n_embd": "hidden_size", "num_hidden_layers": "n_layer",
         "num_attention_heads": "n_head", "n_heads": "n_head", "n_layers": "n_layer",
     },
     # transformers' slow_but_exact leaves out biases (if pretraining_tp is above 1)
-    fixed={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
-    irrelevant=frozenset({
+    fixed_values={"apply_residual_connection_post_layernorm": (False,), "slow_but_exact": (False,)},
+    irrelevant_keys=frozenset({
         "pretraining_tp", "masked_softmax_fusion", "bias_dropout_fusion", "offset_alibi",
         "seq_length", "skip_bias_add", "skip_bias_add_qkv", "attention_softmax_in_fp32", "pretraining_pp",
         "unk_token_id", "n_inner",
@@ -99,21 +98,21 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def keys(c: BLOOMConfig, head: str) -> KeyMap:
+def build_key_map(c: BLOOMConfig, head: str) -> KeyMap:
     """BLOOM's names; queries, keys and values are interleaved by head."""
     return KeyMap(
         {
             "word_embeddings.weight": "embed.token.weight",
             "word_embeddings_layernorm.*": "embed.norm.*",
             "h.{i}.input_layernorm.*": "blocks.{i}.attn_norm.*",
-            "h.{i}.self_attention.query_key_value.*": interleaved("blocks.{i}.attn.qkv.*", c.heads),
+            "h.{i}.self_attention.query_key_value.*": deinterleave_heads("blocks.{i}.attn.qkv.*", c.heads),
             "h.{i}.self_attention.dense.*": "blocks.{i}.attn.o.*",
             "h.{i}.post_attention_layernorm.*": "blocks.{i}.ff_norm.*",
             "h.{i}.mlp.dense_h_to_4h.*": "blocks.{i}.ff.up.*",
             "h.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEADS,
+        heads=gpt2.DECODER_HEAD_KEYS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "word_embeddings.weight"} if c.tied else {},
@@ -130,10 +129,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    BLOOMConfig, BLOOM, heads, pretraining="lm", counted="lm", init=gpt2.init, presets=PRESETS,
-    tokenizer="bpe", objective="causal",
-    hf=Format("bloom", {
+    BLOOMConfig, BLOOM, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=gpt2.build_init_rules,
+    presets=PRESETS, tokenizer="bpe", objective="causal",
+    hf_format=CheckpointFormat("bloom", {
         "BloomModel": "none", "BloomForCausalLM": "lm", "BloomForSequenceClassification": "classify",
         "BloomForTokenClassification": "tag", "BloomForQuestionAnswering": "answer",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -20,16 +20,15 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import LARGEST, ConfigMap, Row, positive, probability, renamed
+from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import Family, Format, Head, Norm
-from ..keymap import KeyMap, Op, transposed
-from ..nn.characters import CharacterCNN
-from ..nn.embeddings import working
-from ..nn.feedforward import activation
-from ..nn.init import Fill
-from ..nn.probe import Probe
-from ..nn.projected import ProjectedLSTM, State, Steps
+from ..family import CheckpointFormat, Family, Head, MixNorm
+from ..keymap import KeyMap, TensorOp, transpose_tensor
+from ..nn.capture import Capture
+from ..nn.embeddings import to_autocast_dtype
+from ..nn.layers import ConstantInit, get_activation
+from ..nn.recurrent.convolution import CharacterCNN
+from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
 
 FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
@@ -53,14 +52,14 @@ class ELMoConfig:
     skip: bool = True  # the input of a layer is added to its output, from layer 2 on
     dropout: float = 0.1
     head_dropout: float = 0.5
-    mix: Norm = "plain"  # how layers are normed before a task mixes them
+    mix: MixNorm = "plain"  # how layers are normed before a task mixes them
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "characters", "char_dim", "dim", "cell", "layers")
-        positive(self, "slots", least=3)
-        positive(self, "highways", least=0)
-        probability(self, "dropout", "head_dropout")
-        activation(self.act)
+        check_sizes(self, "vocab", "characters", "char_dim", "dim", "cell", "layers")
+        check_sizes(self, "slots", minimum=3)
+        check_sizes(self, "highways", minimum=0)
+        check_rates(self, "dropout", "head_dropout")
+        get_activation(self.act)
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="half of it belongs to each direction")
         if self.highways > 100:
@@ -68,7 +67,7 @@ class ELMoConfig:
         for clip in (self.cell_clip, self.clip):
             if clip is not None and not clip > 0:
                 raise Error(f"a clip must be above 0, got {clip}", fix="set it to 3, or to None for no clipping")
-        good = all(len(f) == 2 and 0 < f[0] <= self.slots and 0 < f[1] <= LARGEST for f in self.filters)
+        good = all(len(f) == 2 and 0 < f[0] <= self.slots and 0 < f[1] <= MAX_SIZE for f in self.filters)
         if not good or not 0 < len(self.filters) <= 100:
             what = f"filters must be pairs (width, number) with widths up to {self.slots}"
             raise Error(what, fix="write for example [[1, 32], [2, 64]]")
@@ -77,7 +76,7 @@ class ELMoConfig:
 class ELMo(nn.Module):
     """Characters → words → LSTMs in both directions, each layer reading the one below of its own direction."""
 
-    state = State
+    state_class = LSTMState
 
     def __init__(self, config: ELMoConfig):
         super().__init__()
@@ -88,61 +87,61 @@ class ELMo(nn.Module):
         )
         self.dropout, self.skip = nn.Dropout(c.dropout), c.skip
 
-    def forward(self, batch: Batch, *, cache: State | None = None, probe: Probe | None = None) -> Tensor:
+    def forward(self, batch: Batch, *, cache: LSTMState | None = None, capture: Capture | None = None) -> Tensor:
         """(N, slots) → (N, dim)"""
-        words, steps = working(self.embed(batch.ids)), Steps(batch.layout)
+        words, steps = to_autocast_dtype(self.embed(batch.ids)), BidirectionalSteps(batch.layout)
         state = torch.cat((words, words), -1)
-        x = steps.split(words)  # (2, N, dim/2)
+        x = steps.split_directions(words)  # (2, N, dim/2)
         for number, layer in enumerate(self.layers):
-            if probe is not None:
-                probe.state("encoder", state)
+            if capture is not None:
+                capture.record_hidden("encoder", state)
             x = self.dropout(x)
             y = layer(x, steps, cache, number)
             x = x + y if self.skip and number else y
-            state = steps.join(x)
+            state = steps.join_directions(x)
         return state
 
 
-def heads(c: ELMoConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: ELMoConfig) -> dict[str, dict[str, Head]]:
     """The softmax that both directions share, and tasks over the mix of layers (§3.2, §3.3)."""
     return {
         "none": {},
-        "lm": {"lm": Head(inner=("dropout",), out="vocab", ways=2, dropout=c.dropout)},
-        "classify": {"classify": Head(mix=c.mix, pool="mean", inner=("dropout",), dropout=c.head_dropout)},
-        "tag": {"tag": Head(mix=c.mix, inner=("dropout",), dropout=c.head_dropout)},
+        "lm": {"lm": Head(inner_layers=("dropout",), out="vocab", directions=2, dropout=c.dropout)},
+        "classify": {"classify": Head(layer_mix=c.mix, pool="mean", inner_layers=("dropout",), dropout=c.head_dropout)},
+        "tag": {"tag": Head(layer_mix=c.mix, inner_layers=("dropout",), dropout=c.head_dropout)},
     }
 
 
-def init(c: ELMoConfig) -> dict[str, Any]:
+def build_init_rules(c: ELMoConfig) -> dict[str, Any]:
     """As released; a highway starts by carrying its input over."""
     half, total = c.dim // 2, sum(number for _, number in c.filters)
     return {
         "*": 0.02,
-        "body.*.bias": Fill(0.0),
+        "body.*.bias": ConstantInit(0.0),
         "body.embed.character.weight": 3**-0.5,
         "body.embed.filters.*.weight": 0.05 / 3**0.5,
         "body.embed.highways.*.weight": total**-0.5,
-        "body.embed.highways.*.gate.bias": Fill(-2.0),
+        "body.embed.highways.*.gate.bias": ConstantInit(-2.0),
         "body.embed.project.weight": total**-0.5,
         "body.layers.*.weight": math.sqrt(2 / (c.dim + 4 * c.cell)),
         "body.layers.*.project": math.sqrt(2 / (half + c.cell)),
         "heads.lm.out.weight": half**-0.5,
-        "heads.*.mix.weight": Fill(0.0),
+        "heads.*.mix.weight": ConstantInit(0.0),
     }
 
 
-CONFIG = ConfigMap(
+BILM_CONFIG = ConfigMap(
     {
         "n_tokens_vocab": "vocab", "dropout": "dropout", "lstm.dim": "cell", "lstm.n_layers": "layers",
-        "lstm.projection_dim": Row(lambda v: {"dim": 2 * v}, lambda c: c.dim // 2), "lstm.cell_clip": "cell_clip",
+        "lstm.projection_dim": KeyRule(lambda v: {"dim": 2 * v}, lambda c: c.dim // 2), "lstm.cell_clip": "cell_clip",
         "lstm.proj_clip": "clip", "lstm.use_skip_connections": "skip", "char_cnn.embedding.dim": "char_dim",
-        "char_cnn.filters": "filters", "char_cnn.activation": renamed("act", {"relu": "relu", "tanh": "tanh"}),
+        "char_cnn.filters": "filters", "char_cnn.activation": rename_key("act", {"relu": "relu", "tanh": "tanh"}),
         "char_cnn.n_highway": "highways", "char_cnn.max_characters_per_token": "slots",
         # 261 while training; with the row for padding, which is not in the file, 262.
-        "char_cnn.n_characters": Row(lambda v: {"characters": 262 if v == 261 else v}, lambda c: c.characters),
+        "char_cnn.n_characters": KeyRule(lambda v: {"characters": 262 if v == 261 else v}, lambda c: c.characters),
     },
-    fixed={"bidirectional": (True,), "share_embedding_softmax": (False,)},
-    irrelevant=frozenset({
+    fixed_values={"bidirectional": (True,), "share_embedding_softmax": (False,)},
+    irrelevant_keys=frozenset({
         "all_clip_norm_val", "batch_size", "learning_rate", "n_epochs", "n_negative_samples_batch", "n_train_tokens",
         "sample_softmax", "unroll_steps",
     }),
@@ -153,38 +152,38 @@ CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def swapped(name: str, matrix: bool) -> Op:
+def swap_gates(name: str, matrix: bool) -> TensorOp:
     """Theirs is one tensor for each direction with gates i, j, f, o; ours has both, with j first."""
 
     def change(t: Tensor) -> Tensor:
         i, j, rest = t.tensor_split((t.shape[-1] // 4, t.shape[-1] // 2), -1)
         return torch.cat((j, i, rest), -1)
 
-    return Op(
+    return TensorOp(
         name,
         lambda t: change(t.unflatten(0, (2, -1))),
         lambda t: change(t).flatten(0, 1) if matrix else change(t).flatten(),
     )
 
 
-def keys(c: ELMoConfig, head: str) -> KeyMap:
+def build_key_map(c: ELMoConfig, head: str) -> KeyMap:
     """The names of bilm-tf's weights; its files lack the softmax, ours may have it under the name of its training."""
     cell = "RNN_(0|1)/RNN/MultiRNNCell/Cell{i}/LSTMCell"
-    rows: dict[str, str | Op] = {
-        "char_embed": Op("embed.character.weight", lambda t: nn.functional.pad(t, (0, 0, 1, 0)), lambda t: t[1:]),
-        "CNN/W_cnn_{i}": Op(
+    rows: dict[str, str | TensorOp] = {
+        "char_embed": TensorOp("embed.character.weight", lambda t: nn.functional.pad(t, (0, 0, 1, 0)), lambda t: t[1:]),
+        "CNN/W_cnn_{i}": TensorOp(
             "embed.filters.{i}.weight", lambda t: t.squeeze(0).permute(2, 1, 0), lambda t: t.permute(2, 1, 0)[None]
         ),
         "CNN/b_cnn_{i}": "embed.filters.{i}.bias",
-        "CNN_high_{i}/W_carry": transposed("embed.highways.{i}.gate.weight"),
+        "CNN_high_{i}/W_carry": transpose_tensor("embed.highways.{i}.gate.weight"),
         "CNN_high_{i}/b_carry": "embed.highways.{i}.gate.bias",
-        "CNN_high_{i}/W_transform": transposed("embed.highways.{i}.transform.weight"),
+        "CNN_high_{i}/W_transform": transpose_tensor("embed.highways.{i}.transform.weight"),
         "CNN_high_{i}/b_transform": "embed.highways.{i}.transform.bias",
-        "CNN_proj/W_proj": transposed("embed.project.weight"),
+        "CNN_proj/W_proj": transpose_tensor("embed.project.weight"),
         "CNN_proj/b_proj": "embed.project.bias",
-        f"{cell}/W_0": swapped("layers.{i}.weight", matrix=True),
-        f"{cell}/B": swapped("layers.{i}.bias", matrix=False),
-        f"{cell}/W_P_0": Op("layers.{i}.project", lambda t: t.unflatten(0, (2, -1)), lambda t: t.flatten(0, 1)),
+        f"{cell}/W_0": swap_gates("layers.{i}.weight", matrix=True),
+        f"{cell}/B": swap_gates("layers.{i}.bias", matrix=False),
+        f"{cell}/W_P_0": TensorOp("layers.{i}.project", lambda t: t.unflatten(0, (2, -1)), lambda t: t.flatten(0, 1)),
     }
     return KeyMap(rows, heads={"lm": {"softmax/W": "out.weight", "softmax/b": "out.bias"}})
 
@@ -197,8 +196,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    ELMoConfig, ELMo, heads, pretraining="lm", counted="none", init=init, presets=PRESETS,
-    tokenizer="characters", objective="bidirectional", narrow_rate=True,
-    bilm=Format("bilm", {"bilm": "none"}, CONFIG, keys),
-    no_export="formers export without --to writes the options.json and hdf5 file of bilm-tf and AllenNLP",
+    ELMoConfig, ELMo, build_heads, pretraining_head="lm", counted_head="none", build_init_rules=build_init_rules,
+    presets=PRESETS, tokenizer="characters", objective="bidirectional", lr_falls_with_dim=True,
+    bilm_format=CheckpointFormat("bilm", {"bilm": "none"}, BILM_CONFIG, build_key_map),
+    export_remedy="formers export without --to writes the options.json and hdf5 file of bilm-tf and AllenNLP",
 )  # fmt: skip

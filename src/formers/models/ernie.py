@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, positive
-from ..family import Family, Format
+from ..config import ConfigMap, check_sizes
+from ..family import CheckpointFormat, Family
 from ..keymap import KeyMap
 from . import bert
 
@@ -33,7 +33,7 @@ class ERNIEConfig(bert.BERTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "tasks")
+        check_sizes(self, "tasks")
 
 
 class ERNIE(bert.BERT):
@@ -45,31 +45,34 @@ class ERNIE(bert.BERT):
 
 
 HF_CONFIG = ConfigMap(
-    bert.ROWS | {"task_type_vocab_size": "tasks", "use_task_id": "use_tasks"},
-    fixed=bert.FIXED,
-    irrelevant=bert.HF_CONFIG.irrelevant,
+    bert.CONFIG_ROWS | {"task_type_vocab_size": "tasks", "use_task_id": "use_tasks"},
+    fixed_values=bert.FIXED_CONFIG,
+    irrelevant_keys=bert.HF_CONFIG.irrelevant_keys,
     defaults={"vocab_size": 30522, "max_position_embeddings": 512, "hidden_act": "gelu", "layer_norm_eps": 1e-12},
 )
 
 
-def keys(c: ERNIEConfig, head: str) -> KeyMap:
+def build_key_map(c: ERNIEConfig, head: str) -> KeyMap:
     """BERT's names, and the tasks'."""
-    return bert.keys(c, head, "ernie", bert.BODY | {"embeddings.task_type_embeddings.weight": "embed.task.weight"})
+    return bert.build_key_map(
+        c, head, "ernie", bert.BODY_KEYS | {"embeddings.task_type_embeddings.weight": "embed.task.weight"}
+    )
 
 
-SECOND = {"vocab": 30522, "context": 512, "act": "gelu", "segments": 4, "tasks": 16, "use_tasks": True}
+ERNIE_2 = {"vocab": 30522, "context": 512, "act": "gelu", "segments": 4, "tasks": 16, "use_tasks": True}
 PRESETS: dict[str, dict[str, Any]] = {
     "ernie-1.0": {},
-    "ernie-2.0-base-en": SECOND,
-    "ernie-2.0-large-en": SECOND | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
+    "ernie-2.0-base-en": ERNIE_2,
+    "ernie-2.0-large-en": ERNIE_2 | {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
 FAMILY = Family(
-    ERNIEConfig, ERNIE, bert.heads, pretraining="pretraining", counted="none", init=bert.init, presets=PRESETS,
-    segments=True, tokenizer="wordpiece", objective="units", norm_order="post",
-    hf=Format("ernie", {
+    ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none",
+    build_init_rules=bert.build_init_rules, presets=PRESETS,
+    reads_segments=True, tokenizer="wordpiece", objective="ernie-units", norm_order="post",
+    hf_format=CheckpointFormat("ernie", {
         "ErnieModel": "none", "ErnieForPreTraining": "pretraining", "ErnieForMaskedLM": "mlm", "ErnieForCausalLM": "lm",
         "ErnieForNextSentencePrediction": "nsp", "ErnieForSequenceClassification": "classify",
         "ErnieForTokenClassification": "tag", "ErnieForQuestionAnswering": "answer", "ErnieForMultipleChoice": "choose",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -4,7 +4,7 @@ Parent  seq2seq (Bahdanau et al. 2015)
 New     1. eight LSTM layers on either side, with residual connections from the third on   2. only the lowest layer of
         the encoder reads both ways   3. attention asks with the lowest decoder layer's previous output, so that the
         other layers need not wait for it; its context goes to every decoder layer   4. word pieces   5. a beam search
-        with a length penalty and a coverage penalty (generation/penalties.py)
+        with a length penalty and a coverage penalty (generation/logits_processors.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the decoder starts from zeros (the paper does not say); weights start normal, not uniform,
         with the same variance; no clipping for 8-bit inference
@@ -19,20 +19,20 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Layout
-from ..config import positive
+from ..config import check_sizes
 from ..errors import Error
 from ..family import Family, Head
-from ..nn.alignment import Additive, Alignment, Source
-from ..nn.pair import RecurrentPair
-from ..nn.probe import Probe
-from ..nn.recurrent import Layers, Recurrent, State, Steps, walk
+from ..nn.capture import Capture
+from ..nn.encoder_decoder import RecurrentEncoderDecoder
+from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
+from ..nn.recurrent.rnn import PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
 from . import seq2seq
 
-PLAIN = 2  # the lowest layers, which have no residual connection
+PLAIN_LAYERS = 2  # the lowest layers, which have no residual connection
 
 
 @dataclass(frozen=True, kw_only=True)
-class GNMTConfig(seq2seq.PairConfig):
+class GNMTConfig(seq2seq.RecurrentConfig):
     """GNMT's sizes and rates; the defaults are the paper's."""
 
     vocab: int = 32000
@@ -44,12 +44,12 @@ class GNMTConfig(seq2seq.PairConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "layers", "decoder_layers")
+        check_sizes(self, "layers", "decoder_layers")
         if self.layers < 2:
             raise Error("an encoder of 1 layer has a memory of two directions", fix="take 2 layers or more")
 
     @property
-    def depth(self) -> int:
+    def num_decoder_layers(self) -> int:
         """The number of the decoder's layers."""
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
@@ -59,13 +59,13 @@ class Encoder(nn.Module):
 
     def __init__(self, c: GNMTConfig):
         super().__init__()
-        layers = [Recurrent("lstm", c.dim, c.dim, both=True)]
-        layers += [Recurrent("lstm", c.dim * (2 if i == 1 else 1), c.dim) for i in range(1, c.layers)]
-        self.layers = Layers(layers, c.dropout, PLAIN)
+        layers = [RecurrentLayer("lstm", c.dim, c.dim, bidirectional=True)]
+        layers += [RecurrentLayer("lstm", c.dim * (2 if i == 1 else 1), c.dim) for i in range(1, c.layers)]
+        self.layers = RecurrentStack(layers, c.dropout, PLAIN_LAYERS)
 
-    def forward(self, x: Tensor, steps: Steps, probe: Probe | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, steps: PackedSteps, capture: Capture | None = None) -> tuple[Tensor, RNNState]:
         """(S, dim) → memory (S, dim), and the last state"""
-        return self.layers(x, steps, probe=probe)
+        return self.layers(x, steps, capture=capture)
 
 
 class Decoder(nn.Module):
@@ -73,50 +73,67 @@ class Decoder(nn.Module):
 
     def __init__(self, c: GNMTConfig):
         super().__init__()
-        self.bottom = Recurrent("lstm", 2 * c.dim, c.dim)
-        self.layers = Layers(
-            (Recurrent("lstm", 2 * c.dim, c.dim) for _ in range(1, c.depth)), c.dropout, residual=PLAIN - 1
+        self.bottom = RecurrentLayer("lstm", 2 * c.dim, c.dim)
+        self.layers = RecurrentStack(
+            (RecurrentLayer("lstm", 2 * c.dim, c.dim) for _ in range(1, c.num_decoder_layers)),
+            c.dropout,
+            first_residual=PLAIN_LAYERS - 1,
         )
-        self.align, self.dropout, self.depth = Alignment(Additive(c.dim, c.dim)), nn.Dropout(c.dropout), c.depth
+        self.align, self.dropout, self.num_layers = (
+            Alignment(AdditiveScore(c.dim, c.dim)),
+            nn.Dropout(c.dropout),
+            c.num_decoder_layers,
+        )
 
-    def begin(self, last: State) -> State:
+    def build_initial_state(self, last: RNNState) -> RNNState:
         """Zeros: two of each layer."""
-        return (last[-1].new_zeros(last[-1].shape),) * (2 * self.depth)
+        return (last[-1].new_zeros(last[-1].shape),) * (2 * self.num_layers)
 
-    def source(self, memory: Tensor, layout: Layout) -> Source:
-        """The memory ready to be looked at."""
-        return self.align.source(memory, layout)
+    def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource:
+        """The encoder's output ready to be looked at."""
+        return self.align.prepare_source(encoder_output, layout)
 
     def forward(
-        self, x: Tensor, steps: Steps, source: Source, state: State, past: Tensor | None, probe: Probe | None
-    ) -> tuple[Tensor, State]:
+        self,
+        x: Tensor,
+        steps: PackedSteps,
+        source: AlignmentSource,
+        state: RNNState,
+        past_lengths: Tensor | None,
+        capture: Capture | None,
+    ) -> tuple[Tensor, RNNState]:
         """(N, dim) → (N, dim), and the state after each document's last token"""
-        look = self.align.by_step(source, steps, past)
+        look = self.align.build_step_attention(source, steps, past_lengths)
 
-        def step(t: int, x: Tensor, state: State) -> tuple[State, State]:
+        def step(t: int, x: Tensor, state: RNNState) -> tuple[RNNState, RNNState]:
             context, weights = look(t, state[0])  # with the lowest layer's previous output
-            (y,), new = self.bottom.once(torch.cat((x, context), 1), state)
+            (y,), new = self.bottom.run_step(torch.cat((x, context), 1), state)
             return (y, context, weights), new
 
-        (y, context, weights), low = walk(steps, x, state[:2], step)
-        if probe is not None:
-            probe.state("decoder", x)
-            if probe.attention:
-                probe.weight("cross", steps.layout.unpack(weights)[:, None])
+        (y, context, weights), low = run_steps(steps, x, state[:2], step)
+        if capture is not None:
+            capture.record_hidden("decoder", x)
+            if capture.with_attention:
+                capture.record_attention("cross", steps.layout.unpack(weights)[:, None])
         y, high = self.layers(
-            self.dropout(y) if len(self.layers) else y, steps, state[2:], beside=context, probe=probe, kind="decoder"
+            self.dropout(y) if len(self.layers) else y,
+            steps,
+            state[2:],
+            extra_input=context,
+            capture=capture,
+            stack_name="decoder",
         )
         return y, (*low, *high)
 
 
-class GNMT(RecurrentPair):
+class GNMT(RecurrentEncoderDecoder):
     """A deep encoder and decoder of LSTMs with attention between their lowest layers."""
 
     def __init__(self, config: GNMTConfig):
-        super().__init__(*seq2seq.tables(config, config.dim), Encoder(config), Decoder(config))
+        super().__init__(*seq2seq.build_embeddings(config, config.dim), Encoder(config), Decoder(config))
 
 
-def heads(c: GNMTConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: GNMTConfig) -> dict[str, dict[str, Head]]:
     """The output layer."""
     return {"none": {}, "lm": {"lm": Head(out="vocab")}}
 
@@ -128,7 +145,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GNMTConfig, GNMT, heads, pretraining="lm", counted="lm", init=seq2seq.init, presets=PRESETS,
-    tokenizer="wordpiece", objective="seq2seq",
-    no_export="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
+    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=seq2seq.build_init_rules,
+    presets=PRESETS, tokenizer="wordpiece", objective="seq2seq",
+    export_remedy="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

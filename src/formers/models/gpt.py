@@ -13,16 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, Row, divides, positive, probability, renamed
-from ..family import SUMMARY_ACT, TOKENS, Family, Format, Head, Pool
-from ..keymap import KeyMap, Op, transposed
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
+from ..family import HF_SUMMARY_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Pooling
+from ..keymap import KeyMap, TensorOp, transpose_tensor
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import causal
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import causal
-from ..nn.norms import LayerNorm
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm, get_activation
 from . import bert
 
 
@@ -40,7 +39,7 @@ class GPTConfig:
     dropout: float = 0.1
     embed_dropout: float = 0.1
     attention_dropout: float = 0.1
-    summary: Pool = "last"  # which token the second of the double heads reads
+    summary: Pooling = "last"  # which token the second of the double heads reads
     summary_act: str | None = None
     summary_dropout: float = 0.1
     init: float = 0.02
@@ -51,27 +50,27 @@ class GPTConfig:
     eos: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "context", "dim", "layers", "heads")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "embed_dropout", "attention_dropout", "summary_dropout")
-        divides(self)
-        activation(self.act)
-        activation(self.summary_act or "linear")
+        check_sizes(self, "vocab", "context", "dim", "layers", "heads")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "embed_dropout", "attention_dropout", "summary_dropout")
+        compute_head_dim(self)
+        get_activation(self.act)
+        get_activation(self.summary_act or "linear")
 
 
-class GPT(Trunk):
+class GPT(TransformerBody):
     """A decoder: token + position → post-norm blocks."""
 
     def __init__(self, config: GPTConfig):
         c = config
         super().__init__(
             Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(c.dim, c.heads, dropout=c.attention_dropout),
                     FeedForward(c.dim, 4 * c.dim, c.act),
                     norm=lambda: LayerNorm(c.dim, c.eps),
-                    order="post",
+                    norm_order="post",
                     dropout=c.dropout,
                 )
                 for _ in range(c.layers)
@@ -80,10 +79,10 @@ class GPT(Trunk):
         )
 
 
-def heads(c: GPTConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: GPTConfig) -> dict[str, dict[str, Head]]:
     """GPT's heads; a classifier reads the last token, the only one that has seen all others."""
     lm = Head(out="vocab", bias=False)
-    choose = Head(pool=c.summary, inner=("dropout",), out=1, after=c.summary_act, dropout=c.summary_dropout)
+    choose = Head(pool=c.summary, inner_layers=("dropout",), out=1, out_act=c.summary_act, dropout=c.summary_dropout)
     return {
         "none": {},
         "lm": {"lm": lm},
@@ -92,70 +91,71 @@ def heads(c: GPTConfig) -> dict[str, dict[str, Head]]:
     }
 
 
-ROWS: dict[str, str | Row] = {
+CONFIG_ROWS: dict[str, str | KeyRule] = {
     "vocab_size": "vocab", "n_positions": "context", "n_embd": "dim", "n_layer": "layers", "n_head": "heads",
     "layer_norm_epsilon": "eps", "resid_pdrop": "dropout", "embd_pdrop": "embed_dropout",
     "attn_pdrop": "attention_dropout",
-    "summary_type": renamed("summary", {"cls_index": "last", "last": "last", "first": "first", "mean": "mean"}),
-    "summary_activation": SUMMARY_ACT, "summary_first_dropout": "summary_dropout", "initializer_range": "init",
-    "tie_word_embeddings": "tied", **TOKENS,
+    "summary_type": rename_key("summary", {"cls_index": "last", "last": "last", "first": "first", "mean": "mean"}),
+    "summary_activation": HF_SUMMARY_ACT_ROW, "summary_first_dropout": "summary_dropout", "initializer_range": "init",
+    "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
 }  # fmt: skip
-ALIASES = {
+CONFIG_ALIASES = {
     "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
     "num_hidden_layers": "n_layer",
 }  # fmt: skip
-FIXED = {"add_cross_attention": (False,), "summary_use_proj": (True,), "summary_proj_to_labels": (True,)}
-IRRELEVANT = frozenset({"n_ctx", "n_special", "predict_special_tokens", "summary_last_dropout"})
+FIXED_CONFIG = {"add_cross_attention": (False,), "summary_use_proj": (True,), "summary_proj_to_labels": (True,)}
+IRRELEVANT_KEYS = frozenset({"n_ctx", "n_special", "predict_special_tokens", "summary_last_dropout"})
 HF_CONFIG = ConfigMap(
-    ROWS | {"afn": renamed("act", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"})},
-    aliases=ALIASES,
-    fixed=FIXED,
-    irrelevant=IRRELEVANT,
+    CONFIG_ROWS | {"afn": rename_key("act", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"})},
+    aliases=CONFIG_ALIASES,
+    fixed_values=FIXED_CONFIG,
+    irrelevant_keys=IRRELEVANT_KEYS,
 )
 
-BLOCK: dict[str, str | Op] = {  # Linear weights are stored transposed, as a 1×1 convolution
+BLOCK_KEYS: dict[str, str | TensorOp] = {  # Linear weights are stored transposed, as a 1×1 convolution
     "h.{i}.ln_1.*": "blocks.{i}.attn_norm.*",
-    "h.{i}.attn.c_attn.weight": transposed("blocks.{i}.attn.qkv.weight"),
+    "h.{i}.attn.c_attn.weight": transpose_tensor("blocks.{i}.attn.qkv.weight"),
     "h.{i}.attn.c_attn.bias": "blocks.{i}.attn.qkv.bias",
-    "h.{i}.attn.c_proj.weight": transposed("blocks.{i}.attn.o.weight"),
+    "h.{i}.attn.c_proj.weight": transpose_tensor("blocks.{i}.attn.o.weight"),
     "h.{i}.attn.c_proj.bias": "blocks.{i}.attn.o.bias",
     "h.{i}.ln_2.*": "blocks.{i}.ff_norm.*",
-    "h.{i}.mlp.c_fc.weight": transposed("blocks.{i}.ff.up.weight"),
+    "h.{i}.mlp.c_fc.weight": transpose_tensor("blocks.{i}.ff.up.weight"),
     "h.{i}.mlp.c_fc.bias": "blocks.{i}.ff.up.bias",
-    "h.{i}.mlp.c_proj.weight": transposed("blocks.{i}.ff.down.weight"),
+    "h.{i}.mlp.c_proj.weight": transpose_tensor("blocks.{i}.ff.down.weight"),
     "h.{i}.mlp.c_proj.bias": "blocks.{i}.ff.down.bias",
 }
-HEADS: dict[str, dict[str, str | Op]] = {
+HEAD_KEYS: dict[str, dict[str, str | TensorOp]] = {
     "lm": {"lm_head.weight": "out.weight"},
     "choose": {"multiple_choice_head.summary.*": "out.*"},
     "classify": {"score.weight": "out.weight"},
 }
-DROP = ("h.{i}.attn.bias", "h.{i}.attn.masked_bias")
+DROPPED_KEYS = ("h.{i}.attn.bias", "h.{i}.attn.masked_bias")
 
 
-def keys(c: GPTConfig, head: str) -> KeyMap:
+def build_key_map(c: GPTConfig, head: str) -> KeyMap:
     """The names of GPT-1's files."""
     return KeyMap(
         {
             "tokens_embed.weight": "embed.token.weight",
             "positions_embed.weight": "embed.position.weight",
-            **BLOCK,
+            **BLOCK_KEYS,
         },
-        heads=HEADS,
+        heads=HEAD_KEYS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "tokens_embed.weight"} if c.tied else {},
-        drop=(*DROP, "position_ids"),
+        drop=(*DROPPED_KEYS, "position_ids"),
     )
 
 
 PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
 
 FAMILY = Family(
-    GPTConfig, GPT, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
+    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
+    presets=PRESETS, reads_segments=True,
     tokenizer="bpe", objective="causal", norm_order="post",
-    hf=Format("openai-gpt", {
+    hf_format=CheckpointFormat("openai-gpt", {
         "OpenAIGPTModel": "none", "OpenAIGPTLMHeadModel": "lm", "OpenAIGPTDoubleHeadsModel": "double",
         "OpenAIGPTForSequenceClassification": "classify",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

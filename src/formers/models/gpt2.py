@@ -13,16 +13,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, positive, probability
-from ..family import ACT, Family, Format, Head
-from ..keymap import KeyMap, Op
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..config import ConfigMap, check_rates, check_sizes
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import causal
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward
-from ..nn.masks import causal
-from ..nn.norms import LayerNorm
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm
 from . import gpt
 
 
@@ -41,11 +40,11 @@ class GPT2Config(gpt.GPTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "ff")
-        probability(self, "head_dropout")
+        check_sizes(self, "ff")
+        check_rates(self, "head_dropout")
 
 
-class GPT2(Trunk):
+class GPT2(TransformerBody):
     """A decoder: token + position → pre-norm blocks → norm."""
 
     def __init__(self, config: GPT2Config):
@@ -53,7 +52,7 @@ class GPT2(Trunk):
         scale = (c.dim // c.heads) ** -0.5 if c.scale else 1.0
         super().__init__(
             Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(
                         c.dim,
@@ -72,44 +71,44 @@ class GPT2(Trunk):
         )
 
 
-def decoder_heads(dropout: float) -> dict[str, dict[str, Head]]:
+def build_decoder_heads(dropout: float) -> dict[str, dict[str, Head]]:
     """The heads that all decoders after GPT have in common; a classifier reads the last token."""
     return {
         "none": {},
         "lm": {"lm": Head(out="vocab", bias=False)},
         "classify": {"classify": Head(pool="last", bias=False)},
-        "tag": {"tag": Head(inner=("dropout",), dropout=dropout)},
+        "tag": {"tag": Head(inner_layers=("dropout",), dropout=dropout)},
         "answer": {"answer": Head(out=2)},
     }
 
 
-def heads(c: GPT2Config) -> dict[str, dict[str, Head]]:
+def build_heads(c: GPT2Config) -> dict[str, dict[str, Head]]:
     """GPT's heads and two more."""
-    return decoder_heads(c.head_dropout) | gpt.heads(c)
+    return build_decoder_heads(c.head_dropout) | gpt.build_heads(c)
 
 
-def init(c: GPT2Config) -> dict[str, float]:
+def build_init_rules(c: GPT2Config) -> dict[str, float]:
     """§2.3: projections into the residual stream are scaled by 1/√(number of such projections)."""
     residual = c.init / math.sqrt(2 * c.layers)
     return {"*": c.init, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
 
 
 HF_CONFIG = ConfigMap(
-    gpt.ROWS
+    gpt.CONFIG_ROWS
     | {
         "n_inner": "ff",
-        "activation_function": ACT,
+        "activation_function": HF_ACT_ROW,
         "classifier_dropout": "head_dropout",
         "scale_attn_weights": "scale",
         "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     },
-    aliases=gpt.ALIASES,
-    fixed=gpt.FIXED,
-    irrelevant=gpt.IRRELEVANT | {"reorder_and_upcast_attn"},
+    aliases=gpt.CONFIG_ALIASES,
+    fixed_values=gpt.FIXED_CONFIG,
+    irrelevant_keys=gpt.IRRELEVANT_KEYS | {"reorder_and_upcast_attn"},
 )
 
 
-DECODER_HEADS: dict[str, dict[str, str | Op]] = {
+DECODER_HEAD_KEYS: dict[str, dict[str, str | TensorOp]] = {
     "lm": {"lm_head.weight": "out.weight"},
     "classify": {"score.weight": "out.weight"},
     "tag": {"classifier.*": "out.*"},
@@ -117,15 +116,20 @@ DECODER_HEADS: dict[str, dict[str, str | Op]] = {
 }
 
 
-def keys(c: GPT2Config, head: str) -> KeyMap:
+def build_key_map(c: GPT2Config, head: str) -> KeyMap:
     """The names of GPT-2's files."""
     return KeyMap(
-        {"wte.weight": "embed.token.weight", "wpe.weight": "embed.position.weight", **gpt.BLOCK, "ln_f.*": "norm.*"},
-        heads=DECODER_HEADS | gpt.HEADS,
+        {
+            "wte.weight": "embed.token.weight",
+            "wpe.weight": "embed.position.weight",
+            **gpt.BLOCK_KEYS,
+            "ln_f.*": "norm.*",
+        },
+        heads=DECODER_HEAD_KEYS | gpt.HEAD_KEYS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},
-        drop=gpt.DROP,
+        drop=gpt.DROPPED_KEYS,
     )
 
 
@@ -138,11 +142,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPT2Config, GPT2, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS, segments=True,
+    GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    presets=PRESETS, reads_segments=True,
     tokenizer="bpe", objective="causal",
-    hf=Format("gpt2", {
+    hf_format=CheckpointFormat("gpt2", {
         "GPT2Model": "none", "GPT2LMHeadModel": "lm", "GPT2DoubleHeadsModel": "double",
         "GPT2ForSequenceClassification": "classify", "GPT2ForTokenClassification": "tag",
         "GPT2ForQuestionAnswering": "answer",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import positive
+from ..config import check_sizes
 from ..family import Family
-from ..nn.masks import layered
+from ..nn.attention.masks import build_layer_masks
 from . import gpt2
 
 
@@ -27,8 +27,8 @@ class GPT3Config(gpt2.GPT2Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "window")
-        layered(self.pattern, self.window, self.layers)
+        check_sizes(self, "window")
+        build_layer_masks(self.pattern, self.window, self.layers)
 
 
 class GPT3(gpt2.GPT2):
@@ -36,7 +36,7 @@ class GPT3(gpt2.GPT2):
 
     def __init__(self, config: GPT3Config):
         super().__init__(config)
-        self.masks = tuple(layered(config.pattern, config.window, config.layers))
+        self.masks = tuple(build_layer_masks(config.pattern, config.window, config.layers))
 
 
 PRESETS: dict[str, dict[str, Any]] = {  # table 2.1; 2.7B and 6.7B as printed, 13B with heads of 128
@@ -51,7 +51,8 @@ PRESETS: dict[str, dict[str, Any]] = {  # table 2.1; 2.7B and 6.7B as printed, 1
 }
 
 FAMILY = Family(
-    GPT3Config, GPT3, gpt2.heads, pretraining="lm", counted="lm", init=gpt2.init, presets=PRESETS, segments=True,
+    GPT3Config, GPT3, gpt2.build_heads, pretraining_head="lm", counted_head="lm",
+    build_init_rules=gpt2.build_init_rules, presets=PRESETS, reads_segments=True,
     tokenizer="bpe", objective="causal",
-    no_export="pretrain gpt2, the same model without bands, or gpt_neo, whose bands transformers knows",
+    export_remedy="pretrain gpt2, the same model without bands, or gpt_neo, whose bands transformers knows",
 )  # fmt: skip

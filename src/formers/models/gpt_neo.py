@@ -12,17 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, Row, divides, positive, probability
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import ACT, TOKENS, Family, Format, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
 from ..keymap import KeyMap
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import build_layer_masks
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import layered
-from ..nn.norms import LayerNorm
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm, get_activation
 from . import bert, gpt2
 
 
@@ -52,22 +51,22 @@ class GPTNeoConfig:
     eos: int | tuple[int, ...] | None = 50256
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "context", "dim", "layers", "heads", "ff", "window")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout")
-        divides(self)
-        activation(self.act)
-        layered(self.pattern, self.window, self.layers)
+        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", "window")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "embed_dropout", "attention_dropout", "head_dropout")
+        compute_head_dim(self)
+        get_activation(self.act)
+        build_layer_masks(self.pattern, self.window, self.layers)
 
 
-class GPTNeo(Trunk):
+class GPTNeo(TransformerBody):
     """A decoder: token + position → pre-norm blocks, every other one local → norm."""
 
     def __init__(self, config: GPTNeoConfig):
         c = config
         super().__init__(
             Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=False, out_bias=True, scale=1.0, dropout=c.attention_dropout),
                     FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
@@ -77,16 +76,16 @@ class GPTNeo(Trunk):
                 for _ in range(c.layers)
             ),
             LayerNorm(c.dim, c.eps),
-            masks=layered(c.pattern, c.window, c.layers),
+            masks=build_layer_masks(c.pattern, c.window, c.layers),
         )
 
 
-def heads(c: GPTNeoConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: GPTNeoConfig) -> dict[str, dict[str, Head]]:
     """Those of all decoders."""
-    return gpt2.decoder_heads(c.head_dropout)
+    return gpt2.build_decoder_heads(c.head_dropout)
 
 
-def expanded(types: Any) -> dict[str, Any]:
+def read_attention_types(types: Any) -> dict[str, Any]:
     """Their [[["global", "local"], 12]]: a pattern and how often it is repeated; ours is as short as it can be."""
     pattern = [kind for kinds, times in types for _ in range(min(times, 1000)) for kind in kinds]
     if not pattern or len(pattern) > 1000:
@@ -100,18 +99,23 @@ HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "max_position_embeddings": "context", "hidden_size": "dim", "num_layers": "layers",
         "num_heads": "heads", "intermediate_size": "ff", "window_size": "window",
-        "attention_types": Row(expanded, lambda c: [[[c.pattern[i % len(c.pattern)] for i in range(c.layers)], 1]]),
-        "activation_function": ACT, "layer_norm_epsilon": "eps", "resid_dropout": "dropout",
+        "attention_types": KeyRule(
+            read_attention_types, lambda c: [[[c.pattern[i % len(c.pattern)] for i in range(c.layers)], 1]]
+        ),
+        "activation_function": HF_ACT_ROW, "layer_norm_epsilon": "eps", "resid_dropout": "dropout",
         "embed_dropout": "embed_dropout", "attention_dropout": "attention_dropout",
-        "classifier_dropout": "head_dropout", "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+        "classifier_dropout": "head_dropout", "initializer_range": "init", "tie_word_embeddings": "tied",
+        **HF_TOKEN_ROWS,
     },
     aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
-    irrelevant=frozenset({"attention_layers", "summary_type", "summary_use_proj", "summary_activation",
-                          "summary_proj_to_labels", "summary_first_dropout"}),
+    irrelevant_keys=frozenset({
+        "attention_layers", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+        "summary_first_dropout",
+    }),
 )  # fmt: skip
 
 
-def keys(c: GPTNeoConfig, head: str) -> KeyMap:
+def build_key_map(c: GPTNeoConfig, head: str) -> KeyMap:
     """GPT-Neo's names; Linear weights are not transposed."""
     return KeyMap(
         {
@@ -125,7 +129,7 @@ def keys(c: GPTNeoConfig, head: str) -> KeyMap:
             "h.{i}.mlp.c_proj.*": "blocks.{i}.ff.down.*",
             "ln_f.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEADS,
+        heads=gpt2.DECODER_HEAD_KEYS,
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
         tied={"lm_head.weight": "wte.weight"} if c.tied else {},
@@ -140,10 +144,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoConfig, GPTNeo, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
+    GPTNeoConfig, GPTNeo, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
+    presets=PRESETS, reads_segments=True,
     tokenizer="bpe", objective="causal",
-    hf=Format("gpt_neo", {
+    hf_format=CheckpointFormat("gpt_neo", {
         "GPTNeoModel": "none", "GPTNeoForCausalLM": "lm", "GPTNeoForSequenceClassification": "classify",
         "GPTNeoForTokenClassification": "tag", "GPTNeoForQuestionAnswering": "answer",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -13,18 +13,17 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, Row, divides, positive, probability, shown
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import ACT, TOKENS, Family, Format, Head
-from ..keymap import KeyMap, interleaved
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, deinterleave_heads
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import causal
+from ..nn.attention.positions import RotaryEmbedding
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import causal
-from ..nn.norms import LayerNorm
-from ..nn.positions import Rotary
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm, get_activation
 from . import gpt2
 
 
@@ -55,37 +54,37 @@ class GPTNeoXConfig:
     eos: int | tuple[int, ...] | None = 0
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "context", "dim", "layers", "heads", "ff")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "attention_dropout", "head_dropout")
-        width = divides(self)
-        if not 0 < self.turned <= width or self.turned % 2:
-            what = f"rotary width must be even and from 2 to {width}, got {self.turned}"
+        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "attention_dropout", "head_dropout")
+        width = compute_head_dim(self)
+        if not 0 < self.rotary_dim <= width or self.rotary_dim % 2:
+            what = f"rotary width must be even and from 2 to {width}, got {self.rotary_dim}"
             raise Error(what, fix="choose rotary_fraction so that head_dim × fraction is even")
         if self.base <= 0:
             raise Error(f"base must be above 0, got {self.base}", fix="take 10000")
-        activation(self.act)
+        get_activation(self.act)
 
     @property
-    def turned(self) -> int:
+    def rotary_dim(self) -> int:
         """How many numbers of each head are turned."""
         return int(self.dim // self.heads * self.rotary_fraction)
 
 
-class GPTNeoX(Trunk):
+class GPTNeoX(TransformerBody):
     """A decoder: token → parallel blocks with two norms each → norm."""
 
     def __init__(self, config: GPTNeoXConfig):
         c = config
-        rotary = Rotary(c.turned, base=c.base)
+        rotary = RotaryEmbedding(c.rotary_dim, base=c.base)
         super().__init__(
             Embeddings(c.dim, c.vocab, dropout=c.dropout),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=c.bias, dropout=c.attention_dropout, rotary=rotary),
                     FeedForward(c.dim, c.ff, c.act),
                     norm=lambda: LayerNorm(c.dim, c.eps),
-                    order="parallel" if c.parallel else "pre",
+                    norm_order="parallel" if c.parallel else "pre",
                     dropout=c.dropout,
                 )
                 for _ in range(c.layers)
@@ -95,26 +94,26 @@ class GPTNeoX(Trunk):
         )
 
 
-def heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:
     """Those of all decoders."""
-    return gpt2.decoder_heads(c.head_dropout)
+    return gpt2.build_decoder_heads(c.head_dropout)
 
 
-def init(c: GPTNeoXConfig) -> dict[str, float]:
+def build_init_rules(c: GPTNeoXConfig) -> dict[str, float]:
     """§2.1: residual outputs start at 2/(layers·√dim), all else at √(2/(5·dim)) (the "small init")."""
     residual = 2 / (c.layers * math.sqrt(c.dim))
     small = math.sqrt(2 / (5 * c.dim))
     return {"*": small, "*.attn.o.weight": residual, "*.ff.down.weight": residual}
 
 
-def rope(value: Any) -> dict[str, Any]:
+def read_rope_settings(value: Any) -> dict[str, Any]:
     """Their table of rotary settings; only the plain kind is the paper's."""
     if value is None:
         return {}
     kind = value.get("rope_type", value.get("type", "default"))
     other = set(value) - {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
     if kind != "default" or other:
-        raise Error(f"formers cannot honour {shown(value)}, only the plain rotary positions", fix="remove it")
+        raise Error(f"formers cannot honour {format_value(value)}, only the plain rotary positions", fix="remove it")
     names = {"rope_theta": "base", "partial_rotary_factor": "rotary_fraction"}
     return {ours: value[theirs] for theirs, ours in names.items() if theirs in value}
 
@@ -123,37 +122,39 @@ HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "max_position_embeddings": "context", "hidden_size": "dim",
         "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "ff",
-        "rope_parameters": Row(rope, lambda c: {
+        "rope_parameters": KeyRule(read_rope_settings, lambda c: {
             "rope_type": "default", "rope_theta": c.base, "partial_rotary_factor": c.rotary_fraction,
         }),
-        "use_parallel_residual": "parallel", "attention_bias": "bias", "hidden_act": ACT, "layer_norm_eps": "eps",
+        "use_parallel_residual": "parallel", "attention_bias": "bias", "hidden_act": HF_ACT_ROW,
+        "layer_norm_eps": "eps",
         "hidden_dropout": "dropout", "attention_dropout": "attention_dropout", "classifier_dropout": "head_dropout",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
-    older={
-        "rotary_pct": lambda v: {"rotary_fraction": v}, "rotary_emb_base": lambda v: {"base": v}, "rope_scaling": rope,
+    legacy_rules={
+        "rotary_pct": lambda v: {"rotary_fraction": v}, "rotary_emb_base": lambda v: {"base": v},
+        "rope_scaling": read_rope_settings,
     },
-    irrelevant=frozenset({  # of old files; transformers passes over them
+    irrelevant_keys=frozenset({  # of old files; transformers passes over them
         "attention_probs_dropout_prob", "hidden_dropout_prob", "rope_theta", "partial_rotary_factor",
     }),
     defaults={"hidden_act": "gelu", "eos_token_id": 2},
 )  # fmt: skip
 
 
-def keys(c: GPTNeoXConfig, head: str) -> KeyMap:
+def build_key_map(c: GPTNeoXConfig, head: str) -> KeyMap:
     """GPT-NeoX's names; queries, keys and values are interleaved by head."""
     return KeyMap(
         {
             "embed_in.weight": "embed.token.weight",
             "layers.{i}.input_layernorm.*": "blocks.{i}.attn_norm.*",
-            "layers.{i}.attention.query_key_value.*": interleaved("blocks.{i}.attn.qkv.*", c.heads),
+            "layers.{i}.attention.query_key_value.*": deinterleave_heads("blocks.{i}.attn.qkv.*", c.heads),
             "layers.{i}.attention.dense.*": "blocks.{i}.attn.o.*",
             "layers.{i}.post_attention_layernorm.*": "blocks.{i}.ff_norm.*",
             "layers.{i}.mlp.dense_h_to_4h.*": "blocks.{i}.ff.up.*",
             "layers.{i}.mlp.dense_4h_to_h.*": "blocks.{i}.ff.down.*",
             "final_layer_norm.*": "norm.*",
         },
-        heads=gpt2.DECODER_HEADS | {"lm": {"embed_out.weight": "out.weight"}},
+        heads=gpt2.DECODER_HEAD_KEYS | {"lm": {"embed_out.weight": "out.weight"}},
         prefix="" if head == "none" else "gpt_neox.",
         prefixes=("gpt_neox.",),
         tied={"embed_out.weight": "embed_in.weight"} if c.tied else {},
@@ -174,10 +175,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoXConfig, GPTNeoX, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="bpe", objective="causal",
-    hf=Format("gpt_neox", {
+    GPTNeoXConfig, GPTNeoX, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    presets=PRESETS, tokenizer="bpe", objective="causal",
+    hf_format=CheckpointFormat("gpt_neox", {
         "GPTNeoXModel": "none", "GPTNeoXForCausalLM": "lm", "GPTNeoXForSequenceClassification": "classify",
         "GPTNeoXForTokenClassification": "tag", "GPTNeoXForQuestionAnswering": "answer",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -13,18 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import ConfigMap, divides, positive, probability
+from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import ACT, TOKENS, Family, Format, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
 from ..keymap import KeyMap
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..nn.attention.attention import Attention
+from ..nn.attention.masks import causal
+from ..nn.attention.positions import RotaryEmbedding
+from ..nn.block import Block, BlockStack
+from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import causal
-from ..nn.norms import LayerNorm
-from ..nn.positions import Rotary
-from ..nn.trunk import Trunk
+from ..nn.layers import FeedForward, LayerNorm, get_activation
 from . import bert, gpt2
 
 
@@ -52,35 +51,35 @@ class GPTJConfig:
     eos: int | tuple[int, ...] | None = 50256
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "context", "dim", "layers", "heads", "ff", "rotary")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "embed_dropout", "attention_dropout")
-        width = divides(self)
-        if self.turned % 2 or self.turned > width:
-            what = f"{self.turned} of a head's {width} numbers cannot be turned in pairs"
+        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", "rotary")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "embed_dropout", "attention_dropout")
+        width = compute_head_dim(self)
+        if self.rotary_dim % 2 or self.rotary_dim > width:
+            what = f"{self.rotary_dim} of a head's {width} numbers cannot be turned in pairs"
             raise Error(what, fix=f"set rotary to an even number up to {width}")
-        activation(self.act)
+        get_activation(self.act)
 
     @property
-    def turned(self) -> int:
+    def rotary_dim(self) -> int:
         """How many numbers of each head are turned."""
         return self.dim // self.heads if self.rotary is None else self.rotary
 
 
-class GPTJ(Trunk):
+class GPTJ(TransformerBody):
     """A decoder: token → parallel blocks with one norm each → norm."""
 
     def __init__(self, config: GPTJConfig):
         c = config
-        rotary = Rotary(c.turned, pairs=True)
+        rotary = RotaryEmbedding(c.rotary_dim, is_interleaved=True)
         super().__init__(
             Embeddings(c.dim, c.vocab, dropout=c.embed_dropout),
-            Stack(
+            BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=False, dropout=c.attention_dropout, rotary=rotary),
                     FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
                     norm=lambda: LayerNorm(c.dim, c.eps),
-                    order="parallel",
+                    norm_order="parallel",
                     shared_norm=True,
                     dropout=c.dropout,
                 )
@@ -91,30 +90,32 @@ class GPTJ(Trunk):
         )
 
 
-def heads(c: GPTJConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: GPTJConfig) -> dict[str, dict[str, Head]]:
     """Those of all decoders but the tagger; the output layer has a bias."""
-    mine = {name: parts for name, parts in gpt2.decoder_heads(0.0).items() if name != "tag"}
+    mine = {name: parts for name, parts in gpt2.build_decoder_heads(0.0).items() if name != "tag"}
     return mine | {"lm": {"lm": Head(out="vocab")}}
 
 
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "n_positions": "context", "n_embd": "dim", "n_layer": "layers", "n_head": "heads",
-        "rotary_dim": "rotary", "n_inner": "ff", "activation_function": ACT, "layer_norm_epsilon": "eps",
+        "rotary_dim": "rotary", "n_inner": "ff", "activation_function": HF_ACT_ROW, "layer_norm_epsilon": "eps",
         "resid_pdrop": "dropout", "embd_pdrop": "embed_dropout", "attn_pdrop": "attention_dropout",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
     aliases={
         "hidden_size": "n_embd", "max_position_embeddings": "n_positions", "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    fixed={"rotary": (True,), "scale_attn_weights": (True,)},
-    irrelevant=frozenset({"n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
-                          "summary_first_dropout"}),
+    fixed_values={"rotary": (True,), "scale_attn_weights": (True,)},
+    irrelevant_keys=frozenset({
+        "n_ctx", "summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels",
+        "summary_first_dropout",
+    }),
 )  # fmt: skip
 
 
-def keys(c: GPTJConfig, head: str) -> KeyMap:
+def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
     """GPT-J's names."""
     return KeyMap(
         {
@@ -128,7 +129,7 @@ def keys(c: GPTJConfig, head: str) -> KeyMap:
         },
         heads={
             "lm": {"lm_head.*": "out.*"},
-            **{part: gpt2.DECODER_HEADS[part] for part in ("classify", "answer")},
+            **{part: gpt2.DECODER_HEAD_KEYS[part] for part in ("classify", "answer")},
         },
         prefix="" if head == "none" else "transformer.",
         prefixes=("transformer.",),
@@ -140,10 +141,11 @@ def keys(c: GPTJConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 
 FAMILY = Family(
-    GPTJConfig, GPTJ, heads, pretraining="lm", counted="lm", init=bert.init, presets=PRESETS, segments=True,
+    GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
+    presets=PRESETS, reads_segments=True,
     tokenizer="bpe", objective="causal",
-    hf=Format("gptj", {
+    hf_format=CheckpointFormat("gptj", {
         "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",
         "GPTJForQuestionAnswering": "answer",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import ConfigMap
-from ..family import Family, Format
-from ..nn.block import Order
+from ..family import CheckpointFormat, Family
+from ..nn.block import NormOrder
 from . import bart, bert
 
 
@@ -22,25 +22,27 @@ class MBARTConfig(bart.BARTConfig):
     """mBART's sizes and rates; the defaults are mBART-large of 25 languages."""
 
     vocab: int = 250027
-    order: Order = "pre"
+    order: NormOrder = "pre"
     scaled: bool = True
     start: int | None = None  # None: generation begins with bos
 
-    wraps = True  # a text shifted right begins with its own last token, which names the language
+    starts_with_last_token = True  # a text shifted right begins with its own last token, which names the language
 
 
 HF_CONFIG = ConfigMap(
-    bart.ROWS,
-    aliases=bart.ALIASES,
-    fixed=bart.FIXED | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
-    irrelevant=bart.IRRELEVANT,
+    bart.CONFIG_ROWS,
+    aliases=bart.CONFIG_ALIASES,
+    fixed_values=bart.FIXED_CONFIG | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
+    irrelevant_keys=bart.IRRELEVANT_KEYS,
     defaults={"vocab_size": 50265, "scale_embedding": False},
 )
 
 FAMILY = Family(
-    MBARTConfig, bart.BART, bart.heads, pretraining="lm", counted="lm", init=bert.init,
-    presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
-    tokenizer="unigram", objective="denoise",
-    hf=Format("mbart", bart.classes("MBart"), HF_CONFIG, bart.keys, bart.adjust, bart.architecture("MBart"),
-              config_defaults=bart.UNFORCED),
+    MBARTConfig, bart.BART, bart.build_heads, pretraining_head="lm", counted_head="lm",
+    build_init_rules=bert.build_init_rules, presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
+    tokenizer="unigram", objective="denoising",
+    hf_format=CheckpointFormat(
+        "mbart", bart.map_classes("MBart"), HF_CONFIG, bart.build_key_map, bart.adjust_settings,
+        bart.build_architecture_rule("MBart"), config_defaults=bart.NO_FORCED_EOS,
+    ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap
-from ..family import Family, Format
+from ..family import CheckpointFormat, Family
 from . import t5
 
 
@@ -30,19 +30,21 @@ class MT5Config(t5.T5Config):
     scaled: bool = False
 
 
-def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """As T5, but the head never scales."""
-    return t5.adjust(settings, architecture, file) | {"scaled": False}
+    return t5.adjust_settings(settings, architecture, file) | {"scaled": False}
 
 
-ROWS = {key: row for key, row in t5.HF_CONFIG.rows.items() if key != "scale_decoder_outputs"}
+CONFIG_ROWS = {key: row for key, row in t5.HF_CONFIG.rules.items() if key != "scale_decoder_outputs"}
 HF_CONFIG = ConfigMap(
-    ROWS, aliases=t5.HF_CONFIG.aliases, irrelevant=t5.HF_CONFIG.irrelevant | {"scale_decoder_outputs"}
+    CONFIG_ROWS, aliases=t5.HF_CONFIG.aliases, irrelevant_keys=t5.HF_CONFIG.irrelevant_keys | {"scale_decoder_outputs"}
 )
-PRESETS = {f"mt5-{size}": values for size, values in t5.NEXT.items()}
+PRESETS = {f"mt5-{size}": values for size, values in t5.SIZES_V1_1.items()}
 
 FAMILY = Family(
-    MT5Config, t5.T5, t5.heads, pretraining="lm", counted="lm", init=t5.init, presets=PRESETS,
-    tokenizer="unigram", objective="spans",
-    hf=Format("mt5", t5.classes("MT5"), HF_CONFIG, t5.keys, adjust, t5.architecture("MT5")),
+    MT5Config, t5.T5, t5.build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=t5.build_init_rules,
+    presets=PRESETS, tokenizer="unigram", objective="span-corruption",
+    hf_format=CheckpointFormat(
+        "mt5", t5.map_classes("MT5"), HF_CONFIG, t5.build_key_map, adjust_settings, t5.build_architecture_rule("MT5"),
+    ),
 )  # fmt: skip

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import ConfigMap, Row
+from ..config import ConfigMap, KeyRule
 from ..errors import Error
-from ..family import Family, Format, Head
+from ..family import CheckpointFormat, Family, Head
 from ..keymap import KeyMap
 from . import bert
 
@@ -40,30 +40,30 @@ class RoBERTaConfig(bert.BERTConfig):
         object.__setattr__(self, "offset", self.pad + 1)  # the way to set a field of a frozen dataclass
 
 
-def heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
     """RoBERTa's heads: the masked-token layer always has the exact gelu, whatever the blocks use."""
-    mine, dropout = dict(bert.heads(c)), c.dropout if c.head_dropout is None else c.head_dropout
+    mine, dropout = dict(bert.build_heads(c)), c.dropout if c.head_dropout is None else c.head_dropout
     del mine["nsp"], mine["pretraining"]
-    mlm = replace(mine["mlm"]["mlm"], inner=("dense", "gelu", "norm"))
+    mlm = replace(mine["mlm"]["mlm"], inner_layers=("dense", "gelu", "norm"))
     inner = ("dropout", "dense", "tanh", "dropout")
     choose = replace(mine["choose"]["choose"], dropout=c.dropout)
     return mine | {"mlm": {"mlm": mlm}, "lm": {"lm": mlm}, "choose": {"choose": choose},
-                   "classify": {"classify": Head(pool="first", inner=inner, dropout=dropout)}}  # fmt: skip
+                   "classify": {"classify": Head(pool="first", inner_layers=inner, dropout=dropout)}}  # fmt: skip
 
 
-def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """Their position table counts its unused first rows as well, up to and including that of the pad id."""
     return settings | {"context": settings["context"] - settings["pad"] - 1}
 
 
 HF_CONFIG = ConfigMap(
-    bert.ROWS | {"max_position_embeddings": Row(lambda v: {"context": v}, lambda c: c.context + c.offset)},
-    fixed=bert.FIXED,
+    bert.CONFIG_ROWS | {"max_position_embeddings": KeyRule(lambda v: {"context": v}, lambda c: c.context + c.offset)},
+    fixed_values=bert.FIXED_CONFIG,
     defaults={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "pad_token_id": 1},
 )
 
 
-def keys(c: RoBERTaConfig, head: str) -> KeyMap:
+def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     """BERT's names for the body, fairseq's for the masked-token layer."""
     pooler = {"@pooler.dense.*": "dense.*"}
     mlm = {
@@ -74,7 +74,7 @@ def keys(c: RoBERTaConfig, head: str) -> KeyMap:
     }
     tied = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
     return KeyMap(
-        bert.BODY,
+        bert.BODY_KEYS,
         heads={
             "pool": pooler,
             "mlm": mlm,
@@ -87,9 +87,9 @@ def keys(c: RoBERTaConfig, head: str) -> KeyMap:
         prefix="" if head == "none" else "roberta.",
         prefixes=("roberta.",),
         tied=tied if c.tied else {},
-        second={} if c.tied else {"lm_head.bias": "lm_head.decoder.bias"},
+        alternate_names={} if c.tied else {"lm_head.bias": "lm_head.decoder.bias"},
         drop=("embeddings.position_ids", "embeddings.token_type_ids"),
-        aliases=bert.OLD,
+        aliases=bert.OLD_NORM_NAMES,
     )
 
 
@@ -99,11 +99,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    RoBERTaConfig, bert.BERT, heads, pretraining="mlm", counted="mlm", init=bert.init, presets=PRESETS, segments=True,
-    tokenizer="bpe", objective="masked", norm_order="post",
-    hf=Format("roberta", {
+    RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
+    build_init_rules=bert.build_init_rules, presets=PRESETS, reads_segments=True,
+    tokenizer="bpe", objective="mlm", norm_order="post",
+    hf_format=CheckpointFormat("roberta", {
         "RobertaModel": "none", "RobertaForMaskedLM": "mlm", "RobertaForCausalLM": "lm",
         "RobertaForSequenceClassification": "classify", "RobertaForTokenClassification": "tag",
         "RobertaForQuestionAnswering": "answer", "RobertaForMultipleChoice": "choose",
-    }, HF_CONFIG, keys, adjust=adjust),
+    }, HF_CONFIG, build_key_map, adjust_settings=adjust_settings),
 )  # fmt: skip

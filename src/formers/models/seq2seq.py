@@ -19,18 +19,18 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Layout
-from ..config import positive, probability
+from ..config import check_rates, check_sizes
 from ..errors import Error
 from ..family import Family, Head
-from ..nn.alignment import Alignment, Local, Score, Source, score
+from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
-from ..nn.pair import RecurrentPair
-from ..nn.probe import Probe
-from ..nn.recurrent import KERNELS, Kind, Layers, Recurrent, State, Steps, walk
+from ..nn.encoder_decoder import RecurrentEncoderDecoder
+from ..nn.recurrent.alignment import Alignment, AlignmentSource, LocalWindow, ScoreKind, build_score
+from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class PairConfig:
+class RecurrentConfig:
     """What every recurrent encoder-decoder has."""
 
     vocab: int = 30000
@@ -46,25 +46,25 @@ class PairConfig:
     start: int | None = 1  # the decoder's first input
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "target_vocab", "dim")
-        positive(self, "init", least=0)
-        probability(self, "dropout")
+        check_sizes(self, "vocab", "target_vocab", "dim")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout")
         if self.shared and self.target_vocab not in (None, self.vocab):
             what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
             raise Error(what, fix="set shared to false")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seq2SeqConfig(PairConfig):
+class Seq2SeqConfig(RecurrentConfig):
     """Sizes, cell and attention; the defaults are a single LSTM on either side."""
 
     embed: int = 500
     layers: int = 1
-    cell: Kind = "lstm"
+    cell: CellKind = "lstm"
     bidirectional: bool = False  # the encoder
     reverse: bool = False  # the encoder reads the source from its end (Sutskever)
     attention: Literal["none", "additive", "dot", "general", "concat", "local"] = "none"
-    score: Score = "general"  # of local attention,
+    score: ScoreKind = "general"  # of local attention,
     predict: bool = True  # which predicts its place (local-p), or takes the target's (local-m),
     window: int = 10  # and looks so many words to either side
     feed: bool = (
@@ -74,30 +74,30 @@ class Seq2SeqConfig(PairConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "embed", "layers", "window", "readout")
+        check_sizes(self, "embed", "layers", "window", "readout")
         if "dot" in (self.attention, self.score if self.attention == "local" else "") and self.bidirectional:
             what = f"states of {self.dim} and a memory of {2 * self.dim} have no dot product"
             raise Error(what, fix="take general, or an encoder of one direction")
         if self.attention == "additive" and self.feed:
             raise Error("additive attention always feeds its context", fix="leave feed out")
-        if self.tied and self.out != self.embed:
-            what = f"an output of {self.out} numbers cannot be tied to embeddings of {self.embed}"
-            raise Error(what, fix=f"set embed to {self.out}, or tied to false")
+        if self.tied and self.out_dim != self.embed:
+            what = f"an output of {self.out_dim} numbers cannot be tied to embeddings of {self.embed}"
+            raise Error(what, fix=f"set embed to {self.out_dim}, or tied to false")
 
     @property
-    def memory(self) -> int:
+    def encoder_dim(self) -> int:
         """The width of the encoder's output."""
         return self.dim * (2 if self.bidirectional else 1)
 
     @property
-    def deep(self) -> bool:
+    def has_maxout(self) -> bool:
         """State, embedding and context meet in a maxout layer before the output (Cho, Bahdanau)."""
         return self.attention == "additive" or (self.attention == "none" and self.feed)
 
     @property
-    def out(self) -> int:
+    def out_dim(self) -> int:
         """The width of what the output layer reads."""
-        return (self.readout or self.embed) if self.deep else self.dim
+        return (self.readout or self.embed) if self.has_maxout else self.dim
 
 
 class Encoder(nn.Module):
@@ -105,20 +105,22 @@ class Encoder(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
-        widths = [c.embed, *[c.memory] * (c.layers - 1)]
-        self.layers = Layers((Recurrent(c.cell, w, c.dim, both=c.bidirectional) for w in widths), c.dropout)
+        widths = [c.embed, *[c.encoder_dim] * (c.layers - 1)]
+        self.layers = RecurrentStack(
+            (RecurrentLayer(c.cell, w, c.dim, bidirectional=c.bidirectional) for w in widths), c.dropout
+        )
         self.reverse = c.reverse
 
-    def forward(self, x: Tensor, steps: Steps, probe: Probe | None = None) -> tuple[Tensor, State]:
+    def forward(self, x: Tensor, steps: PackedSteps, capture: Capture | None = None) -> tuple[Tensor, RNNState]:
         """(S, embed) → memory (S, dim or 2·dim), and the last state"""
         if not self.reverse:
-            return self.layers(x, steps, probe=probe)
-        seen = Probe() if probe is None else Probe(hidden=probe.hidden)
-        y, last = self.layers(steps.mirror(x), steps, probe=seen)
-        if probe is not None:
-            for state in seen.states.get("encoder", ()):
-                probe.state("encoder", steps.mirror(state))
-        return steps.mirror(y), last
+            return self.layers(x, steps, capture=capture)
+        seen = Capture() if capture is None else Capture(with_hidden=capture.with_hidden)
+        y, last = self.layers(steps.reverse_documents(x), steps, capture=seen)
+        if capture is not None:
+            for state in seen.hidden_states.get("encoder", ()):
+                capture.record_hidden("encoder", steps.reverse_documents(state))
+        return steps.reverse_documents(y), last
 
 
 class Decoder(nn.Module):
@@ -127,124 +129,146 @@ class Decoder(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
-        self.kind, self.feed, self.dim, self.parts = c.attention, c.feed, c.dim, KERNELS[c.cell][3]
-        extra = c.memory if c.attention == "additive" else c.dim if c.feed else 0
+        self.attention_kind, self.feeds_context, self.dim, self.state_parts = (
+            c.attention,
+            c.feed,
+            c.dim,
+            CELL_KERNELS[c.cell][3],
+        )
+        extra = c.encoder_dim if c.attention == "additive" else c.dim if c.feed else 0
         widths = [c.embed + extra, *[c.dim] * (c.layers - 1)]
-        self.layers = Layers((Recurrent(c.cell, w, c.dim) for w in widths), c.dropout)
-        self.context = nn.Linear(c.memory, c.dim) if self.cho else None  # c = tanh(V h)
-        local = Local(c.dim, c.window, predict=c.predict) if c.attention == "local" else None
+        self.layers = RecurrentStack((RecurrentLayer(c.cell, w, c.dim) for w in widths), c.dropout)
+        self.context = nn.Linear(c.encoder_dim, c.dim) if self.has_fixed_context else None  # c = tanh(V h)
+        local = LocalWindow(c.dim, c.window, predict=c.predict) if c.attention == "local" else None
         kind = c.score if c.attention == "local" else c.attention
-        self.align = None if kind == "none" else Alignment(score(kind, c.dim, c.memory), local)
-        if c.deep:
-            self.readout: nn.Module | None = nn.Linear(c.dim + c.embed + extra, 2 * c.out)
+        self.align = None if kind == "none" else Alignment(build_score(kind, c.dim, c.encoder_dim), local)
+        if c.has_maxout:
+            self.readout: nn.Module | None = nn.Linear(c.dim + c.embed + extra, 2 * c.out_dim)
         else:
-            self.readout = None if self.align is None else nn.Linear(c.memory + c.dim, c.dim, bias=False)
-        seen = c.memory if c.attention != "additive" and not self.cho else c.dim
-        bridged = c.layers * self.parts if c.bidirectional or self.cho else 0
+            self.readout = None if self.align is None else nn.Linear(c.encoder_dim + c.dim, c.dim, bias=False)
+        seen = c.encoder_dim if c.attention != "additive" and not self.has_fixed_context else c.dim
+        bridged = c.layers * self.state_parts if c.bidirectional or self.has_fixed_context else 0
         self.bridge = nn.ModuleList(nn.Linear(seen, c.dim) for _ in range(bridged))
 
     @property
-    def cho(self) -> bool:
+    def has_fixed_context(self) -> bool:
         """A fixed context that is read at every step."""
-        return self.kind == "none" and self.feed
+        return self.attention_kind == "none" and self.feeds_context
 
-    def begin(self, last: State) -> State:
+    def build_initial_state(self, last: RNNState) -> RNNState:
         """The encoder's last state, copied (Sutskever); of two directions through tanh(W ·), which with additive
         attention reads the backward one alone (A.2.2); Cho's by way of the context."""
-        extra: State = ()
+        extra: RNNState = ()
         if self.context is not None:
-            extra = (torch.tanh(self.context(last[-self.parts])),)
+            extra = (torch.tanh(self.context(last[-self.state_parts])),)
             last = extra * len(last)
-        elif self.feed:
+        elif self.feeds_context:
             extra = (last[0].new_zeros(len(last[0]), self.dim),)
-        elif self.bridge and self.kind == "additive":
+        elif self.bridge and self.attention_kind == "additive":
             last = tuple(s[:, self.dim :] for s in last)
         if self.bridge:
             last = tuple(torch.tanh(way(s)) for way, s in zip(self.bridge, last, strict=True))
         return *last, *extra
 
-    def source(self, memory: Tensor, layout: Layout) -> Source | None:
-        """The memory ready to be looked at."""
-        return None if self.align is None else self.align.source(memory, layout)
+    def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource | None:
+        """The encoder's output ready to be looked at."""
+        return None if self.align is None else self.align.prepare_source(encoder_output, layout)
 
     def forward(
-        self, x: Tensor, steps: Steps, source: Source | None, state: State, past: Tensor | None, probe: Probe | None
-    ) -> tuple[Tensor, State]:
+        self,
+        x: Tensor,
+        steps: PackedSteps,
+        source: AlignmentSource | None,
+        state: RNNState,
+        past_lengths: Tensor | None,
+        capture: Capture | None,
+    ) -> tuple[Tensor, RNNState]:
         """(N, embed) → (N, dim or readout), and the state after each document's last token"""
-        layout, own = steps.layout, len(self.layers) * self.parts
+        layout, own = steps.layout, len(self.layers) * self.state_parts
         weights = None
-        if source is not None and (self.feed or self.kind == "additive"):
-            hidden, state, weights = self.through(x, steps, source, state, past, probe)
+        if source is not None and (self.feeds_context or self.attention_kind == "additive"):
+            hidden, state, weights = self.decode_steps(x, steps, source, state, past_lengths, capture)
         else:
-            fixed = state[own].index_select(0, layout.document) if self.cho else None  # (N, dim)
+            fixed = state[own].index_select(0, layout.document_ids) if self.has_fixed_context else None  # (N, dim)
             inner = x if fixed is None else torch.cat((x, fixed), 1)
-            hidden, after = self.layers(inner, steps, state[:own], probe=probe, kind="decoder")
+            hidden, after = self.layers(inner, steps, state[:own], capture=capture, stack_name="decoder")
             state = (*after, *state[own:])
             if fixed is not None:
-                hidden = self.maxout(hidden, x, fixed)
+                hidden = self.apply_maxout(hidden, x, fixed)
             elif source is not None and self.align is not None:
-                context, weights = self.align.at_once(hidden, source, layout, past)
-                hidden = self.join(context, hidden)
-        if weights is not None and probe is not None and probe.attention:
-            probe.weight("cross", layout.unpack(weights)[:, None])
+                context, weights = self.align.attend_all(hidden, source, layout, past_lengths)
+                hidden = self.combine_context(context, hidden)
+        if weights is not None and capture is not None and capture.with_attention:
+            capture.record_attention("cross", layout.unpack(weights)[:, None])
         return hidden, state
 
-    def through(
-        self, x: Tensor, steps: Steps, source: Source, state: State, past: Tensor | None, probe: Probe | None
-    ) -> tuple[Tensor, State, Tensor]:
+    def decode_steps(
+        self,
+        x: Tensor,
+        steps: PackedSteps,
+        source: AlignmentSource,
+        state: RNNState,
+        past_lengths: Tensor | None,
+        capture: Capture | None,
+    ) -> tuple[Tensor, RNNState, Tensor]:
         """Step by step, since what is looked up at a step depends on the one before, or is read at the next."""
         assert self.align is not None
-        look, own = self.align.by_step(source, steps, past), len(self.layers) * self.parts
-        lower = slice(0, own - self.parts, self.parts) if probe is not None else slice(0)  # h of all layers but the top
+        attend_step, own = (
+            self.align.build_step_attention(source, steps, past_lengths),
+            len(self.layers) * self.state_parts,
+        )
+        lower = (
+            slice(0, own - self.state_parts, self.state_parts) if capture is not None else slice(0)
+        )  # h of all layers but the top
 
-        def additive(t: int, x: Tensor, state: State) -> tuple[State, State]:
-            context, weights = look(t, state[-self.parts])  # with the previous state
-            y, new = self.layers.once(torch.cat((x, context), 1), state)
+        def step_additive(t: int, x: Tensor, state: RNNState) -> tuple[RNNState, RNNState]:
+            context, weights = attend_step(t, state[-self.state_parts])  # with the previous state
+            y, new = self.layers.run_step(torch.cat((x, context), 1), state)
             return (y, weights, context, *new[lower]), new
 
-        def feeding(t: int, x: Tensor, state: State) -> tuple[State, State]:
-            y, new = self.layers.once(torch.cat((x, state[own]), 1), state[:own])
-            context, weights = look(t, y)  # with the current state
-            s = self.join(context, y)
+        def step_input_feeding(t: int, x: Tensor, state: RNNState) -> tuple[RNNState, RNNState]:
+            y, new = self.layers.run_step(torch.cat((x, state[own]), 1), state[:own])
+            context, weights = attend_step(t, y)  # with the current state
+            s = self.combine_context(context, y)
             return (s, weights, context, *new[lower]), (*new, s)
 
-        step = feeding if self.feed else additive
-        (y, weights, context, *layers), state = walk(steps, x, state, step)
-        if probe is not None:
+        step = step_input_feeding if self.feeds_context else step_additive
+        (y, weights, context, *layers), state = run_steps(steps, x, state, step)
+        if capture is not None:
             for read in (x, *layers):
-                probe.state("decoder", read)
-        return (y if self.feed else self.maxout(y, x, context)), state, weights
+                capture.record_hidden("decoder", read)
+        return (y if self.feeds_context else self.apply_maxout(y, x, context)), state, weights
 
-    def join(self, context: Tensor, s: Tensor) -> Tensor:
+    def combine_context(self, context: Tensor, s: Tensor) -> Tensor:
         """s̃ = tanh(W [a; s]) (Luong, eq. 5)"""
         assert self.readout is not None
         return torch.tanh(self.readout(torch.cat((context, s), -1)))
 
-    def maxout(self, s: Tensor, x: Tensor, context: Tensor) -> Tensor:
+    def apply_maxout(self, s: Tensor, x: Tensor, context: Tensor) -> Tensor:
         """max over pairs of U s + V x + C context (Cho, appendix; Bahdanau, A.2.2)"""
         assert self.readout is not None
         return self.readout(torch.cat((s, x, context), 1)).unflatten(1, (-1, 2)).amax(-1)
 
 
-class Seq2Seq(RecurrentPair):
+class Seq2Seq(RecurrentEncoderDecoder):
     """An encoder and a decoder of recurrent layers."""
 
     def __init__(self, config: Seq2SeqConfig):
-        super().__init__(*tables(config, config.embed), Encoder(config), Decoder(config))
+        super().__init__(*build_embeddings(config, config.embed), Encoder(config), Decoder(config))
 
 
-def tables(c: PairConfig, width: int) -> tuple[Embeddings, Embeddings | None]:
+def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embeddings | None]:
     """The embeddings of source and target; the second is None if they share one table."""
     far = None if c.shared else Embeddings(width, c.target_vocab or c.vocab, dropout=c.dropout)
     return Embeddings(width, c.vocab, dropout=c.dropout), far
 
 
-def heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
     """The output layer."""
-    return {"none": {}, "lm": {"lm": Head(out="vocab", inner_dim=c.out)}}
+    return {"none": {}, "lm": {"lm": Head(out="vocab", inner_dim=c.out_dim)}}
 
 
-def init(c: PairConfig) -> dict[str, float]:
+def build_init_rules(c: RecurrentConfig) -> dict[str, float]:
     """One deviation for all: the papers draw from ± 0.08 (Sutskever) or ± 0.1 (Luong)."""
     return {"*": c.init}
 
@@ -268,7 +292,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 FAMILY = Family(
-    Seq2SeqConfig, Seq2Seq, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="bpe", objective="seq2seq",
-    no_export="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
+    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    presets=PRESETS, tokenizer="bpe", objective="seq2seq",
+    export_remedy="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

@@ -19,14 +19,14 @@ from typing import Any
 
 from torch import nn
 
-from ..config import ConfigMap, Row, follow_encoder, positive, probability
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import ACT, Family, Format, Head
-from ..keymap import KeyMap, Op
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp
 from ..nn.embeddings import Embeddings
+from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
-from ..nn.feedforward import FeedForward
-from ..nn.pair import Pair
+from ..nn.layers import FeedForward
 from . import t5
 
 
@@ -50,10 +50,10 @@ class SwitchConfig(t5.T5Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "experts", "capacity")
-        positive(self, "sparse", "decoder_sparse", least=0)
-        probability(self, "jitter")
-        if self.sparse > self.layers or (self.depth and self.far_sparse > self.depth):
+        check_sizes(self, "experts", "capacity")
+        check_sizes(self, "sparse", "decoder_sparse", minimum=0)
+        check_rates(self, "jitter")
+        if self.sparse > self.layers or (self.num_decoder_layers and self.num_decoder_sparse > self.num_decoder_layers):
             raise Error("there are more sparse layers than layers", fix="take fewer sparse layers")
         if not self.shared and (self.tied or self.scaled):
             what = "sides with embeddings of their own have an output of its own, not tied and not scaled"
@@ -62,25 +62,25 @@ class SwitchConfig(t5.T5Config):
             raise Error("a capacity factor must be above 0", fix="take 1.25 and 2.0")
 
     @property
-    def far_sparse(self) -> int:
+    def num_decoder_sparse(self) -> int:
         """The number of the decoder's sparse layers."""
         return self.sparse if self.decoder_sparse is None else self.decoder_sparse
 
-    def sparse_at(self, decoder: bool) -> set[int]:
+    def find_sparse_layers(self, decoder: bool) -> set[int]:
         """Which layers of a side have experts: every so many, the second first."""
-        layers, count = (self.depth, self.far_sparse) if decoder else (self.layers, self.sparse)
+        layers, count = (self.num_decoder_layers, self.num_decoder_sparse) if decoder else (self.layers, self.sparse)
         step = layers // count if count else layers
         return {i for i in range(layers) if count and (step == 1 or i % step == 1)}
 
 
-class Switch(Pair):
+class Switch(EncoderDecoder):
     """T5, some of whose feed-forward layers are experts."""
 
     def __init__(self, config: SwitchConfig):
         c = config
 
-        def feed(layer: int, decoder: bool) -> nn.Module:
-            if layer not in c.sparse_at(decoder):
+        def build_feed_forward(layer: int, decoder: bool) -> nn.Module:
+            if layer not in c.find_sparse_layers(decoder):
                 return FeedForward(c.dim, c.ff, c.act, bias=False, dropout=c.dropout)
             return Experts(
                 c.dim,
@@ -96,57 +96,64 @@ class Switch(Pair):
 
         super().__init__(
             Embeddings(c.dim, c.vocab, dropout=c.dropout),
-            t5.side(c, c.layers, decoder=False, feed=feed),
-            t5.side(c, c.depth, decoder=True, feed=feed) if c.depth else None,
-            Embeddings(c.dim, c.vocab, dropout=c.dropout) if c.depth and not c.shared else None,
+            t5.build_stack(c, c.layers, decoder=False, build_feed_forward=build_feed_forward),
+            t5.build_stack(c, c.num_decoder_layers, decoder=True, build_feed_forward=build_feed_forward)
+            if c.num_decoder_layers
+            else None,
+            Embeddings(c.dim, c.vocab, dropout=c.dropout) if c.num_decoder_layers and not c.shared else None,
         )
 
 
-def heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
     """T5's first two."""
-    return {name: parts for name, parts in t5.heads(c).items() if name in ("none", "lm")}
+    return {name: parts for name, parts in t5.build_heads(c).items() if name in ("none", "lm")}
 
 
-def init(c: SwitchConfig) -> dict[str, Any]:
+def build_init_rules(c: SwitchConfig) -> dict[str, Any]:
     """§2.4: a tenth of the usual variance; embeddings as T5."""
     small = math.sqrt(0.1)
-    rules = t5.init(c)
+    rules = t5.build_init_rules(c)
     scaled = {k: tuple(small * s for s in v) if isinstance(v, tuple) else small * v for k, v in rules.items()}
     return scaled | {
         "*.ff.down": small * c.init * c.ff**-0.5, "*.embed.token.weight": c.init, "heads.lm.out.weight": c.init,
     }  # fmt: skip
 
 
-def capacity(c: SwitchConfig) -> int:
+def write_capacity(c: SwitchConfig) -> int:
     """Theirs is always a fixed number."""
     if c.capacity is None:
         warnings.warn("transformers has no capacity factor: expert_capacity is written as 64", stacklevel=2)
     return c.capacity or 64
 
 
-def theirs(sparse: int, layers: int) -> int:
+def check_sparse_count(sparse: int, layers: int) -> int:
     """Their rule (every so many layers, the second first) makes one sparse layer even if none is asked for."""
     if layers and not sparse:
         raise Error("transformers has no Switch Transformer without experts on a side", fix="take a T5")
     return sparse
 
 
-ABSENT = ("feed_forward_proj", "classifier_dropout", "scale_decoder_outputs")
+T5_ONLY_KEYS = ("feed_forward_proj", "classifier_dropout", "scale_decoder_outputs")
 HF_CONFIG = ConfigMap(
-    {key: row for key, row in t5.HF_CONFIG.rows.items() if key not in ABSENT}
+    {key: row for key, row in t5.HF_CONFIG.rules.items() if key not in T5_ONLY_KEYS}
     | {
-        "dense_act_fn": ACT, "num_experts": "experts",
-        "num_sparse_encoder_layers": Row(lambda n: {"sparse": n or 1}, lambda c: theirs(c.sparse, c.layers)),
-        "num_sparse_decoder_layers": Row(
-            lambda n: {"decoder_sparse": n or 1}, lambda c: theirs(c.far_sparse, c.depth)
+        "dense_act_fn": HF_ACT_ROW, "num_experts": "experts",
+        "num_sparse_encoder_layers": KeyRule(
+            lambda n: {"sparse": n or 1}, lambda c: check_sparse_count(c.sparse, c.layers)
+        ),
+        "num_sparse_decoder_layers": KeyRule(
+            lambda n: {"decoder_sparse": n or 1},
+            lambda c: check_sparse_count(c.num_decoder_sparse, c.num_decoder_layers),
         ),
         "tie_word_embeddings": "scaled", "router_jitter_noise": "jitter", "router_bias": "router_bias",
-        "expert_capacity": Row(lambda v: {"capacity": v}, capacity),
+        "expert_capacity": KeyRule(lambda v: {"capacity": v}, write_capacity),
     },
     aliases=t5.HF_CONFIG.aliases,
-    fixed={"router_dtype": ("float32",), "router_ignore_padding_tokens": (False,), "add_cross_attention": (False,),
-           "feed_forward_proj": ("relu",), "is_gated_act": (False,), "router_type": ("tokens_masked",)},
-    irrelevant=frozenset({
+    fixed_values={
+        "router_dtype": ("float32",), "router_ignore_padding_tokens": (False,), "add_cross_attention": (False,),
+        "feed_forward_proj": ("relu",), "is_gated_act": (False,), "router_type": ("tokens_masked",),
+    },
+    irrelevant_keys=frozenset({
         "n_positions", "is_encoder_decoder", "is_decoder", "router_z_loss_coef", "router_aux_loss_coef",
         "add_router_probs", "encoder_sparse_step", "decoder_sparse_step", "batch_prioritized_routing",
         "num_selected_experts",
@@ -156,18 +163,18 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """As T5; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens and reads
     the two of the sides."""
-    found = t5.adjust(settings, architecture, file)
+    found = t5.adjust_settings(settings, architecture, file)
     alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
-    found = found if alone or found.get("decoder_layers") else follow_encoder(found, decoder_sparse="sparse")
+    found = found if alone or found.get("decoder_layers") else default_to_encoder(found, decoder_sparse="sparse")
     return found | {"shared": found["scaled"], "tied": found["scaled"] and found["tied"]} | alone
 
 
-def keys(c: SwitchConfig, head: str) -> KeyMap:
+def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
     """T5's names, and those of the experts, which are separate tensors there and one of ours."""
-    theirs = t5.keys(c, head, feed="mlp")
+    theirs = t5.build_key_map(c, head, feed_forward_name="mlp")
     every = "|".join(f"expert_{i}" for i in range(c.experts))
     body, tied, second = dict(theirs.body), dict(theirs.tied), dict[str, str]()
     shared, near, far = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
@@ -181,7 +188,7 @@ def keys(c: SwitchConfig, head: str) -> KeyMap:
         layer, ours = f"{side}.block.{{i}}.layer.{last}.mlp", f"{side}.blocks.{{i}}.ff"
         body[f"{layer}.router.classifier.*"] = f"{ours}.router.*"
         for name, part in (("wi", "up"), ("wo", "down")):
-            body[f"{layer}.experts.({every}).{name}.weight"] = Op(
+            body[f"{layer}.experts.({every}).{name}.weight"] = TensorOp(
                 f"{ours}.{part}", lambda t: t.unflatten(0, (c.experts, -1)), lambda t: t.flatten(0, 1)
             )
     return KeyMap(
@@ -191,17 +198,20 @@ def keys(c: SwitchConfig, head: str) -> KeyMap:
         prefixes=theirs.prefixes,
         tied=tied,
         drop=theirs.drop,
-        second=second,
+        alternate_names=second,
     )
 
 
-NAME = "SwitchTransformers"
-CLASSES = {name: head for name, head in t5.classes(NAME).items() if head in ("none", "lm")}
+HF_PREFIX = "SwitchTransformers"
+HF_CLASSES = {name: head for name, head in t5.map_classes(HF_PREFIX).items() if head in ("none", "lm")}
 PRESETS: dict[str, dict[str, Any]] = {f"switch-base-{n}": {"experts": n} for n in (8, 16, 32, 64, 128, 256)}
 PRESETS["switch-large-128"] = {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096, "sparse": 12, "experts": 128}
 
 FAMILY = Family(
-    SwitchConfig, Switch, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="unigram", objective="switch",
-    hf=Format("switch_transformers", CLASSES, HF_CONFIG, keys, adjust, t5.architecture(NAME)),
+    SwitchConfig, Switch, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    presets=PRESETS, tokenizer="unigram", objective="switch",
+    hf_format=CheckpointFormat(
+        "switch_transformers", HF_CLASSES, HF_CONFIG, build_key_map, adjust_settings,
+        t5.build_architecture_rule(HF_PREFIX),
+    ),
 )  # fmt: skip

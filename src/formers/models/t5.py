@@ -16,17 +16,16 @@ from typing import Any
 
 from torch import nn
 
-from ..config import LARGEST, ConfigMap, Row, follow_encoder, positive, probability
+from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import ACT, TOKENS, Family, Format, Head
-from ..keymap import KeyMap, Op
-from ..nn.attention import Attention
-from ..nn.block import Block, Stack
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp
+from ..nn.attention.attention import Attention
+from ..nn.attention.positions import BucketBias
+from ..nn.block import Block, BlockStack
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward, activation
-from ..nn.norms import RMSNorm
-from ..nn.pair import Pair, Side
-from ..nn.positions import BucketBias
+from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
+from ..nn.layers import FeedForward, RMSNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,37 +56,39 @@ class T5Config:
     start: int | None = 0  # the decoder's first input
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "dim", "layers", "heads", "head_dim", "ff", "buckets", "far")
-        positive(self, "decoder_layers", "init", least=0)
-        probability(self, "dropout", "head_dropout")
-        activation(self.act)
+        check_sizes(self, "vocab", "dim", "layers", "heads", "head_dim", "ff", "buckets", "far")
+        check_sizes(self, "decoder_layers", "init", minimum=0)
+        check_rates(self, "dropout", "head_dropout")
+        get_activation(self.act)
         if self.buckets < 4 or self.buckets % 2 or self.far <= self.buckets // 2:
             what = f"{self.buckets} buckets up to distance {self.far} cannot be laid out"
             raise Error(what, fix="take an even number of at least 4 buckets, and far above half of it")
-        if self.heads * self.head_dim > LARGEST:
+        if self.heads * self.head_dim > MAX_SIZE:
             raise Error(f"{self.heads} heads of {self.head_dim} are too many", fix="take fewer or smaller heads")
 
     @property
-    def depth(self) -> int:
+    def num_decoder_layers(self) -> int:
         """The number of the decoder's layers."""
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
-def side(c: T5Config, layers: int, decoder: bool, feed: Callable[[int, bool], nn.Module] | None = None) -> Side:
-    """Blocks that share one position bias, then a norm; `feed(layer, decoder)` makes another feed-forward."""
+def build_stack(
+    c: T5Config, layers: int, decoder: bool, build_feed_forward: Callable[[int, bool], nn.Module] | None = None
+) -> TransformerStack:
+    """Blocks that share one position bias, then a norm; `build_feed_forward(layer, decoder)` makes another."""
 
-    def attention(cross: bool = False) -> Attention:
+    def build_attention(cross: bool = False) -> Attention:
         return Attention(c.dim, c.heads, head_dim=c.head_dim, bias=False, scale=1.0, dropout=c.dropout, cross=cross)
 
-    return Side(
-        Stack(
+    return TransformerStack(
+        BlockStack(
             Block(
-                attention(),
-                feed(i, decoder)
-                if feed
+                build_attention(),
+                build_feed_forward(i, decoder)
+                if build_feed_forward
                 else FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
                 norm=lambda: RMSNorm(c.dim, c.eps),
-                cross=attention(cross=True) if decoder else None,
+                cross=build_attention(cross=True) if decoder else None,
                 dropout=c.dropout,
             )
             for i in range(layers)
@@ -99,31 +100,31 @@ def side(c: T5Config, layers: int, decoder: bool, feed: Callable[[int, bool], nn
     )
 
 
-class T5(Pair):
+class T5(EncoderDecoder):
     """An encoder-decoder; without decoder layers, the encoder alone."""
 
     def __init__(self, config: T5Config):
         c = config
         super().__init__(
             Embeddings(c.dim, c.vocab, dropout=c.dropout),
-            side(c, c.layers, decoder=False),
-            side(c, c.depth, decoder=True) if c.depth else None,
+            build_stack(c, c.layers, decoder=False),
+            build_stack(c, c.num_decoder_layers, decoder=True) if c.num_decoder_layers else None,
         )
 
 
-def heads(c: T5Config) -> dict[str, dict[str, Head]]:
+def build_heads(c: T5Config) -> dict[str, dict[str, Head]]:
     """T5's heads; a classifier reads the decoder at the source's end mark, a tagger the encoder."""
     inner = ("dropout", "dense", "tanh", "dropout")
     return {
         "none": {},
         "lm": {"lm": Head(out="vocab", bias=False, scale=c.dim**-0.5 if c.scaled else 1.0)},
-        "classify": {"classify": Head(pool="eos", inner=inner, dropout=c.head_dropout)},
-        "tag": {"tag": Head(inner=("dropout",), dropout=c.head_dropout, decoder=False)},
+        "classify": {"classify": Head(pool="eos", inner_layers=inner, dropout=c.head_dropout)},
+        "tag": {"tag": Head(inner_layers=("dropout",), dropout=c.head_dropout, reads_decoder=False)},
         "answer": {"answer": Head(out=2)},
     }
 
 
-def init(c: T5Config) -> dict[str, Any]:
+def build_init_rules(c: T5Config) -> dict[str, Any]:
     """As released: 1/√fan_in, with the queries smaller by √head_dim in place of the scaling of scores."""
     narrow, wide = c.init * c.dim**-0.5, c.init * (c.heads * c.head_dim) ** -0.5
     query = c.init * (c.dim * c.head_dim) ** -0.5
@@ -138,39 +139,40 @@ def init(c: T5Config) -> dict[str, Any]:
     }
 
 
-def feed(value: str) -> dict[str, Any]:
+def read_feed_forward(value: str) -> dict[str, Any]:
     """Their word for the feed-forward: relu, gated-gelu and the like; the published gated-gelu is the tanh form."""
     gated = value.startswith("gated-")
     act = value.removeprefix("gated-")
-    return {"gated": gated} | ({"act": "gelu_tanh"} if value == "gated-gelu" else ACT.read(act))
+    return {"gated": gated} | ({"act": "gelu_tanh"} if value == "gated-gelu" else HF_ACT_ROW.read(act))
 
 
-def written(c: T5Config) -> str:
-    """The same, back; behind "gated-", the word gelu means its tanh form."""
+def write_feed_forward(c: T5Config) -> str:
+    """Write T5's feed_forward_proj; after "gated-", gelu means its tanh form."""
     if not c.gated:
-        return ACT.write(c)
-    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, ACT.write(c))
+        return HF_ACT_ROW.write(c)
+    return "gated-" + {"gelu_tanh": "gelu", "gelu": "gelu_python"}.get(c.act, HF_ACT_ROW.write(c))
 
 
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "d_model": "dim", "d_kv": "head_dim", "d_ff": "ff", "num_heads": "heads",
-        "num_layers": "layers", "num_decoder_layers": Row(lambda v: {"decoder_layers": v}, lambda c: c.depth),
-        "feed_forward_proj": Row(feed, written),
+        "num_layers": "layers",
+        "num_decoder_layers": KeyRule(lambda v: {"decoder_layers": v}, lambda c: c.num_decoder_layers),
+        "feed_forward_proj": KeyRule(read_feed_forward, write_feed_forward),
         "relative_attention_num_buckets": "buckets", "relative_attention_max_distance": "far",
         "dropout_rate": "dropout", "classifier_dropout": "head_dropout", "layer_norm_epsilon": "eps",
         "initializer_factor": "init", "tie_word_embeddings": "tied", "scale_decoder_outputs": "scaled",
-        "decoder_start_token_id": "start", **TOKENS,
+        "decoder_start_token_id": "start", **HF_TOKEN_ROWS,
     },
     aliases={
         "hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers",
         "head_dim": "d_kv",
     },
-    irrelevant=frozenset({"n_positions", "is_gated_act", "dense_act_fn", "is_encoder_decoder", "is_decoder"}),
+    irrelevant_keys=frozenset({"n_positions", "is_gated_act", "dense_act_fn", "is_encoder_decoder", "is_decoder"}),
 )  # fmt: skip
 
 
-def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
     transformers writes that every T5 is tied, and unties one whose file holds another head)."""
     head = "lm_head.weight"
@@ -179,24 +181,24 @@ def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, 
     alone = architecture.endswith(("EncoderModel", "ForTokenClassification"))
     return {
         "scaled": settings.get("tied", True),
-        **follow_encoder(settings, decoder_layers="layers"),
-        "tied": head not in file or file.equal(head, token),
+        **default_to_encoder(settings, decoder_layers="layers"),
+        "tied": head not in file or file.is_equal(head, token),
         **({"decoder_layers": 0} if alone else {}),
     }
 
 
-def keys(c: T5Config, head: str, feed: str = "DenseReluDense") -> KeyMap:
+def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDense") -> KeyMap:
     """T5's names; classifiers and taggers hold the body under `transformer.`."""
-    body: dict[str, str | Op] = {"shared.weight": "embed.token.weight"}
+    body: dict[str, str | TensorOp] = {"shared.weight": "embed.token.weight"}
     for side, last in (("encoder", 1), ("decoder", 2)):
         layer, ours = f"{side}.block.{{i}}.layer", f"{side}.blocks.{{i}}"
         body |= {
             f"{layer}.0.SelfAttention.(q|k|v).weight": f"{ours}.attn.qkv.weight",
             f"{layer}.0.SelfAttention.o.weight": f"{ours}.attn.o.weight",
             f"{layer}.0.layer_norm.weight": f"{ours}.attn_norm.weight",
-            f"{layer}.{last}.{feed}.{'wi_1' if c.gated else 'wi'}.weight": f"{ours}.ff.up.weight",
-            f"{layer}.{last}.{feed}.wi_0.weight": f"{ours}.ff.gate.weight",
-            f"{layer}.{last}.{feed}.wo.weight": f"{ours}.ff.down.weight",
+            f"{layer}.{last}.{feed_forward_name}.{'wi_1' if c.gated else 'wi'}.weight": f"{ours}.ff.up.weight",
+            f"{layer}.{last}.{feed_forward_name}.wi_0.weight": f"{ours}.ff.gate.weight",
+            f"{layer}.{last}.{feed_forward_name}.wo.weight": f"{ours}.ff.down.weight",
             f"{layer}.{last}.layer_norm.weight": f"{ours}.ff_norm.weight",
             f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight": f"{side}.bias.weight",
             f"{side}.final_layer_norm.weight": f"{side}.norm.weight",
@@ -222,17 +224,17 @@ def keys(c: T5Config, head: str, feed: str = "DenseReluDense") -> KeyMap:
         tied=tied | ({"lm_head.weight": "shared.weight"} if c.tied else {}),
         drop=(
             "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",
-            *(() if c.depth else ("decoder.**",)),
+            *(() if c.num_decoder_layers else ("decoder.**",)),
         ),
     )
 
 
-def architecture(name: str) -> Any:
+def build_architecture_rule(name: str) -> Any:
     """Without decoder layers, a bare model is written as the encoder class."""
-    return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.depth else None
+    return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.num_decoder_layers else None
 
 
-def classes(name: str) -> dict[str, str]:
+def map_classes(name: str) -> dict[str, str]:
     """Their classes and our heads."""
     heads = {
         "Model": "none", "EncoderModel": "none", "ForConditionalGeneration": "lm", "WithLMHeadModel": "lm",
@@ -241,29 +243,31 @@ def classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-SIZES: dict[str, dict[str, Any]] = {  # of 1.0; the two largest have few, very wide heads and layers
+SIZES_V1_0: dict[str, dict[str, Any]] = {  # of 1.0; the two largest have few, very wide heads and layers
     "small": {},
     "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 3072},
     "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
     "3b": {"dim": 1024, "layers": 24, "heads": 32, "head_dim": 128, "ff": 16384},
     "11b": {"dim": 1024, "layers": 24, "heads": 128, "head_dim": 128, "ff": 65536},
 }
-NEXT: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
+SIZES_V1_1: dict[str, dict[str, Any]] = {  # of 1.1 and mT5
     "small": {"layers": 8, "heads": 6, "ff": 1024},
     "base": {"dim": 768, "layers": 12, "heads": 12, "ff": 2048},
     "large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 2816},
     "xl": {"dim": 2048, "layers": 24, "heads": 32, "ff": 5120},
     "xxl": {"dim": 4096, "layers": 24, "heads": 64, "ff": 10240},
 }
-GATED = {"act": "gelu_tanh", "gated": True, "tied": False, "scaled": False}
+SETTINGS_V1_1 = {"act": "gelu_tanh", "gated": True, "tied": False, "scaled": False}
 PRESETS: dict[str, dict[str, Any]] = {
-    **{f"t5-{size}": values for size, values in SIZES.items()},
-    **{f"t5-v1_1-{size}": GATED | values for size, values in NEXT.items()},
+    **{f"t5-{size}": values for size, values in SIZES_V1_0.items()},
+    **{f"t5-v1_1-{size}": SETTINGS_V1_1 | values for size, values in SIZES_V1_1.items()},
     "t5-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 
 FAMILY = Family(
-    T5Config, T5, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
-    tokenizer="unigram", objective="spans",
-    hf=Format("t5", classes("T5"), HF_CONFIG, keys, adjust, architecture("T5")),
+    T5Config, T5, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    presets=PRESETS, tokenizer="unigram", objective="span-corruption",
+    hf_format=CheckpointFormat(
+        "t5", map_classes("T5"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("T5"),
+    ),
 )  # fmt: skip

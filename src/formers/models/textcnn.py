@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import positive, probability
+from ..config import check_rates, check_sizes
 from ..errors import Error
 from ..family import Family, Head
-from ..nn.convolution import Convolutions, bound_rows
+from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import activation
-from ..nn.probe import Probe
+from ..nn.layers import get_activation
+from ..nn.recurrent.convolution import PackedConv, clip_row_norms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class TextCNNConfig:
     channels: Literal["trained", "static", "both"] = "trained"  # Kim's non-static, static and multichannel
     act: str = "relu"
     dropout: float = 0.5
-    max_norm: float = 3.0  # of the rows of the last layer; `after_step` keeps to it
+    max_norm: float = 3.0  # of the rows of the last layer; `clip_output_norms` keeps to it
     init: float = 0.1
     tied: bool = False
     pad: int | None = 0
@@ -46,10 +46,10 @@ class TextCNNConfig:
     eos: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "embed", "filters")
-        positive(self, "init", least=0)
-        probability(self, "dropout")
-        activation(self.act)
+        check_sizes(self, "vocab", "embed", "filters")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout")
+        get_activation(self.act)
         if not self.widths or not all(1 <= width <= 1000 for width in self.widths):
             raise Error(f"widths must be numbers from 1 to 1000, got {self.widths}", fix="take for example 3, 4, 5")
         if self.max_norm <= 0:
@@ -77,32 +77,32 @@ class TextCNN(nn.Module):
         self.embed = Embeddings(c.embed, c.vocab)
         self.fixed = Embeddings(c.embed, c.vocab) if c.channels == "both" else None
         (self.embed if c.channels == "static" else self.fixed or nn.Module()).requires_grad_(False)
-        self.convolutions, self.act = Convolutions(c.embed, c.filters, c.widths), activation(c.act)
+        self.convolutions, self.act = PackedConv(c.embed, c.filters, c.widths), get_activation(c.act)
 
     @property
-    def table(self) -> Tensor:
+    def embedding_table(self) -> Tensor:
         """The word vectors."""
         return self.embed.token.weight
 
-    def forward(self, batch: Batch, *, cache: Any = None, probe: Probe | None = None) -> Tensor:
+    def forward(self, batch: Batch, *, cache: Any = None, capture: Capture | None = None) -> Tensor:
         """(N,) → (N, widths · filters)"""
         if cache is not None:
             raise Error("a TextCNN reads a text at once and keeps no memory of it", fix="leave memory out")
         layout = batch.layout
         x = self.embed(batch, layout)
         x = x if self.fixed is None else x + self.fixed(batch, layout)
-        if probe is not None:
-            probe.state("encoder", x)
+        if capture is not None:
+            capture.record_hidden("encoder", x)
         return self.act(self.convolutions(x, layout))
 
     @torch.no_grad()
-    def start_from(self, vectors: Any, known: Any = None) -> None:
+    def load_word_vectors(self, vectors: Any, known: Any = None) -> None:
         """Take over word vectors (vocab, embed), into both channels if there are two.
 
         Where `known` (vocab,) is False a word has none: it keeps its random vector, stretched to the variance of the
         others (Kim, §4.3).
         """
-        table = self.table
+        table = self.embedding_table
         given = torch.as_tensor(vectors, dtype=table.dtype, device=table.device)
         if given.shape != table.shape:
             what = f"word vectors of shape {tuple(given.shape)} do not fit a table of {tuple(table.shape)}"
@@ -115,19 +115,19 @@ class TextCNN(nn.Module):
                 embed.token.weight.copy_(given)
 
 
-def heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
     """A classifier of the largest values."""
-    return {"none": {}, "classify": {"classify": Head(pool="max", inner=("dropout",), dropout=c.dropout)}}
+    return {"none": {}, "classify": {"classify": Head(pool="max", inner_layers=("dropout",), dropout=c.dropout)}}
 
 
-def init(c: TextCNNConfig) -> dict[str, float]:
-    """One deviation for all; word vectors that were learnt elsewhere come by `start_from`."""
+def build_init_rules(c: TextCNNConfig) -> dict[str, float]:
+    """One deviation for all; word vectors that were learnt elsewhere come by `load_word_vectors`."""
     return {"*": c.init}
 
 
-def after_step(model: Any, config: TextCNNConfig) -> None:
+def clip_output_norms(model: Any, config: TextCNNConfig) -> None:
     """To be called after each step of the optimizer: rows of the last layer that are longer than 3 become 3 long."""
-    bound_rows(model.heads["classify"].out.weight, config.max_norm)
+    clip_row_norms(model.heads["classify"].out.weight, config.max_norm)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -139,6 +139,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    TextCNNConfig, TextCNN, heads, pretraining="classify", counted="classify", init=init, presets=PRESETS,
-    no_export="keep the formers directory: formers.load and formers classify open it",
+    TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
+    build_init_rules=build_init_rules, presets=PRESETS,
+    export_remedy="keep the formers directory: formers.load and formers classify open it",
 )  # fmt: skip

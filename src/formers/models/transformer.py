@@ -3,7 +3,7 @@
 Parent  seq2seq (its attention, without the recurrence)
 New     1. no recurrence: attention alone, in several heads   2. positions as sinusoids   3. an encoder and a decoder of
         residual blocks with a norm after each   4. embeddings × √dim, shared by both sides and the output
-        5. label smoothing, and a learning rate that warms up (training/optim.py)
+        5. label smoothing, and a learning rate that warms up (training/optimizer.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the paper's formula alternates sines and cosines; its released code and Marian's files have
         all sines first (`halves`, the default)
@@ -18,13 +18,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import ConfigMap, Row, follow_encoder, positive
+from ..config import ConfigMap, KeyRule, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import Family, Format, Head
+from ..family import CheckpointFormat, Family, Head
 from ..keymap import KeyMap
+from ..nn.attention.positions import SinusoidalPositions
 from ..nn.embeddings import Embeddings
-from ..nn.pair import Pair
-from ..nn.positions import Sinusoids
+from ..nn.encoder_decoder import EncoderDecoder
 from . import bart
 
 
@@ -48,48 +48,50 @@ class TransformerConfig(bart.BARTConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive(self, "target_vocab")
+        check_sizes(self, "target_vocab")
         if self.shared and self.target_vocab not in (None, self.vocab):
             what = f"sides of {self.vocab} and {self.target_vocab} tokens cannot share their embeddings"
             raise Error(what, fix="set shared to false")
 
 
-class Transformer(Pair):
+class Transformer(EncoderDecoder):
     """An encoder-decoder: token · √dim + sinusoids → post-norm blocks on both sides."""
 
     def __init__(self, config: TransformerConfig):
         c = config
 
         def embed(vocab: int, token: nn.Embedding | None = None) -> Embeddings:
-            scale, waves = c.dim**0.5 if c.scaled else 1.0, Sinusoids(c.dim, c.halves)
+            scale, waves = c.dim**0.5 if c.scaled else 1.0, SinusoidalPositions(c.dim, c.halves)
             return Embeddings(c.dim, vocab, sinusoids=waves, scale=scale, token=token, dropout=c.dropout)
 
         far = c.target_vocab or c.vocab
         source = embed(c.vocab if c.encoder else far)
         target = None if c.shared or not c.encoder else embed(far)
-        super().__init__(source, bart.side(c, decoder=False) if c.encoder else None, bart.side(c, decoder=True), target)
+        super().__init__(
+            source, bart.build_stack(c, decoder=False) if c.encoder else None, bart.build_stack(c, decoder=True), target
+        )
 
 
-def heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
     """The output layer; in Marian's files it has a bias."""
-    return {name: parts for name, parts in bart.heads(c).items() if name in ("none", "lm")}
+    return {name: parts for name, parts in bart.build_heads(c).items() if name in ("none", "lm")}
 
 
-def init(c: TransformerConfig) -> dict[str, float]:
+def build_init_rules(c: TransformerConfig) -> dict[str, float]:
     """As in the released code: by fan-in and fan-out, embeddings so that × √dim gives them unit variance."""
     wide = math.sqrt(2 / (c.dim + c.ff))
     return {"*": c.dim**-0.5, "*.ff.up.weight": wide, "*.ff.down.weight": wide}
 
 
-def fixed(value: Any) -> dict[str, Any]:
+def read_static_positions(value: Any) -> dict[str, Any]:
     """Marian's positions are fixed, with all sines before the cosines."""
     if value is not True:
         raise Error(f"value {value!r} is not supported", fix="Marian's positions are static")
     return {"halves": True}
 
 
-def written(c: TransformerConfig) -> bool:
-    """The same, back: other sinusoids have no place in Marian's files."""
+def write_static_positions(c: TransformerConfig) -> bool:
+    """Write Marian's static_position_embeddings; its format has only one layout of sinusoids."""
     if not c.halves:
         what = "Marian's format has no alternating sinusoids (model.halves false)"
         raise Error(what, fix="train with --model.halves true, the default, to export it later")
@@ -97,19 +99,21 @@ def written(c: TransformerConfig) -> bool:
 
 
 HF_CONFIG = ConfigMap(
-    {key: row for key, row in bart.ROWS.items() if key != "classifier_dropout"}
+    {key: row for key, row in bart.CONFIG_ROWS.items() if key != "classifier_dropout"}
     | {
-        "decoder_vocab_size": Row(lambda v: {"target_vocab": v}, lambda c: c.target_vocab or c.vocab),
+        "decoder_vocab_size": KeyRule(lambda v: {"target_vocab": v}, lambda c: c.target_vocab or c.vocab),
         "share_encoder_decoder_embeddings": "shared",
-        "static_position_embeddings": Row(fixed, written),
+        "static_position_embeddings": KeyRule(read_static_positions, write_static_positions),
     },
-    aliases={key: name for key, name in bart.ALIASES.items() if name in bart.ROWS and key != "classif_dropout"},
-    fixed={key: values for key, values in bart.FIXED.items() if key.endswith("layerdrop")}
+    aliases={
+        key: name for key, name in bart.CONFIG_ALIASES.items() if name in bart.CONFIG_ROWS and key != "classif_dropout"
+    },
+    fixed_values={key: values for key, values in bart.FIXED_CONFIG.items() if key.endswith("layerdrop")}
     | {
         "normalize_before": (False,), "add_final_layer_norm": (False,), "add_bias_logits": (False,),
         "normalize_embedding": (False,),
     },
-    irrelevant=bart.IRRELEVANT | {"classifier_dropout", "classif_dropout"},
+    irrelevant_keys=bart.IRRELEVANT_KEYS | {"classifier_dropout", "classif_dropout"},
     defaults={"vocab_size": 58101, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_ffn_dim": 4096,
               "decoder_ffn_dim": 4096, "encoder_attention_heads": 16, "decoder_attention_heads": 16,
               "activation_function": "gelu", "scale_embedding": False, "pad_token_id": 58100, "eos_token_id": 0,
@@ -117,19 +121,21 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
     """As BART; all of Marian's sines come before its cosines, and a decoder alone reads the decoder's vocabulary."""
-    found = bart.adjust(settings, architecture, file) | {"halves": True}
+    found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:
         return found | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}
-    return follow_encoder(found, target_vocab="vocab") | {"shared": found["shared"] and settings.get("shared", True)}
+    return default_to_encoder(found, target_vocab="vocab") | {
+        "shared": found["shared"] and settings.get("shared", True)
+    }
 
 
-def keys(c: TransformerConfig, head: str) -> KeyMap:
+def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
     """Marian's names are BART's; its position tables are fixed, and not kept. Of sides that could share a table and do
     not (transformers, untied), nobody reads the shared one."""
-    theirs, far = bart.keys(c, head), "decoder.embed_tokens.weight"
-    waves = Sinusoids(c.dim, c.halves)
+    theirs, far = bart.build_key_map(c, head), "decoder.embed_tokens.weight"
+    waves = SinusoidalPositions(c.dim, c.halves)
     return KeyMap(
         theirs.body,
         heads=theirs.heads,
@@ -137,13 +143,13 @@ def keys(c: TransformerConfig, head: str) -> KeyMap:
         prefixes=theirs.prefixes,
         tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
         drop=(*theirs.drop, *(() if c.shared else ("shared.weight",))),
-        made=dict.fromkeys(
+        computed_tables=dict.fromkeys(
             ("encoder.embed_positions.weight", "decoder.embed_positions.weight"), lambda n: waves(torch.arange(n))
         ),
     )
 
 
-def architecture(c: TransformerConfig, head: str) -> str | None:
+def choose_architecture(c: TransformerConfig, head: str) -> str | None:
     """A language model without an encoder is a class of its own."""
     return "MarianForCausalLM" if head == "lm" and not c.encoder else None
 
@@ -157,9 +163,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 FAMILY = Family(
-    TransformerConfig, Transformer, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
+    build_init_rules=build_init_rules, presets=PRESETS,
     tokenizer="bpe", objective="seq2seq", norm_order="post",
-    hf=Format("marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, keys,
-              adjust, architecture,
-              config_defaults=bart.UNFORCED),
+    hf_format=CheckpointFormat(
+        "marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, build_key_map,
+        adjust_settings, choose_architecture, config_defaults=bart.NO_FORCED_EOS,
+    ),
 )  # fmt: skip

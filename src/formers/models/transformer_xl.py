@@ -5,9 +5,9 @@ New     1. segments in a row: each layer also sees what it was given for the seg
         gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sines and cosines
         3. adaptive inputs and adaptive softmax: rare tokens have narrow embeddings
 Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
-Differs from the reference: a memory starts empty, as in the paper (Memory(…, zeros=True) starts as the reference does,
-with zero vectors that are attended). Losses keep the order of the text, the reference lists them by cluster; in both a
-segment's last token predicts nothing. With same_length and no memory, every token has the same weight, as there
+Differs from the reference: a memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts as the reference
+does, with zero vectors that are attended). Losses keep the order of the text, the reference lists them by cluster; in
+both a segment's last token predicts nothing. With same_length and no memory, every token has the same weight, as there
 """
 
 from __future__ import annotations
@@ -19,22 +19,20 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import ConfigMap, Row, positive, probability
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes
 from ..errors import Error
-from ..family import TOKENS, Family, Format, Head
-from ..keymap import KeyMap, Op, transposed
-from ..nn.adaptive import AdaptiveEmbedding, AdaptiveSoftmax, Clusters
-from ..nn.attention import Attention
-from ..nn.block import Block, Order, Stack
-from ..nn.door import Sight
-from ..nn.dropout import Dropout
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..keymap import KeyMap, TensorOp, transpose_tensor
+from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
+from ..nn.attention.attention import Attention
+from ..nn.attention.dispatch import AttentionContext
+from ..nn.attention.masks import WindowMask, causal, combine_masks
+from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPositions
+from ..nn.attention.segment_memory import SegmentMemory
+from ..nn.block import Block, BlockStack, NormOrder
+from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
-from ..nn.feedforward import FeedForward
-from ..nn.masks import both, causal, window
-from ..nn.memory import Memory
-from ..nn.norms import LayerNorm
-from ..nn.positions import Distances, QueryBiases, Sinusoids
-from ..nn.probe import Probe
+from ..nn.layers import Dropout, FeedForward, LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,7 @@ class TransformerXLConfig:
     memory: int = 1600  # states that its users keep; any other number works as well
     same_length: bool = True  # every token sees the same number of tokens, that of the memory
     clamp: int | None = 1000  # distances beyond this one count as this one
-    order: Order = "post"
+    order: NormOrder = "post"
     shared_biases: bool = False  # all layers have the same u and v
     eps: float = 1e-5
     dropout: float = 0.1
@@ -68,10 +66,10 @@ class TransformerXLConfig:
     eos: int | tuple[int, ...] | None = 0
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "embed", "shrink", "dim", "layers", "heads", "head_dim", "ff", "clamp")
-        positive(self, "memory", "init", "init_projection", least=0)
-        probability(self, "dropout", "attention_dropout")
-        count = self.clusters.count
+        check_sizes(self, "vocab", "embed", "shrink", "dim", "layers", "heads", "head_dim", "ff", "clamp")
+        check_sizes(self, "memory", "init", "init_projection", minimum=0)
+        check_rates(self, "dropout", "attention_dropout")
+        count = self.clusters.num_clusters
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="half of a position is sines, half cosines")
         if self.order == "parallel":
@@ -84,18 +82,18 @@ class TransformerXLConfig:
             object.__setattr__(self, "tied_projections", None if given == (False, *[True] * (count - 1)) else given)
 
     @property
-    def all_alike(self) -> bool:
+    def has_uniform_attention(self) -> bool:
         """With same_length and no memory nothing is left to see; the reference then gives every token of a segment the
         same weight, those that follow as well."""
         return self.same_length and not self.memory
 
     @property
-    def clusters(self) -> Clusters:
+    def clusters(self) -> VocabClusters:
         """How the vocabulary is cut."""
-        return Clusters(self.vocab, self.dim, self.embed, self.cutoffs, self.shrink)
+        return VocabClusters(self.vocab, self.dim, self.embed, self.cutoffs, self.shrink)
 
     @property
-    def tied_ups(self) -> tuple[bool, ...]:
+    def projection_ties(self) -> tuple[bool, ...]:
         """Of each cluster, whether its softmax takes the embedding's projection."""
         return (False, *[True] * len(self.cutoffs)) if self.tied_projections is None else self.tied_projections
 
@@ -103,7 +101,7 @@ class TransformerXLConfig:
 class TransformerXL(nn.Module):
     """A decoder with a memory: adaptive tokens · √dim → blocks that see distances."""
 
-    state = Memory
+    state_class = SegmentMemory
 
     def __init__(self, config: TransformerXLConfig):
         super().__init__()
@@ -111,52 +109,69 @@ class TransformerXL(nn.Module):
         token = AdaptiveEmbedding(c.clusters)
         self.embed = Embeddings(c.dim, c.vocab, token=token, scale=c.dim**0.5, dropout=c.dropout)
         shared = QueryBiases(c.heads, c.head_dim) if c.shared_biases else None
-        self.blocks = Stack(
+        self.blocks = BlockStack(
             Block(
                 Attention(
                     c.dim, c.heads, head_dim=c.head_dim, bias=False, dropout=c.attention_dropout,
-                    relative=Distances(c.dim, c.heads, c.head_dim, shared),
+                    relative=RelativeScores(c.dim, c.heads, c.head_dim, shared),
                 ),
                 FeedForward(c.dim, c.ff, "relu", dropout=c.dropout),
                 norm=lambda: LayerNorm(c.dim, c.eps),
-                order=c.order,
+                norm_order=c.order,
                 dropout=c.dropout,
             )
             for _ in range(c.layers)
         )  # fmt: skip
-        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), Dropout(c.dropout)
+        self.sinusoids, self.dropout = SinusoidalPositions(c.dim, halves=True), Dropout(c.dropout)
 
     @property
-    def table(self) -> nn.Module:
+    def embedding_table(self) -> nn.Module:
         """The embeddings that a softmax may be tied to."""
         return self.embed.token
 
     def forward(
-        self, batch: Batch, *, memory: Memory | None = None, heads: Tensor | None = None, probe: Probe | None = None
+        self,
+        batch: Batch,
+        *,
+        memory: SegmentMemory | None = None,
+        head_mask: Tensor | None = None,
+        capture: Capture | None = None,
     ) -> Tensor:
         """(N,) → (N, dim)"""
         c, layout = self.config, batch.layout
         length = c.memory if memory is None else memory.length
-        mask = both(causal, window(max(1, length))) if c.same_length else causal
-        alike = c.all_alike and not length
-        sight = Sight(layout, mask=None if alike else mask, recall=memory, heads=heads, probe=probe, kind="decoder")
-        sight.alike = alike
+        mask = combine_masks(causal, WindowMask(max(1, length))) if c.same_length else causal
+        alike = c.has_uniform_attention and not length
+        attn_context = AttentionContext(
+            layout,
+            mask=None if alike else mask,
+            segment_memory=memory,
+            head_mask=head_mask,
+            capture=capture,
+            stack_name="decoder",
+        )
+        attn_context.has_uniform_weights = alike
         x = self.embed(batch, layout)
-        far = torch.arange(sight.span - 1, -2, -1, device=x.device)  # the distance of the first key from the last query
-        sight.places = self.dropout(self.sinusoids(far.clamp(min=-1, max=c.clamp)).to(x.dtype))
-        x = self.dropout(self.blocks(x, sight))
+        far = torch.arange(
+            attn_context.key_length - 1, -2, -1, device=x.device
+        )  # the distance of the first key from the last query
+        attn_context.relative_positions = self.dropout(self.sinusoids(far.clamp(min=-1, max=c.clamp)).to(x.dtype))
+        x = self.dropout(self.blocks(x, attn_context))
         if memory is not None:
             memory.advance(layout)
         return x
 
 
-def heads(c: TransformerXLConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: TransformerXLConfig) -> dict[str, dict[str, Head]]:
     """Transformer-XL's heads: "lm" answers with log-probabilities, a classifier reads the last token."""
-    softmax = Head(out="vocab", layer=lambda: AdaptiveSoftmax(c.clusters, tied=c.tied, tied_ups=c.tied_ups))
+    softmax = Head(
+        out="vocab",
+        build_output_layer=lambda: AdaptiveSoftmax(c.clusters, tied=c.tied, projection_ties=c.projection_ties),
+    )
     return {"none": {}, "lm": {"lm": softmax}, "classify": {"classify": Head(pool="last", bias=False)}}
 
 
-def init(c: TransformerXLConfig) -> dict[str, float]:
+def build_init_rules(c: TransformerXLConfig) -> dict[str, float]:
     """As released: projections of embeddings start smaller."""
     return {"*": c.init, "*.token.ups.*": c.init_projection, "*.out.downs.*": c.init_projection}
 
@@ -165,30 +180,30 @@ HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "cutoffs": "cutoffs", "d_model": "dim", "d_embed": "embed", "n_head": "heads",
         "d_head": "head_dim", "d_inner": "ff", "div_val": "shrink", "n_layer": "layers", "mem_len": "memory",
-        "clamp_len": Row(lambda v: {"clamp": v if v > 0 else None}, lambda c: c.clamp or -1),
-        "pre_lnorm": Row(lambda v: {"order": "pre" if v else "post"}, lambda c: c.order == "pre"),
-        "untie_r": Row(lambda v: {"shared_biases": not v}, lambda c: not c.shared_biases),
-        "tie_projs": Row(lambda v: {"tied_projections": v}, lambda c: c.tied_ups),
+        "clamp_len": KeyRule(lambda v: {"clamp": v if v > 0 else None}, lambda c: c.clamp or -1),
+        "pre_lnorm": KeyRule(lambda v: {"order": "pre" if v else "post"}, lambda c: c.order == "pre"),
+        "untie_r": KeyRule(lambda v: {"shared_biases": not v}, lambda c: not c.shared_biases),
+        "tie_projs": KeyRule(lambda v: {"tied_projections": v}, lambda c: c.projection_ties),
         "same_length": "same_length", "dropout": "dropout", "dropatt": "attention_dropout",
         "layer_norm_epsilon": "eps", "init_std": "init", "proj_init_std": "init_projection",
-        "tie_word_embeddings": "tied", **TOKENS,
+        "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
-    older={"proj_share_all_but_first": lambda v: {} if v else {"tied_projections": ()}},
+    legacy_rules={"proj_share_all_but_first": lambda v: {} if v else {"tied_projections": ()}},
     aliases={
         "n_token": "vocab_size", "hidden_size": "d_model", "num_attention_heads": "n_head",
         "num_hidden_layers": "n_layer",
     },
-    fixed={"attn_type": (0,), "sample_softmax": (-1, 0)},
-    irrelevant=frozenset({
+    fixed_values={"attn_type": (0,), "sample_softmax": (-1, 0)},
+    irrelevant_keys=frozenset({
         "adaptive", "ext_len", "init", "init_range", "max_position_embeddings", "tgt_len", "tie_weight",
         "trainer_compatible",
     }),
 )  # fmt: skip
 
 
-def keys(c: TransformerXLConfig, head: str) -> KeyMap:
+def build_key_map(c: TransformerXLConfig, head: str) -> KeyMap:
     """Transformer-XL's names; what is tied or shared may be there as a copy."""
-    biases: dict[str, str | Op] = {
+    biases: dict[str, str | TensorOp] = {
         "layers.{i}.dec_attn.r_w_bias": "blocks.{i}.attn.relative.biases.u",
         "layers.{i}.dec_attn.r_r_bias": "blocks.{i}.attn.relative.biases.v",
     }
@@ -197,9 +212,9 @@ def keys(c: TransformerXLConfig, head: str) -> KeyMap:
         biases = {f"r_{n}_bias": f"blocks.0.attn.relative.biases.{ours}" for n, ours in (("w", "u"), ("r", "v"))}
         tied |= {f"layers.{i}.dec_attn.{name}": name for i in range(c.layers) for name in biases}
     if c.tied:
-        tables = range(len(c.clusters.tables))
+        tables = range(len(c.clusters.table_sizes))
         tied |= {f"crit.out_layers.{i}.weight": f"word_emb.emb_layers.{i}.weight" for i in tables}
-    for i, same in enumerate(c.tied_ups if c.clusters.projected else ()):
+    for i, same in enumerate(c.projection_ties if c.clusters.is_projected else ()):
         if same:
             tied[f"crit.out_projs.{i}"] = f"word_emb.emb_projs.{0 if c.shrink == 1 else i}"
     return KeyMap(
@@ -220,7 +235,7 @@ def keys(c: TransformerXLConfig, head: str) -> KeyMap:
                 "crit.cluster_weight": "out.cluster.weight",
                 "crit.cluster_bias": "out.cluster.bias",
                 "crit.out_layers.{i}.*": "out.tables.{i}.*",
-                "crit.out_projs.{i}": transposed("out.downs.{i}.weight"),
+                "crit.out_projs.{i}": transpose_tensor("out.downs.{i}.weight"),
             },
             "classify": {"score.weight": "out.weight"},
         },
@@ -240,9 +255,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 FAMILY = Family(
-    TransformerXLConfig, TransformerXL, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS,
+    TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
+    build_init_rules=build_init_rules, presets=PRESETS,
     tokenizer="bpe", objective="causal", norm_order="post",
-    hf=Format("transfo-xl", {
+    hf_format=CheckpointFormat("transfo-xl", {
         "TransfoXLModel": "none", "TransfoXLLMHeadModel": "lm", "TransfoXLForSequenceClassification": "classify",
-    }, HF_CONFIG, keys, gone="transformers 5 has no Transformer-XL any more; version 4.35.2 opens it"),
+    }, HF_CONFIG, build_key_map,
+        unsupported_reason="transformers 5 has no Transformer-XL any more; version 4.35.2 opens it"),
 )  # fmt: skip

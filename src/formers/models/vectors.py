@@ -5,7 +5,7 @@ New     1. a word is a vector, the same in every context: words that keep the sa
         2. skip-gram (a word foretells its neighbours) and CBOW (neighbours foretell the word), with a few drawn words
         instead of a softmax, and frequent words thinned out   3. GloVe: least squares on the logarithms of
         co-occurrence counts   4. fastText: a word is the sum of its character n-grams, so that words never seen have
-        vectors too   (training/vectors.py; published files: interop/vectors.py)
+        vectors too   (training/word_vectors/word2vec.py; published files: interop/word_vectors.py)
 Shapes  ids (N,) → vectors (N, dim)
 Differs from the reference: skip-gram draws negatives for a stretch of text rather than for each pair, with the same
         expectation, and as in the paper a drawn word may be the true one; fastText's known words hold their finished
@@ -20,18 +20,18 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import positive
+from ..config import check_sizes
 from ..errors import Error
 from ..family import Family, Head
 
-Kind = Literal["skipgram", "cbow", "glove", "fasttext"]
+VectorKind = Literal["skipgram", "cbow", "glove", "fasttext"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorsConfig:
     """Sizes, and how the vectors were made; the defaults are those of the released programs."""
 
-    kind: Kind = "skipgram"
+    kind: VectorKind = "skipgram"
     vocab: int = 400_001  # words, with one for the unknown
     dim: int = 100
     window: int = 5  # the farthest neighbour on either side
@@ -45,7 +45,7 @@ class VectorsConfig:
     alpha: float = 0.75  # and with this power
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "dim", "window", "negatives", "min_count", "buckets", "min_n", "max_n")
+        check_sizes(self, "vocab", "dim", "window", "negatives", "min_count", "buckets", "min_n", "max_n")
         if self.min_n > self.max_n:
             raise Error(f"min_n {self.min_n} is more than max_n {self.max_n}", fix="set min_n to at most max_n")
         if not 0 <= self.sample <= 1:
@@ -54,7 +54,7 @@ class VectorsConfig:
             raise Error(f"x_max {self.x_max} and alpha {self.alpha} give no weight", fix="take 100 and 0.75")
 
     @property
-    def rows(self) -> int:
+    def num_rows(self) -> int:
         """Rows of the table: words, then fastText's buckets."""
         return self.vocab + (self.buckets if self.kind == "fasttext" else 0)
 
@@ -64,39 +64,41 @@ class Vectors(nn.Module):
 
     def __init__(self, c: VectorsConfig):
         super().__init__()
-        self.word = nn.Embedding(c.rows, c.dim)
+        self.word = nn.Embedding(c.num_rows, c.dim)
 
     @property
-    def table(self) -> Tensor:
+    def embedding_table(self) -> Tensor:
         """The table."""
         return self.word.weight
 
-    def forward(self, batch: Batch, *, cache: Any = None, heads: Any = None, probe: Any = None) -> Tensor:
+    def forward(self, batch: Batch, *, cache: Any = None, head_mask: Any = None, capture: Any = None) -> Tensor:
         """(N,) → (N, dim); there is no context, so nothing is remembered and there is nothing to mask or to see."""
         return self.word(batch.ids)
 
 
-def heads(c: VectorsConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: VectorsConfig) -> dict[str, dict[str, Head]]:
     """Vectors are what there is; every task is up to the model that reads them."""
     return {"none": {}}
 
 
-def init(c: VectorsConfig) -> dict[str, float]:
+def build_init_rules(c: VectorsConfig) -> dict[str, float]:
     """As wide as the released programs' uniform start, (-1/2 … 1/2)/dim."""
     return {"*": 12**-0.5 / c.dim}
 
 
-CRAWL = {"kind": "fasttext", "dim": 300, "window": 5, "negatives": 10, "min_n": 5, "max_n": 5}
+CRAWL_SETTINGS = {"kind": "fasttext", "dim": 300, "window": 5, "negatives": 10, "min_n": 5, "max_n": 5}
 PRESETS: dict[str, dict[str, Any]] = {
     "word2vec-google-news-300": {"kind": "cbow", "vocab": 3_000_000, "dim": 300},
     **{
         f"glove-6b-{dim}d": {"kind": "glove", "vocab": 400_000, "dim": dim, "window": 10} for dim in (50, 100, 200, 300)
     },
-    "fasttext-cc-300": {**CRAWL, "vocab": 2_000_000},
+    "fasttext-cc-300": {**CRAWL_SETTINGS, "vocab": 2_000_000},
     "vectors-mini": {"vocab": 20_000},
 }
 
 FAMILY = Family(
-    VectorsConfig, Vectors, heads, pretraining="none", counted="none", init=init, presets=PRESETS,
-    no_export="formers.interop.vectors.write(f, 'vectors.txt') writes the files of word2vec, GloVe and fastText",
+    VectorsConfig, Vectors, build_heads, pretraining_head="none", counted_head="none",
+    build_init_rules=build_init_rules, presets=PRESETS,
+    export_remedy="formers.interop.word_vectors.write_word_vectors(f, 'vectors.txt') writes the files of word2vec, "
+    "GloVe and fastText",
 )  # fmt: skip

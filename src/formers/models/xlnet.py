@@ -18,21 +18,25 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch
-from ..config import ConfigMap, Row, divides, positive, probability, renamed
+from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
 from ..errors import Error
-from ..family import ACT, SUMMARY_ACT, TOKENS, Family, Format, Head, Pool
-from ..keymap import KeyMap, Op
-from ..nn.block import Block, Stack
-from ..nn.dropout import Dropout
-from ..nn.embeddings import Embeddings, working
-from ..nn.feedforward import FeedForward, activation
-from ..nn.masks import Index, Visible, both, causal, window
-from ..nn.memory import Memory
-from ..nn.norms import LayerNorm
-from ..nn.positions import Sinusoids
-from ..nn.probe import Probe
-from ..nn.relative import Related, Relations
-from ..nn.streams import Streams, TwoStream, order_tables, see_tables
+from ..family import HF_ACT_ROW, HF_SUMMARY_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Pooling
+from ..keymap import KeyMap, TensorOp
+from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
+from ..nn.attention.positions import SinusoidalPositions
+from ..nn.attention.segment_memory import SegmentMemory
+from ..nn.attention.two_stream import (
+    RelativeContext,
+    RelativeSegmentScores,
+    TwoStreamAttention,
+    TwoStreamContext,
+    build_order_masks,
+    build_pair_masks,
+)
+from ..nn.block import Block, BlockStack
+from ..nn.capture import Capture
+from ..nn.embeddings import Embeddings, to_autocast_dtype
+from ..nn.layers import Dropout, FeedForward, LayerNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +55,9 @@ class XLNetConfig:
     same_length: bool = False  # and see equally far back from every token
     reversed: bool = False  # the second half of a batch's rows is text back to front: its distances have the other sign
     clamp: int | None = None  # distances beyond it count as it
-    memory: int | None = None  # how many states a caller's Memory should keep (None: as many as there are),
+    memory: int | None = None  # how many states a caller's SegmentMemory should keep (None: as many as there are),
     reuse: int | None = None  # and of how many tokens of each segment (None: all)
-    summary: Pool = "last"  # which token classifiers read,
+    summary: Pooling = "last"  # which token classifiers read,
     summary_dense: bool = True  # through a dense layer
     summary_act: str | None = "tanh"
     summary_dropout: float = 0.1
@@ -67,12 +71,12 @@ class XLNetConfig:
     eos: int | tuple[int, ...] | None = 2
 
     def __post_init__(self) -> None:
-        positive(self, "vocab", "dim", "layers", "heads", "ff", "clamp", "memory", "reuse", "start_top", "end_top")
-        positive(self, "init", least=0)
-        probability(self, "dropout", "summary_dropout")
-        divides(self)
-        activation(self.act)
-        activation(self.summary_act or "linear")
+        check_sizes(self, "vocab", "dim", "layers", "heads", "ff", "clamp", "memory", "reuse", "start_top", "end_top")
+        check_sizes(self, "init", minimum=0)
+        check_rates(self, "dropout", "summary_dropout")
+        compute_head_dim(self)
+        get_activation(self.act)
+        get_activation(self.summary_act or "linear")
         if self.dim % 2:
             raise Error(f"dim must be even, got {self.dim}", fix="positions are pairs of a sine and a cosine")
 
@@ -80,30 +84,30 @@ class XLNetConfig:
 class XLNet(nn.Module):
     """Tokens → post-norm blocks with relative positions, in one stream or two."""
 
-    state = Memory
+    state_class = SegmentMemory
 
     def __init__(self, config: XLNetConfig):
         super().__init__()
         c = self.config = config
         self.embed = Embeddings(c.dim, c.vocab, dropout=c.dropout)
         self.blank = nn.Parameter(torch.empty(1, c.dim))  # w, with which the query stream begins
-        self.blocks = Stack(
+        self.blocks = BlockStack(
             Block(
-                TwoStream(
+                TwoStreamAttention(
                     c.dim, c.heads, bias=False, dropout=c.dropout,
-                    relative=Relations(c.dim, c.heads, c.dim // c.heads),
+                    relative=RelativeSegmentScores(c.dim, c.heads, c.dim // c.heads),
                 ),
                 FeedForward(c.dim, c.ff, c.act, dropout=c.dropout),
                 norm=lambda: LayerNorm(c.dim, c.eps),
-                order="post",
+                norm_order="post",
                 dropout=c.dropout,
             )
             for _ in range(c.layers)
         )  # fmt: skip
-        self.sinusoids, self.dropout = Sinusoids(c.dim, halves=True), Dropout(c.dropout)
+        self.sinusoids, self.dropout = SinusoidalPositions(c.dim, halves=True), Dropout(c.dropout)
 
     @property
-    def table(self) -> Tensor:
+    def embedding_table(self) -> Tensor:
         """The token embeddings that an output layer may be tied to."""
         return self.embed.token.weight
 
@@ -111,81 +115,93 @@ class XLNet(nn.Module):
         self,
         batch: Batch,
         *,
-        memory: Memory | None = None,
-        heads: Tensor | None = None,
-        probe: Probe | None = None,
-        see: Tensor | None = None,
+        memory: SegmentMemory | None = None,
+        head_mask: Tensor | None = None,
+        capture: Capture | None = None,
+        visible_pairs: Tensor | None = None,
         targets: Tensor | None = None,
     ) -> Tensor:
         """(N,) → (N, dim)
 
-        With an `order`, a token's content stream sees the tokens of its own order or lower, its query stream those of
-        a lower one; the result is the query stream at `chosen` (None: everywhere) and zero elsewhere. A table `see`
-        (documents, queries, keys) says it pair by pair instead, and then `targets` (M,) are the slots of the query
-        stream; without them, the content stream is the result, in which a token always sees itself.
+        With an `order`, a token's content stream sees the tokens of its own order or lower, its query stream those of a
+        lower one; the result is the query stream at `chosen` (None: everywhere) and zero elsewhere. A table
+        `visible_pairs` (documents, queries, keys) says it pair by pair instead, and then `targets` (M,) are the slots
+        of the query stream; without them, the content stream is the result, in which a token always sees itself.
         """
-        layout, used = batch.layout, 0 if memory is None else memory.used
-        content, query = order_tables(batch.order, layout) if see is None else see_tables(see)
+        layout, used = batch.layout, 0 if memory is None else memory.used_slots
+        content, query = (
+            build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
+        )
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
-        how: dict[str, Any] = {"recall": memory, "heads": heads, "probe": probe}
-        sight = self.relate(Streams(layout, mask=self.mask(content, used), kind="content", **how), batch, x.dtype)
+        options: dict[str, Any] = {"segment_memory": memory, "head_mask": head_mask, "capture": capture}
+        attn_context = self.add_relative_inputs(
+            TwoStreamContext(layout, mask=self.build_mask(content, used), stack_name="content", **options),
+            batch,
+            x.dtype,
+        )
         if batch.order is not None or targets is not None:
-            other = Related(layout, mask=self.mask(query, used), kind="query", **how)
-            other.places, other.back, other.differs = sight.places, sight.back, sight.differs
-            sight.add(other, at)
-            if batch.order is not None and memory is None and not self.config.causal and probe is None:
-                sight.pick(batch.order, batch.segments)
-            blank = self.blank.expand(layout.total if at is None else at.shape[0], -1)
-            x = torch.cat((x, self.embed.dropout(working(blank))))
-        x = self.blocks(x, sight)
+            other = RelativeContext(layout, mask=self.build_mask(query, used), stack_name="query", **options)
+            other.relative_positions, other.reversed_positions, other.is_other_segment = (
+                attn_context.relative_positions,
+                attn_context.reversed_positions,
+                attn_context.is_other_segment,
+            )
+            attn_context.add_query_stream(other, at)
+            if batch.order is not None and memory is None and not self.config.causal and capture is None:
+                attn_context.use_rank_masks(batch.order, batch.segments)
+            blank = self.blank.expand(layout.num_tokens if at is None else at.shape[0], -1)
+            x = torch.cat((x, self.embed.dropout(to_autocast_dtype(blank))))
+        x = self.blocks(x, attn_context)
         if memory is not None:
             memory.advance(layout)
-        return self.dropout(x if sight.other is None else sight.spread(x[layout.total :]))
-
-    def mask(self, table: Tensor | None, used: int) -> Index | None:
-        """Who sees whom, by the direction of reading and by a table."""
-        c = self.config
-        return both(
-            causal if c.causal else None,
-            window(used + 1) if c.causal and c.same_length else None,
-            None if table is None else Visible(table, used),
+        return self.dropout(
+            x if attn_context.query_context is None else attn_context.scatter_targets(x[layout.num_tokens :])
         )
 
-    def relate(self, sight: Streams, batch: Batch, dtype: torch.dtype) -> Streams:
+    def build_mask(self, table: Tensor | None, used: int) -> IndexFunction | None:
+        """Who sees whom, by the direction of reading and by a table."""
+        c = self.config
+        return combine_masks(
+            causal if c.causal else None,
+            WindowMask(used + 1) if c.causal and c.same_length else None,
+            None if table is None else TableMask(table, used),
+        )
+
+    def add_relative_inputs(self, attn_context: TwoStreamContext, batch: Batch, dtype: torch.dtype) -> TwoStreamContext:
         """Distances and segments of this pass; what is remembered counts as segment 0."""
-        c, layout = self.config, sight.query
-        distance = torch.arange(sight.span - 1, -layout.longest - 1, -1, device=layout.starts.device)
+        c, layout = self.config, attn_context.query_layout
+        distance = torch.arange(attn_context.key_length - 1, -layout.longest - 1, -1, device=layout.starts.device)
         distance = distance if c.clamp is None else distance.clamp(-c.clamp, c.clamp)
-        sight.places = self.dropout(self.sinusoids(distance).to(dtype))
-        sight.back = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
+        attn_context.relative_positions = self.dropout(self.sinusoids(distance).to(dtype))
+        attn_context.reversed_positions = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
         if batch.segments is not None:
             own = layout.unpack(batch.segments)  # (rows, T)
-            known = nn.functional.pad(own, (sight.span - layout.longest, 0))  # (rows, K)
-            sight.differs = (own[..., None] != known[:, None])[:, None]
-        return sight
+            known = nn.functional.pad(own, (attn_context.key_length - layout.longest, 0))  # (rows, K)
+            attn_context.is_other_segment = (own[..., None] != known[:, None])[:, None]
+        return attn_context
 
 
-def heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:
+def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:
     """XLNet's heads; `beam` looks for ends of an answer given its beginning, and whether there is an answer at all."""
     inner = ("dense",) * c.summary_dense + (() if c.summary_act is None else (c.summary_act,)) + ("dropout",)
-    classify = Head(pool=c.summary, inner=inner, dropout=c.summary_dropout)
+    classify = Head(pool=c.summary, inner_layers=inner, dropout=c.summary_dropout)
     return {
         "none": {},
         "lm": {"lm": Head(out="vocab")},
         "classify": {"classify": classify},
         "tag": {"tag": Head()},
-        "choose": {"choose": Head(pool=c.summary, inner=inner, out=1, dropout=c.summary_dropout)},
+        "choose": {"choose": Head(pool=c.summary, inner_layers=inner, out=1, dropout=c.summary_dropout)},
         "answer": {"answer": Head(out=2)},
         "beam": {
             "start": Head(out=1),
-            "end": Head(inner=("dense", "tanh", "norm"), out=1, states=2),
-            "cls": Head(inner=("dense", "tanh"), out=1, bias=False, states=2),
+            "end": Head(inner_layers=("dense", "tanh", "norm"), out=1, input_states=2),
+            "cls": Head(inner_layers=("dense", "tanh"), out=1, bias=False, input_states=2),
         },
     }
 
 
-def init(c: XLNetConfig) -> dict[str, float]:
+def build_init_rules(c: XLNetConfig) -> dict[str, float]:
     """The released code: N(0, 0.02) everywhere."""
     return {"*": c.init}
 
@@ -193,21 +209,23 @@ def init(c: XLNetConfig) -> dict[str, float]:
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "d_model": "dim", "n_layer": "layers", "n_head": "heads", "d_inner": "ff",
-        "d_head": Row(lambda value: {}, lambda c: c.dim // c.heads), "ff_activation": ACT, "layer_norm_eps": "eps",
-        "dropout": "dropout", "attn_type": renamed("causal", {"bi": False, "uni": True}), "same_length": "same_length",
+        "d_head": KeyRule(lambda value: {}, lambda c: c.dim // c.heads), "ff_activation": HF_ACT_ROW,
+        "layer_norm_eps": "eps",
+        "dropout": "dropout", "attn_type": rename_key("causal", {"bi": False, "uni": True}),
+        "same_length": "same_length",
         "bi_data": "reversed",
-        "clamp_len": Row(lambda n: {"clamp": None if n <= 0 else n}, lambda c: -1 if c.clamp is None else c.clamp),
-        "mem_len": Row(lambda n: {"memory": n or None}, lambda c: c.memory),
-        "reuse_len": Row(lambda n: {"reuse": n or None}, lambda c: c.reuse),
-        "summary_type": renamed("summary", {"last": "last", "cls_index": "last", "first": "first", "mean": "mean"}),
+        "clamp_len": KeyRule(lambda n: {"clamp": None if n <= 0 else n}, lambda c: -1 if c.clamp is None else c.clamp),
+        "mem_len": KeyRule(lambda n: {"memory": n or None}, lambda c: c.memory),
+        "reuse_len": KeyRule(lambda n: {"reuse": n or None}, lambda c: c.reuse),
+        "summary_type": rename_key("summary", {"last": "last", "cls_index": "last", "first": "first", "mean": "mean"}),
         "summary_use_proj": "summary_dense",
-        "summary_activation": SUMMARY_ACT,
+        "summary_activation": HF_SUMMARY_ACT_ROW,
         "summary_last_dropout": "summary_dropout", "start_n_top": "start_top", "end_n_top": "end_top",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **TOKENS,
+        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
-    fixed={"untie_r": (True,), "summary_proj_to_labels": (False,), "summary_first_dropout": (0, 0.0)},
+    fixed_values={"untie_r": (True,), "summary_proj_to_labels": (False,), "summary_first_dropout": (0, 0.0)},
     # of the released code's own files, and whether a caller who gives no memory gets one
-    irrelevant=frozenset({"dropatt", "init", "init_range", "init_std", "max_position_embeddings", "use_mems_eval",
+    irrelevant_keys=frozenset({"dropatt", "init", "init_range", "init_std", "max_position_embeddings", "use_mems_eval",
                           "use_mems_train"}),
     aliases={"n_token": "vocab_size", "hidden_size": "d_model", "num_attention_heads": "n_head",
              "num_hidden_layers": "n_layer"},
@@ -215,12 +233,12 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def keys(c: XLNetConfig, head: str) -> KeyMap:
+def build_key_map(c: XLNetConfig, head: str) -> KeyMap:
     """XLNet's names; projections are (dim, heads, head_dim) tensors."""
     width = (c.heads, c.dim // c.heads)
 
-    def inward(name: str, parts: int = 1) -> Op:  # (parts · dim, H, D) ↔ (parts · H · D, dim)
-        return Op(
+    def flatten_heads(name: str, parts: int = 1) -> TensorOp:  # (parts · dim, H, D) ↔ (parts · H · D, dim)
+        return TensorOp(
             name,
             lambda t: t.unflatten(0, (parts, c.dim)).flatten(2).transpose(1, 2).flatten(0, 1),
             lambda t: t.unflatten(0, (parts, -1)).transpose(1, 2).unflatten(2, width).flatten(0, 1),
@@ -231,10 +249,10 @@ def keys(c: XLNetConfig, head: str) -> KeyMap:
     return KeyMap(
         {
             "word_embedding.weight": "embed.token.weight",
-            "mask_emb": Op("blank", lambda t: t.flatten(0, 1), lambda t: t[None]),
-            f"{attn}.(q|k|v)": inward("blocks.{i}.attn.qkv.weight", 3),
-            f"{attn}.o": Op("blocks.{i}.attn.o.weight", lambda t: t.flatten(1), lambda t: t.unflatten(1, width)),
-            f"{attn}.r": inward("blocks.{i}.attn.relative.r.weight"),
+            "mask_emb": TensorOp("blank", lambda t: t.flatten(0, 1), lambda t: t[None]),
+            f"{attn}.(q|k|v)": flatten_heads("blocks.{i}.attn.qkv.weight", 3),
+            f"{attn}.o": TensorOp("blocks.{i}.attn.o.weight", lambda t: t.flatten(1), lambda t: t.unflatten(1, width)),
+            f"{attn}.r": flatten_heads("blocks.{i}.attn.relative.r.weight"),
             f"{attn}.r_w_bias": "blocks.{i}.attn.relative.biases.u",
             f"{attn}.r_r_bias": "blocks.{i}.attn.relative.biases.v",
             f"{attn}.r_s_bias": "blocks.{i}.attn.relative.s",
@@ -271,11 +289,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    XLNetConfig, XLNet, heads, pretraining="lm", counted="lm", init=init, presets=PRESETS, segments=True,
-    tokenizer="unigram", objective="permutation", norm_order="post",
-    hf=Format("xlnet", {
+    XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    presets=PRESETS, reads_segments=True,
+    tokenizer="unigram", objective="plm", norm_order="post",
+    hf_format=CheckpointFormat("xlnet", {
         "XLNetModel": "none", "XLNetLMHeadModel": "lm", "XLNetForSequenceClassification": "classify",
         "XLNetForTokenClassification": "tag", "XLNetForMultipleChoice": "choose",
         "XLNetForQuestionAnsweringSimple": "answer", "XLNetForQuestionAnswering": "beam",
-    }, HF_CONFIG, keys),
+    }, HF_CONFIG, build_key_map),
 )  # fmt: skip

@@ -9,13 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .attention import Attention
-from .cache import direct
-from .door import Sight
-from .dropout import Dropout
-from .norms import add_norm
+from .attention.attention import Attention
+from .attention.dispatch import AttentionContext
+from .attention.kv_cache import is_decode_step
+from .layers import Dropout, add_norm
 
-Order = Literal["pre", "post", "parallel"]
+NormOrder = Literal["pre", "post", "parallel"]
 
 
 class Block(nn.Module):
@@ -32,95 +31,132 @@ class Block(nn.Module):
         ff: nn.Module,
         norm: Callable[[], nn.Module],
         *,
-        order: Order = "pre",
+        norm_order: NormOrder = "pre",
         cross: Attention | None = None,
         shared_norm: bool = False,
         dropout: float = 0.0,
     ):
         super().__init__()
-        self.attn, self.cross, self.ff, self.order = attn, cross, ff, order
+        self.attn, self.cross, self.ff, self.norm_order = attn, cross, ff, norm_order
         self.attn_norm = norm()
         self.cross_norm = None if cross is None else norm()
         self.ff_norm = self.attn_norm if shared_norm else norm()
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Tensor, sight: Sight, view: Sight | None = None, layer: int = 0) -> Tensor:
-        """(N, dim) → (N, dim); `view` is the sight of the cross attention."""
-        held = None if sight.recall is None else sight.recall.recall(layer, x[: sight.query.total])
-        if held is not None and self.order != "post":
-            held = self.attn_norm(held)  # what is remembered is what the layer was given, before its norm
-        if self.order == "parallel":
-            attended = self.attn(self.attn_norm(x), sight, layer, held)
+    def forward(
+        self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None = None, layer: int = 0
+    ) -> Tensor:
+        """(N, dim) → (N, dim); `cross_context` is that of the cross attention."""
+        memory_states = (
+            None
+            if attn_context.segment_memory is None
+            else attn_context.segment_memory.recall_layer(layer, x[: attn_context.query_layout.num_tokens])
+        )
+        if memory_states is not None and self.norm_order != "post":
+            memory_states = self.attn_norm(
+                memory_states
+            )  # what is remembered is what the layer was given, before its norm
+        if self.norm_order == "parallel":
+            attended = self.attn(self.attn_norm(x), attn_context, layer, memory_states)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
-        few = stepwise(self, sight)
-        x = self.add(x, self.attn_norm, lambda n: self.attn(n, sight, layer, held), few)
-        if self.cross is not None and view is not None:
+        few = is_decode_pass(self, attn_context)
+        x = self.add_residual(x, self.attn_norm, lambda n: self.attn(n, attn_context, layer, memory_states), few)
+        if self.cross is not None and cross_context is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
-            x = self.add(x, norm, lambda n: cross(n, view, layer), few)
-        routed = getattr(self.ff, "routed", False)  # experts have to know the documents
-        return self.add(x, self.ff_norm, (lambda n: self.ff(n, sight)) if routed else self.ff, few)
+            x = self.add_residual(x, norm, lambda n: cross(n, cross_context, layer), few)
+        routed = getattr(self.ff, "is_routed", False)  # experts have to know the documents
+        return self.add_residual(x, self.ff_norm, (lambda n: self.ff(n, attn_context)) if routed else self.ff, few)
 
-    def step(
-        self, x: Tensor, normed: Tensor, sight: Sight, view: Sight | None, layer: int, after: nn.Module | None
+    def decode_step(
+        self,
+        x: Tensor,
+        normed: Tensor,
+        attn_context: AttentionContext,
+        cross_context: AttentionContext | None,
+        layer: int,
+        after: nn.Module | None,
     ) -> tuple[Tensor, Tensor]:
         """The same of a pre-norm block for reading alone, each sum together with the norm that comes behind it: x goes
         in with its own norm, and comes out with that of the next block, `after`."""
-        y = self.attn(normed, sight, layer)
-        if self.cross is not None and view is not None:
+        y = self.attn(normed, attn_context, layer)
+        if self.cross is not None and cross_context is not None:
             x, normed = add_norm(x, y, cast(nn.Module, self.cross_norm))
-            y = self.cross(normed, view, layer)
+            y = self.cross(normed, cross_context, layer)
         x, normed = add_norm(x, y, self.ff_norm)
-        y = self.ff(normed, sight) if getattr(self.ff, "routed", False) else self.ff(normed)
+        y = self.ff(normed, attn_context) if getattr(self.ff, "is_routed", False) else self.ff(normed)
         return (x + y, x) if after is None else add_norm(x, y, after)
 
-    def add(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], few: bool = False) -> Tensor:
+    def add_residual(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], few: bool = False) -> Tensor:
         """One residual connection, with the norm before the layer or after the sum."""
-        if self.order == "post":
+        if self.norm_order == "post":
             y = self.dropout(layer(x))
             return add_norm(x, y, norm)[1] if few else norm(x + y)
         return x + self.dropout(layer(norm(x)))
 
 
-class Stack(nn.ModuleList):
-    """Blocks run one after the other; `order` names the block of each layer, so that layers can share one (ALBERT)."""
+class BlockStack(nn.ModuleList):
+    """Blocks run one after the other; `layer_order` names the block of each layer, so that layers can share one
+    (ALBERT)."""
 
-    def __init__(self, blocks: Iterable[nn.Module], order: Sequence[int] | None = None):
+    def __init__(self, blocks: Iterable[nn.Module], layer_order: Sequence[int] | None = None):
         super().__init__(blocks)
-        self.order = tuple(range(len(self)) if order is None else order)
-        self.checkpointing = False  # in training, compute a block's inner values again instead of keeping them
+        self.layer_order = tuple(range(len(self)) if layer_order is None else layer_order)
+        self.checkpoint_activations = False  # in training, compute a block's inner values again instead of keeping them
 
-    def forward(self, x: Tensor, sights: Sight | Sequence[Sight], view: Sight | None = None) -> Tensor:
-        """(N, dim) → (N, dim); one sight for all layers, or one for each."""
-        first = sights if isinstance(sights, Sight) else sights[0]
-        if stepwise(self, first) and all(isinstance(block, Block) and block.order == "pre" for block in self):
-            return self.steps(x, sights, view)
-        for layer, index in enumerate(self.order):
-            sight = sights if isinstance(sights, Sight) else sights[layer]
-            if sight.probe is not None:
-                sight.probe.state(sight.kind, x[: sight.query.total])  # XLNet's second stream lies behind the first
-            twice = self.checkpointing and self.training and torch.is_grad_enabled()
-            x = self.twice(index, x, sight, view, layer) if twice else self[index](x, sight, view, layer)
+    def forward(
+        self,
+        x: Tensor,
+        attn_contexts: AttentionContext | Sequence[AttentionContext],
+        cross_context: AttentionContext | None = None,
+    ) -> Tensor:
+        """(N, dim) → (N, dim); one context for all layers, or one for each."""
+        first = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[0]
+        if is_decode_pass(self, first) and all(
+            isinstance(block, Block) and block.norm_order == "pre" for block in self
+        ):
+            return self.run_decode_step(x, attn_contexts, cross_context)
+        for layer, index in enumerate(self.layer_order):
+            attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]
+            if attn_context.capture is not None:
+                attn_context.capture.record_hidden(
+                    attn_context.stack_name, x[: attn_context.query_layout.num_tokens]
+                )  # XLNet's second stream lies behind the first
+            twice = self.checkpoint_activations and self.training and torch.is_grad_enabled()
+            x = (
+                self.checkpoint_block(index, x, attn_context, cross_context, layer)
+                if twice
+                else self[index](x, attn_context, cross_context, layer)
+            )
         return x
 
-    def steps(self, x: Tensor, sights: Sight | Sequence[Sight], view: Sight | None) -> Tensor:
+    def run_decode_step(
+        self,
+        x: Tensor,
+        attn_contexts: AttentionContext | Sequence[AttentionContext],
+        cross_context: AttentionContext | None,
+    ) -> Tensor:
         """The same with fewer kernels: a sum and the norm behind it are one."""
-        blocks = [cast(Block, self[index]) for index in self.order]
+        blocks = [cast(Block, self[index]) for index in self.layer_order]
         afters = [block.attn_norm for block in blocks[1:]] + [None]
         normed = blocks[0].attn_norm(x)
         for layer, (block, after) in enumerate(zip(blocks, afters, strict=True)):
-            sight = sights if isinstance(sights, Sight) else sights[layer]
-            x, normed = block.step(x, normed, sight, view, layer, after)
+            attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]
+            x, normed = block.decode_step(x, normed, attn_context, cross_context, layer, after)
         return x
 
-    def twice(self, index: int, x: Tensor, sight: Sight, view: Sight | None, layer: int) -> Tensor:
+    def checkpoint_block(
+        self, index: int, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None, layer: int
+    ) -> Tensor:
         """One block, whose inner values the backward pass computes again: then the memory has long gone on, and what
         the layers share of a learned bias is not theirs alone."""
-        if sight.recall is None and not isinstance(sight.bias, nn.Module):
-            return checkpoint(self[index], x, sight, view, layer, use_reentrant=False)
-        apart = sight.apart()
-        x = checkpoint(lambda x: self[index](x, apart.anew(), view, layer), x, use_reentrant=False)
-        if sight.recall is not None and apart.recall is not None:
-            sight.recall.note(apart.recall)
+        if attn_context.segment_memory is None and not isinstance(attn_context.bias, nn.Module):
+            return checkpoint(self[index], x, attn_context, cross_context, layer, use_reentrant=False)
+        apart = attn_context.copy_with_memory()
+        x = checkpoint(
+            lambda x: self[index](x, apart.copy_without_bias(), cross_context, layer), x, use_reentrant=False
+        )
+        if attn_context.segment_memory is not None and apart.segment_memory is not None:
+            attn_context.segment_memory.merge_new_states(apart.segment_memory)
         return x
 
 
@@ -132,13 +168,18 @@ def scale_residual_branches(model: nn.Module, factor: float) -> None:
     learns nothing but token frequencies (Liu et al. 2020, arXiv:2004.08249; Wang et al. 2022, arXiv:2203.00555).
     """
     for block in model.modules():
-        if isinstance(block, Block) and block.order == "post":
+        if isinstance(block, Block) and block.norm_order == "post":
             for branch in (block.attn.o, block.cross and block.cross.o, getattr(block.ff, "down", None)):
                 if branch:
                     branch.weight.mul_(factor)
 
 
-def stepwise(module: nn.Module, sight: Sight) -> bool:
+def is_decode_pass(module: nn.Module, attn_context: AttentionContext) -> bool:
     """Whether this is a step of one token in each row, for reading alone, on a GPU, where nobody looks on."""
-    still = not module.training and not torch.is_grad_enabled() and sight.probe is None and sight.recall is None
-    return still and direct(sight.query)
+    still = (
+        not module.training
+        and not torch.is_grad_enabled()
+        and attn_context.capture is None
+        and attn_context.segment_memory is None
+    )
+    return still and is_decode_step(attn_context.query_layout)

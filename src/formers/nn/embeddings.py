@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, Layout
-from .dropout import Dropout
-from .positions import Sinusoids
+from .attention.positions import SinusoidalPositions
+from .layers import Dropout
 
 
-def working(x: Tensor) -> Tensor:
+def to_autocast_dtype(x: Tensor) -> Tensor:
     """Activations in the type that autocast works in, from the first to the last layer: half the memory traffic of a
     residual stream in fp32. Half precision of the fp16 kind would overflow; it stays in fp32."""
     kind = x.device.type
@@ -36,7 +36,7 @@ class Embeddings(nn.Module):
         positions: int = 0,
         segments: int = 0,
         offset: int = 0,
-        sinusoids: Sinusoids | None = None,
+        sinusoids: SinusoidalPositions | None = None,
         scale: float = 1.0,
         token: nn.Module | None = None,
         norm: nn.Module | None = None,
@@ -49,11 +49,11 @@ class Embeddings(nn.Module):
         self.segment = nn.Embedding(segments, width) if segments else None
         self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it
         self.sinusoids, self.scale = sinusoids, scale
-        self.norm, self.dropout, self.offset = norm, Dropout(dropout), offset
+        self.norm, self.dropout, self.position_offset = norm, Dropout(dropout), offset
         self.up = nn.Linear(width, up) if up else None
 
-    def forward(self, batch: Batch, layout: Layout, past: Tensor | None = None) -> Tensor:
-        """(N,) → (N, width or up); `past` (D,) tokens of each document came before these."""
+    def forward(self, batch: Batch, layout: Layout, past_lengths: Tensor | None = None) -> Tensor:
+        """(N,) → (N, width or up); `past_lengths` (D,) tokens of each document came before these."""
         x = self.token(batch.ids)
         x = x if self.scale == 1.0 else x * self.scale
         if self.segment is not None:
@@ -63,18 +63,22 @@ class Embeddings(nn.Module):
         if self.task is not None:
             x = x + (self.task.weight[0] if batch.tasks is None else self.task(batch.tasks))
         if self.position is not None or self.sinusoids is not None:
-            x = self.place(x, batch.positions, layout, past)
-        x = self.dropout(working(x if self.norm is None else self.norm(x)))
+            x = self.add_positions(x, batch.positions, layout, past_lengths)
+        x = self.dropout(to_autocast_dtype(x if self.norm is None else self.norm(x)))
         return x if self.up is None else self.up(x)
 
-    def place(self, x: Tensor, positions: Tensor | None, layout: Layout, past: Tensor | None) -> Tensor:
+    def add_positions(self, x: Tensor, positions: Tensor | None, layout: Layout, past_lengths: Tensor | None) -> Tensor:
         """Add the positions. Rows of one length share the table's first rows, whose gradient is then a plain sum."""
         if self.sinusoids is not None:
-            at = layout.position if positions is None else positions
-            return x + self.sinusoids(at if past is None else at + past[layout.document]).to(x.dtype)
+            at = layout.positions if positions is None else positions
+            return x + self.sinusoids(at if past_lengths is None else at + past_lengths[layout.document_ids]).to(
+                x.dtype
+            )
         assert self.position is not None
-        if positions is None and past is None and layout.uniform:
-            table = self.position.weight[self.offset : self.offset + layout.longest]
+        if positions is None and past_lengths is None and layout.is_uniform:
+            table = self.position.weight[self.position_offset : self.position_offset + layout.longest]
             return (x.unflatten(0, (layout.rows, layout.longest)) + table).flatten(0, 1)
-        at = layout.position if positions is None else positions
-        return x + self.position((at if past is None else at + past[layout.document]) + self.offset)
+        at = layout.positions if positions is None else positions
+        return x + self.position(
+            (at if past_lengths is None else at + past_lengths[layout.document_ids]) + self.position_offset
+        )

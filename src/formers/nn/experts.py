@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batch import Layout
-from .door import Sight
-from .dropout import Dropout
-from .feedforward import activation
+from .attention.dispatch import AttentionContext
+from .layers import Dropout, get_activation
 
 
 class Experts(nn.Module):
@@ -25,7 +24,7 @@ class Experts(nn.Module):
     one factor for training and a larger one for evaluation. With a cache nothing overflows: lengths are not known yet.
     """
 
-    routed = True
+    is_routed = True
 
     def __init__(
         self,
@@ -44,19 +43,24 @@ class Experts(nn.Module):
         self.router = nn.Linear(dim, experts, bias=router_bias)
         self.up = nn.Parameter(torch.empty(experts, hidden, dim))
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
-        self.experts, self.capacity, self.factors, self.jitter = experts, capacity, factors, jitter
-        self.act, self.dropout = activation(act), Dropout(dropout)
-        self.travel: Callable[[Experts, Tensor, Tensor], Tensor] | None = None  # to other processes that have experts
+        self.num_experts, self.capacity, self.capacity_factors, self.jitter = experts, capacity, factors, jitter
+        self.act, self.dropout = get_activation(act), Dropout(dropout)
+        self.remote_dispatch: Callable[[Experts, Tensor, Tensor], Tensor] | None = (
+            None  # to other processes that have experts
+        )
 
-    def forward(self, x: Tensor, sight: Sight) -> Tensor:
+    def forward(self, x: Tensor, attn_context: AttentionContext) -> Tensor:
         """(N, dim) → (N, dim)"""
         probability = self.route(x)  # (N, E)
         gate, chosen = probability.max(-1)
-        if sight.probe is not None and sight.probe.routing is not None:
-            sight.probe.routing.append((probability, chosen))
-        if sight.cache is None:
-            gate = gate * (self.place(chosen, sight.query) < self.room(sight.query)[sight.query.document])
-        y = self.run(x, chosen) if self.travel is None else self.travel(self, x, chosen)
+        if attn_context.capture is not None and attn_context.capture.routing is not None:
+            attn_context.capture.routing.append((probability, chosen))
+        if attn_context.cache is None:
+            gate = gate * (
+                self.count_earlier_choices(chosen, attn_context.query_layout)
+                < self.compute_capacity(attn_context.query_layout)[attn_context.query_layout.document_ids]
+            )
+        y = self.run_experts(x, chosen) if self.remote_dispatch is None else self.remote_dispatch(self, x, chosen)
         return y * gate.to(x.dtype)[:, None]
 
     def route(self, x: Tensor) -> Tensor:
@@ -68,25 +72,25 @@ class Experts(nn.Module):
             bias = None if self.router.bias is None else self.router.bias.float()
             return F.linear(x, self.router.weight.float(), bias).softmax(-1)
 
-    def place(self, chosen: Tensor, layout: Layout) -> Tensor:
+    def count_earlier_choices(self, chosen: Tensor, layout: Layout) -> Tensor:
         """(N,) how many earlier tokens of the same document have chosen the same expert."""
-        count = F.one_hot(chosen, self.experts).cumsum(0)  # (N, E)
+        count = F.one_hot(chosen, self.num_experts).cumsum(0)  # (N, E)
         before = F.pad(count, (0, 0, 1, 0)).index_select(0, layout.starts[:-1].long())  # (D, E) of earlier documents
-        return (count - before.index_select(0, layout.document)).gather(1, chosen[:, None])[:, 0] - 1
+        return (count - before.index_select(0, layout.document_ids)).gather(1, chosen[:, None])[:, 0] - 1
 
-    def room(self, layout: Layout) -> Tensor:
+    def compute_capacity(self, layout: Layout) -> Tensor:
         """(D,) the capacity of an expert in each document."""
         if self.capacity is not None:
             return torch.full_like(layout.lengths, self.capacity)
-        factor = self.factors[0] if self.training else self.factors[1]
-        share = (layout.lengths * factor / self.experts).to(layout.lengths.dtype)
+        factor = self.capacity_factors[0] if self.training else self.capacity_factors[1]
+        share = (layout.lengths * factor / self.num_experts).to(layout.lengths.dtype)
         return torch.minimum(share, layout.lengths).clamp(min=4)
 
-    def run(self, x: Tensor, chosen: Tensor) -> Tensor:
+    def run_experts(self, x: Tensor, chosen: Tensor) -> Tensor:
         """(N, dim) → (N, dim), each token through its expert, of those that are here."""
         ups, downs = (w.to_local() if hasattr(w, "to_local") else w for w in (self.up, self.down))
         if not x.is_cuda and torch.compiler.is_compiling():  # sizes that depend on the data cannot be compiled
-            parts = [self.one(x, ups[i], downs[i]) * (chosen == i)[:, None] for i in range(len(ups))]
+            parts = [self.run_expert(x, ups[i], downs[i]) * (chosen == i)[:, None] for i in range(len(ups))]
             return torch.stack(parts).sum(0)
         order = chosen.argsort(stable=True)
         sizes = F.one_hot(chosen, len(ups)).sum(0)
@@ -97,15 +101,15 @@ class Experts(nn.Module):
             hidden = self.dropout(self.act(F.grouped_mm(x, up, offs=ends)))
             y = F.grouped_mm(hidden, down, offs=ends)
         else:
-            y = torch.cat([self.one(p, ups[i], downs[i]) for i, p in enumerate(x.split(sizes.tolist()))])
+            y = torch.cat([self.run_expert(p, ups[i], downs[i]) for i, p in enumerate(x.split(sizes.tolist()))])
         return torch.zeros_like(y).index_copy(0, order, y)
 
-    def one(self, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    def run_expert(self, x: Tensor, up: Tensor, down: Tensor) -> Tensor:
         """(n, dim) → (n, dim) through one expert."""
         return F.linear(self.dropout(self.act(F.linear(x, up))), down)
 
 
-def balance(probability: Tensor, chosen: Tensor, keep: Tensor | None = None) -> Tensor:
+def compute_balance_loss(probability: Tensor, chosen: Tensor, keep: Tensor | None = None) -> Tensor:
     """E · Σ fᵢ·Pᵢ (§2.2, equation 4): 1 if all experts get the same, more otherwise. fᵢ is the share of tokens that
     chose expert i, counted before any overflow; the gradient flows through Pᵢ. Only tokens of `keep` (N,) count."""
     experts = probability.shape[-1]

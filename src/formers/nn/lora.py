@@ -9,10 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-PLACES = ("qkv", "q", "k", "v", "o", "up", "gate", "down")  # the matrices of attention and of the feed-forward layers
+TARGET_LAYERS = (
+    "qkv",
+    "q",
+    "k",
+    "v",
+    "o",
+    "up",
+    "gate",
+    "down",
+)  # the matrices of attention and of the feed-forward layers
 
 
-class Low(nn.Module):
+class LoRAWeight(nn.Module):
     """W → W + (alpha / rank) · B A, where B begins as zeros."""
 
     def __init__(self, weight: Tensor, rank: int, alpha: float, generator: torch.Generator):
@@ -28,38 +37,38 @@ class Low(nn.Module):
         return weight + self.scale * (self.b @ self.a)
 
 
-def matrices(body: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def iter_target_layers(body: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The layers that take an adapter, with their names."""
     for name, module in body.named_modules():
         weight: Any = getattr(module, "weight", None)
-        if name.rpartition(".")[2] in PLACES and isinstance(weight, Tensor) and weight.dim() == 2:
+        if name.rpartition(".")[2] in TARGET_LAYERS and isinstance(weight, Tensor) and weight.dim() == 2:
             yield name, module
 
 
-def adapt(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
+def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
     """Freeze a body and give its matrices adapters; how many got one."""
     body.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    found = list(matrices(body))
+    found = list(iter_target_layers(body))
     for _, module in found:
         weight: Any = module.weight
         parametrize.register_parametrization(
-            module, "weight", Low(weight.detach(), rank, alpha, generator), unsafe=True
+            module, "weight", LoRAWeight(weight.detach(), rank, alpha, generator), unsafe=True
         )
     return len(found)
 
 
-def adapters(body: nn.Module) -> dict[str, Tensor]:
+def get_adapter_tensors(body: nn.Module) -> dict[str, Tensor]:
     """The matrices that have learnt, by the name of the layer: name.a, name.b and, multiplied in, the scale."""
     made: dict[str, Tensor] = {}
     for name, module in body.named_modules():
-        if isinstance(module, Low):
+        if isinstance(module, LoRAWeight):
             layer = name.removesuffix(".parametrizations.weight.0")
             made |= {f"{layer}.a": module.a.detach(), f"{layer}.b": module.b.detach() * module.scale}
     return made
 
 
-def merge(body: nn.Module) -> None:
+def merge_adapters(body: nn.Module) -> None:
     """Adapters become part of the weights, which have their plain names again."""
     for module in list(body.modules()):
         if parametrize.is_parametrized(module):
@@ -67,7 +76,7 @@ def merge(body: nn.Module) -> None:
     body.requires_grad_(True)
 
 
-def separate(body: nn.Module) -> None:
+def remove_adapters(body: nn.Module) -> None:
     """Adapters go, and leave the weights as they were."""
     for module in list(body.modules()):
         if parametrize.is_parametrized(module):
@@ -76,7 +85,7 @@ def separate(body: nn.Module) -> None:
 
 
 @torch.no_grad()
-def apply(body: nn.Module, tensors: dict[str, Tensor]) -> None:
+def apply_adapters(body: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Add saved adapters to the weights of the body that they were learnt on."""
     layers = dict(body.named_modules())
     for name in sorted({key.rpartition(".")[0] for key in tensors}):

@@ -9,71 +9,81 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.draws import below
-from ..data.plans import Plan, Raw, Shape, room, streamed, streams, turns, windows
+from ..data.counter_rng import draw_integers
+from ..data.loader import IGNORE_INDEX
+from ..data.plans import (
+    BatchShape,
+    Plan,
+    RawExamples,
+    estimate_documents,
+    make_stream_shape,
+    plan_streams,
+    plan_windows,
+    ragged_arange,
+)
 from ..data.store import Store
-from ..tasks.heads import Model
+from ..model import Model
 from ..text.tokenizer import Tokenizer
-from .tokens import IGNORED, Counted, named_losses
+from .token_losses import LabelCounting, compute_losses
 
-SPLIT = 120  # what a random number is for
+PREFIX_DRAW = 120  # what a random number is for
 
 
 @dataclass(frozen=True)
-class CausalLM(Counted):
-    """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or `across` documents.
+class CausalLM(LabelCounting):
+    """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or of all (`across_documents`).
 
-    With `prefix`, the beginning of each window, of random length, is only read: there is no loss in it. It is read from
-    left to right all the same; to read it from both sides takes an encoder (spans.py, kind "prefix"). `streams` cuts
-    the store into so many, whose windows follow each other from batch to batch, for models with a memory; a batch has
-    `rows` of them (0: all).
+    With `is_prefix_lm`, the beginning of each window, of random length, is only read: there is no loss in it. It is
+    read from left to right all the same; to read it from both sides takes an encoder (span_corruption.py,
+    corruption="prefix"). `num_streams` cuts the store into so many streams, whose windows follow each other from batch
+    to batch, for models with a memory; a batch has `streams_per_batch` of them (0: all).
     """
 
     length: int
-    across: bool = False
-    prefix: bool = False
-    streams: int = 0
-    rows: int = 0
+    across_documents: bool = False
+    is_prefix_lm: bool = False
+    num_streams: int = 0
+    streams_per_batch: int = 0
     part: str = "lm"
 
     @staticmethod
-    def of(tokenizer: Tokenizer, length: int, **options: Any) -> CausalLM:
+    def from_tokenizer(tokenizer: Tokenizer, length: int, **options: Any) -> CausalLM:
         """Nothing of the tokenizer is needed: the store ends each document with its end mark."""
         return CausalLM(length, **options)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Windows in random order, or those of all streams in turn, each with its last token's successor."""
-        if self.streams:
-            return streams(store, self.length, self.streams, extra=1)
-        return windows(store, self.length, seed, epoch, across=self.across)
+        if self.num_streams:
+            return plan_streams(store, self.length, self.num_streams, extra=1)
+        return plan_windows(store, self.length, seed, epoch, across=self.across_documents)
 
-    def sizes(self, plan: Plan) -> np.ndarray:
+    def measure_sizes(self, plan: Plan) -> np.ndarray:
         """As many tokens and places as the plan says."""
-        lengths = plan.lengths - (self.streams > 0)
+        lengths = plan.lengths - (self.num_streams > 0)
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 
-    def shape(self, total: int, plan: Plan) -> Shape:
+    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """A loss at every token."""
-        if self.streams:  # a batch is one window of each of its streams
-            return streamed(self.streams, self.rows, self.length)
-        return Shape(room(total, plan.lengths), total, 0, self.length)
+        if self.num_streams:  # a batch is one window of each of its streams
+            return make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
+        return BatchShape(estimate_documents(total, plan.lengths), total, 0, self.length)
 
-    def corrupt(self, raw: Raw, seed: int) -> Batch:
+    def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Nothing is hidden: the label of each token is its successor in the document."""
-        labels = np.append(raw.ids[1:], IGNORED)
+        labels = np.append(raw.ids[1:], IGNORE_INDEX)
         ids, starts, last = raw.ids, raw.starts, raw.starts[1:] - 1
-        if self.streams:
+        if self.num_streams:
             inner = np.ones(len(ids), bool)
             inner[last] = False
             ids, labels, starts = ids[inner], labels[inner], starts - np.arange(len(starts))
         else:
-            labels[last] = IGNORED
-        if self.prefix:
+            labels[last] = IGNORE_INDEX
+        if self.is_prefix_lm:
             lengths = np.diff(starts)
-            size = 1 + below(np.maximum(lengths - 1, 1), seed, raw.sample, SPLIT)
-            labels[turns(lengths) < np.repeat(size - 1, lengths)] = IGNORED
+            size = 1 + draw_integers(np.maximum(lengths - 1, 1), seed, raw.sample, PREFIX_DRAW)
+            labels[ragged_arange(lengths) < np.repeat(size - 1, lengths)] = IGNORE_INDEX
         return Batch(ids, starts, self.length, labels=labels, sample=raw.sample)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy and how many tokens it is over."""
-        return named_losses(model, batch, self.part)
+        return compute_losses(model, batch, self.part)

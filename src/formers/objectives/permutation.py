@@ -10,160 +10,168 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.draws import below, bits, shuffled, uniform
-from ..data.plans import Plan, Raw, Shape, room, streamed
+from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_indices
+from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, make_stream_shape
 from ..data.store import Store
 from ..errors import Error
-from ..tasks.heads import Model
+from ..model import Model
 from ..text.tokenizer import Tokenizer
-from .frames import laid
-from .pairing import shorten
-from .ragged import harmonic, owners, ranks
-from .tokens import Counted, named_losses
-from .words import begins, word_marks
+from .masking import compute_word_marks, find_word_starts
+from .ragged_arrays import compute_row_ids, rank_within_rows, sample_harmonic
+from .sentence_pairs import compute_truncation
+from .special_tokens import add_special_tokens
+from .token_losses import LabelCounting, compute_losses
 
-CUT, COIN, WHERE, ORDER, GRAM, LEFT, FILL, RANK = range(60, 68)  # what a random number is for
+CUT_DRAW, COIN_DRAW, WHERE_DRAW, ORDER_DRAW, NGRAM_DRAW, LEFT_DRAW, FILL_DRAW, RANK_DRAW = range(
+    60, 68
+)  # what a random number is for
 
 
 @dataclass(frozen=True)
-class PermutationLM(Counted):
-    """An example is `reuse` tokens that a memory may keep, then A SEP B SEP CLS: half its length each.
+class PermutationLM(LabelCounting):
+    """An example is `reuse_length` tokens that a memory may keep, then A SEP B SEP CLS: half its length each.
 
     Targets are spans of n ∈ 1 … 5 pieces, p ∝ 1/n, each in a context of 6n and from a word's first piece on, filled up
-    to exactly `share` of the length (85 of 512: 43 and 42). Each half has an order of its own; the first never sees the
-    second, the second sees all of the first. SEP and CLS are never targets; with `released` they too wait for their
-    turn. The end mark of a document is a token like others, as in the released code.
+    to exactly `target_ratio` of the length (85 of 512: 43 and 42). Each half has an order of its own; the first never
+    sees the second, the second sees all of the first. SEP and CLS are never targets; with `as_released` they too wait
+    for their turn. The end mark of a document is a token like others, as in the released code.
 
-    `streams` cuts the text into so many; a batch has one example of each, whose first half goes on where that of the
-    batch before ended, for a model with a memory. With `reversed`, the second half of them reads the text back to
+    `num_streams` cuts the text into so many; a batch has one example of each, whose first half goes on where that of
+    the batch before ended, for a model with a memory. With `reversed`, the second half of them reads the text back to
     front, as a model that is built with `reversed` expects (the released code's bi_data).
     """
 
     length: int
     sep: int
     cls: int
-    share: float = 85 / 512
-    grams: int = 5
-    context: int = 6  # tokens around a target, for each of its pieces
-    released: bool = False
-    streams: int = 0
-    rows: int = 0  # streams of a batch; 0: all
+    target_ratio: float = 85 / 512
+    max_ngram: int = 5
+    context_factor: int = 6  # tokens around a target, for each of its pieces
+    as_released: bool = False
+    num_streams: int = 0
+    streams_per_batch: int = 0  # streams of a batch; 0: all
     reversed: bool = False
-    words: np.ndarray | None = field(default=None, compare=False, repr=False)
+    word_marks: np.ndarray | None = field(default=None, compare=False, repr=False)
     part: str = "lm"
 
     @staticmethod
-    def of(tokenizer: Tokenizer, length: int, **options: bool | float | int) -> PermutationLM:
+    def from_tokenizer(tokenizer: Tokenizer, length: int, **options: bool | float | int) -> PermutationLM:
         """With a tokenizer's <sep> and <cls>."""
         sep, cls = tokenizer.id("sep"), tokenizer.id("cls")
         if sep is None or cls is None:
             raise Error("this tokenizer has no <sep> and <cls>", fix="train or load a tokenizer for XLNet")
         if length < 10:
             raise Error(f"an example of {length} tokens has no room for two halves", fix="take at least 10")
-        if options.get("reversed") and int(options.get("streams", 0)) not in range(2, 2**31, 2):
+        if options.get("reversed") and int(options.get("num_streams", 0)) not in range(2, 2**31, 2):
             what = "reversed text needs an even number of streams, the second half of which it is"
-            raise Error(what, fix="give for example streams=8, as many as a batch has rows")
-        return PermutationLM(length, sep, cls, words=word_marks(tokenizer), **options)  # type: ignore[arg-type]
+            raise Error(what, fix="give for example num_streams=8, as many as a batch has rows")
+        return PermutationLM(length, sep, cls, word_marks=compute_word_marks(tokenizer), **options)  # type: ignore[arg-type]
 
     @property
-    def reuse(self) -> int:
+    def reuse_length(self) -> int:
         """Tokens of the first half."""
         return self.length // 2
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """The whole store is one text, as in the released code, the end marks of its documents among the tokens."""
-        edges, most = np.asarray(store.sentence_starts), self.length - self.reuse - 3
+        edges, most = np.asarray(store.sentence_starts), self.length - self.reuse_length - 3
         low, high = int(edges[0]), int(edges[-1])
         if high - low < self.length:
             what = f"{high - low} tokens are too few for examples of {self.length}"
             raise Error(what, fix="give more text or shorter examples")
-        begin = np.arange(low, high - self.reuse - most, self.reuse)
-        order, turned = self.ordered(len(begin), seed, epoch)
-        spans, ends = self.spans(edges, begin[order], (seed, epoch)), low + high
+        begin = np.arange(low, high - self.reuse_length - most, self.reuse_length)
+        order, turned = self.order_windows(len(begin), seed, epoch)
+        spans, ends = self.choose_spans(edges, begin[order], (seed, epoch)), low + high
         if self.reversed:  # the same in a mirror: what is to be read next lies before what was read
-            back = self.spans(ends - edges[::-1], begin[order[turned]], (seed, epoch))
+            back = self.choose_spans(ends - edges[::-1], begin[order[turned]], (seed, epoch))
             spans[turned] = ends - back[..., ::-1]
         start, end = spans.reshape(-1, 2).T
         return Plan(start, end, np.arange(len(order) + 1) * 3, turned.astype(np.int8))
 
-    def ordered(self, count: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+    def order_windows(self, count: int, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """The windows in the order of their use, and whether each is read back to front: any order, or streams."""
-        if not self.streams:
-            return shuffled(count, seed, epoch, ORDER), np.zeros(count, bool)
-        rows = self.streams // 2 if self.reversed else self.streams  # either half of the streams reads the whole text
+        if not self.num_streams:
+            return shuffle_indices(count, seed, epoch, ORDER_DRAW), np.zeros(count, bool)
+        rows = (
+            self.num_streams // 2 if self.reversed else self.num_streams
+        )  # either half of the streams reads the whole text
         steps = count // rows
         if not steps:
-            what = f"{count} windows of {self.length} tokens are too few for {self.streams} streams"
+            what = f"{count} windows of {self.length} tokens are too few for {self.num_streams} streams"
             raise Error(what, fix="take fewer streams, shorter examples or more text")
-        row = np.arange(self.streams)
+        row = np.arange(self.num_streams)
         return (np.arange(steps)[:, None] + row % rows * steps).ravel(), np.tile(row >= rows, steps)
 
-    def spans(self, edges: np.ndarray, begin: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+    def choose_spans(self, edges: np.ndarray, begin: np.ndarray, key: tuple[int, int]) -> np.ndarray:
         """(E, 3, 2) the first half, then A and B: half of the time B is what follows A, else it is text from anywhere.
         Their ends are cut until they fit. `edges` are where sentences begin."""
-        low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse - 3
-        a = begin + self.reuse
+        low, high, most = int(edges[0]), int(edges[-1]), self.length - self.reuse_length - 3
+        a = begin + self.reuse_length
         # Sentences that begin behind a's first token and before there is enough, where A may end.
         lower, upper = np.searchsorted(edges, a, side="right"), np.searchsorted(edges, a + most)
         stop = edges[np.minimum(upper, len(edges) - 1)]
         some = upper > lower
-        cut = edges[np.minimum(lower + below(np.maximum(upper - lower, 1), *key, begin, CUT), len(edges) - 1)]
+        cut = edges[
+            np.minimum(lower + draw_integers(np.maximum(upper - lower, 1), *key, begin, CUT_DRAW), len(edges) - 1)
+        ]
         a_end = np.where(some, cut, stop)
-        far = ~some | (uniform(*key, begin, COIN) < 0.5)
+        far = ~some | (draw_uniform(*key, begin, COIN_DRAW) < 0.5)
         size = np.minimum(np.maximum(1, most - (a_end - a)), high - low - 1)
-        other = low + below(high - low - size, *key, begin, WHERE)
+        other = low + draw_integers(high - low - size, *key, begin, WHERE_DRAW)
         other_end = edges[np.minimum(np.searchsorted(edges, other + size), len(edges) - 1)]
         other = edges[np.searchsorted(edges, other, side="right") - 1]
         b, b_end = np.where(far, other, a_end), np.where(far, other_end, stop)
-        lose_a, lose_b = shorten(a_end - a, b_end - b, most)
+        lose_a, lose_b = compute_truncation(a_end - a, b_end - b, most)
         return np.stack((begin, a, a, a_end - lose_a, b, b_end - lose_b), 1).reshape(-1, 3, 2)
 
-    def sizes(self, plan: Plan) -> np.ndarray:
+    def measure_sizes(self, plan: Plan) -> np.ndarray:
         """With three marks."""
         lengths = plan.lengths + 3
-        return np.stack((lengths, self.wanted(lengths), np.zeros(len(plan), np.int64)), 1)
+        return np.stack((lengths, self.count_targets(lengths), np.zeros(len(plan), np.int64)), 1)
 
-    def wanted(self, lengths: np.ndarray) -> np.ndarray:
+    def count_targets(self, lengths: np.ndarray) -> np.ndarray:
         """How many tokens of an example are targets."""
-        return np.maximum(2, np.round(self.share * lengths)).astype(np.int64)
+        return np.maximum(2, np.round(self.target_ratio * lengths)).astype(np.int64)
 
-    def shape(self, total: int, plan: Plan) -> Shape:
+    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """As many places as full examples have; a batch of streams is one example of each."""
-        if self.streams:
-            whole = streamed(self.streams, self.rows, self.length)
-            return dataclasses.replace(whole, places=whole.documents * int(self.wanted(np.array([self.length]))[0]))
-        usual = (total // self.length + 1) * int(self.wanted(np.array([self.length]))[0])
-        return Shape(room(total, self.sizes(plan)[:, 0]), total, usual, self.length)
+        if self.num_streams:
+            whole = make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
+            return dataclasses.replace(
+                whole, labels=whole.documents * int(self.count_targets(np.array([self.length]))[0])
+            )
+        usual = (total // self.length + 1) * int(self.count_targets(np.array([self.length]))[0])
+        return BatchShape(estimate_documents(total, self.measure_sizes(plan)[:, 0]), total, usual, self.length)
 
-    def corrupt(self, raw: Raw, seed: int) -> Batch:
+    def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Choose targets, and an order for them."""
-        at = laid(raw, back=(self.cls,), behind=((), (self.sep,)))
+        at = add_special_tokens(raw, back=(self.cls,), after_spans=((), (self.sep,)))
         rows = len(at.starts) - 1
-        span = at.carry(raw.span, -1)
+        span = at.scatter_values(raw.span_index, -1)
         marks = span < 0
         known = np.maximum.accumulate(np.where(marks, 0, np.arange(len(span))))
         segments = np.maximum(span[known] - 1, 0)
         segments[at.starts[1:] - 1] = 2  # CLS
         # Two lanes an example: its first half, and the rest.
-        first = np.bincount(owners(raw.starts)[raw.span == 0], minlength=rows)
+        first = np.bincount(compute_row_ids(raw.starts)[raw.span_index == 0], minlength=rows)
         lanes = np.append(np.stack((at.starts[:-1], at.starts[:-1] + first), 1).ravel(), at.starts[-1])
-        total = self.wanted(np.diff(at.starts))
+        total = self.count_targets(np.diff(at.starts))
         goals = np.stack((total - total // 2, total // 2), 1).ravel()
-        word = begins(at.ids, self.words, at.begins)
-        targets = self.choose(word, ~marks, lanes, goals, seed, np.repeat(raw.sample, 2))
+        word = find_word_starts(at.ids, self.word_marks, at.span_starts)
+        targets = self.choose_targets(word, ~marks, lanes, goals, seed, np.repeat(raw.sample, 2))
         ids = at.ids
         if self.reversed:
             turned = np.arange(len(ids))
-            turned[at.slots] = at.slots[back_to_front(raw)]
+            turned[at.token_slots] = at.token_slots[reverse_spans(raw)]
             ids, targets = ids[turned], targets[turned]
-        order = self.order(targets, marks, lanes, seed, raw.sample)
+        order = self.draw_order(targets, marks, lanes, seed, raw.sample)
         chosen = np.flatnonzero(targets)
         return Batch(
             ids, at.starts, self.length, segments=segments, order=order, chosen=chosen, labels=ids[chosen],
             sample=raw.sample,
         )  # fmt: skip
 
-    def choose(
+    def choose_targets(
         self, word: np.ndarray, free: np.ndarray, lanes: np.ndarray, goals: np.ndarray, seed: int, sample: np.ndarray
     ) -> np.ndarray:
         """(N,) bool: the targets. All lanes make a step at once: a span, then its context."""
@@ -177,57 +185,57 @@ class PermutationLM(Counted):
         targets = np.zeros(count, bool)
         while len(lane):
             key = (seed, sample[lane], step * 2 + side[lane])
-            n = np.minimum(harmonic(self.grams, uniform(*key, GRAM)), left[lane])
-            before = below(n * self.context, *key, LEFT)
+            n = np.minimum(sample_harmonic(self.max_ngram, draw_uniform(*key, NGRAM_DRAW)), left[lane])
+            before = draw_integers(n * self.context_factor, *key, LEFT_DRAW)
             begin = following[np.minimum(place[lane] + before, count)]
             end = begin + n
             good = end < lanes[lane + 1]
             lane, n, before, begin, end = (x[good] for x in (lane, n, before, begin, end))
-            for more in range(self.grams):
+            for more in range(self.max_ngram):
                 targets[begin[n > more] + more] = True
             left[lane] -= reach[end] - reach[begin]
-            place[lane] = end + n * self.context - before
+            place[lane] = end + n * self.context_factor - before
             step += 1
             lane = lane[(left[lane] > 0) & (place[lane] < lanes[lane + 1])]
-        return self.topped(targets & free, free, lanes, goals, seed, sample)
+        return self.fill_targets(targets & free, free, lanes, goals, seed, sample)
 
-    def topped(
+    def fill_targets(
         self, targets: np.ndarray, free: np.ndarray, lanes: np.ndarray, goals: np.ndarray, seed: int, sample: np.ndarray
     ) -> np.ndarray:
         """Single tokens, each as likely as another, until every lane has its number."""
-        lane = owners(lanes)
+        lane = compute_row_ids(lanes)
         at = np.flatnonzero(free & ~targets)
         mine = lane[at]
         missing = goals - np.bincount(lane, targets, len(goals)).astype(np.int64)
-        draw = bits(seed, sample[mine], at - lanes[mine], FILL, mine % 2)
-        more = ranks(draw, np.bincount(mine, minlength=len(goals))) < missing[mine]
+        draw = draw_bits(seed, sample[mine], at - lanes[mine], FILL_DRAW, mine % 2)
+        more = rank_within_rows(draw, np.bincount(mine, minlength=len(goals))) < missing[mine]
         targets[at[more]] = True
         return targets
 
-    def order(
+    def draw_order(
         self, targets: np.ndarray, marks: np.ndarray, lanes: np.ndarray, seed: int, sample: np.ndarray
     ) -> np.ndarray:
         """(N,) what is given of the first half is 0, its targets follow in random order, then what is given of the
         second half, then its targets. A token sees lower orders, and its content stream its own."""
-        waits = targets | (marks & self.released)
-        lane, at = owners(lanes), np.flatnonzero(waits)
+        waits = targets | (marks & self.as_released)
+        lane, at = compute_row_ids(lanes), np.flatnonzero(waits)
         mine = lane[at]
-        draw = bits(seed, sample[mine // 2], at - lanes[mine], RANK, mine % 2)
+        draw = draw_bits(seed, sample[mine // 2], at - lanes[mine], RANK_DRAW, mine % 2)
         order = np.zeros(len(targets), np.int64)
-        order[at] = 1 + ranks(draw, np.bincount(mine, minlength=len(lanes) - 1))
+        order[at] = 1 + rank_within_rows(draw, np.bincount(mine, minlength=len(lanes) - 1))
         base = np.diff(lanes)[0::2] + 1  # more than the first half can need
         return order + np.where(lane % 2, base[lane // 2], 0)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy of the targets, read from the query stream."""
-        return named_losses(model, batch, self.part)
+        return compute_losses(model, batch, self.part)
 
 
-def back_to_front(raw: Raw) -> np.ndarray:
+def reverse_spans(raw: RawExamples) -> np.ndarray:
     """(N,) the token that stands in each place when every span of the examples with label 1 is reversed."""
-    owner = owners(raw.starts)
+    owner = compute_row_ids(raw.starts)
     edge = np.ones(len(raw.ids), bool)
-    edge[1:] = (owner[1:] != owner[:-1]) | (raw.span[1:] != raw.span[:-1])
+    edge[1:] = (owner[1:] != owner[:-1]) | (raw.span_index[1:] != raw.span_index[:-1])
     first = np.flatnonzero(edge)
     sizes = np.diff(np.append(first, len(raw.ids)))
     mirror = np.repeat(2 * first + sizes - 1, sizes) - np.arange(len(raw.ids))

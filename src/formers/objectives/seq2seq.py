@@ -9,20 +9,27 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.draws import shuffled
-from ..data.plans import Plan, Raw, Shape
+from ..data.counter_rng import shuffle_indices
+from ..data.encoded_examples import make_seq2seq_batch
+from ..data.plans import BatchShape, Plan, RawExamples
 from ..data.store import Store
 from ..errors import Error
-from ..tasks.heads import Model
+from ..model import Model
 from ..text.tokenizer import Tokenizer
-from .frames import Frame, laid
-from .pairing import Book
-from .targets import Ends, closed, picked, two_sided, two_sided_shape
-from .tokens import Counted, named_losses
+from .sentence_pairs import SentenceTable
+from .special_tokens import ExampleFrame, add_special_tokens
+from .token_losses import (
+    DecoderEnds,
+    LabelCounting,
+    append_eos,
+    choose_two_sided_shape,
+    compute_losses,
+    select_tokens,
+)
 
 
 @dataclass(frozen=True)
-class Seq2Seq(Counted):
+class Seq2Seq(LabelCounting):
     """Documents of two sentences, source and target; what is longer than `length` is cut at its end.
 
     `prefix` are tokens in front of every source: T5's names of tasks.
@@ -30,55 +37,57 @@ class Seq2Seq(Counted):
 
     length: int  # of either side, the end mark included
     start: int
-    end: int
-    smoothing: float = 0.0
+    eos: int
+    label_smoothing: float = 0.0
     prefix: tuple[int, ...] = ()
     part: str = "lm"
 
     @staticmethod
-    def of(tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "", **options: Any) -> Seq2Seq:
+    def from_tokenizer(
+        tokenizer: Tokenizer, length: int, start: int | None = None, prefix: str = "", **options: Any
+    ) -> Seq2Seq:
         """With a tokenizer's end mark, behind both sides; the decoder starts with the begin mark or with padding."""
-        ends = Ends.of(tokenizer, ("bos", "pad", "cls", "eos"), start)
+        ends = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos"), start)
         front = tuple(tokenizer.encode(prefix, special=False)) if prefix else ()
         if len(front) + 2 > length:
             raise Error(f"{len(front)} tokens of a prefix do not fit into {length}", fix="take longer examples")
-        return Seq2Seq(length, ends.start, ends.end, prefix=front, **options)
+        return Seq2Seq(length, ends.start, ends.eos, prefix=front, **options)
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> ExampleFrame:
         """Around a source."""
-        return self.prefix, (self.end,)
+        return self.prefix, (self.eos,)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Two spans for each pair, in random order."""
-        book = Book.of(store, self.end)
-        good = book.last - book.first == 2
+        book = SentenceTable.from_store(store, self.eos)
+        good = book.document_ends - book.document_begins == 2
         if not good.any():
             raise Error("no document is a pair of two sentences", fix="prepare pairs: a source and a target each")
-        first = book.first[good][shuffled(int(good.sum()), seed, epoch, 0xDA7A)]
+        first = book.document_begins[good][shuffle_indices(int(good.sum()), seed, epoch, 0xDA7A)]
         sentence = np.stack((first, first + 1), 1)
         room = np.array([self.length - 1 - len(self.prefix), self.length - 1])
         begin = book.begin[sentence]
         end = np.minimum(book.end[sentence], begin + room)
         return Plan(begin.ravel(), end.ravel(), np.arange(len(first) + 1) * 2, np.full(len(first), -1, np.int8))
 
-    def sizes(self, plan: Plan) -> np.ndarray:
+    def measure_sizes(self, plan: Plan) -> np.ndarray:
         """Both sides with their marks."""
         source, target = (plan.end - plan.begin).reshape(-1, 2).T + 1
         return np.stack((target, target, source + len(self.prefix)), 1)
 
-    def shape(self, total: int, plan: Plan) -> Shape:
+    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
         """Room on both sides."""
-        return two_sided_shape(total, self.sizes(plan), (self.length, self.length))
+        return choose_two_sided_shape(total, self.measure_sizes(plan), (self.length, self.length))
 
-    def corrupt(self, raw: Raw, seed: int) -> Batch:
+    def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Nothing is spoiled; the two spans are the two sides."""
-        source = picked(raw.ids, raw.span == 0, raw.starts)
+        source = select_tokens(raw.ids, raw.span_index == 0, raw.starts)
         blank = np.zeros(len(source[0]), np.int64)
-        near = laid(Raw(*source, blank, blank > 0, None, raw.label, raw.sample), *self.frame)
-        target = closed(*picked(raw.ids, raw.span == 1, raw.starts), self.end)
-        return two_sided((near.ids, near.starts), target, self.start, raw.sample, (self.length, self.length))
+        near = add_special_tokens(RawExamples(*source, blank, blank > 0, None, raw.label, raw.sample), *self.frame)
+        target = append_eos(*select_tokens(raw.ids, raw.span_index == 1, raw.starts), self.eos)
+        return make_seq2seq_batch((near.ids, near.starts), target, self.start, raw.sample, (self.length, self.length))
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
         """The summed cross-entropy of the target, smoothed."""
-        return named_losses(model, batch, self.part, smoothing=self.smoothing)
+        return compute_losses(model, batch, self.part, smoothing=self.label_smoothing)

@@ -13,7 +13,7 @@ from ..errors import Error
 if TYPE_CHECKING:
     from .tokenizer import Tokenizer
 
-STRATEGIES = ("longest_first", "only_first", "only_second")
+TRUNCATION_STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
 class BatchEncoding(dict[str, Any]):
@@ -44,18 +44,18 @@ def encode_texts(
     """Encode a text, a pair of texts, or a list of either (Tokenizer.__call__ says how)."""
     if max_length is None:
         max_length = tokenizer.context
-    check(padding, truncation, max_length, return_tensors)
-    alone, firsts, seconds = listed(texts, pairs)
+    check_options(padding, truncation, max_length, return_tensors)
+    alone, firsts, seconds = split_pairs(texts, pairs)
     rows = tokenizer.encode_batch(firsts, special=False)
     others = None if seconds is None else tokenizer.encode_batch(seconds, special=False)
-    frame, types = tokenizer.frame(seconds is not None), segmented(tokenizer)
+    frame, types = tokenizer.get_template(seconds is not None), has_segments(tokenizer)
     before, between, after = (frame.before, frame.between, frame.after) if special else ((), (), ())
     marks = len(before) + len(after) + (0 if others is None else len(between))
     made: list[tuple[list[int], list[int]]] = []
     for at, first in enumerate(rows):
         second = None if others is None else others[at]
         if truncation and max_length is not None:
-            first, second = cut(first, second, max_length - marks, truncation)
+            first, second = truncate_pair(first, second, max_length - marks, truncation)
         parts = [before, first, after] if second is None else [before, first, between, second, after]
         kinds = frame.segments
         a, b = ([kinds[1]] * len(first), [kinds[3]] * len(second or ()))
@@ -63,15 +63,17 @@ def encode_texts(
         if not special:
             segments = [[], a, []] if second is None else [[], a, [], b, []]
         made.append(([i for part in parts for i in part], [i for part in segments for i in part]))
-    return batch(tokenizer, made, types, padding, max_length, return_tensors, alone)
+    return pad_rows(tokenizer, made, types, padding, max_length, return_tensors, alone)
 
 
-def check(padding: Any, truncation: Any, max_length: Any, return_tensors: Any) -> None:
+def check_options(padding: Any, truncation: Any, max_length: Any, return_tensors: Any) -> None:
     """Refuse options that mean nothing."""
     if padding not in (True, False, "longest", "max_length", "do_not_pad"):
         raise Error(f"padding cannot be {padding!r}", fix="give True, 'longest', 'max_length' or False")
-    if truncation not in (True, False, "do_not_truncate", *STRATEGIES):
-        raise Error(f"truncation cannot be {truncation!r}", fix="give True, False or " + ", ".join(STRATEGIES))
+    if truncation not in (True, False, "do_not_truncate", *TRUNCATION_STRATEGIES):
+        raise Error(
+            f"truncation cannot be {truncation!r}", fix="give True, False or " + ", ".join(TRUNCATION_STRATEGIES)
+        )
     if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise Error(f"max_length must be at least 1, got {max_length!r}", fix="give a number of tokens")
     if max_length is None and padding == "max_length":
@@ -80,7 +82,7 @@ def check(padding: Any, truncation: Any, max_length: Any, return_tensors: Any) -
         raise Error(f"there are no tensors {return_tensors!r}", fix="give return_tensors='pt' or 'np'")
 
 
-def listed(texts: Any, pairs: Any) -> tuple[bool, list[str], list[str] | None]:
+def split_pairs(texts: Any, pairs: Any) -> tuple[bool, list[str], list[str] | None]:
     """Return whether it is one text, and the first and second texts; a row may be a pair itself, as a tuple."""
     alone = isinstance(texts, str)
     firsts = [texts] if alone else list(texts)
@@ -94,45 +96,47 @@ def listed(texts: Any, pairs: Any) -> tuple[bool, list[str], list[str] | None]:
     return alone, firsts, seconds
 
 
-def segmented(tokenizer: Tokenizer) -> bool:
+def has_segments(tokenizer: Tokenizer) -> bool:
     """Return whether the template gives the texts of a pair different segments, as BERT's does and GPT-2's does not."""
-    frame = tokenizer.frame(pair=True)
+    frame = tokenizer.get_template(pair=True)
     before, first, between, second, after = frame.segments
     marked = frame.before or frame.between or frame.after  # without a template, the library numbers texts all the same
     return bool(marked) and any((*before, first, *between, second, *after))
 
 
-def cut(first: list[int], second: list[int] | None, room: int, how: bool | str) -> tuple[list[int], list[int] | None]:
+def truncate_pair(
+    first: list[int], second: list[int] | None, max_tokens: int, how: bool | str
+) -> tuple[list[int], list[int] | None]:
     """Cut one or two rows of ids so that they fit, from their ends; True and longest_first shorten the longer one."""
-    if room < 0:
+    if max_tokens < 0:
         raise Error("max_length leaves no room beside the special tokens", fix="give a larger one")
-    if how == "do_not_truncate" or len(first) + len(second or ()) <= room:
+    if how == "do_not_truncate" or len(first) + len(second or ()) <= max_tokens:
         return first, second
     if second is None:
-        return first[:room], None
+        return first[:max_tokens], None
     sizes = [len(first), len(second)]
     if how in ("only_first", "only_second"):
         side = 0 if how == "only_first" else 1
-        sizes[side] = room - sizes[1 - side]
+        sizes[side] = max_tokens - sizes[1 - side]
         if sizes[side] < 0:
             raise Error(f"{how} cannot shorten this pair to max_length", fix="take truncation=True")
         return first[: sizes[0]], second[: sizes[1]]
     short, long = sorted(sizes)
-    long = short if short > room else max(short, room - short)
-    if short + long > room:
-        short, long = room // 2, room - room // 2
+    long = short if short > max_tokens else max(short, max_tokens - short)
+    if short + long > max_tokens:
+        short, long = max_tokens // 2, max_tokens - max_tokens // 2
     low, high = (short, long) if sizes[0] <= sizes[1] else (long, short)
     return first[:low], second[:high]
 
 
-def batch(
+def pad_rows(
     tokenizer: Tokenizer,
     made: Sequence[tuple[list[int], list[int]]],
-    types: bool,
+    with_segments: bool,
     padding: bool | str,
     max_length: int | None,
     return_tensors: str | None,
-    alone: bool,
+    is_single: bool,
 ) -> BatchEncoding:
     """Fill rows up and give them their keys."""
     longest = max((len(ids) for ids, _ in made), default=0)
@@ -140,18 +144,18 @@ def batch(
     size = (max_length or longest) if padding == "max_length" else longest
     # Where there is no padding token, any token will do: attention_mask says that it is none.
     pad = next((i for role in ("pad", "eos") if (i := tokenizer.id(role)) is not None), 0)
-    spare = 3 if tokenizer.left else 0  # XLNet's padding has a segment of its own
+    spare = 3 if tokenizer.is_left_padded else 0  # XLNet's padding has a segment of its own
     columns: dict[str, list[list[int]]] = {"input_ids": [], "token_type_ids": [], "attention_mask": []}
     for ids, segments in made:
         lack = max(0, size - len(ids)) if fills else 0
         for name, row, fill in (("input_ids", ids, pad), ("token_type_ids", segments, spare)):
-            columns[name].append([fill] * lack + row if tokenizer.left else row + [fill] * lack)
+            columns[name].append([fill] * lack + row if tokenizer.is_left_padded else row + [fill] * lack)
         ones, zeros = [1] * len(ids), [0] * lack
-        columns["attention_mask"].append(zeros + ones if tokenizer.left else ones + zeros)
-    if not types:
+        columns["attention_mask"].append(zeros + ones if tokenizer.is_left_padded else ones + zeros)
+    if not with_segments:
         del columns["token_type_ids"]
     if return_tensors is None:
-        return BatchEncoding({name: rows[0] if alone else rows for name, rows in columns.items()})
+        return BatchEncoding({name: rows[0] if is_single else rows for name, rows in columns.items()})
     if len({len(ids) for ids in columns["input_ids"]}) > 1:
         raise Error("rows of different lengths make no tensor", fix="add padding=True, or truncation with max_length")
     arrays = {

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import Error
 
 # Everything outside is left to the Rust library: in these ranges a character never joins with its neighbours.
-RISKY = re.compile(
+JOINING_CHARACTERS = re.compile(
     "[^\x00-\x0c\x0e-\u02ff\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3]"
 )
 
@@ -25,35 +25,38 @@ class Charsmap:
         size = int.from_bytes(data[:4], "little")
         if not 4 <= size <= len(data) - 4 or size % 4:
             raise Error("precompiled_charsmap is broken", where=where, fix="the file is damaged: fetch it again")
-        self.units = np.frombuffer(data, "<u4", size // 4, 4).tolist()
-        self.texts = data[4 + size :]
+        self.double_array = np.frombuffer(data, "<u4", size // 4, 4).tolist()
+        self.replacements = data[4 + size :]
 
-    def longest(self, text: bytes, place: int) -> tuple[int, str] | None:
+    def find_longest(self, text: bytes, place: int) -> tuple[int, str] | None:
         """The longest entry that the text goes on with here: its length in bytes, and what replaces it."""
-        units, found = self.units, None
-        node = offset(units[0])
+        units, found = self.double_array, None
+        node = decode_child_offset(units[0])
         for i in range(place, len(text)):
             node ^= text[i]
             if node >= len(units) or units[node] & 0x800000FF != text[i]:
                 break
             unit = units[node]
-            node ^= offset(unit)
+            node ^= decode_child_offset(unit)
             if unit >> 8 & 1:
                 if node >= len(units):
                     break
                 found = i + 1 - place, units[node] & 0x7FFFFFFF
-        if found is None or found[1] > len(self.texts):
+        if found is None or found[1] > len(self.replacements):
             return None
-        end = self.texts.find(b"\0", found[1])
-        return found[0], self.texts[found[1] : None if end < 0 else end].decode("utf-8", "ignore")
+        end = self.replacements.find(b"\0", found[1])
+        return found[0], self.replacements[found[1] : None if end < 0 else end].decode("utf-8", "ignore")
 
     def apply(self, text: str) -> tuple[str, list[int]]:
         """The text with all entries replaced, and for each new character where it comes from."""
         data, out, origins = text.encode("utf-8", "ignore"), [], []
         place = letter = 0
         while place < len(data):
-            found = self.longest(data, place)
-            length, new = found or (width(data[place]), data[place : place + width(data[place])].decode())
+            found = self.find_longest(data, place)
+            length, new = found or (
+                count_utf8_bytes(data[place]),
+                data[place : place + count_utf8_bytes(data[place])].decode(),
+            )
             out.append(new)
             origins += [letter] * len(new)
             letter += sum(byte & 0xC0 != 0x80 for byte in data[place : place + length])
@@ -61,11 +64,11 @@ class Charsmap:
         return "".join(out), origins
 
 
-def offset(unit: int) -> int:
+def decode_child_offset(unit: int) -> int:
     """Where a node's children are."""
     return unit >> 10 << (unit >> 6 & 8)
 
 
-def width(byte: int) -> int:
+def count_utf8_bytes(byte: int) -> int:
     """How many bytes a character has that begins with this one."""
     return 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4

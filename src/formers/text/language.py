@@ -10,8 +10,10 @@ Language = Literal["ko", "en"]
 
 HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff]")
 LETTER = re.compile(r"[^\W\d_]")
-SHARE = 1 / 3  # of all letters; a syllable counts for one letter and says as much as two or three of the Latin ones
-ENOUGH = 100_000  # characters that are looked at
+MIN_HANGUL_RATIO = (
+    1 / 3
+)  # of all letters; a syllable counts for one letter and says as much as two or three of the Latin ones
+MAX_CHARACTERS = 100_000  # characters that are looked at
 
 
 def detect_language(texts: str | Iterable[str]) -> Language:
@@ -23,10 +25,10 @@ def detect_language(texts: str | Iterable[str]) -> Language:
     """
     letters = hangul = read = 0
     for text in [texts] if isinstance(texts, str) else texts:
-        part = text[: ENOUGH if isinstance(texts, str) else 4000]
+        part = text[: MAX_CHARACTERS if isinstance(texts, str) else 4000]
         letters += sum(1 for _ in LETTER.finditer(part))
         hangul += sum(1 for _ in HANGUL.finditer(part))
         read += len(part) + 1
-        if read >= ENOUGH:
+        if read >= MAX_CHARACTERS:
             break
-    return "ko" if letters and hangul >= SHARE * letters else "en"
+    return "ko" if letters and hangul >= MIN_HANGUL_RATIO * letters else "en"

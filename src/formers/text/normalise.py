@@ -11,22 +11,22 @@ from typing import Any, Literal
 from ..errors import Error
 
 # Characters that are not text. A byte that is not UTF-8 arrives here as a lone surrogate (Python's surrogateescape).
-KINDS = {
+REMOVED_CHARACTERS = {
     "undecodable": "\ud800-\udfff",
     "nul": "\0",
     "marks": "\ufeff",
     "replaced": "\ufffd",
     "control": "\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufdd0-\ufdef\ufffe\uffff",
 }
-BREAKS = "\x0b\x0c\x1c-\x1f\x85\u2028\u2029"  # Python ends a line at these, files do not: they become a space
-ODD = re.compile(f"[{''.join(KINDS.values())}{BREAKS}]")
-REMOVED = {name: re.compile(f"[{characters}]+") for name, characters in KINDS.items()}
-BREAK = re.compile(f"[{BREAKS}]")
+LINE_BREAKS = "\x0b\x0c\x1c-\x1f\x85\u2028\u2029"  # Python ends a line at these, files do not: they become a space
+UNCLEAN_PATTERN = re.compile(f"[{''.join(REMOVED_CHARACTERS.values())}{LINE_BREAKS}]")
+REMOVED_PATTERNS = {name: re.compile(f"[{characters}]+") for name, characters in REMOVED_CHARACTERS.items()}
+BREAK_PATTERN = re.compile(f"[{LINE_BREAKS}]")
 # NFKC turns these into conjoining jamo, and ㄱㅏ into 가: compatibility, half-width, parenthesised and circled jamo.
-JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260-\u326d]+)")
-Form = Literal["NFD", "NFKD"]
-RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
-WORDS = {
+COMPATIBILITY_JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260-\u326d]+)")
+DecomposedForm = Literal["NFD", "NFKD"]
+MAX_MARK_RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
+CHANGE_DESCRIPTIONS = {
     "composed": "composed to NFC",
     "undecodable": "bytes or characters that are not UTF-8 removed",
     "nul": "NUL removed",
@@ -41,7 +41,7 @@ WORDS = {
 
 
 @dataclass
-class Changes:
+class CleaningReport:
     """What was read and what was changed in it: a count for each kind, and what was chosen where nothing was said."""
 
     documents: int = 0
@@ -58,28 +58,30 @@ class Changes:
     skipped: int = 0
     notes: list[str] = field(default_factory=list)
 
-    def note(self, text: str) -> None:
+    def add_note(self, text: str) -> None:
         """Keep a sentence for the user, once."""
         if text not in self.notes:
             self.notes.append(text)
 
-    def add(self, other: Changes) -> None:
+    def add(self, other: CleaningReport) -> None:
         """Take in another count, of another worker say."""
-        for name in COUNTS:
+        for name in COUNT_FIELDS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for text in other.notes:
-            self.note(text)
+            self.add_note(text)
 
-    def dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """For keeping as JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
-        told = [f"{getattr(self, name):,} {words}" for name, words in WORDS.items() if getattr(self, name)]
+        told = [
+            f"{getattr(self, name):,} {words}" for name, words in CHANGE_DESCRIPTIONS.items() if getattr(self, name)
+        ]
         return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *told, *self.notes])
 
 
-COUNTS = [f.name for f in fields(Changes) if f.name != "notes"]
+COUNT_FIELDS = [f.name for f in fields(CleaningReport) if f.name != "notes"]
 
 
 def normalise(text: str, form: str = "NFC") -> str:
@@ -88,17 +90,17 @@ def normalise(text: str, form: str = "NFC") -> str:
     With "NFKC" they stay too; everything else that has a plain form gets it (half and full width, ligatures).
     """
     if form == "NFKC":
-        parts = JAMO.split(text)
-        parts[::2] = [unicodedata.normalize("NFKC", ordered(part, "NFKD")) for part in parts[::2]]
+        parts = COMPATIBILITY_JAMO.split(text)
+        parts[::2] = [unicodedata.normalize("NFKC", order_marks(part, "NFKD")) for part in parts[::2]]
         return normalise("".join(parts))
     if form != "NFC":
         raise Error(f"there is no normal form {form!r}", fix="choose NFC or NFKC; the others take Hangul apart")
-    return composed(text)
+    return compose_nfc(text)
 
 
-def composed(text: str) -> str:
+def compose_nfc(text: str) -> str:
     """NFC, in linear time; the same string where nothing changes."""
-    ready = ordered(text)
+    ready = order_marks(text)
     return text if unicodedata.is_normalized("NFC", ready) and ready == text else unicodedata.normalize("NFC", ready)
 
 
@@ -106,35 +108,38 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
     """Return a text in NFC, and where each of its characters, and its end, stood in the text as it was given.
 
     The places are None where the text is NFC already."""
-    if composed(text) == text:
+    if compose_nfc(text) == text:
         return text, None
     parts: list[tuple[int, str]] = []  # stretches that compose by themselves: a letter with its marks, a syllable
     for at, character in enumerate(text):
         if parts and (
-            unicodedata.combining(character) or composed(parts[-1][1] + character) != composed(parts[-1][1]) + character
+            unicodedata.combining(character)
+            or compose_nfc(parts[-1][1] + character) != compose_nfc(parts[-1][1]) + character
         ):
             parts[-1] = parts[-1][0], parts[-1][1] + character
         else:
             parts.append((at, character))
     made, origins = [], []
     for at, part in parts:
-        made.append(composed(part))
+        made.append(compose_nfc(part))
         origins += [at + i * len(part) // len(made[-1]) for i in range(len(made[-1]))]
     return "".join(made), [*origins, len(text)]
 
 
-def ordered(text: str, form: Form = "NFD") -> str:
+def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
     """Text whose long runs of marks are in Unicode's order already; its normal forms stay the same."""
-    if text.isascii() or not marks(form, 1).search(text[::RUN]):  # a long run has one of these places
+    if text.isascii() or not compile_mark_pattern(form, 1).search(
+        text[::MAX_MARK_RUN]
+    ):  # a long run has one of these places
         return text
     apart = functools.partial(unicodedata.normalize, form)
-    return marks(form, RUN).sub(
+    return compile_mark_pattern(form, MAX_MARK_RUN).sub(
         lambda run: "".join(sorted("".join(map(apart, run[0])), key=unicodedata.combining)), text
     )
 
 
 @functools.cache
-def marks(form: Form, least: int) -> re.Pattern[str]:
+def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
     """Runs of characters that stand on the letter before them, whole or taken apart."""
     found = [
         c
@@ -146,28 +151,28 @@ def marks(form: Form, least: int) -> re.Pattern[str]:
 
 
 @functools.cache
-def continuations() -> re.Pattern[str]:
+def compile_continuations() -> re.Pattern[str]:
     """Characters that may become one with what is before them in NFC: marks, and the vowels and codas of Hangul."""
     seconds = {c for whole in map(chr, range(0x20000)) for c in unicodedata.normalize("NFD", whole)[1:]}
     found = [c for c in map(chr, range(0x300, 0x20000)) if unicodedata.combining(c) or c in seconds]
     return re.compile(f"[{''.join(map(re.escape, found))}]")
 
 
-def scrub(text: str, changes: Changes) -> str:
+def scrub_text(text: str, changes: CleaningReport) -> str:
     """Text without characters that are none: NUL, byte order marks, control characters, damaged bytes."""
-    if not ODD.search(text):
+    if not UNCLEAN_PATTERN.search(text):
         return text
-    text, count = BREAK.subn(" ", text)
+    text, count = BREAK_PATTERN.subn(" ", text)
     changes.control += count
-    for name, pattern in REMOVED.items():
+    for name, pattern in REMOVED_PATTERNS.items():
         left = pattern.sub("", text)
         setattr(changes, name, getattr(changes, name) + len(text) - len(left))
         text = left
     return text
 
 
-def compose(text: str, changes: Changes) -> str:
+def compose_and_count(text: str, changes: CleaningReport) -> str:
     """NFC, counted."""
-    made = composed(text)
+    made = compose_nfc(text)
     changes.composed += made != text
     return made

@@ -1,4 +1,9 @@
-"""Tokenizer: the Rust tokenizer with its special tokens, safe for untrusted files and for Korean."""
+"""Tokenizer: the Rust tokenizer with its special tokens, safe for untrusted files and for Korean.
+
+Also what it needs of the Rust library and its files: bytes in pieces (GPT-2's printable stand-ins, SentencePiece's
+<0x..>), where tokens stand in a text as it came, and other readings of one tokenizer.json, without SentencePiece's
+table of characters or with special tokens that no text can spell.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +14,9 @@ import hashlib
 import json
 import operator
 import re
+import unicodedata
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,26 +24,120 @@ from typing import Any
 import numpy as np
 import tokenizers
 
-from ..config import table
+from ..config import parse_json_object
 from ..errors import Error
-from . import bounds
+from . import tokenizer_limits
+from .backend_panics import hide_panic
 from .batch_encoding import BatchEncoding, encode_texts
-from .bytelevel import ALPHABET, BYTE, from_spaces, to_bytes
-from .charsmap import RISKY, Charsmap
-from .joints import JOINT, mark_morphemes, marked, strip_joints
+from .charsmap import JOINING_CHARACTERS, Charsmap
+from .morpheme_marks import MORPHEME_MARK, mark_morphemes, mark_with_origins, strip_morpheme_marks
 from .normalise import normalise
-from .offsets import Offsets, offsets
-from .panics import hide_panic
-from .variants import variant
 
-SPECIAL = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
-SCAN = 1 << 20  # steps of a search that costs less than all offsets as Python's tuples
-END = operator.itemgetter(1)
-VOWELS = "".join(map(chr, range(0x1161, 0x1176)))  # every syllable of decomposed Hangul has one of them
+
+def build_byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte: character → byte."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    rest = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
+
+
+BYTE_ALPHABET = build_byte_alphabet()
+BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def byte_level_to_bytes(piece: str) -> bytes:
+    """The bytes of a byte-level piece; an added token stands for its own text."""
+    if all(c in BYTE_ALPHABET for c in piece):
+        return bytes(BYTE_ALPHABET[c] for c in piece)
+    return piece.encode()
+
+
+def sentencepiece_to_bytes(piece: str) -> bytes:
+    """The bytes of a SentencePiece piece that may stand for a single byte."""
+    match = BYTE_PIECE.fullmatch(piece)
+    return bytes([int(match[1], 16)]) if match else piece.replace("▁", " ").encode()
+
+
+Offsets = list[tuple[int, int]]  # where each token begins and ends in its text
+
+
+def find_offsets(made: Any, origins: list[int] | None, text: str) -> Offsets:
+    """The places of the tokens of an encoding; `origins` says where each character of what was cut comes from."""
+    found: Offsets = made.offsets
+    if origins is not None:
+        found = [(origins[a], origins[b - 1] + 1) if b > a else (0, 0) for a, b in found]
+    if unicodedata.is_normalized("NFC", text):
+        return found
+    whole: Offsets = []
+    for place, (begin, end) in enumerate(found, 1):
+        while place < len(found) and found[place][0] < end:  # a token that shares its characters, or a mark
+            place += 1
+        most = found[place][0] if place < len(found) else len(text)
+        whole.append((begin, extend_token_end(text, end, most)) if end > begin else (begin, end))
+    return whole
+
+
+def extend_token_end(text: str, end: int, most: int) -> int:
+    """The end of a token, behind what is one character with its last one: marks, and the rest of a decomposed syllable,
+    which the library leaves out; `most` is where the next token begins."""
+    last, size = end - 1, len(unicodedata.normalize("NFC", text[end - 1 : end]))
+    while end < most and len(unicodedata.normalize("NFC", text[last : end + 1])) == size:
+        end += 1
+    while end < most and unicodedata.combining(text[end]):
+        end += 1
+    return end
+
+
+# Behind the name of a hidden piece: models see words without white space, and NUL is removed from text that is read.
+HIDDEN_SUFFIX = " \0"
+
+
+def rewrite_tokenizer_json(text: str, *, table: bool, hide: Collection[str]) -> str:
+    """The file without its table of characters (`table` = False), and with the pieces `hide` out of reach; ids stay."""
+    about = json.loads(text)
+    if not table:
+        inner = about["normalizer"].get("normalizers", [])
+        about["normalizer"] = {"type": "Sequence", "normalizers": inner[1:]} if inner else None
+    if hide:
+        about["model"] = hide_pieces(about["model"], frozenset(hide))
+        about["added_tokens"] = [
+            {**token, "content": token["content"] + HIDDEN_SUFFIX, "special": True}
+            if token["content"] in hide
+            else token
+            for token in about.get("added_tokens") or []
+        ]
+    return json.dumps(about, ensure_ascii=False)
+
+
+def hide_pieces(model: dict[str, Any], hide: frozenset[str]) -> dict[str, Any]:
+    """A model that cannot make these pieces. To mark them special is not enough: Unigram and word models find them in
+    their vocabulary again, also as capitals or in full width that a normaliser makes plain."""
+
+    def name(piece: str) -> str:
+        return piece + HIDDEN_SUFFIX if piece in hide else piece
+
+    out, vocab = dict(model), model["vocab"]
+    out["vocab"] = (
+        {name(piece): i for piece, i in vocab.items()}
+        if isinstance(vocab, dict)
+        else [[name(piece), score] for piece, score in vocab]
+    )
+    if isinstance(model.get("unk_token"), str):
+        out["unk_token"] = name(model["unk_token"])
+    if "merges" in model:
+        pairs = [pair.split(" ", 1) if isinstance(pair, str) else pair for pair in model["merges"]]
+        out["merges"] = [pair for pair in pairs if hide.isdisjoint((*pair, "".join(pair)))]
+    return out
+
+
+SPECIAL_ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+MAX_SCAN_STEPS = 1 << 20  # steps of a search that costs less than all offsets as Python's tuples
+GET_END = operator.itemgetter(1)
+JAMO_VOWELS = "".join(map(chr, range(0x1161, 0x1176)))  # every syllable of decomposed Hangul has one of them
 
 
 @dataclass(frozen=True)
-class Frame:
+class Template:
     """What a template puts around a text (or two): ids before, between and after, and the segment of each part."""
 
     before: tuple[int, ...]
@@ -50,46 +150,57 @@ class Tokenizer:
     """Text to ids and back. `special` names the special tokens by role: pad, unk, bos, eos, cls, sep, mask.
 
     `notes` says what one may not expect: what it does to Korean (also a warning, once), what was assumed. `target`
-    is the tokenizer of the other side where a model has two (Marian). `parse`, where a method has it: text that spells
-    a special token is that token, as in transformers; without it, such text is text like any other.
+    is the tokenizer of the other side where a model has two (Marian). `parse_special`, where a method has it: text that
+    spells a special token is that token, as in transformers; without it, such text is text like any other.
     """
 
     def __init__(self, text: str, special: Mapping[str, str] | None = None, *, where: object = None):
-        self.text = text  # the file as it was, so that saving changes nothing
-        about = table(text, where)
-        bounds.check(about, where)
-        self.rust = guarded(lambda: tokenizers.Tokenizer.from_str(text), where)
-        self.rust.no_truncation()  # a published file may cut texts in silence
-        self.rust.no_padding()
-        known = self.rust.get_vocab(with_added_tokens=True)
-        self.special = {role: token for role, token in (special or {}).items() if role in SPECIAL and token in known}
+        self.json_text = text  # the file as it was, so that saving changes nothing
+        about = parse_json_object(text, where)
+        tokenizer_limits.check_tokenizer_json(about, where)
+        self.backend = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
+        self.backend.no_truncation()  # a published file may cut texts in silence
+        self.backend.no_padding()
+        known = self.backend.get_vocab(with_added_tokens=True)
+        self.special = {
+            role: token for role, token in (special or {}).items() if role in SPECIAL_ROLES and token in known
+        }
         self.target: Tokenizer | None = None
-        self.machines = {(False, True): self.rust}
+        self.backends = {(False, True): self.backend}
         self.notes: list[str] = []
         self.context: int | None = None  # what the model that it belongs to can read
-        kinds = {part: list(bounds.parts(about.get(part))) for part in ("normalizer", "pre_tokenizer", "decoder")}
+        kinds = {
+            part: list(tokenizer_limits.iterate_tables(about.get(part)))
+            for part in ("normalizer", "pre_tokenizer", "decoder")
+        }
         names = {part: [p.get("type") for p in tables] for part, tables in kinds.items()}
         model = about.get("model")
-        self.model: dict[str, Any] = (
+        self.model_options: dict[str, Any] = (
             {k: v for k, v in model.items() if k not in ("vocab", "merges")} if isinstance(model, dict) else {}
         )
-        self.bytes = "ByteLevel" in names["decoder"]
-        self.fallback = "ByteFallback" in names["decoder"]
-        self.spaces = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.fallback
-        self.morphemes = JOINT in json.dumps([about.get("pre_tokenizer"), about.get("decoder")], ensure_ascii=False)
+        self.is_byte_level = "ByteLevel" in names["decoder"]
+        self.has_byte_fallback = "ByteFallback" in names["decoder"]
+        self.has_metaspace = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.has_byte_fallback
+        self.has_morphemes = MORPHEME_MARK in json.dumps(
+            [about.get("pre_tokenizer"), about.get("decoder")], ensure_ascii=False
+        )
         normal = about.get("normalizer") or {}
         steps = normal.get("normalizers") or [normal]
         chars = steps[0].get("precompiled_charsmap")  # later, it would see what other steps have made of the text
         self.charsmap = None if chars is None else Charsmap(base64.b64decode(chars), where)
-        self.jamo = self.bytes and "NFD" in names["normalizer"]  # what it takes apart, decoding composes again
-        self.composes = any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None or self.jamo
+        self.has_jamo = (
+            self.is_byte_level and "NFD" in names["normalizer"]
+        )  # what it takes apart, decoding composes again
+        self.is_composing = (
+            any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None or self.has_jamo
+        )
 
     def __len__(self) -> int:
-        return self.rust.get_vocab_size(with_added_tokens=True)
+        return self.backend.get_vocab_size(with_added_tokens=True)
 
     def __repr__(self) -> str:
-        kinds = {"BPE": "byte-level BPE" if self.bytes else "BPE", "Unigram": "unigram", "WordLevel": "words"}
-        name = str(self.model.get("type"))
+        kinds = {"BPE": "byte-level BPE" if self.is_byte_level else "BPE", "Unigram": "unigram", "WordLevel": "words"}
+        name = str(self.model_options.get("type"))
         marks = ", ".join(f"{role} {token}" for role, token in self.special.items())
         return f"Tokenizer({kinds.get(name, name)}, {len(self):,} pieces; {marks or 'no special tokens'})"
 
@@ -115,251 +226,284 @@ class Tokenizer:
 
     def id(self, role: str) -> int | None:
         """The id of a special token by its role."""
-        return self.rust.token_to_id(self.special[role]) if role in self.special else None
+        return self.backend.token_to_id(self.special[role]) if role in self.special else None
 
     @property
     def fingerprint(self) -> str:
         """What tells two tokenizers apart: a hash of the file's meaning, whatever its spacing."""
-        meaning = json.dumps(json.loads(self.text), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        meaning = json.dumps(json.loads(self.json_text), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
         meaning += "" if self.target is None else self.target.fingerprint
         return hashlib.sha256(meaning.encode()).hexdigest()
 
     def encode(
-        self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False, parse: bool = True
+        self,
+        text: str,
+        pair: str | None = None,
+        *,
+        special: bool = True,
+        normalise: bool = False,
+        parse_special: bool = True,
     ) -> list[int]:
         """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise.
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
         """
-        both = [self.prepare(t, normalise) for t in (text, pair) if t is not None]
+        both = [self.prepare_text(t, normalise) for t in (text, pair) if t is not None]
         mapped = any(done for _, done in both)
         if mapped:
-            both = [(t if done else self.mapped(t)[0], True) for t, done in both]
-        rust = self.machine(mapped, parse)
-        return guarded(lambda: rust.encode(*(t for t, _ in both), add_special_tokens=special).ids)
+            both = [(t if done else self.apply_charsmap(t)[0], True) for t, done in both]
+        rust = self.get_backend(mapped, parse_special)
+        return call_backend(lambda: rust.encode(*(t for t, _ in both), add_special_tokens=special).ids)
 
     def encode_batch(
-        self, texts: Sequence[str], *, special: bool = True, normalise: bool = False, parse: bool = True
+        self, texts: Sequence[str], *, special: bool = True, normalise: bool = False, parse_special: bool = True
     ) -> list[list[int]]:
         """Ids of many texts, on all cores."""
-        if self.composes and not normalise and self.charsmap is None and not self.morphemes:
-            rust = self.machine(False, parse)
-            return [e.ids for e in guarded(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))]
-        if self.morphemes and self.charsmap is None:  # all new words go to the analyser together
-            ready = [(text, False) for text in mark_morphemes([strip_joints(text) for text in texts])]
+        if self.is_composing and not normalise and self.charsmap is None and not self.has_morphemes:
+            rust = self.get_backend(False, parse_special)
+            return [
+                e.ids for e in call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
+            ]
+        if self.has_morphemes and self.charsmap is None:  # all new words go to the analyser together
+            ready = [(text, False) for text in mark_morphemes([strip_morpheme_marks(text) for text in texts])]
         else:
-            ready = [self.prepare(text, normalise) for text in texts]
-        return [made.ids for made in self.encoded(ready, special, parse, fast=True)]
+            ready = [self.prepare_text(text, normalise) for text in texts]
+        return [made.ids for made in self.encode_prepared(ready, special, parse_special, fast=True)]
 
-    def encode_with_offsets(self, text: str, *, special: bool = True, parse: bool = True) -> tuple[list[int], Offsets]:
+    def encode_with_offsets(
+        self, text: str, *, special: bool = True, parse_special: bool = True
+    ) -> tuple[list[int], Offsets]:
         """Ids of a text, and where in it each stands: text[begin:end]; special tokens have (0, 0)."""
-        return self.encode_batch_with_offsets([text], special=special, parse=parse)[0]
+        return self.encode_batch_with_offsets([text], special=special, parse_special=parse_special)[0]
 
     def encode_batch_with_offsets(
-        self, texts: Sequence[str], *, special: bool = True, parse: bool = True
+        self, texts: Sequence[str], *, special: bool = True, parse_special: bool = True
     ) -> list[tuple[list[int], Offsets]]:
         """Ids of many texts, and where in its text each stands."""
-        traced = self.encode_traced(texts, special, parse)
-        return [(made.ids, offsets(made, origins, text)) for text, (made, origins) in zip(texts, traced, strict=True)]
+        traced = self.encode_with_origins(texts, special, parse_special)
+        return [
+            (made.ids, find_offsets(made, origins, text)) for text, (made, origins) in zip(texts, traced, strict=True)
+        ]
 
-    def encode_with_places(
-        self, texts: Sequence[str], places: Callable[[str], Sequence[int]]
+    def encode_and_locate(
+        self, texts: Sequence[str], find_places: Callable[[str], Sequence[int]]
     ) -> list[tuple[list[int], list[int]]]:
-        """Ids of many documents, and which tokens hold the characters at the `places` of each: the one that a character
-        is in, else the next, else the last. A document spells no special token."""
+        """Ids of many documents, and which tokens hold the characters at the places of each (`find_places`): the one
+        that a character is in, else the next, else the last. A document spells no special token."""
         rows = []
-        for text, (made, origins) in zip(texts, self.encode_traced(texts, False, False), strict=True):
-            wanted, found = places(text), None
-            if origins is None and len(made) * len(wanted) < SCAN:  # the library looks through all tokens for each
+        for text, (made, origins) in zip(texts, self.encode_with_origins(texts, False, False), strict=True):
+            wanted, found = find_places(text), None
+            if (
+                origins is None and len(made) * len(wanted) < MAX_SCAN_STEPS
+            ):  # the library looks through all tokens for each
                 found = [made.char_to_token(at) for at in wanted]
             if found is None or None in found:
-                spans = offsets(made, origins, text)
-                found = [bisect.bisect_right(spans, at, 0, max(0, len(spans) - 1), key=END) for at in wanted]
+                spans = find_offsets(made, origins, text)
+                found = [bisect.bisect_right(spans, at, 0, max(0, len(spans) - 1), key=GET_END) for at in wanted]
             rows.append((made.ids, found))
         return rows
 
-    def encode_traced(self, texts: Sequence[str], special: bool, parse: bool) -> list[tuple[Any, list[int] | None]]:
+    def encode_with_origins(
+        self, texts: Sequence[str], special: bool, parse_special: bool
+    ) -> list[tuple[Any, list[int] | None]]:
         """What the Rust library makes of texts, and where the characters that it was handed come from."""
-        if self.morphemes:
-            mark_morphemes([strip_joints(text) for text in texts])  # so that all new words go to the analyser together
-        traced = [self.traced(text) for text in texts]
+        if self.has_morphemes:
+            mark_morphemes(
+                [strip_morpheme_marks(text) for text in texts]
+            )  # so that all new words go to the analyser together
+        traced = [self.prepare_with_origins(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
-        made = self.encoded(ready, special, parse)
+        made = self.encode_prepared(ready, special, parse_special)
         return [(one, origins) for one, (_, origins) in zip(made, traced, strict=True)]
 
-    def encoded(self, ready: Sequence[tuple[str, bool]], special: bool, parse: bool, fast: bool = False) -> list[Any]:
+    def encode_prepared(
+        self, ready: Sequence[tuple[str, bool]], special: bool, parse_special: bool, fast: bool = False
+    ) -> list[Any]:
         """What the Rust library makes of texts, each by the one that suits it: with SentencePiece's table, or without
         (True: it has been applied). `fast` finds no offsets."""
         rows: list[Any] = [None] * len(ready)
         for which in {done for _, done in ready}:
-            rust = self.machine(which, parse)
+            rust = self.get_backend(which, parse_special)
             call = rust.encode_batch_fast if fast else rust.encode_batch
             places = [i for i, (_, done) in enumerate(ready) if done == which]
             chosen = [ready[i][0] for i in places]
-            made = guarded(lambda call=call, chosen=chosen: call(chosen, add_special_tokens=special))
+            made = call_backend(lambda call=call, chosen=chosen: call(chosen, add_special_tokens=special))
             for i, encoding in zip(places, made, strict=True):
                 rows[i] = encoding
         return rows
 
-    def prepare(self, text: str, compose: bool = False) -> tuple[str, bool]:
+    def prepare_text(self, text: str, compose: bool = False) -> tuple[str, bool]:
         """What the Rust library is handed, and whether SentencePiece's table was applied; most text needs nothing."""
         if compose:
             text = normalise(text)
         if text.isascii() and (self.charsmap is None or "\r" not in text):
             return text, False
-        if not self.composes:
-            self.look(text)
+        if not self.is_composing:
+            self.warn_about_hangul(text)
         if self.charsmap is None:
-            return (mark_morphemes([strip_joints(text)])[0] if self.morphemes else text), False
-        ready, origins = self.traced(text)
+            return (mark_morphemes([strip_morpheme_marks(text)])[0] if self.has_morphemes else text), False
+        ready, origins = self.prepare_with_origins(text)
         return ready, origins is not None and self.charsmap is not None
 
-    def traced(self, text: str) -> tuple[str, list[int] | None]:
+    def prepare_with_origins(self, text: str) -> tuple[str, list[int] | None]:
         """A text made ready, and for each character of it where it comes from; None: nothing was changed."""
         if self.charsmap is not None:
-            return self.mapped(text) if RISKY.search(text) else (text, None)
-        if not self.morphemes or text.isascii():
+            return self.apply_charsmap(text) if JOINING_CHARACTERS.search(text) else (text, None)
+        if not self.has_morphemes or text.isascii():
             return text, None
-        return marked(text)
+        return mark_with_origins(text)
 
-    def mapped(self, text: str) -> tuple[str, list[int]]:
+    def apply_charsmap(self, text: str) -> tuple[str, list[int]]:
         """A text with SentencePiece's table applied."""
         assert self.charsmap is not None
         return self.charsmap.apply(text)
 
-    def machine(self, mapped: bool, parse: bool) -> Any:
+    def get_backend(self, mapped: bool, parse_special: bool) -> Any:
         """The Rust tokenizer for text that SentencePiece's table has been applied to or not, and that may spell special
         tokens or not."""
-        key = mapped and self.charsmap is not None, parse or not self.reserved
-        if key not in self.machines:
-            hide = () if key[1] else self.reserved
-            rust = guarded(lambda: tokenizers.Tokenizer.from_str(variant(self.text, table=not key[0], hide=hide)))
+        key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
+        if key not in self.backends:
+            hide = () if key[1] else self.reserved_tokens
+            rust = call_backend(
+                lambda: tokenizers.Tokenizer.from_str(
+                    rewrite_tokenizer_json(self.json_text, table=not key[0], hide=hide)
+                )
+            )
             rust.no_truncation()
             rust.no_padding()
             rust.encode_special_tokens = not key[1]
-            self.machines[key] = rust
-        return self.machines[key]
+            self.backends[key] = rust
+        return self.backends[key]
 
     @functools.cached_property
-    def reserved(self) -> frozenset[str]:
+    def reserved_tokens(self) -> frozenset[str]:
         """The special tokens: those that have a role, and those that the file calls special."""
-        return (self.marks | set(self.special.values())) - {""}
+        return (self.declared_special | set(self.special.values())) - {""}
 
-    def spells(self, text: str) -> bool:
+    def has_special_spelling(self, text: str) -> bool:
         """Whether a special token is written out in a text."""
-        return bool(self.reserved) and self.spelling.search(text) is not None
+        return bool(self.reserved_tokens) and self.special_pattern.search(text) is not None
 
     @functools.cached_property
-    def spelling(self) -> re.Pattern[str]:
+    def special_pattern(self) -> re.Pattern[str]:
         """Any special token, written out."""
-        return re.compile("|".join(map(re.escape, sorted(self.reserved))))
+        return re.compile("|".join(map(re.escape, sorted(self.reserved_tokens))))
 
-    def look(self, text: str) -> None:
+    def warn_about_hangul(self, text: str) -> None:
         """Say once what happens to Korean here."""
         note = None
-        if any(vowel in text for vowel in VOWELS):
+        if any(vowel in text for vowel in JAMO_VOWELS):
             note = "decomposed Hangul (NFD) is many times longer in tokens here, or unknown: pass normalise=True"
-        elif self.splits and any("가" <= c <= "힣" for c in text):
+        elif self.is_splitting_hangul and any("가" <= c <= "힣" for c in text):
             note = "this tokenizer takes Hangul syllables apart into jamo, as it was published"
         if note is not None and note not in self.notes:
             self.notes.append(note)
             warnings.warn(note, stacklevel=4)
 
     @functools.cached_property
-    def splits(self) -> bool:
+    def is_splitting_hangul(self) -> bool:
         """Its normaliser takes Hangul syllables apart."""
-        normal = self.rust.normalizer
+        normal = self.backend.normalizer
         return normal is not None and any("\u1100" <= c <= "\u11ff" for c in normal.normalize_str("한"))
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Text of ids; bytes that do not form a character are left out, so that nothing shows as �."""
         ids = [int(i) for i in ids]
-        if not self.bytes and not self.fallback:
-            return guarded(lambda: self.rust.decode(ids, skip_special_tokens=not special))
-        data = b"".join(self.spelled(ids, special))
-        text = (data.removeprefix(b" ") if self.fallback else data).decode("utf-8", errors="ignore")
-        return normalise(text) if self.jamo else text
+        if not self.is_byte_level and not self.has_byte_fallback:
+            return call_backend(lambda: self.backend.decode(ids, skip_special_tokens=not special))
+        data = b"".join(self.decode_bytes(ids, special))
+        text = (data.removeprefix(b" ") if self.has_byte_fallback else data).decode("utf-8", errors="ignore")
+        return normalise(text) if self.has_jamo else text
 
-    def spelled(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
+    def decode_bytes(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
         """The bytes of each id, where pieces may be bytes."""
-        hidden = frozenset() if special else self.reserved
-        for piece in map(self.rust.id_to_token, ids):
+        hidden = frozenset() if special else self.reserved_tokens
+        for piece in map(self.backend.id_to_token, ids):
             if piece is not None and piece not in hidden:
-                own = piece in self.added
-                yield piece.encode() if own else to_bytes(piece) if self.bytes else from_spaces(piece)
+                own = piece in self.added_tokens
+                yield (
+                    piece.encode()
+                    if own
+                    else byte_level_to_bytes(piece)
+                    if self.is_byte_level
+                    else sentencepiece_to_bytes(piece)
+                )
 
     @functools.cached_property
-    def added(self) -> frozenset[str]:
+    def added_tokens(self) -> frozenset[str]:
         """Tokens that stand for their own text."""
-        return frozenset(token.content for token in self.rust.get_added_tokens_decoder().values())
+        return frozenset(token.content for token in self.backend.get_added_tokens_decoder().values())
 
     @functools.cached_property
-    def marks(self) -> frozenset[str]:
+    def declared_special(self) -> frozenset[str]:
         """Tokens that the file calls special."""
-        return frozenset(t.content for t in self.rust.get_added_tokens_decoder().values() if t.special)
+        return frozenset(t.content for t in self.backend.get_added_tokens_decoder().values() if t.special)
 
-    def token(self, index: int) -> str:
+    def get_token_text(self, index: int) -> str:
         """One piece, as a person would read it."""
-        piece = self.rust.id_to_token(index)
+        piece = self.backend.id_to_token(index)
         if piece is None:
             return ""
-        if self.bytes and piece not in self.added and piece not in self.special.values():
-            text = to_bytes(piece).decode("utf-8", errors="replace")
-            text = normalise(text) if self.jamo else text
-            return text if "\ufffd" not in text else "<" + to_bytes(piece).hex() + ">"
-        return piece.replace(JOINT, "")
+        if self.is_byte_level and piece not in self.added_tokens and piece not in self.special.values():
+            text = byte_level_to_bytes(piece).decode("utf-8", errors="replace")
+            text = normalise(text) if self.has_jamo else text
+            return text if "\ufffd" not in text else "<" + byte_level_to_bytes(piece).hex() + ">"
+        return piece.replace(MORPHEME_MARK, "")
 
     @functools.cached_property
     def word_starts(self) -> np.ndarray:
         """(vocab,) True for a piece that begins a word: without ##, with ▁ or a space in front; special tokens too.
 
         The first word of a text has no space in front in byte-level pieces, and GPT-1's pieces mark a word's end
-        instead: `begins` knows what to make of both.
+        instead: `find_word_starts` knows what to make of both.
         """
-        pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
-        special = set(self.reserved)
-        if self.bytes:
-            spaces = {c for c, byte in ALPHABET.items() if chr(byte).isspace() and byte < 0x80}
+        pieces = [self.backend.id_to_token(i) or "" for i in range(len(self))]
+        special = set(self.reserved_tokens)
+        if self.is_byte_level:
+            spaces = {c for c, byte in BYTE_ALPHABET.items() if chr(byte).isspace() and byte < 0x80}
             starts = [p[:1] in spaces for p in pieces]
-        elif self.suffix:
+        elif self.end_of_word_suffix:
             starts = [False] * len(pieces)
             special -= {self.special.get("unk", "")}  # it stands for one character
-        elif self.spaces:
+        elif self.has_metaspace:
             starts = [p.startswith("▁") for p in pieces]
             special -= {self.special.get("unk", "")}  # it has a ▁ of its own before it, or is inside of a word
-        elif self.model.get("type") == "WordPiece":
-            starts = [not p.startswith(str(self.model.get("continuing_subword_prefix"))) for p in pieces]
+        elif self.model_options.get("type") == "WordPiece":
+            starts = [not p.startswith(str(self.model_options.get("continuing_subword_prefix"))) for p in pieces]
         else:
-            starts = [BYTE.fullmatch(p) is None for p in pieces]
+            starts = [BYTE_PIECE.fullmatch(p) is None for p in pieces]
         return np.array([s or p in special for s, p in zip(starts, pieces, strict=True)], bool)
 
     @property
-    def suffix(self) -> str:
+    def end_of_word_suffix(self) -> str:
         """The mark at the end of a word's last piece, if there is one (GPT-1)."""
-        return str(self.model.get("end_of_word_suffix") or "")
+        return str(self.model_options.get("end_of_word_suffix") or "")
 
     @functools.cached_property
     def word_ends(self) -> np.ndarray:
         """(vocab,) True for a piece that ends a word for certain: GPT-1's </w>, and special tokens but the unknown."""
-        pieces = [self.rust.id_to_token(i) or "" for i in range(len(self))]
-        special = self.reserved - {self.special.get("unk", "")}
-        return np.array([p in special or bool(self.suffix and p.endswith(self.suffix)) for p in pieces], bool)
+        pieces = [self.backend.id_to_token(i) or "" for i in range(len(self))]
+        special = self.reserved_tokens - {self.special.get("unk", "")}
+        return np.array(
+            [p in special or bool(self.end_of_word_suffix and p.endswith(self.end_of_word_suffix)) for p in pieces],
+            bool,
+        )
 
-    def begins(self, ids: Any) -> np.ndarray:
+    def find_word_starts(self, ids: Any) -> np.ndarray:
         """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
         ids = np.asarray(ids, np.int64)
         after = np.append(True, self.word_ends[ids[:-1]])[: len(ids)]
         return self.word_starts[ids] | after
 
-    def frame(self, pair: bool = False) -> Frame:
+    def get_template(self, pair: bool = False) -> Template:
         """The template around one text, or around two."""
         for probe in ("a", "가", "1", "the", "."):
-            made = guarded(lambda p=probe: self.rust.encode(p, p if pair else None, add_special_tokens=True))
+            made = call_backend(lambda p=probe: self.backend.encode(p, p if pair else None, add_special_tokens=True))
             places = made.sequence_ids
             if 0 in places and (1 in places or not pair):
                 break
         else:
-            return Frame((), (), (), ((), 0, (), 0, ()))
+            return Template((), (), (), ((), 0, (), 0, ()))
         first, last = places.index(0), len(places) - 1 - places[::-1].index(1 if pair else 0)
         end = first + places.count(0)
         start = places.index(1) if pair else end
@@ -367,24 +511,24 @@ class Tokenizer:
         ids, kinds = made.ids, made.type_ids
         before, between, after = (tuple(ids[s]) for s in spans)
         segments = [tuple(kinds[s]) for s in spans]
-        return Frame(
+        return Template(
             before, between, after, (segments[0], kinds[first], segments[1], kinds[start] if pair else 0, segments[2])
         )
 
     @property
-    def left(self) -> bool:
+    def is_left_padded(self) -> bool:
         """Shorter texts are filled up at the left: the classifier's token comes last (XLNet)."""
-        return self.frame().after[-2:] == (self.id("sep"), self.id("cls"))
+        return self.get_template().after[-2:] == (self.id("sep"), self.id("cls"))
 
     def save(self, path: Any) -> None:
         """Write tokenizer.json as it was read or trained, into a folder or as a file; the other side's beside it."""
         file = Path(path) / "tokenizer.json" if Path(path).is_dir() else Path(path)
-        file.write_text(self.text, encoding="utf-8")
+        file.write_text(self.json_text, encoding="utf-8")
         if self.target is not None:
             self.target.save(file.with_suffix(".target.json"))
 
 
-def guarded(call: Any, where: object = None) -> Any:
+def call_backend(call: Any, where: object = None) -> Any:
     """The Rust library's failures, panics included, as our error."""
     try:
         with hide_panic():
@@ -399,6 +543,3 @@ def guarded(call: Any, where: object = None) -> Any:
         raise Error(
             f"the tokenizer failed: {what}", where=where, fix="is this a tokenizer.json of the tokenizers library?"
         ) from None
-
-
-__all__ = ["ALPHABET", "SPECIAL", "Frame", "Tokenizer", "guarded", "normalise", "to_bytes"]

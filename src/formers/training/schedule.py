@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..config import suggest
+from ..config import suggest_name
 from ..errors import Error
 
 Schedule = Callable[[int], float]
 
 
 def constant(step: int, steps: int, warmup: int) -> float:
-    """The same from the end of the warm-up on."""
+    """Stay at the full rate after the warm-up."""
     return 1.0
 
 
 def linear(step: int, steps: int, warmup: int) -> float:
-    """Down to nothing in a straight line (BERT)."""
+    """Decay linearly to zero (BERT)."""
     return (steps - step) / max(1, steps - warmup)
 
 
@@ -27,34 +27,40 @@ def cosine(step: int, steps: int, warmup: int, least: float = 0.1) -> float:
     return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * share))
 
 
-def inverse(step: int, steps: int, warmup: int) -> float:
+def inverse_sqrt(step: int, steps: int, warmup: int) -> float:
     """As 1/√step from the end of the warm-up on (T5; Noam's is this times a constant)."""
     return math.sqrt(max(1, warmup) / max(1, step + 1, warmup))
 
 
-def plateau(step: int, steps: int, warmup: int, decay: float = 0.2) -> float:
+def warmup_stable_decay(step: int, steps: int, warmup: int, decay: float = 0.2) -> float:
     """Warm-up, stable, decay: a plateau, and a straight line down over the last fifth. Small masked models need the
     plateau: they learn late, and then all at once."""
     return min(1.0, (steps - step) / max(1.0, decay * steps))
 
 
-SHAPES = {"constant": constant, "linear": linear, "cosine": cosine, "inverse": inverse, "wsd": plateau}
+SCHEDULES = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "inverse": inverse_sqrt,
+    "wsd": warmup_stable_decay,
+}
 
 
-def schedule(name: str, steps: int, warmup: int) -> Schedule:
+def build_schedule(name: str, steps: int, warmup: int) -> Schedule:
     """The share of the learning rate at each step: a linear warm-up, then the shape of that name."""
-    if name not in SHAPES:
-        raise Error(f"there is no schedule {name!r}", fix=suggest(name, SHAPES))
+    if name not in SCHEDULES:
+        raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
     if steps < 1 or warmup < 0:
         raise Error(f"{steps} steps with {warmup} of warm-up make no run", fix="give at least one step")
-    shape = SHAPES[name]
+    shape = SCHEDULES[name]
 
-    def share(step: int) -> float:
+    def get_lr_scale(step: int) -> float:
         return max(0.0, min((step + 1) / max(1, warmup), 1.0) if step < warmup else shape(step, steps, warmup))
 
-    return share
+    return get_lr_scale
 
 
-def noam(dim: int, warmup: int) -> float:
+def compute_noam_lr(dim: int, warmup: int) -> float:
     """The highest rate of Vaswani et al. 2017, eq. 3: d^-0.5 · warmup^-0.5, from which `inverse` goes down."""
     return dim**-0.5 * max(1, warmup) ** -0.5

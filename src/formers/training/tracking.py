@@ -26,7 +26,7 @@ class Tracker:
         """End what `begin` has opened."""
 
 
-def values_of(line: Mapping[str, Any]) -> dict[str, float]:
+def flatten_metrics(line: Mapping[str, Any]) -> dict[str, float]:
     """The numbers of a line of metrics.jsonl under the names that a tracker shows; what is not finite is left out."""
     training = {**line.get("losses", {}), "lr": line.get("lr"), "norm": line.get("norm")}
     named = {f"training/{name}": value for name, value in training.items()}
@@ -42,17 +42,17 @@ class TensorBoard(Tracker):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise Error("TensorBoard is not installed", fix="pip install 'formers[track]'") from None
-        self.open: Any = SummaryWriter
+        self.writer_class: Any = SummaryWriter
         self.writer: Any = None
 
     def begin(self, folder: Path, settings: Mapping[str, Any]) -> None:
         """Open the run's folder for TensorBoard."""
         self.close()
-        self.writer = self.open(str(folder / "tensorboard"))
+        self.writer = self.writer_class(str(folder / "tensorboard"))
 
     def __call__(self, line: dict[str, Any]) -> None:
         """Write the numbers of one line."""
-        for name, value in values_of(line).items():
+        for name, value in flatten_metrics(line).items():
             self.writer.add_scalar(name, value, line["step"])
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class WeightsAndBiases(Tracker):
 
     def __call__(self, line: dict[str, Any]) -> None:
         """Send the numbers of one line."""
-        self.run.log(values_of(line), step=line["step"])
+        self.run.log(flatten_metrics(line), step=line["step"])
 
     def close(self) -> None:
         """Send what is left."""
@@ -100,7 +100,7 @@ class WeightsAndBiases(Tracker):
         self.run = None
 
 
-class Several(Tracker):
+class TrackerGroup(Tracker):
     """Some trackers at once."""
 
     def __init__(self, *trackers: Tracker):
@@ -123,10 +123,10 @@ class Several(Tracker):
 
 
 @contextmanager
-def track(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
+def open_trackers(tensorboard: bool, wandb: bool) -> Iterator[Tracker | None]:
     """The trackers that were asked for, None if none was; a package that is missing is known before the run begins."""
     found = [kind() for kind, wanted in ((TensorBoard, tensorboard), (WeightsAndBiases, wandb)) if wanted]
-    made = Several(*found) if found else None
+    made = TrackerGroup(*found) if found else None
     try:
         yield made
     finally:

@@ -1,0 +1,58 @@
+"""Random numbers that are a function of what they are for: the same example is corrupted the same way in any batch,
+worker or rank. A counter-based generator: SplitMix64's finaliser over (seed, example, place, purpose)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+GOLDEN_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+MIX_FACTOR_1, MIX_FACTOR_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+SHUFFLE_CHUNK = 1 << 20
+MIX_STEPS = ((np.uint64(30), MIX_FACTOR_1), (np.uint64(27), MIX_FACTOR_2), (np.uint64(31), None))
+
+
+def mix_bits(x: np.ndarray) -> np.ndarray:
+    """A bijection of 64-bit numbers that scatters them (Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        x = np.add(x, GOLDEN_GAMMA, dtype=np.uint64, casting="unsafe")
+        if x.ndim == 0:
+            x = (x ^ (x >> np.uint64(30))) * MIX_FACTOR_1
+            x = (x ^ (x >> np.uint64(27))) * MIX_FACTOR_2
+            return np.asarray(x ^ (x >> np.uint64(31)))
+        y = np.empty_like(x)  # everything in place: large arrays cost their passes through memory
+        for shift, factor in MIX_STEPS:
+            np.right_shift(x, shift, out=y)
+            np.bitwise_xor(x, y, out=x)
+            if factor is not None:
+                np.multiply(x, factor, out=x)
+        return x
+
+
+def draw_bits(*key: Any) -> np.ndarray:
+    """64 random bits for each combination of the key's numbers (which broadcast)."""
+    state = np.zeros((), np.uint64)
+    for part in key:
+        state = mix_bits(state ^ mix_bits(np.asarray(part).astype(np.uint64, copy=False)))
+    return state
+
+
+def draw_uniform(*key: Any) -> np.ndarray:
+    """Numbers in [0, 1)."""
+    return (draw_bits(*key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def draw_integers(n: Any, *key: Any) -> np.ndarray:
+    """Whole numbers in [0, n)."""
+    return np.minimum((draw_uniform(*key) * n).astype(np.int64), np.asarray(n) - 1)
+
+
+def shuffle_indices(n: int, *key: Any) -> np.ndarray:
+    """A permutation of 0 … n - 1."""
+    draws = np.empty(n, np.uint64)
+    for at in range(
+        0, n, SHUFFLE_CHUNK
+    ):  # in steps, so that a hundred million need no more than their draws and their order
+        draws[at : at + SHUFFLE_CHUNK] = draw_bits(*key, np.arange(at, min(n, at + SHUFFLE_CHUNK)))
+    return np.argsort(draws)  # no two draws are equal, so any sort gives the same order

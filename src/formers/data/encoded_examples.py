@@ -1,0 +1,170 @@
+"""Examples of a task as numbers, one after the other, and batches out of them.
+
+E examples, D documents (an example has several where choices are compared), N tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..batch import Batch
+
+IGNORE_INDEX = -100
+PackedArrays = tuple[np.ndarray, np.ndarray]  # entries, and where each document's begin
+
+
+@dataclass(frozen=True)
+class EncodedExamples:
+    """Examples ready for a model: what it reads, and what is asked of it."""
+
+    ids: np.ndarray  # (N,) tokens, or (N, slots) characters
+    starts: np.ndarray  # (D+1,)
+    example_starts: np.ndarray  # (E+1,) the documents of each example
+    row_index: np.ndarray  # (E,) the row of the data that an example is, or is a window of
+    segments: np.ndarray | None = None  # (N,)
+    labels: np.ndarray | None = None  # (N,) of tokens
+    answers: np.ndarray | None = None  # (D, ...) of documents
+    target: PackedArrays | None = None  # the text that a decoder writes for each document
+    offsets: np.ndarray | None = None  # (N, 2) where a token stands in its text; -1: nowhere
+
+    def __len__(self) -> int:
+        return len(self.row_index)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """(E,) tokens of each example."""
+        return self.starts[self.example_starts[1:]] - self.starts[self.example_starts[:-1]]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest document."""
+        return int(np.diff(self.starts).max(initial=1))
+
+    @property
+    def has_groups(self) -> bool:
+        """Some example has several documents."""
+        return len(self.example_starts) != len(self.starts) or bool((np.diff(self.example_starts) != 1).any())
+
+    def make_batch(self, examples: np.ndarray, samples: np.ndarray | None = None) -> Batch:
+        """A batch of some examples, not filled up. With several documents each, `labels` is the example of each."""
+        counts = self.example_starts[examples + 1] - self.example_starts[examples]
+        documents = expand_ranges(self.example_starts[examples], counts)
+        sizes = self.starts[documents + 1] - self.starts[documents]
+        slots, starts = expand_ranges(self.starts[documents], sizes), starts_from_lengths(sizes)
+        labels = None if self.labels is None else self.labels[slots].astype(np.int64)
+        chosen = None
+        if self.has_groups:
+            labels, chosen = np.repeat(np.arange(len(examples)), counts), np.arange(len(documents))
+        return Batch(
+            self.ids[slots].astype(np.int64), starts.astype(np.int32), int(sizes.max(initial=1)), chosen=chosen,
+            segments=None if self.segments is None else self.segments[slots].astype(np.int64), labels=labels,
+            document_labels=None if self.answers is None else self.answers[documents],
+            sample=np.repeat(examples if samples is None else samples, counts),
+        )  # fmt: skip
+
+    def make_target_batch(self, examples: np.ndarray, start: int, samples: np.ndarray | None = None) -> Batch:
+        """A batch of texts that a decoder writes, each from its source, behind a start token."""
+        assert self.target is not None
+        near, (ids, starts) = self.make_batch(examples, samples), self.target
+        sizes = starts[examples + 1] - starts[examples]
+        target = ids[expand_ranges(starts[examples], sizes)].astype(np.int64), starts_from_lengths(sizes)
+        longest = near.longest, int(sizes.max(initial=1))
+        return make_seq2seq_batch((near.ids, near.starts), target, start, near.sample, longest)
+
+
+@dataclass
+class ExampleCollector:
+    """Collects examples; `pack` packs them."""
+
+    ids: list[np.ndarray] = field(default_factory=list)
+    segments: list[np.ndarray] = field(default_factory=list)
+    labels: list[np.ndarray] = field(default_factory=list)
+    offsets: list[np.ndarray] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)
+    targets: list[np.ndarray] = field(default_factory=list)
+    document_counts: list[int] = field(default_factory=list)
+    row_indices: list[int] = field(default_factory=list)
+
+    def add_document(
+        self, ids: Sequence[int] | np.ndarray, segments: Any = None, answer: Any = None, labels: Any = None,
+        offsets: Any = None, target: Any = None,
+    ) -> None:  # fmt: skip
+        """One document of the next example."""
+        self.ids.append(np.asarray(ids, np.int32))
+        for held, value in ((self.segments, segments), (self.labels, labels), (self.offsets, offsets)):
+            if value is not None:
+                held.append(np.asarray(value, np.int32))
+        if answer is not None:
+            self.answers.append(answer)
+        if target is not None:
+            self.targets.append(np.asarray(target, np.int32))
+
+    def add_example(self, row: int, documents: int = 1) -> None:
+        """The last documents are an example of a row."""
+        self.row_indices.append(row)
+        self.document_counts.append(documents)
+
+    def pack(self) -> EncodedExamples:
+        """All of them, packed."""
+        join = lambda parts: np.concatenate(parts) if parts else None  # noqa: E731
+        target = None
+        if self.targets:
+            target = np.concatenate(self.targets), starts_from_lengths(np.array([len(t) for t in self.targets]))
+        sizes = np.array([len(ids) for ids in self.ids])
+        return EncodedExamples(
+            np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32), starts_from_lengths(sizes),
+            starts_from_lengths(np.array(self.document_counts)), np.array(self.row_indices, np.int64),
+            join(self.segments), join(self.labels), np.stack(self.answers) if self.answers else None, target,
+            join(self.offsets),
+        )  # fmt: skip
+
+
+def shift_right(batch: Batch, start: int | None, wraps_last: bool = False) -> Batch:
+    """For an encoder-decoder: the decoder reads the source once more, one to the right, behind the start token or (with
+    `wraps_last`: mBART) the document's own last token."""
+    ids = np.roll(batch.ids, 1)
+    ids[batch.starts[:-1]] = batch.ids[batch.starts[1:] - 1] if wraps_last else start
+    return batch.replace(ids=ids, source=Batch(batch.ids, batch.starts, batch.longest))
+
+
+def make_seq2seq_batch(
+    source: tuple[np.ndarray, np.ndarray],
+    target: tuple[np.ndarray, np.ndarray],
+    start: int,
+    sample: np.ndarray,
+    longest: tuple[int, int],
+) -> Batch:
+    """(ids, starts) of the source and of the target → a batch whose labels are the target."""
+    labels, starts = target
+    ids = np.empty_like(labels)
+    ids[1:] = labels[:-1]
+    ids[starts[:-1]] = start
+    side = Batch(*source, longest[0])
+    return Batch(ids, starts, longest[1], source=side, labels=labels, sample=sample)
+
+
+def starts_from_lengths(sizes: np.ndarray) -> np.ndarray:
+    """(n,) sizes → (n+1,) where each begins, and the end of all."""
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def expand_ranges(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The numbers begin[i] … begin[i] + sizes[i] - 1 of all i, one after the other."""
+    turn = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.repeat(begin, sizes) + turn
+
+
+def group_by_length(sizes: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:
+    """Examples in runs of similar length, each of about so many tokens once it is filled up."""
+    order = np.argsort(sizes, kind="stable")
+    low = 0
+    while low < len(order):
+        high = low + 1
+        while high < len(order) and (high + 1 - low) * sizes[order[high]] <= max_tokens:
+            high += 1
+        yield order[low:high]
+        low = high

@@ -1,0 +1,1 @@
+"""formers prepare: documents, cleaned and without duplicates, to a token store on disk."""

@@ -1,0 +1,282 @@
+"""Documents to arrays: the ids of each, and where its sentences, phrases and entities begin.
+
+A document is encoded once, as a whole: its tokens are those that the tokenizer gives for it. Sentences and units are
+found in the text, and the token that holds their first character is marked. Nothing here needs torch: it runs in the
+processes of `formers prepare`, which encode chunks of documents, in order, each with one thread.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import Error
+from ...text.sentences import find_sentence_spans
+from ...text.tokenizer import Tokenizer
+from ...text.worker_processes import ProcessPool
+from .deduplication import HoldOut
+
+COUNT_DESCRIPTIONS = {
+    "spelled": "documents that spell a special token (it stays text)",
+    "tokenless": "documents left out that have no token",
+    "single": "documents of one token, too short for an example",
+    "unknown": "unknown tokens",
+}
+PHRASE_BIT, ENTITY_BIT = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
+WORD_PATTERN = re.compile(r"\S+")
+UNIT_BITS = {"phrase": PHRASE_BIT, "entity": ENTITY_BIT}
+SentenceSplitter = Callable[[str], Iterable[int]]  # a text → where its sentences begin
+UnitFinder = Callable[[str], Sequence[tuple[int, int, str]]]  # a text → (begin, end, "phrase" or "entity")
+
+
+@dataclass(frozen=True)
+class EncodedDocuments:
+    """Documents one after the other, those without a token left out."""
+
+    ids: np.ndarray  # (n,)
+    lengths: np.ndarray  # (documents,) int64
+    sentence_starts: np.ndarray | None  # (sentences,) int64 tokens at which a sentence begins
+    unit_bits: np.ndarray | None  # (n,) uint8
+    counts: dict[str, int] = field(
+        default_factory=dict
+    )  # documents that one should hear of, by the names of COUNT_DESCRIPTIONS
+
+
+def encode_documents(
+    documents: Sequence[str],
+    tokenizer: Tokenizer,
+    split: SentenceSplitter | None = None,
+    units: UnitFinder | None = None,
+) -> EncodedDocuments:
+    """Encode documents, each with the end mark behind it, if the tokenizer has one.
+
+    A document is text: one that spells a special token ("[SEP]", "</s>") gets the pieces of these letters.
+    """
+    texts = list(documents)
+    noted: list[tuple[int, list[int]]] = []  # of each text: how many sentences it has, the bits of its units
+
+    def find_marked_places(text: str) -> list[int]:
+        """Where sentences begin, then where units do."""
+        begins = [] if split is None else list(split(text))
+        bits = {} if units is None else find_unit_starts(text, units(text))
+        noted.append((len(begins), list(bits.values())))
+        return [*begins, *bits]
+
+    rows: list[tuple[list[int], list[int]]]
+    if split is find_tab_starts:
+        rows = encode_pairs(texts, tokenizer)
+        noted += [(len(found), []) for _, found in rows]
+    elif split is None and units is None:
+        rows = [(row, []) for row in tokenizer.encode_batch(texts, special=False, parse_special=False)]
+    else:
+        rows = tokenizer.encode_and_locate(texts, find_marked_places)
+    kept = [i for i, (row, _) in enumerate(rows) if row]
+    end = tokenizer.id("eos")
+    tail = [] if end is None else [end]
+    lengths = np.array([len(rows[i][0]) + len(tail) for i in kept], np.int64)
+    flat = itertools.chain.from_iterable(itertools.chain(rows[i][0], tail) for i in kept)
+    tokens: np.ndarray = np.fromiter(flat, choose_id_dtype(len(tokenizer)), int(lengths.sum()))
+    sentences: list[int] = []
+    marks = None if units is None else np.zeros(len(tokens), np.uint8)
+    for begin, i in zip((np.cumsum(lengths) - lengths).tolist(), kept, strict=True):
+        row, found = rows[i]
+        if split is not None:
+            sentences += (begin + token for token in sorted({0, *found[: noted[i][0]]}))  # the first token always
+        if marks is not None:
+            for token, bits in zip(found[noted[i][0] :], noted[i][1], strict=True):
+                marks[begin + token] |= bits
+            marks[begin + len(row) :][: len(tail)] = PHRASE_BIT | ENTITY_BIT  # the end mark is a unit of its own
+    counts = {
+        "spelled": sum(map(tokenizer.has_special_spelling, texts)),
+        "tokenless": len(rows) - len(kept),
+        "single": int(np.count_nonzero(lengths == 1)),
+    }
+    if (unknown := tokenizer.id("unk")) is not None:
+        counts["unknown"] = int(np.count_nonzero(tokens == unknown))
+    return EncodedDocuments(tokens, lengths, None if split is None else np.array(sentences, np.int64), marks, counts)
+
+
+def choose_id_dtype(vocab: int) -> type:
+    """The narrowest type that holds the ids of a vocabulary."""
+    return np.uint16 if vocab <= 2**16 else np.uint32
+
+
+def find_unit_starts(text: str, units: Sequence[tuple[int, int, str]]) -> dict[int, int]:
+    """Where units begin: the bits of each character at which one does. What is in no unit is its own word by word."""
+    words = [m.start() for m in WORD_PATTERN.finditer(text)]
+    found: dict[int, int] = {}
+    for kind, bit in UNIT_BITS.items():
+        spans = sorted((begin, end) for begin, end, k in units if k == kind)
+        inside, at = -1, 0
+        for begin, end in [*spans, (len(text), len(text))]:
+            while at < len(words) and words[at] < begin:
+                if words[at] >= inside:
+                    found[words[at]] = found.get(words[at], 0) | bit
+                at += 1
+            if begin < inside or begin == len(text):
+                continue  # it overlaps with the one before
+            found[begin] = found.get(begin, 0) | bit
+            inside = end
+            while at < len(words) and words[at] < end:
+                at += 1
+            if end < len(text) and not text[end].isspace():  # the rest of a word: a Korean particle, a full stop
+                found[end] = found.get(end, 0) | bit
+    return found
+
+
+def find_tab_starts(text: str) -> list[int]:
+    """Where the sides of a pair begin: behind each tab."""
+    return [m.end() for m in re.finditer("\t", text)]
+
+
+def encode_pairs(texts: Sequence[str], tokenizer: Tokenizer) -> list[tuple[list[int], list[int]]]:
+    """Pairs, a source and a target with a tab between them: each side is encoded by itself, as it will be in use."""
+    parts = [text.split("\t") for text in texts]
+    made = iter(tokenizer.encode_batch([part for row in parts for part in row], special=False, parse_special=False))
+    rows = []
+    for row in parts:
+        ids: list[int] = []
+        begins = []
+        for _ in row:
+            begins.append(len(ids))
+            ids += next(made)
+        rows.append((ids, [begin for begin in begins if begin < len(ids)]))
+    return rows
+
+
+def get_splitter(name: str | None) -> SentenceSplitter | None:
+    """How documents are cut into sentences: None (not at all), rules, kiwi, or at tabs (pairs)."""
+    if name is None:
+        return None
+    if name == "tabs":
+        return find_tab_starts
+    if name == "kiwi":
+        from ...text import korean
+
+        return korean.find_sentence_starts
+    return lambda text: [begin for begin, _ in find_sentence_spans(text)]
+
+
+ChunkProgress = tuple[int, str, int]  # documents so far, a hash of their text, bytes of this chunk
+
+
+@dataclass(frozen=True)
+class PrepareOptions:
+    """What decides the bytes of a store beside its text and tokenizer."""
+
+    splitter: str | None = "rules"
+    units: str | None = None
+    held_out: float = 0.0
+    deduplicate: str | None = None
+    shard: int = 128 << 20  # tokens
+    unit: str | None = None
+    column: str | None = None
+    drop_tests: bool = False
+    encoding: str = "utf-8"
+    skip: bool = False
+    tests_column: str | None = None
+    delimiter: str | None = None
+    header: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1:
+            raise Error(f"a share of {self.held_out} cannot be held out", fix="give for example 0.01 or 1%")
+        if not 0 < self.shard < 2**32:
+            raise Error(f"a shard cannot have {self.shard:,} tokens", fix="take for example 100 million")
+        for name, known in (("splitter", ("rules", "kiwi", "tabs")), ("deduplicate", ("exact", "near"))):
+            if getattr(self, name) not in (None, *known):
+                fix = "choose " + " or ".join(known) + ", or leave it out"
+                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=fix)
+
+
+class EncoderPool:
+    """Encodes chunks in order, here (workers = 0) or in processes of its own."""
+
+    def __init__(self, workers: int, tokenizer: Tokenizer, options: PrepareOptions, where: Path):
+        self.workers = workers
+        self.worker_args = (tokenizer.json_text, dict(tokenizer.special), options, where)
+        self.executor: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> EncoderPool:
+        if self.workers:
+            self.executor = ProcessPool(self.workers, initializer=start_worker, initargs=self.worker_args)
+        else:
+            init_worker(*self.worker_args)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.executor is not None:
+            self.executor.shutdown(wait=True, cancel_futures=True)
+
+    def map(
+        self, chunks: Iterable[tuple[ChunkProgress, list[str]]]
+    ) -> Iterator[tuple[ChunkProgress, dict[str, EncodedDocuments]]]:
+        """The chunks' arrays, in the chunks' order; a few chunks are ahead."""
+        if self.executor is None:
+            for reached, texts in chunks:
+                yield reached, encode_chunk(texts)
+            return
+        ahead: deque[tuple[ChunkProgress, Future[dict[str, EncodedDocuments]]]] = deque()
+        try:
+            for reached, texts in chunks:
+                ahead.append((reached, self.executor.submit(encode_chunk, texts)))
+                if len(ahead) > 2 * self.workers:
+                    reached, future = ahead.popleft()
+                    yield reached, future.result()
+            while ahead:
+                reached, future = ahead.popleft()
+                yield reached, future.result()
+        except BrokenProcessPool:
+            raise Error(
+                "a worker process ended before its work was done",
+                fix="is there enough memory? take fewer workers, and run the same again: finished shards stay",
+            ) from None
+
+
+WORKER_STATE: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
+
+
+def start_worker(*given: Any) -> None:
+    """What a worker process begins with: one thread, and Ctrl-C is for the main process alone."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    init_worker(*given)
+
+
+def init_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
+    """Make the tools that `encode_chunk` uses in this process."""
+    global WORKER_STATE
+    find_units: UnitFinder | None = None
+    if options.units == "kiwi":
+        from ...text.korean import find_units
+    elif options.units:
+        from .phrases import build_unit_finder, read_phrases
+
+        find_units = build_unit_finder(
+            read_phrases(where / "phrases.txt" if options.units == "learn" else Path(options.units))
+        )
+    held = HoldOut(ratio=options.held_out) if options.held_out else None
+    WORKER_STATE = (Tokenizer(text, special), get_splitter(options.splitter), find_units, held)
+
+
+def encode_chunk(texts: list[str]) -> dict[str, EncodedDocuments]:
+    """One chunk's arrays, for each part."""
+    tokenizer, split, units, held = WORKER_STATE
+    if held is None:
+        return {"train": encode_documents(texts, tokenizer, split, units)}
+    sides: dict[str, list[str]] = {"train": [], "held": []}
+    for text in texts:
+        sides["held" if held(text) else "train"].append(text)
+    return {part: encode_documents(documents, tokenizer, split, units) for part, documents in sides.items()}

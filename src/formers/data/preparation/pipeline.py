@@ -1,0 +1,511 @@
+"""formers prepare: documents to a token store, in constant memory, on any number of processes and machines.
+
+The input files make groups, each group its own shards, and shards are cut at fixed places of the text: so the store is
+the same for any number of workers and ranks. Each finished shard says how far it got; after a kill, the text before it
+is read again but not encoded again. Whoever finds the last group finished writes one table of all documents and
+sentences, and store.json last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...config import ProgressCallback
+from ...errors import Error
+from ...text.normalise import CleaningReport
+from ...text.tokenizer import Tokenizer
+from ..array_files import ArrayFileReader, ArrayFileWriter, read_checked_json, to_checked_json, write_atomically
+from ..file_lock import hold_lock
+from ..readers import find_files, read_documents
+from ..store import STORE_FORMAT, Store
+from ..tables import COLUMN_HINT
+from .contamination import ContaminationIndex, batch_documents
+from .deduplication import NearDuplicateIndex, SeenTexts
+from .document_encoder import ChunkProgress, EncodedDocuments, EncoderPool, PrepareOptions, choose_id_dtype
+from .phrases import learn_phrases, read_phrases
+from .sources import DocumentSource, FileHasher, SourceChanged, check_unchanged, hash_file, open_source
+
+CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
+MAX_WORKERS = 1024
+NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents are nearly the same
+COMPRESSION_RATIOS = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is than its file
+
+
+def prepare(
+    source: Any,
+    tokenizer: Tokenizer,
+    out: str | Path,
+    *,
+    unit: str | None = None,
+    column: str | None = None,
+    encoding: str = "utf-8",
+    skip: bool = False,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    workers: int = 0,
+    splitter: str | None = "rules",
+    units: str | None = None,
+    held_out: float = 0.0,
+    deduplicate: str | None = None,
+    tests: Any = None,
+    tests_column: str | None = None,
+    drop_tests: bool = False,
+    shard: int = 128 << 20,
+    rank: int | None = None,
+    ranks: int | None = None,
+    tell: ProgressCallback | None = None,
+) -> Store | None:
+    """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
+
+    `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
+    takes its share of the files; the answer is None for a rank that ends before others. `unit`, `column`, `encoding`,
+    `skip`, `delimiter` and `header` are those of `read_documents`. `held_out` is the share of documents that become the
+    part "held". `units` is kiwi, learn or a file of phrases. `tests` (files, or {name: texts}) are looked for in the
+    text: what is found is counted, and left out with `drop_tests`.
+    """
+    rank, ranks = resolve_rank(rank, ranks)
+    if not 0 <= workers <= MAX_WORKERS:
+        fix = f"0 encodes in this process, {MAX_WORKERS:,} are the most"
+        raise Error(f"there cannot be {workers:,} workers", fix=fix)
+    where = Path(out)
+    options = PrepareOptions(
+        splitter, units, held_out, deduplicate, shard, unit, column, drop_tests, encoding, skip, tests_column,
+        delimiter, header,
+    )  # fmt: skip
+    if units not in (None, "kiwi", "learn"):
+        read_phrases(Path(units))  # what is wrong with it is said before anything is begun
+    tell = tell or (lambda *_: None)
+    entry = open_source(source, unit=unit or "auto", column=column, encoding=encoding, skip=skip, delimiter=delimiter,
+                   header=header)  # fmt: skip
+    with ExitStack() as stack:
+        new = [folder for folder in (where, *where.parents) if not folder.exists()]
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:
+            raise Error(
+                f"cannot be made ({getattr(error, 'strerror', error)})", where=where, fix="choose another directory"
+            ) from None
+        stack.enter_context(hold_lock(where / "lock", shared=ranks > 1))
+        if ranks > 1:
+            stack.enter_context(hold_lock(where / f"lock-{rank}"))
+        if ranks == 1:
+            stack.enter_context(remove_empty_store(where, new))
+            remove_unfinished(where)
+        if not begin_store(where, tokenizer, options, entry, tests):
+            check_unchanged(
+                [path for group in range(len(entry.groups)) for path in entry.list_files(group)],
+                read_input_stamps(where),
+                tell,
+            )
+            return Store.open(where, tokenizer=tokenizer)
+        watch = None
+        if tests is not None:
+            watch = build_contamination_index(
+                tests, column=tests_column, encoding=encoding, skip=skip, delimiter=delimiter, header=header
+            )
+        if units == "learn" and not (where / "phrases.txt").exists():
+            if ranks > 1 or not entry.is_rereadable:
+                raise Error(
+                    "phrases are learned in a pass of their own", fix="give files, and one process; then --units FILE"
+                )
+            found = (text for group in range(len(entry.groups)) for text in entry.read_group(group, CleaningReport()))
+            write_atomically(where / "phrases.txt", "".join(f"{phrase}\n" for phrase in learn_phrases(found)))
+        run = PrepareRun(where, tokenizer, options, entry, rank, ranks, tell, watch)
+        pool = stack.enter_context(EncoderPool(workers, tokenizer, options, where))
+        run.encode_groups(pool)
+        ends = [read_shard_records(where, group)[-1:] for group in range(len(entry.groups))]
+        if all(end and end[0]["last"] for end in ends):
+            finish_store(where, len(ends), {} if watch is None else {"tests": watch.build_report().to_dict()})
+            return Store.open(where, tokenizer=tokenizer)
+    return None
+
+
+def resolve_rank(rank: int | None, ranks: int | None) -> tuple[int, int]:
+    """This process's number among those that share the work: as told, or as torchrun says."""
+    try:
+        ranks = int(os.environ.get("WORLD_SIZE", 1)) if ranks is None else ranks
+        rank = int(os.environ.get("RANK", 0)) if rank is None else rank
+    except ValueError:
+        raise Error("RANK and WORLD_SIZE must be whole numbers", where="the environment") from None
+    if not 0 <= rank < ranks:
+        raise Error(f"rank {rank} is not one of {ranks}", fix="ranks count from 0")
+    return rank, ranks
+
+
+@contextmanager
+def remove_empty_store(where: Path, new: Sequence[Path]) -> Iterator[None]:
+    """Remove `where`, if it is among the `new` folders, when a run fails before any part of the store is finished."""
+    try:
+        yield
+    except Error:
+        if where in new and not any(where.glob("done-*.json")) and not (where / "store.json").exists():
+            shutil.rmtree(where, ignore_errors=True)
+        for folder in new:
+            with suppress(OSError):  # not empty, or gone
+                folder.rmdir()
+        raise
+
+
+def remove_unfinished(where: Path) -> None:
+    """Take away what a run left that had finished nothing, so that other settings are welcome."""
+    if (where / "begun.json").exists() and not any(where.glob("done-*.json")):
+        for name in ("begun.json", "phrases.txt", "train-*", "held-*"):
+            for stale in where.glob(name):
+                stale.unlink()
+
+
+def begin_store(where: Path, tokenizer: Tokenizer, options: PrepareOptions, source: DocumentSource, tests: Any) -> bool:
+    """Write down what is to be made, or compare with what an earlier run began. False: it is finished already."""
+    asked = {
+        "format": STORE_FORMAT, "fingerprint": tokenizer.fingerprint, "special": dict(tokenizer.special),
+        "vocab": len(tokenizer), "dtype": np.dtype(choose_id_dtype(len(tokenizer))).name,
+        "options": dataclasses.asdict(options), "sources": source.fingerprints, "tests": stamp_tests(tests),
+        "phrases": None if options.units in (None, "kiwi", "learn") else hash_file(Path(options.units)),
+    }  # fmt: skip
+    done, begun = where / "store.json", where / "begun.json"
+    if done.exists() or begun.exists():
+        there = read_checked_json(done if done.exists() else begun)
+        for key, value in asked.items():
+            if there.get(key) != value:
+                what = {"fingerprint": "tokenizer", "sources": "input"}.get(key, key)
+                raise (SourceChanged if key == "sources" else Error)(
+                    f"holds a store that was begun with other settings ({what})", where=where,
+                    fix="choose another directory, or remove this one",
+                )  # fmt: skip
+        if done.exists() and any("bytes" not in stamp for stamp in source.fingerprints):
+            what = "holds a finished store, and text in memory cannot be compared with it"
+            raise Error(what, where=where, fix="choose another directory, or open it: formers.Store.open")
+        return not done.exists()
+    own = ("lock", "tokenizer.json")  # of a run that was killed before it had begun
+    strange = [p.name for p in where.iterdir() if not p.name.startswith(own) and not p.name.endswith(".tmp")]
+    if strange:
+        raise Error(f"is not empty ({strange[0]})", where=where, fix="choose another directory")
+    write_atomically(where / "tokenizer.json", tokenizer.json_text)
+    write_atomically(begun, to_checked_json(asked))
+    return True
+
+
+class PrepareRun:
+    """One process's share of the work."""
+
+    def __init__(
+        self, where: Path, tokenizer: Tokenizer, options: PrepareOptions, entry: DocumentSource, rank: int, ranks: int,
+        tell: ProgressCallback, watch: ContaminationIndex | None = None,
+    ):  # fmt: skip
+        self.directory, self.tokenizer, self.options, self.source = where, tokenizer, options, entry
+        self.rank, self.ranks, self.tell, self.contamination_index = rank, ranks, tell, watch
+        self.parts = ("train", "held") if options.held_out else ("train",)
+        self.bytes_done, self.start_time = 0, time.monotonic()
+        self.bytes_total = sum(
+            entry.estimate_bytes(COMPRESSION_RATIOS, g) for g in range(len(entry.groups)) if g % ranks == rank
+        )
+
+    def encode_groups(self, pool: EncoderPool) -> None:
+        """Every group that is ours and not finished. To find duplicates or tests, all text is read."""
+        fresh = Deduplicator(self.options.deduplicate) if self.options.deduplicate else None
+        for group in range(len(self.source.groups)):
+            done = read_shard_records(self.directory, group)
+            mine, finished = group % self.ranks == self.rank, bool(done and done[-1]["last"])
+            if mine and finished:
+                check_unchanged(self.source.list_files(group), done[-1]["files"], self.tell)
+            wanted = mine and not finished
+            if wanted or fresh is not None or self.contamination_index is not None:
+                changes, counts = CleaningReport(), {"exact": 0, "near": 0, "seen_in_tests": 0}
+                documents = self.source.read_group(group, changes)
+                if fresh is not None:
+                    documents = fresh(documents, counts)
+                if self.contamination_index is not None:
+                    documents = filter_contaminated(
+                        documents, self.contamination_index, counts, self.options.drop_tests
+                    )
+                if wanted:
+                    self.encode_group(group, documents, changes, counts, done, pool)
+                else:
+                    deque(documents, maxlen=0)
+
+    def encode_group(
+        self, group: int, documents: Iterable[str], changes: CleaningReport, counts: dict[str, int],
+        done: list[dict[str, Any]], pool: EncoderPool,
+    ) -> None:  # fmt: skip
+        """Encode one group's documents and cut them into shards."""
+        for stale in self.directory.glob(f"*{group:05d}-*.tmp"):
+            stale.unlink(missing_ok=True)
+        number, after = len(done), done[-1] if done else {"documents": 0, "text": ""}
+        shard: ShardWriter | None = None
+        at = after["documents"], after["text"]
+        sums = FileHasher(self.source.list_files(group))
+        try:
+            for reached, made in pool.map(chunk_documents(documents, after, self.directory)):
+                shard = shard or ShardWriter(self.directory, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
+                shard.add_documents(made)
+                at = reached[:2]
+                self.report_progress(reached[2])
+                if shard.tokens >= self.options.shard:
+                    shard.close({"documents": at[0], "text": at[1], "last": False})
+                    shard, number = None, number + 1
+            shard = shard or ShardWriter(self.directory, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
+            counted = {**dataclasses.asdict(changes), **counts}
+            shard.close(
+                {"documents": at[0], "text": at[1], "last": True, "counts": counted, "files": sums.collect_stamps()}
+            )
+            shard = None
+        finally:
+            sums.stop()
+            if shard is not None:
+                shard.discard()
+
+    def report_progress(self, size: int) -> None:
+        """Progress, with speed and the time that is left."""
+        self.bytes_done += size
+        seconds = max(1e-3, time.monotonic() - self.start_time)
+        speed = self.bytes_done / seconds
+        total = max(self.bytes_total, self.bytes_done)
+        left = f", about {(total - self.bytes_done) / speed:,.0f} s left" if self.bytes_total > self.bytes_done else ""
+        self.tell("encoding", self.bytes_done, total, f"{self.bytes_done / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
+
+
+def filter_contaminated(
+    documents: Iterable[str], watch: ContaminationIndex, counts: dict[str, int], drop: bool
+) -> Iterator[str]:
+    """Documents held against the tests; those that share text with one are counted, and left out if asked."""
+    for batch in batch_documents(documents):
+        for text, touched in zip(batch, watch.find_contaminated(batch), strict=True):
+            counts["seen_in_tests"] += touched
+            if not (touched and drop):
+                yield text
+
+
+def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
+    """The tests to hold documents against; the column of their files has an option of its own."""
+    try:
+        return ContaminationIndex(name_tests(tests, **how))
+    except Error as e:
+        fix = "say --tests-column NAME, or tests_column='NAME'" if (e.fix or "").startswith(COLUMN_HINT) else e.fix
+        raise Error(e.what, where=e.where, fix=fix) from None
+
+
+def name_tests(tests: Any, **how: Any) -> dict[str, Iterable[str]]:
+    """Tests by name: a table of texts as it is, files by their names."""
+    return (
+        dict(tests)
+        if isinstance(tests, Mapping)
+        else {path.name: read_documents([path], **how) for path in find_files(tests)}
+    )
+
+
+def stamp_tests(tests: Any) -> list[Any] | None:
+    """What tells whether tests are the same: of a table its names, of files what tells them apart."""
+    if tests is None:
+        return None
+    return (
+        sorted(map(str, tests))
+        if isinstance(tests, Mapping)
+        else [[path.name, hash_file(path)] for path in find_files(tests)]
+    )
+
+
+class Deduplicator:
+    """Documents without those that came before, over all groups of the input."""
+
+    def __init__(self, kind: str):
+        self.seen_texts, self.near_index = (
+            SeenTexts(),
+            NearDuplicateIndex(NEAR_DUPLICATE_THRESHOLD) if kind == "near" else None,
+        )
+
+    def __call__(self, documents: Iterable[str], counts: dict[str, int]) -> Iterator[str]:
+        """Those of one group, in order; the others are counted."""
+        for batch in batch_documents(documents):
+            for text, new in zip(batch, self.seen_texts.add_if_new(batch), strict=True):
+                if new and (self.near_index is None or self.near_index.add_if_new(text)):
+                    yield text
+                else:
+                    counts["near" if new else "exact"] += 1
+
+
+def chunk_documents(
+    documents: Iterable[str], last_record: dict[str, Any], where: Path
+) -> Iterator[tuple[ChunkProgress, list[str]]]:
+    """Documents in chunks, from the one on where finished shards end; their text must still be what it was."""
+    whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0
+    for text in documents:
+        data = text.encode("utf-8", "surrogatepass")
+        whole.update(data)
+        whole.update(b"\0")
+        seen += 1
+        if seen <= last_record["documents"]:
+            if seen == last_record["documents"] and whole.hexdigest() != last_record["text"]:
+                break
+            continue
+        rows.append(text)
+        size += len(text)
+        volume += len(data)
+        if size >= CHUNK_CHARACTERS:
+            yield (seen, whole.hexdigest(), volume), rows
+            rows, size, volume = [], 0, 0
+    if seen < last_record["documents"] or (
+        seen == last_record["documents"] and seen and whole.hexdigest() != last_record["text"]
+    ):
+        raise Error(
+            "the text has changed since the finished shards were made", where=where,
+            fix="remove this directory and prepare the text again",
+        )  # fmt: skip
+    if rows:
+        yield (seen, whole.hexdigest(), volume), rows
+
+
+class ShardWriter:
+    """A shard while it is written: one file for each part."""
+
+    def __init__(self, where: Path, name: str, parts: Sequence[str], tokenizer: Tokenizer):
+        self.directory, self.name, self.dtype = where, name, choose_id_dtype(len(tokenizer))
+        self.writers = {part: ArrayFileWriter(where / f"{part}-{name}.bin") for part in parts}
+        self.pending: dict[str, dict[str, list[np.ndarray]]] = {part: {} for part in parts}
+        self.token_counts = dict.fromkeys(parts, 0)
+        self.counts: Counter[str] = Counter()  # by shard: a run that goes on has not seen them all
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the first part, by which shards are cut."""
+        return self.token_counts["train"]
+
+    def add_documents(self, made: dict[str, EncodedDocuments]) -> None:
+        """Append documents; their tokens go to disk at once."""
+        for part, piece in made.items():
+            base, held, writer = self.token_counts[part], self.pending[part], self.writers[part]
+            writer.add_array("tokens", self.dtype, [piece.ids])
+            begins = np.cumsum(piece.lengths) - piece.lengths
+            held.setdefault("starts", []).append((begins + base).astype(np.uint32))
+            if piece.sentence_starts is not None:
+                held.setdefault("sentences", []).append((piece.sentence_starts + base).astype(np.uint32))
+            if piece.unit_bits is not None:
+                held.setdefault("units", []).append(piece.unit_bits)
+            self.token_counts[part] = base + len(piece.ids)
+            self.counts.update(piece.counts)
+
+    def close(self, reached: dict[str, Any]) -> None:
+        """Finish the files, then say so."""
+        about = {}
+        for part, writer in self.writers.items():
+            if not self.token_counts[part]:
+                writer.discard()
+                continue
+            for name, pieces in self.pending[part].items():
+                writer.add_array(name, np.uint8 if name == "units" else np.uint32, pieces)
+            about[part] = {"name": writer.path.name, **writer.close()}
+        counts = {**reached.get("counts", {}), **self.counts}
+        write_atomically(
+            self.directory / f"done-{self.name}.json", to_checked_json({**reached, "counts": counts, "parts": about})
+        )
+
+    def discard(self) -> None:
+        """Leave nothing behind of a shard that was not finished."""
+        for writer in self.writers.values():
+            writer.discard()
+
+
+COPY_CHUNK = 1 << 20  # numbers that are moved at a time
+
+
+def read_shard_records(where: Path, group: int) -> list[dict[str, Any]]:
+    """What the finished shards of a group say, in order; a damaged note counts as none."""
+    out: list[dict[str, Any]] = []
+    while (file := where / f"done-{group:05d}-{len(out):05d}.json").exists():
+        try:
+            out.append(read_checked_json(file))
+        except Error:
+            break
+    return out
+
+
+def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
+    """Put the shards of all groups together. Nothing is moved: the tables say where documents begin. `more` counts go
+    beside those of the groups."""
+    notes = [note for group in range(groups) for note in read_shard_records(where, group)]
+    about, parts = read_checked_json(where / "begun.json"), {}
+    for part in ("train", "held"):
+        shards = [note["parts"][part] for note in notes if part in note["parts"]]
+        if shards:
+            parts[part] = {"shards": shards, "tables": write_tables(where, part, shards), **sum_sizes(shards)}
+    if "train" not in parts:
+        raise Error("there is no text to learn from", where=where, fix="give documents that are not empty")
+    files = [file for note in notes for file in note.get("files", [])]
+    write_atomically(
+        where / "inputs.json", to_checked_json({"times": [file["time"] for file in files]})
+    )  # other copies have other times
+    sums = [file["sha256"] for file in files]
+    write_atomically(
+        where / "store.json",
+        to_checked_json({**about, "files": sums, "counts": sum_counts(notes) | more, "parts": parts}),
+    )
+    for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
+        stale.unlink(missing_ok=True)
+    (where / "begun.json").unlink(missing_ok=True)
+
+
+def read_input_stamps(where: Path) -> list[dict[str, Any]]:
+    """Of each input file of a finished store its SHA-256, and when it was last written to, if that is known."""
+    sums = read_checked_json(where / "store.json").get("files", [])
+    try:
+        times = read_checked_json(where / "inputs.json").get("times")
+    except Error:  # it is not there, or damaged: the files are read to be compared
+        times = None
+    times = times if isinstance(times, list) and len(times) == len(sums) else [None] * len(sums)
+    return [{"sha256": sum, "time": time} for sum, time in zip(sums, times, strict=True)]
+
+
+def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
+    """The counts of the readers and of hygiene, over all groups."""
+    total: Counter[str] = Counter()
+    words: list[str] = []
+    for note in notes:
+        for key, value in note.get("counts", {}).items():
+            if isinstance(value, int):
+                total[key] += value
+            elif isinstance(value, list):
+                words += [word for word in value if word not in words]
+    return {**total, "notes": words}
+
+
+def sum_sizes(shards: list[dict[str, Any]]) -> dict[str, int]:
+    """How much there is of everything."""
+    names = {"tokens": "tokens", "starts": "documents", "sentences": "sentences"}
+    return {
+        word: sum(shard["arrays"][name]["count"] for shard in shards)
+        for name, word in names.items()
+        if name in shards[0]["arrays"]
+    }
+
+
+def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[str, Any]:
+    """Where documents and sentences begin, over all shards."""
+    writer = ArrayFileWriter(where / f"{part}-tables.bin")
+    for name in ("starts", "sentences"):
+        if name in shards[0]["arrays"]:
+            writer.add_array(name, np.int64, shift_positions(where, name, shards))
+    return {"name": writer.path.name, **writer.close()}
+
+
+def shift_positions(where: Path, name: str, shards: list[dict[str, Any]]) -> Iterator[np.ndarray]:
+    """The places of one shard after the other, counted from the beginning of all, and the end of all."""
+    base = 0
+    for shard in shards:
+        reader = ArrayFileReader(where / shard["name"], shard)
+        count = shard["arrays"][name]["count"]
+        array = reader.get_array(name)
+        for at in range(0, count, COPY_CHUNK):
+            reader.verify_range(name, at, min(count, at + COPY_CHUNK))
+            yield array[at : at + COPY_CHUNK].astype(np.int64) + base
+        base += shard["arrays"]["tokens"]["count"]
+    yield np.array([base], np.int64)

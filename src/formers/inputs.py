@@ -1,0 +1,196 @@
+"""Padded tensors from a caller: checked, and packed into a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .batch import Batch
+from .config import format_value, suggest_name
+from .errors import Error
+
+
+def get_row_shape(config: Any, ids: Tensor) -> tuple[int, ...]:
+    """The shape of the rows: what stands before the tokens, and before the characters of a model that reads those."""
+    return tuple(ids.shape[: -2 if hasattr(config, "slots") else -1])
+
+
+def to_tensor(values: Any, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
+    """What a caller gives as a tensor on a device; whole numbers in the type that torch indexes with."""
+    try:
+        made = torch.as_tensor(values, device=device)
+    except (TypeError, ValueError, RuntimeError):
+        raise Error(f"{name} cannot be made a tensor", fix=f"give {name} as a table of numbers") from None
+    if integer and (made.is_floating_point() or made.is_complex() or made.dtype == torch.bool):
+        raise Error(f"{name} must be whole numbers, got {str(made.dtype)[6:]}", fix=f"{name}.long(), if it is meant so")
+    return made.long() if integer else made
+
+
+def check_shape(ids: Tensor, config: Any, name: str) -> None:
+    """Refuse what are not rows of tokens, or of words of characters."""
+    slots = getattr(config, "slots", None)
+    if slots is not None and (ids.dim() < 3 or ids.shape[-2] == 0 or ids.shape[-1] != slots):
+        what = f"{name} must be (rows, words, {slots}), got {tuple(ids.shape)}"
+        raise Error(what, fix="formers.text.character_ids.encode_sentences makes them out of words")
+    if ids.dim() < 2 or ids.shape[-1] == 0:
+        raise Error(
+            f"{name} must be (rows, tokens), got {tuple(ids.shape)}", fix=f"for one sequence, pass {name}[None]"
+        )
+
+
+def check_length(length: int, config: Any) -> None:
+    """Refuse more tokens than the model has positions for."""
+    limit = getattr(config, "context", None)
+    if limit is not None and length > limit:
+        raise Error(f"{length} tokens are more than the context of {limit}", fix=f"give at most {limit} at once")
+
+
+def check_ids(ids: Tensor, config: Any, name: str, keep: Tensor | None = None) -> None:
+    """Refuse real tokens that the model has no embedding for."""
+    if hasattr(config, "slots"):
+        return check_range(ids, config.characters, name, "characters", None if keep is None else keep[..., None])
+    other = getattr(config, "target_vocab", None) if name == "target" else None
+    return check_range(ids, other or config.vocab, name, "vocabulary", keep)
+
+
+def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | None = None) -> None:
+    """Refuse indices outside 0 … size - 1, naming the first; where `keep` is False anything may stand."""
+    wrong = (values < 0) | (values >= size)
+    wrong = wrong if keep is None else wrong & keep
+    if wrong.any():
+        place = wrong.nonzero()[0].tolist()
+        at = ", ".join(map(str, place))
+        what = f"{name}[{at}] is {int(values[tuple(place)])}, outside the {what} of {size}"
+        raise Error(what, fix=f"use 0 to {size - 1}; is this the tokenizer of this model?")
+
+
+def pack_padded(
+    config: Any, ids: Tensor, keep: Tensor | None, token_features: Mapping[str, Tensor] | None = None, name: str = "ids"
+) -> Batch:
+    """Rows of ids (…, T), or (…, T, slots) characters, as a batch; every row must have a token. `token_features` is
+    what a model reads beside the ids: their segments and tasks."""
+    token_features = token_features or {}
+    check_shape(ids, config, name)
+    rows = len(get_row_shape(config, ids))
+    for other, value in {**token_features, "keep": keep}.items():
+        if value is not None and value.shape != ids.shape[: rows + 1]:
+            what = f"{other} {tuple(value.shape)} does not fit {name} {tuple(ids.shape)}"
+            raise Error(what, fix=f"give {other} one value for each token")
+    if keep is not None and keep.dtype != torch.bool:
+        raise Error(f"keep must be bool, got {str(keep.dtype)[6:]}", fix="use for example keep = ids != pad")
+    check_ids(ids, config, name, keep)
+    for other, value in token_features.items():
+        check_range(value, getattr(config, other, config.vocab), other, other, keep)  # GPT-2's segments are tokens
+    flat = {other: value.flatten() if keep is None else value[keep] for other, value in token_features.items()}
+    batch = Batch.from_padded(ids.flatten(0, rows - 1), None if keep is None else keep.flatten(0, -2)).replace(**flat)
+    empty = batch.starts[1:] == batch.starts[:-1]
+    if empty.any():
+        raise Error(f"row {int(empty.nonzero()[0])} of {name} has no token at all", fix="leave empty rows out")
+    return batch
+
+
+def pack_target(config: Any, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]) -> Batch:
+    """The decoder's side of a pair."""
+    check_shape(target, config, "target")
+    if target.shape[:-1] != rows:
+        what = f"target {tuple(target.shape)} has other rows than ids {rows}"
+        raise Error(what, fix="give one target row per source row")
+    return pack_padded(config, target, keep, name="target").replace(source=source)
+
+
+def list_texts(texts: Any) -> list[Any]:
+    """Several texts as a list; what cannot be several is refused."""
+    if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
+        raise Error(
+            f"{format_value(texts)} is no text, and there are none in it", fix="give a string, or a list of them"
+        )
+    if (names := getattr(texts, "columns", getattr(texts, "column_names", None))) is not None:
+        some = ", ".join(repr(str(name)) for name in list(names)[:5])
+        raise Error(f"this is a table with the columns {some}, not a list of texts", fix="give one column of it")
+    return list(texts)
+
+
+def get_start_token(config: Any) -> int:
+    """The decoder's first input: `start`, else the begin mark, else the pad."""
+    first = next((token for token in (config.start, config.bos, config.pad) if token is not None), None)
+    if first is None:
+        raise Error("the config does not say how the decoder starts", fix="set start, bos or pad")
+    check_range(torch.tensor([first]), getattr(config, "target_vocab", None) or config.vocab, "start", "vocabulary")
+    return first
+
+
+def shift_source(config: Any, source: Batch) -> Batch:
+    """The source once more as the decoder's input, one to the right, as T5's classifiers take it; before it stands the
+    start token, or (mBART) the row's own last token, which names the language."""
+    layout, ids = source.layout, source.ids.roll(1)
+    ids[layout.get_first_slots()] = (
+        source.ids[layout.get_last_slots()]
+        if getattr(config, "starts_with_last_token", False)
+        else get_start_token(config)
+    )
+    return source.replace(ids=ids, source=source)
+
+
+def apply_permutation(
+    body: Any, batch: Batch, shape: tuple[int, ...], given: dict[str, Tensor]
+) -> tuple[Batch, dict[str, Any]]:
+    """What XLNet's two streams are told, for the rows of a padded grid of this shape: in the packed batch, and beside
+    it the arguments `visible_pairs` and `targets` of the forward pass."""
+    known = {"order": shape, "perm_mask": (*shape, shape[-1]), "target_mapping": (*shape[:-1], -1, shape[-1])}
+    for name, value in given.items():
+        if name not in known:
+            raise Error(f"logits does not take {name!r}", fix=suggest_name(name, known))
+        if not hasattr(body, "blank"):
+            raise Error(f"{type(body).__name__} has no second stream, which {name} is for", fix=f"leave {name} out")
+        wanted = known[name]
+        if value.dim() != len(wanted) or any(a != b for a, b in zip(value.shape, wanted, strict=True) if b >= 0):
+            raise Error(f"{name} {tuple(value.shape)} does not fit ids {shape}", fix=f"give {name} as {wanted}")
+    if "order" in given and len(given) > 1:
+        raise Error("order says already who sees whom, and where", fix="leave perm_mask and target_mapping out")
+    flat = {name: value.flatten(0, len(shape) - 2) for name, value in given.items()}  # (rows, …)
+    rows, columns = batch.layout.rows, shape[-1]
+    device = batch.ids.device
+    keep = torch.ones(rows, columns, dtype=torch.bool, device=device) if batch.keep is None else batch.keep
+    first = keep.long().argmax(1)[:, None]  # (rows, 1) the column of the first real token
+    more: dict[str, Any] = {}
+    if "order" in flat:
+        return batch.replace(order=flat["order"][keep]), more
+    if "perm_mask" in flat:
+        at = (first + torch.arange(batch.longest, device=device)).clamp(max=columns - 1)  # (rows, longest)
+        here = torch.arange(rows, device=device)[:, None, None]
+        more["visible_pairs"] = flat["perm_mask"][here, at[:, :, None], at[:, None, :]] == 0
+    if "target_mapping" in flat:
+        places = flat["target_mapping"] != 0
+        column = places.long().argmax(-1)  # (rows, M)
+        asked = places.any(-1)
+        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[asked].all():
+            raise Error("a row of target_mapping must name one real token", fix="one 1 in it, or none at all")
+        more["targets"] = torch.where(asked, batch.starts[:-1, None].long() + column - first, -1).flatten()
+    return batch, more
+
+
+def make_head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
+    """Masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
+    if not hasattr(config, "heads"):
+        raise Error("this model has no attention heads that could be masked", fix="leave heads out")
+    if isinstance(heads, dict) != pair:
+        what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"
+        raise Error(f"heads must be {what} for this model", fix="see the docstring of logits")
+    depth = getattr(config, "num_decoder_layers", 0)
+    inner = getattr(config, "decoder_heads", None) or config.heads
+    sizes = {
+        "encoder": (config.layers, config.heads),
+        "decoder": (depth, inner),
+        "cross": (depth, inner),
+    }
+    masks = {k: to_tensor(m, "heads", device) for k, m in (heads.items() if pair else [("encoder", heads)])}
+    for key, mask in masks.items():
+        if key not in sizes:
+            raise Error(f"there is no {key!r} with heads to mask", fix="known: " + ", ".join(sizes))
+        if tuple(mask.shape) != sizes[key]:
+            what = f"the mask of heads{f' of the {key}' if pair else ''} has shape {tuple(mask.shape)}"
+            raise Error(what, fix=f"give (layers, heads) = {sizes[key]}")
+    return masks if pair else masks["encoder"]

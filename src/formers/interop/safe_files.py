@@ -1,0 +1,385 @@
+"""The only door for untrusted files: JSON and safetensors, by base name, inside one folder.
+
+Nothing is imported, executed or fetched because a file says so, and there is no way from here to a pickle.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import math
+import os
+import shutil
+import struct
+import tempfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from safetensors import SafetensorError
+
+from ..config import format_value, parse_json_object
+from ..errors import Error, advise_on_write
+from ..registry import find_published_checkpoint
+
+MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
+MAX_VOCAB_BYTES = 128 * 2**20  # the vocabulary of word vectors; Google News has three million words
+MAX_JSON_BYTES = MAX_HEADER_BYTES = 16 * 2**20  # an index or a header of 100,000 tensors
+MAX_TENSORS = 100_000
+MODEL_SUFFIXES = {".json", ".safetensors", ".txt", ".model", ".bin", ".hdf5", ".h5", ".md", ".jinja"}
+MODEL_FOLDERS = ("huggingface", "1_Pooling", "2_Normalize")  # the last two are sentence-transformers'
+MAX_GZIP_RATIO = 100  # times that a packed file may grow; vectors written as text grow about threefold
+DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+
+
+def find_model_folder(path: Any) -> Path:
+    """A directory that is there and has something in it; of a training run, the model that it made."""
+    if not isinstance(path, str | os.PathLike):
+        raise Error(f"{format_value(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
+    try:
+        where = Path(path).expanduser()
+        if not where.exists():
+            place = find_published_checkpoint(str(path)) or "hub:owner/name"
+            raise Error("no such directory", where=where, fix=f"check the path; a model on the hub is {place}")
+        if not where.is_dir():
+            raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
+        if not any(where.iterdir()):
+            raise Error(
+                "the directory is empty", where=where, fix="give the directory that holds config.json or formers.json"
+            )
+    except (OSError, RuntimeError) as error:
+        raise make_read_error(path, error) from None
+    return find_run_model(where) if has_file(where, "run.json") and not has_file(where, "formers.json") else where
+
+
+def find_run_model(run: Path) -> Path:
+    """The model that a training run made."""
+    model = resolve_file(run, "model")
+    if not model.is_dir():
+        raise Error("this run has made no model yet", where=run, fix="bring it to its end with --resume")
+    return model
+
+
+def make_read_error(where: object, error: Exception) -> Error:
+    """The system's refusal as our error."""
+    reason = getattr(error, "strerror", None) or error
+    return Error(f"cannot be read ({reason})", where=where, fix="check the path and its permissions")
+
+
+def resolve_file(where: Path, name: str) -> Path:
+    """A file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
+    base = name == os.path.basename(name) and len(name) <= 255
+    if not base or name in ("", ".", "..") or "\\" in name or "\0" in name:
+        raise Error(
+            f"{format_value(name)} is not the name of a file in this folder",
+            where=where,
+            fix="this checkpoint is malformed: do not use it",
+        )
+    path = where / name
+    try:
+        target = path.resolve() if path.is_symlink() else None
+    except (OSError, RuntimeError) as error:  # a name too long, a link that leads to itself
+        raise make_read_error(path, error) from None
+    if target is not None:
+        home = where.resolve()
+        homes = [home]
+        for commit in (home, home.parent):  # a hub cache: models--NAME/snapshots/COMMIT/[huggingface/]file
+            repo = commit.parent.parent
+            if commit.parent.name == "snapshots" and repo.name.startswith("models--"):
+                homes += [repo / "blobs", repo.parent / "blobs"]  # the model's own, and those that all models share
+        if not any(target.is_relative_to(h) for h in homes):
+            raise Error(
+                f"{name} is a link that leads out of the folder",
+                where=where,
+                fix="copy the file itself into the folder",
+            )
+    return path
+
+
+def has_file(where: Path, name: str) -> bool:
+    """The folder has a regular file of this name."""
+    return resolve_file(where, name).is_file()
+
+
+def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
+    """A file of a folder, if it is not larger than it may be."""
+    path = resolve_file(where, name)
+    if not path.is_file():
+        raise Error(f"{name} is missing", where=where, fix="is this the right directory, and is the download complete?")
+    if path.stat().st_size > limit:
+        raise Error(
+            f"{name} has {path.stat().st_size:,} bytes, more than {limit:,}",
+            where=where,
+            fix="this is not what it claims to be",
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise make_read_error(path, error) from None
+
+
+def read_json(where: Path, name: str) -> dict[str, Any]:
+    """A JSON object; anything else is an error that says where."""
+    return parse_json(read_bytes(where, name, MAX_JSON_BYTES), where / name)
+
+
+def parse_json(data: bytes, where: Path) -> dict[str, Any]:
+    """A JSON object out of bytes."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
+    return parse_json_object(text, where)
+
+
+class GzipReader(io.RawIOBase):
+    """A .gz as a stream that ends in an Error where the file is damaged or grows beyond reason."""
+
+    def __init__(self, path: Path, limit: int):
+        self.path, self.bytes_left, self.file = path, limit, gzip.GzipFile(path, "rb")
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer as far as there is something."""
+        try:
+            data = self.file.read(len(buffer))
+        except (OSError, EOFError, zlib.error) as error:
+            what = f"not a whole .gz ({' '.join(str(error).split())[:100]})"
+            raise Error(what, where=self.path, fix="fetch it again") from None
+        self.bytes_left -= len(data)
+        if self.bytes_left < 0:
+            what = f"the packed file grows more than {MAX_GZIP_RATIO} times"
+            raise Error(what, where=self.path, fix="this is not what it claims to be")
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.file.close()
+        super().close()
+
+
+@contextmanager
+def open_stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
+    """A single file to read from start to end, unpacked if it is a .gz, and the most bytes that it can hold."""
+    where = Path(path).expanduser()
+    if not where.is_file():
+        raise Error("no such file", where=where, fix="check the path")
+    try:
+        size = where.stat().st_size
+        packed = where.suffix == ".gz"
+        raw = GzipReader(where, size * MAX_GZIP_RATIO) if packed else io.FileIO(where)
+        with io.BufferedReader(raw, 2**20) as file:
+            yield file, size * MAX_GZIP_RATIO if packed else size
+    except OSError as error:
+        raise make_read_error(where, error) from None
+
+
+@contextmanager
+def create_file(path: Any) -> Iterator[BinaryIO]:
+    """A single file to write, packed if it is a .gz; it appears under its name only when all is written."""
+    target = Path(path).expanduser()
+    if target.exists():
+        raise Error("exists already", where=target, fix="choose another name, or remove it first")
+    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}")
+    try:
+        with open(temporary, "xb") as file:
+            if target.suffix == ".gz":
+                with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as pack:
+                    yield pack  # type: ignore[misc]
+            else:
+                yield file
+        sync_to_disk(temporary)
+        os.rename(temporary, target)
+    except OSError as error:
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
+    """The files that an index names, each with the tensors that it should hold."""
+    listed = read_json(where, index).get("weight_map")
+    if not isinstance(listed, dict) or not listed or not all(isinstance(v, str) for v in listed.values()):
+        raise Error(
+            "weight_map is not a table of file names", where=where / index, fix="the index is damaged: fetch it again"
+        )
+    check_tensor_count(len(listed), where / index)
+    files: dict[str, set[str]] = {file: set() for file in sorted(set(listed.values()))}
+    for key, file in listed.items():
+        files[file].add(key)
+    return files
+
+
+def check_tensor_count(tensors: int, where: Path) -> None:
+    """Refuse more tensors than any model has."""
+    if tensors >= MAX_TENSORS:
+        raise Error(
+            f"{tensors:,} tensors are more than a model of these families has",
+            where=where,
+            fix="this is not what it claims to be",
+        )
+
+
+def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shapes of a safetensors file, after checking that what it declares is there."""
+    damaged = "the file is damaged or incomplete: fetch it again"
+    if not path.is_file():
+        raise Error("the file is missing", where=path, fix="is the download complete?")
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as file:
+            start = file.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+            if not 2 <= length <= min(MAX_HEADER_BYTES, size - 8):
+                what = f"not a safetensors file: a header of {length:,} bytes in a file of {size:,}"
+                raise Error(what, where=path, fix=damaged)
+            entries = parse_json(file.read(length), path)
+    except OSError as error:
+        raise make_read_error(path, error) from None
+    entries.pop("__metadata__", None)
+    check_tensor_count(len(entries), path)
+    shapes: dict[str, tuple[int, ...]] = {}
+    spans = []
+    for name, entry in entries.items():
+        try:
+            shape, span, kind = tuple(entry["shape"]), tuple(entry["data_offsets"]), entry["dtype"]
+            low, high = span
+            whole = len(shape) <= 8 and all(type(n) is int and 0 <= n < 2**63 for n in (*shape, *span))
+            width = DTYPE_BYTES.get(kind)
+        except (KeyError, TypeError, ValueError):
+            whole = False
+        if not whole:
+            raise Error(f"tensor {format_value(name)} is described by {format_value(entry)}", where=path, fix=damaged)
+        if width is None:
+            what = f"tensor {format_value(name)} is of type {format_value(kind)}, which formers does not read"
+            raise Error(what, where=path, fix="this checkpoint is quantised: load the original")
+        if high - low != math.prod(shape) * width:
+            what = f"tensor {format_value(name)} of shape {shape} does not have {high - low} bytes"
+            raise Error(what, where=path, fix=damaged)
+        shapes[name] = shape
+        spans.append((low, high))
+    end = 0
+    for low, high in sorted(spans):
+        if low != end:
+            raise Error(f"the data has a gap or an overlap at byte {low:,}", where=path, fix=damaged)
+        end = high
+    if end != size - 8 - length:
+        raise Error(f"{end:,} bytes of data are declared, {size - 8 - length:,} are there", where=path, fix=damaged)
+    return shapes
+
+
+def is_occupied(path: Path) -> bool:
+    """Return whether something is here that writing would destroy."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
+def check_output_folder(out: Any, overwrite: bool = False) -> None:
+    """Refuse to write over something; with `overwrite`, over anything but the directory of a model or a tokenizer."""
+    target = Path(out).expanduser()
+    if not is_occupied(target):
+        return
+    if not overwrite:
+        fix = "choose another name, or overwrite it (--overwrite, or overwrite=True)"
+        raise Error("exists already", where=target, fix=fix)
+    strange = (
+        [target]
+        if not target.is_dir() or target.is_symlink()
+        else [p for p in target.iterdir() if not is_model_file(p)]
+    )
+    if strange:
+        what = f"is not overwritten: {strange[0].name!r} is no file of a model"
+        raise Error(what, where=target, fix="choose another name, or remove it first")
+
+
+def is_model_file(path: Path) -> bool:
+    """Return whether a file is one that a model's directory holds, by its name."""
+    if path.is_dir():
+        return path.name in MODEL_FOLDERS and not path.is_symlink() and all(map(is_model_file, path.iterdir()))
+    return path.suffix in MODEL_SUFFIXES or path.name == ".gitattributes"
+
+
+@contextmanager
+def replace_directory(out: Any, overwrite: bool) -> Iterator[Path]:
+    """Give the path to write a directory to: `out`, or one beside it that takes its place when all is written."""
+    target = Path(out).expanduser()
+    check_output_folder(target, overwrite)
+    if not is_occupied(target):
+        yield target
+        return
+    beside = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    try:
+        yield beside / target.name
+        os.rename(target, beside / "old")
+        os.rename(beside / target.name, target)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+@contextmanager
+def stage_directory(out: Any) -> Iterator[Path]:
+    """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
+    new: list[Path] = []
+    try:
+        target = Path(out).expanduser()
+        check_output_folder(target)
+        new = [parent for parent in target.parents if not parent.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    except (OSError, RuntimeError, ValueError) as error:  # a name may hold half a character, or a zero
+        remove_empty_folders(new)
+        reason = getattr(error, "strerror", None) or error
+        raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None
+    try:
+        os.chmod(temporary, 0o777 & ~_get_umask())
+        yield temporary
+        for path in (*temporary.rglob("*"), temporary):
+            if path.is_file():
+                os.chmod(path, 0o666 & ~_get_umask())  # safetensors lets the owner alone read what it writes
+            sync_to_disk(path)
+        if target.exists():
+            target.rmdir()
+        os.rename(temporary, target)
+        sync_to_disk(target.parent)
+    except OSError as error:
+        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
+    except SafetensorError as error:
+        raise Error(
+            f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"
+        ) from None
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        remove_empty_folders(new)
+
+
+def remove_empty_folders(folders: Iterable[Path]) -> None:
+    """Take away folders, innermost first, as far as they are empty."""
+    for path in folders:
+        with suppress(OSError):
+            path.rmdir()
+
+
+def _get_umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def sync_to_disk(path: Path) -> None:
+    """Make sure that what was written is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A JSON file as people like to read it; Korean stays readable."""
+    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,142 @@
+"""Tokenizers in directories: found in whichever form they were published, and written so that others read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from ..config import suggest_name
+from ..errors import Error
+from ..text import sentencepiece, vocab_files
+from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
+from . import safe_files
+
+COMPANION_FILES = (
+    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.txt", "vocab.json", "merges.txt",
+    "spiece.model", "sentencepiece.bpe.model", "source.spm", "target.spm", "encoder.json", "vocab.bpe",
+    "generation_config.json",
+)  # fmt: skip
+TEXT_FILES = ("vocab.txt", "vocab.json", "merges.txt", "encoder.json", "vocab.bpe")
+TARGET_TOKENIZER_FILE = "tokenizer.target.json"  # Marian's other side, in a formers directory
+PAD_TOKEN = "<|padding|>"  # the pad token of tokenizers that have none, where one is needed
+SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
+
+
+def load_tokenizer(where: Any) -> Tokenizer:
+    """The tokenizer of a directory (formers' own, or as published), or of a tokenizer.json, vocab.txt, spiece.model."""
+    path = Path(where).expanduser()
+    if path.is_file():
+        known = ("tokenizer.json", "vocab.txt", *SENTENCEPIECE_FILES)
+        if path.name not in known and path.suffix != ".json":
+            raise Error(f"{path.name} is not a tokenizer's file", where=path, fix=suggest_name(path.name, known))
+        if path.suffix == ".json" and path.name not in ("tokenizer.json", "vocab.json", "encoder.json"):
+            text = decode_utf8(safe_files.read_bytes(path.parent, path.name), path)
+            return Tokenizer(text, vocab_files.guess_special_tokens(text), where=path)
+        path = path.parent
+    folder = safe_files.find_model_folder(path)
+    for name in ("formers.json", "store.json"):  # ours name the special tokens by role
+        if safe_files.has_file(folder, name) and safe_files.has_file(folder, "tokenizer.json"):
+            special = safe_files.read_json(folder, name).get("special")
+            return load_own_tokenizer(folder, special if isinstance(special, dict) else {})
+    made = read_tokenizer(folder, {})
+    if made is None:
+        raise Error(
+            "there is no tokenizer here", where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one"
+        )
+    return made
+
+
+def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
+    """The tokenizer of a formers directory, with that of the other language where there are two."""
+    named = {k: v for k, v in special.items() if isinstance(v, str)}
+
+    def load_file(name: str) -> Tokenizer:
+        return Tokenizer(
+            decode_utf8(safe_files.read_bytes(where, name, limit), where / name), named, where=where / name
+        )
+
+    made = load_file("tokenizer.json")
+    made.target = load_file(TARGET_TOKENIZER_FILE) if safe_files.has_file(where, TARGET_TOKENIZER_FILE) else None
+    return made
+
+
+def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) -> Path:
+    """Write a directory with tokenizer.json and tokenizer_config.json, which transformers opens as well."""
+    with safe_files.replace_directory(where, overwrite) as place, safe_files.stage_directory(place) as folder:
+        tokenizer.save(folder / "tokenizer.json")
+        safe_files.write_json(folder / "tokenizer_config.json", build_tokenizer_options(tokenizer))
+    return Path(where)
+
+
+def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
+    """What tokenizer_config.json says; segments are asked for where the template of a pair has them."""
+    side = {"padding_side": "left"} if tokenizer.is_left_padded else {}
+    frame = tokenizer.get_template(pair=True)
+    typed = (frame.before or frame.after) and frame.segments[1] != frame.segments[3]
+    names = ["input_ids", *(["token_type_ids"] if typed else []), "attention_mask"]
+    named = {f"{role}_token": token for role, token in get_special_tokens(tokenizer).items()}
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "model_input_names": names, **side, **named}
+
+
+def add_end_template(text: str, token: str, index: int) -> str:
+    """A tokenizer.json whose template puts an end mark behind each text; what was done after encoding stays."""
+    about = json.loads(text)
+    mark = {"SpecialToken": {"id": token, "type_id": 0}}
+    parts = [{"Sequence": {"id": "A", "type_id": 0}}, mark]
+    again = [{"Sequence": {"id": "B", "type_id": 1}}, {"SpecialToken": {"id": token, "type_id": 1}}]
+    known = {token: {"id": token, "ids": [index], "tokens": [token]}}
+    template = {"type": "TemplateProcessing", "single": parts, "pair": parts + again, "special_tokens": known}
+    before = about.get("post_processor")
+    both = {"type": "Sequence", "processors": [before, template]}
+    return json.dumps(about | {"post_processor": template if before is None else both}, ensure_ascii=False)
+
+
+def add_special_token(text: str, token: str, index: int) -> str:
+    """A tokenizer.json with one more special token, which no text contains."""
+    about = json.loads(text)
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [*about.get("added_tokens", []), {"id": index, "content": token, **flags}]
+    return json.dumps(about | {"added_tokens": added}, ensure_ascii=False)
+
+
+def get_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
+    """The special tokens by role, in one order, wherever the tokenizer came from."""
+    return {role: tokenizer.special[role] for role in SPECIAL_ROLES if role in tokenizer.special}
+
+
+def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
+    """The tokenizer of a directory, if there is one in a form that we read; all its files are kept for export."""
+    for name in COMPANION_FILES:
+        if safe_files.has_file(where, name):
+            kept[name] = safe_files.read_bytes(where, name)
+    options: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if name in kept:
+            options |= safe_files.parse_json(kept[name], where / name)
+    if safe_files.has_file(where, "tokenizer.json"):
+        whole = decode_utf8(safe_files.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
+        named = any(f"{role}_token" in options for role in SPECIAL_ROLES)
+        special = vocab_files.resolve_special_tokens(options, {} if named else vocab_files.guess_special_tokens(whole))
+        return Tokenizer(whole, special, where=where / "tokenizer.json")
+    text = {n: decode_utf8(kept[n], where / n) for n in TEXT_FILES if n in kept}
+    if {"source.spm", "target.spm", "vocab.json"} <= kept.keys():
+        both = kept["source.spm"], kept["target.spm"]
+        return sentencepiece.from_marian(*both, text["vocab.json"], options, where / "source.spm")
+    for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
+        if vocab in text and merges in text:
+            return vocab_files.from_merges(text[vocab], text[merges], options, where / merges)
+    for name in SENTENCEPIECE_FILES:
+        if name in kept:
+            return sentencepiece.from_spm(kept[name], options, where / name, name)
+    if "vocab.txt" in text:
+        return vocab_files.from_vocab_txt(text["vocab.txt"], options, where / "vocab.txt")
+    return None
+
+
+def decode_utf8(data: bytes, where: Path) -> str:
+    """Bytes of a text file."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None

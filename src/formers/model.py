@@ -1,0 +1,245 @@
+"""Model: a body and its head, built from the values that model files declare. Models + tasks, not models × tasks.
+
+Answers by beam search are here too: the likeliest beginnings, and for each the likeliest ends (XLNet on SQuAD 2.0).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .batch import Batch
+from .config import get_schema
+from .errors import Error
+from .family import Family, Head, MixNorm
+from .nn.capture import Capture
+from .nn.head_pruning import prune_heads
+from .nn.layers import LayerNorm, OutputLayer, ScalarMix, get_activation
+
+FIXED_WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
+
+
+class LayerSelector(nn.Module):
+    """What a head reads of the layers' states, nothing of it learnt (BERT, table 7): one layer, or the last four."""
+
+    def __init__(self, pick: Callable[[Sequence[Tensor]], Tensor]):
+        super().__init__()
+        self.select = pick
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """layers × (N, dim) → (N, dim), or four times as wide"""
+        return self.select(layers)
+
+
+LAYER_SELECTORS: dict[str, Callable[[], LayerSelector]] = {
+    "last": lambda: LayerSelector(lambda layers: layers[-1]),
+    "second": lambda: LayerSelector(lambda layers: layers[-2]),
+    "sum4": lambda: LayerSelector(lambda layers: torch.stack(list(layers[-4:])).sum(0)),
+    "cat4": lambda: LayerSelector(lambda layers: torch.cat(list(layers[-4:]), -1)),
+}
+
+
+def build_layer_mixer(head: Head, config: Any) -> nn.Module | None:
+    """What makes one state of the states of all layers, if a head wants it."""
+    if head.layer_mix is None:
+        return None
+    kind: Any = type(config)
+    if "layers" not in get_schema(kind):
+        raise Error("this model has no layers one above the other", fix="let its head read what it always does")
+    layers = (
+        config.num_decoder_layers if head.reads_decoder and hasattr(config, "num_decoder_layers") else config.layers
+    )
+    if layers < (need := {"second": 2, "sum4": 4, "cat4": 4}.get(head.layer_mix, 1)):
+        raise Error(f"{head.layer_mix!r} reads {need} layers, and this model has {layers}", fix="take last or mix")
+    return (
+        LAYER_SELECTORS[head.layer_mix]()
+        if head.layer_mix in LAYER_SELECTORS
+        else ScalarMix(layers + 1, cast(MixNorm, head.layer_mix))
+    )
+
+
+class HeadPart(nn.Module):
+    """One part of a head: mix, pool, inner layers, output."""
+
+    def __init__(self, head: Head, config: Any, width: int | None):
+        super().__init__()
+        self.spec, self.eos = head, getattr(config, "eos", None)
+        dim = head.inner_dim or config.dim
+        self.mix = build_layer_mixer(head, config)
+        self.dense = nn.Linear(head.input_states * config.dim, dim) if "dense" in head.inner_layers else None
+        dim = (
+            dim
+            if self.dense is not None or head.out is None or head.build_output_layer is not None
+            else head.input_states * dim
+        )
+        self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner_layers else None
+        self.dropout = nn.Dropout(head.dropout)
+        self.after = None if head.out_act is None else get_activation(head.out_act)
+        tied = head.out == "vocab" and getattr(config, "tied", False)
+        self.out: nn.Module | None = None
+        if head.build_output_layer is not None:
+            self.out = head.build_output_layer()
+        elif width is not None:
+            self.out = OutputLayer(
+                dim // head.directions, width, bias=head.bias, tied=tied, frozen_bias=head.frozen_bias
+            )
+
+    def forward(self, x: Tensor, tied: Any) -> Tensor:
+        """(M, dim) hidden states, pooled already if this part pools → (M, width), or (M, ways, width)"""
+        for name in self.spec.inner_layers:
+            layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
+            x = get_activation(name)(x) if layer is None else layer(x)
+        x = x if self.spec.scale == 1.0 else x * self.spec.scale
+        x = x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
+        x = x if self.out is None else self.out(x, tied)
+        return x if self.after is None else self.after(x)
+
+
+class Model(nn.Module):
+    """A body and its head. `forward` gives hidden states (mixed, if the head asks for it), `logits` what the head makes
+    of them."""
+
+    def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart]):
+        super().__init__()
+        self.body: Any = body
+        self.heads = nn.ModuleDict(parts)
+
+    @property
+    def parts(self) -> dict[str, HeadPart]:
+        """The parts of the head by name."""
+        return cast(dict[str, HeadPart], dict(self.heads.items()))
+
+    def forward(self, batch: Batch, **how: Any) -> Tensor:
+        """(N,) → hidden (N, dim); encoder-decoders: of the decoder."""
+        mix = next((part.mix for part in self.parts.values() if part.mix is not None), None)
+        if mix is None:
+            return self.body(batch, **how)
+        capture = how.pop("capture", None) or Capture()
+        capture.with_hidden = True
+        last = self.body(batch, capture=capture, **how)
+        return mix([*list(capture.hidden_states.values())[-1], last])
+
+    def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
+        """What one part of the head answers; parts that pool need the batch that the hidden states belong to."""
+        head = self.parts[part or next(iter(self.heads))]
+        if head.spec.pool is not None:
+            assert batch is not None
+            hidden = pool_hidden(hidden, batch, head.spec.pool, head.eos)
+        return head(hidden, getattr(self.body, "embedding_table", None))
+
+
+def pool_hidden(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
+    """(N, dim) → (D, dim): each document's first or last token, its mean, its maximum, or its last end mark."""
+    layout = batch.layout
+    if how == "first":
+        return hidden[layout.get_first_slots()]
+    if how == "last":
+        return hidden[layout.get_last_slots()]
+    if how == "mean":
+        total = hidden.new_zeros(layout.rows, hidden.shape[-1]).index_add(0, layout.document_ids, hidden)
+        return total / layout.lengths[:, None].clamp(min=1)
+    if how == "max":
+        lowest = hidden.new_full((layout.rows, hidden.shape[-1]), -torch.inf)
+        most = lowest.scatter_reduce(0, layout.document_ids[:, None].expand_as(hidden), hidden, "amax")
+        return torch.where(layout.lengths[:, None] > 0, most, 0.0)
+    ids = (
+        batch.ids if batch.source is None else batch.source.ids
+    )  # slots of both sides agree: the target is the source shifted
+    marks = torch.isin(ids, torch.tensor(eos, device=ids.device))
+    slots = torch.where(marks, torch.arange(ids.shape[0], device=ids.device), -1)
+    last = torch.full((layout.rows,), -1, device=ids.device).scatter_reduce(0, layout.document_ids, slots, "amax")
+    if batch.sample is None and (last < 0).any():  # in training, dummy documents have none
+        row = int((last < 0).nonzero()[0])
+        raise Error(
+            f"row {row} has no end mark (id {eos}), which this classifier reads",
+            fix="encode the text with special tokens",
+        )
+    return hidden[last.clamp(min=0)]
+
+
+def resolve_head(family: Family, config: Any, head: str) -> dict[str, Head]:
+    """The parts of a head: a name of the family's, or several joined by +; behind @, what it reads of the layers."""
+    known = family.build_heads(config)
+    parts: dict[str, Head] = {}
+    names, _, view = head.partition("@")
+    for name in names.split("+"):
+        if name not in known:
+            raise Error(f"{family.body_class.__name__} has no head {name!r}", fix=f"it can have: {', '.join(known)}")
+        parts |= known[name]
+    if view not in ("", *LAYER_SELECTORS, "plain"):
+        raise Error(
+            f"a head cannot read {view!r} of the layers", fix=f"it can read: {', '.join(LAYER_SELECTORS)}, plain"
+        )
+    if view:
+        times = 4 if view == "cat4" else 1
+        parts = {
+            name: dataclasses.replace(part, layer_mix=cast(Any, view), input_states=times * part.input_states)
+            for name, part in parts.items()
+        }
+    return parts
+
+
+def build_model(family: Family, config: Any, head: str, labels: int | None = None) -> tuple[Model, Any]:
+    """A model with a head, without values (build under a device); also the config it was built with."""
+    parts = resolve_head(family, config, head)
+    if getattr(config, "num_decoder_layers", 1) == 0 and any(part.reads_decoder for part in parts.values()):
+        able = [
+            name for name, ps in family.build_heads(config).items() if not any(p.reads_decoder for p in ps.values())
+        ]
+        raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")
+    if any(not part.reads_decoder for part in parts.values()):
+        config = dataclasses.replace(config, decoder_layers=0)
+    built = {name: HeadPart(part, config, get_output_width(part, config, labels)) for name, part in parts.items()}
+    body = family.body_class(config)
+    if getattr(config, "pruned", ()):
+        prune_heads(body, config.pruned)
+    return Model(body, built), config
+
+
+def get_output_width(head: Head, config: Any, labels: int | None) -> int | None:
+    """How many numbers a part gives."""
+    if head.out == "vocab":
+        return getattr(config, "target_vocab", None) or config.vocab
+    return (labels or 2) if head.out == "labels" else head.out
+
+
+def search_spans(model: Model, hidden: Tensor, batch: Batch, config: Any) -> dict[str, Tensor]:
+    """The likeliest S = start_top beginnings and E = end_top ends for each, as probabilities and columns of the grid.
+
+    `start` and `start_index` are (D, S), `end` and `end_index` (D, E · S) with entry e · S + s; `cls` (D,) is the
+    larger, the less there is an answer. A text of fewer tokens has probability 0 and column -1 in the rest.
+    """
+    layout, begins, ends = batch.layout, config.start_top, config.end_top
+    states = layout.unpack(hidden)  # (D, T, dim)
+    states = F.pad(states, (0, 0, 0, max(0, max(begins, ends) - layout.longest)))
+    real = torch.arange(states.shape[1], device=hidden.device) < layout.lengths[:, None]  # (D, T)
+    scores = model.logits(states, part="start").squeeze(-1)
+    starts = scores.masked_fill(~real, -torch.inf).softmax(-1)
+    start, at = starts.topk(begins, -1)  # (D, S)
+    begin = states.gather(1, at[..., None].expand(-1, -1, states.shape[-1]))  # (D, S, dim)
+    pairs = torch.cat(torch.broadcast_tensors(states[:, :, None], begin[:, None]), -1)  # (D, T, S, 2 · dim)
+    scores = model.logits(pairs, part="end").squeeze(-1)
+    end, to = scores.masked_fill(~real[..., None], -torch.inf).softmax(1).topk(ends, 1)  # (D, E, S)
+    there = real.gather(1, at)  # (D, S)
+    mean = torch.einsum("dth,dt->dh", states, starts)
+    cls = model.logits(torch.cat((mean, hidden[layout.get_last_slots()]), -1), part="cls").squeeze(-1)
+    return {
+        "start": start,
+        "start_index": to_grid_columns(batch, at, there),
+        "end": (end * there[:, None]).flatten(1),
+        "end_index": to_grid_columns(
+            batch, to, real[:, :, None].expand_as(scores).gather(1, to) & there[:, None]
+        ).flatten(1),
+        "cls": cls,
+    }
+
+
+def to_grid_columns(batch: Batch, at: Tensor, there: Tensor) -> Tensor:
+    """Positions in each document as columns of the padded grid, -1 where there is none."""
+    first = 0 if batch.keep is None else batch.keep.long().argmax(1).view(-1, *[1] * (at.dim() - 1))
+    return torch.where(there, at + first, -1)

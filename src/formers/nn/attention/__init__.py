@@ -1,0 +1,1 @@
+"""Attention: kernels, masks, positions and what is kept between passes."""

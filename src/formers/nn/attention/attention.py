@@ -1,0 +1,128 @@
+"""Multi-head attention: the only one in the library. N tokens (packed), H heads, D head dim."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .dispatch import AttentionContext, RelativeHook, attend, compute_attention_weights
+from .positions import RotaryEmbedding
+
+
+class Attention(nn.Module):
+    """softmax(q·kᵀ·scale + bias)·v in H heads (Vaswani et al. 2017, §3.2).
+
+    Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
+    `out_bias` is that of the output if it differs from the others'; `rotary` turns queries and keys by their position;
+    `relative(q, k, scale, attn_context=attn_context) → (q′, bias)` is the hook for scores that depend on the query
+    (Transformer-XL).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        head_dim: int | None = None,
+        bias: bool = True,
+        out_bias: bool | None = None,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        cross: bool = False,
+        rotary: RotaryEmbedding | None = None,
+        relative: Callable[..., tuple[Tensor, Tensor]] | None = None,
+    ):
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim or dim // heads
+        self.original_heads = heads  # before any was pruned (nn/head_pruning.py)
+        self.kept_heads: tuple[int, ...] | None = None  # which of them are left; None: all
+        inner = self.heads * self.head_dim
+        if cross:
+            self.q, self.kv = nn.Linear(dim, inner, bias=bias), nn.Linear(dim, 2 * inner, bias=bias)
+        else:
+            self.qkv = nn.Linear(dim, 3 * inner, bias=bias)
+        self.o = nn.Linear(inner, dim, bias=bias if out_bias is None else out_bias)
+        self.scale = self.head_dim**-0.5 if scale is None else scale
+        self.dropout, self.relative, self.rotary, self.is_cross = dropout, relative, rotary, cross
+
+    def forward(
+        self, x: Tensor, attn_context: AttentionContext, layer: int = 0, memory_states: Tensor | None = None
+    ) -> Tensor:
+        """(N, dim) → (N, dim); `memory_states` (rows, M, dim) are remembered states that are seen as well."""
+        q, k, v = (
+            self.project_cross(x, attn_context, layer) if self.is_cross else self.project_self(x, attn_context, layer)
+        )
+        if memory_states is not None:
+            k, v = self.prepend_memory(memory_states, k, v, attn_context)
+        return self.o(self.attend_heads(q, k, v, attn_context, layer).flatten(1))
+
+    def attend_heads(self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, layer: int) -> Tensor:
+        """What the heads make of queries, keys and values: (N, H, D)."""
+        relative: RelativeHook | None = self.relative and functools.partial(self.relative, attn_context=attn_context)
+        dropout = self.dropout if self.training else 0.0
+        kept_heads = None if self.kept_heads is None else (self.original_heads, self.kept_heads)
+        y = attend(q, k, v, attn_context, self.scale, dropout, relative, kept_heads)  # (N, H, D)
+        if attn_context.capture is not None and attn_context.capture.with_attention:
+            attn_context.capture.record_attention(
+                attn_context.stack_name, compute_attention_weights(q, k, attn_context, self.scale, relative, kept_heads)
+            )
+        if attn_context.head_mask is None:
+            return y
+        mask = (
+            attn_context.head_mask[layer]
+            if self.kept_heads is None
+            else attn_context.head_mask[layer, list(self.kept_heads)]
+        )
+        return y * mask.to(y.dtype)[:, None]
+
+    def project_self(self, x: Tensor, attn_context: AttentionContext, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
+        q, k, v = self.split_heads(self.qkv(x), 3)
+        if self.rotary is not None:
+            angles = attn_context.get_rotary_angles(self.rotary)
+            q, k = self.rotary.rotate(q, angles), self.rotary.rotate(k, angles)
+        if attn_context.cache is not None:
+            past = attn_context.cache[layer].append_tokens(k, v, attn_context.query_layout)
+            k, v = (k, v) if attn_context.past_lengths is None else past
+        return q, k, v
+
+    def prepend_memory(
+        self, memory_states: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values (rows, M + Q, H, D) of remembered states (rows, M, dim) and of new tokens (N, H, D)."""
+        old = self.project_parts(memory_states, 1, 3)  # no queries are asked of what is past
+        return torch.cat((old[0], attn_context.query_layout.unpack(k)), 1), torch.cat(
+            (old[1], attn_context.query_layout.unpack(v)), 1
+        )
+
+    def project_parts(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        """Of queries (0), keys (1) and values (2), those from first to last."""
+        rows = slice(first * self.heads * self.head_dim, last * self.heads * self.head_dim)
+        bias = None if self.qkv.bias is None else self.qkv.bias[rows]
+        return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), last - first)
+
+    def project_cross(self, x: Tensor, attn_context: AttentionContext, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (N, H, D), and keys and values of the encoder's output, which a cache keeps as (rows, K, H, D)."""
+        q = self.split_heads(self.q(x), 1)[0]
+        share = None if attn_context.cache is None else attn_context.cache[layer]
+        if share is not None and share.cross_kv is not None:
+            return q, *share.cross_kv
+        assert attn_context.encoder_output is not None
+        k, v = self.split_heads(self.kv(attn_context.encoder_output), 2)
+        if share is not None:
+            share.cross_kv = attn_context.key_layout.unpack(k), attn_context.key_layout.unpack(v)
+        return q, k, v
+
+    def get_head_parts(self) -> dict[str, int]:
+        """Its parameters that are made of heads: how many parts their rows have, 0 where the columns are heads."""
+        rows, own = {"q": 1, "kv": 2, "qkv": 3}, dict(self.named_parameters())
+        names = {f"{name}.{kind}": parts for name, parts in rows.items() for kind in ("weight", "bias")}
+        return {name: parts for name, parts in {**names, "o.weight": 0}.items() if name in own}
+
+    def split_heads(self, x: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(…, parts·H·D) → parts × (…, H, D)"""
+        return x.unflatten(-1, (parts, self.heads, self.head_dim)).unbind(-3)

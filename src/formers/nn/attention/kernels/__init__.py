@@ -1,0 +1,1 @@
+"""Attention kernels in triton, and the functions that call them."""

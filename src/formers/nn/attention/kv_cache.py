@@ -1,0 +1,296 @@
+"""What a decoder has seen: keys and values, or a recurrent state. It belongs to the caller; a model holds parameters
+only."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...batch import Layout
+from ...errors import Error
+from .kernels.decode import is_available
+
+STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
+
+
+def get_state_settings(family: str, config: Any) -> dict[str, Any]:
+    """What of a model its states depend on."""
+    names = (f.name for f in dataclasses.fields(config) if not STATE_FREE_FIELDS.fullmatch(f.name))
+    return {"family": family} | {name: getattr(config, name) for name in names}
+
+
+class CarriedState:
+    """What a caller keeps between batches: it serves one kind of model, the one that used it first."""
+
+    model_settings: Mapping[str, Any] | None = None  # that one's settings
+    forward_argument = "cache"  # of a forward pass, that takes it
+
+    def __init__(self, rows: int, size: int):
+        if type(rows) is not int or type(size) is not int or rows < 1 or size < 0:
+            what = f"a {type(self).__name__} of {size!r} states for {rows!r} rows makes no sense"
+            raise Error(what, fix="give at least one row, and a length of 0 or more")
+
+    def bind_model(self, model: Mapping[str, Any]) -> None:
+        """Refuse to serve a model of another shape than the first."""
+        self.model_settings = self.model_settings or model
+        for name in {**self.model_settings, **model}:
+            if (first := self.model_settings.get(name)) != (now := model.get(name)):
+                what = f"this {type(self).__name__} is of a model with {name} {first}, not of one with {name} {now}"
+                raise Error(what, fix="make one for each model with create_state(rows, size)")
+
+
+class KVCache(CarriedState):
+    """The past of `rows` sequences, up to `size` tokens each; every row has its own length.
+
+    Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
+    nothing new). `lengths` (rows,) counts the tokens seen; `used_slots` bounds them without a look at the device. Where
+    rows have followed others, the `slot_table` (rows, size) names the row that holds each slot: nothing is copied. With
+    `is_static` a cache keeps its tensors, so that a step can be recorded; `used_slots` is then not kept.
+    """
+
+    def __init__(self, rows: int, size: int):
+        super().__init__(rows, size)
+        self.rows, self.capacity, self.used_slots, self.is_static = rows, size, 0, False
+        self.lengths: Tensor | None = None
+        self.written_lengths: Tensor | None = None  # (rows,) how many slots of each row have ever been written
+        self.slot_table: Tensor | None = None
+        self.active_rows: Tensor | None = (
+            None  # (rows,) of a static cache: 0 where a row reads a token that does not count
+        )
+        self.static_tensors: tuple[Tensor, Tensor, Tensor] | None = (
+            None  # lengths, written_lengths and active_rows of a static cache
+        )
+        self.layers: dict[int, LayerKV] = {}
+        self.source_inputs: tuple[Tensor, Tensor] | None = (
+            None  # the source's ids and starts, so that another one is noticed
+        )
+        self.encoder_output: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
+        self.recurrent_state: tuple[Tensor, ...] | None = (
+            None  # of a recurrent decoder after the tokens seen: (rows, ...) each
+        )
+        self.decode_biases: dict[Any, Tensor] = {}  # (H, key_length) a bias by distance, which all steps share
+        self.pending_kv: tuple[Tensor, Tensor] | None = (
+            None  # a layer's new keys and values, which the kernel is to write
+        )
+        self._slot_indices: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
+
+    def __getitem__(self, layer: int) -> LayerKV:
+        return self.layers.setdefault(layer, LayerKV(self))
+
+    def start_batch(self, layout: Layout) -> Tensor | None:
+        """Check that a batch fits; the number of tokens each row has seen, None if there are none yet."""
+        if layout.rows != self.rows:
+            raise Error(
+                f"the cache has {self.rows} rows, the batch {layout.rows}", fix="make a cache with one row per sequence"
+            )
+        if self.lengths is None:
+            self.lengths = torch.zeros(self.rows, dtype=torch.long, device=layout.starts.device)
+        if self.written_lengths is None:
+            self.written_lengths = self.lengths.clone()
+        if self.is_static:
+            return self.lengths
+        if self.used_slots + layout.longest > self.capacity:
+            self.used_slots = self.longest_row  # a bound may be loose: rows advance by different amounts
+            if self.used_slots + layout.longest > self.capacity:
+                what = f"{self.used_slots} + {layout.longest} tokens do not fit into a cache of {self.capacity}"
+                raise Error(what, fix="make a larger cache")
+        return self.lengths if self.used_slots else None
+
+    @property
+    def longest_row(self) -> int:
+        """How many tokens a row has seen at most; this looks at the device."""
+        return 0 if self.lengths is None else int(self.lengths.max())
+
+    def count_slots(self, layout: Layout) -> int:
+        """The slot behind the last one that is in use after this batch."""
+        return self.capacity if self.is_static else self.used_slots + layout.longest
+
+    def get_slot_indices(self, layout: Layout) -> tuple[Tensor, Tensor | None]:
+        """Where in the flattened cache a batch's tokens go, (N,), and where the slots in use are found, (rows · end,),
+        if that is not in order. All layers share them."""
+        if self._slot_indices is None or self._slot_indices[0] is not layout:
+            assert self.lengths is not None
+            slot = self.lengths[layout.document_ids] + layout.positions
+            slot = (
+                slot.clamp(max=self.capacity - 1) if self.is_static else slot
+            )  # a token that does not count needs a place
+            found = None
+            if self.slot_table is not None:
+                self.slot_table.index_put_((layout.document_ids, slot), layout.document_ids)
+                found = self.get_source_indices(self.count_slots(layout))
+            self._slot_indices = layout, layout.document_ids * self.capacity + slot, found
+        return self._slot_indices[1:]
+
+    def get_source_indices(self, end: int) -> Tensor:
+        """(rows · end,) where in the flattened cache the first slots of each row are found."""
+        assert self.slot_table is not None
+        return (self.slot_table[:, :end] * self.capacity + torch.arange(end, device=self.slot_table.device)).flatten()
+
+    def advance(self, layout: Layout) -> None:
+        """The batch is through: its tokens are now part of the past."""
+        assert self.lengths is not None
+        assert self.written_lengths is not None
+        self._slot_indices = None
+        if self.is_static:
+            assert self.active_rows is not None
+            torch.maximum(self.written_lengths, self.lengths.add_(self.active_rows), out=self.written_lengths)
+            return
+        self.lengths = self.lengths + layout.lengths
+        self.written_lengths = torch.maximum(self.written_lengths, self.lengths)
+        self.used_slots += layout.longest
+
+    def reorder_rows(self, parents: Tensor, equal_lengths: bool = False) -> None:
+        """Row i goes on from what row parents[i] has seen; both have the same source, and with `equal_lengths` the
+        same length, with nothing forgotten."""
+        self.recurrent_state = (
+            None if self.recurrent_state is None else tuple(x.index_select(0, parents) for x in self.recurrent_state)
+        )
+        if self.lengths is None or self.written_lengths is None:
+            return
+        lengths = self.lengths[parents]
+        if self.slot_table is None:
+            self.slot_table = self.build_identity_table()
+        if not equal_lengths and bool(
+            (lengths < self.written_lengths).any()
+        ):  # a row would write where others may still look
+            self.materialise_rows(self.slot_table[parents], lengths)
+        elif self.is_static:
+            self.slot_table.copy_(self.slot_table[parents])
+            self.lengths.copy_(lengths)
+        else:
+            self.slot_table, self.lengths = self.slot_table[parents], lengths
+
+    def materialise_rows(self, table: Tensor, lengths: Tensor) -> None:
+        """Copy what each row has seen to where it belongs, so that no row looks at another's slots."""
+        assert self.slot_table is not None
+        assert self.lengths is not None
+        assert self.written_lengths is not None
+        self.slot_table.copy_(table)
+        found = self.get_source_indices(self.capacity)
+        for layer in self.layers.values():
+            for t in (layer.keys, layer.values):
+                if t is not None:
+                    t.copy_(t.flatten(0, 1).index_select(0, found).view(t.shape))
+        self.slot_table.copy_(self.build_identity_table())
+        self.lengths.copy_(lengths)
+        self.written_lengths.copy_(lengths)
+
+    def make_static(self) -> None:
+        """From now on keep the tensors: what changes is written into them. They are the same each time."""
+        assert self.lengths is not None
+        assert self.written_lengths is not None
+        if self.static_tensors is None:
+            self.static_tensors = self.lengths.clone(), self.written_lengths.clone(), torch.ones_like(self.lengths)
+        for mine, new in zip(self.static_tensors, (self.lengths, self.written_lengths), strict=False):
+            mine.copy_(new)
+        self.lengths, self.written_lengths, self.active_rows = self.static_tensors
+        self.active_rows.fill_(1)
+        self.is_static = True
+
+    def clear_rows(self) -> None:
+        """Forget all rows, and keep the tensors for others; not for a cache of sources or with a table."""
+        self.used_slots, self.is_static, self.pending_kv, self._slot_indices = 0, False, None, None
+        self.lengths = self.written_lengths = None
+
+    def build_identity_table(self) -> Tensor:
+        """The table of rows that hold their own slots."""
+        assert self.lengths is not None
+        return torch.arange(self.rows, device=self.lengths.device)[:, None].repeat(1, self.capacity)
+
+    def drop_newest(self, counts: Tensor) -> None:
+        """Drop the newest counts[i] tokens of each row."""
+        assert self.lengths is not None
+        assert self.written_lengths is not None
+        if self.recurrent_state is not None:
+            raise Error("a recurrent decoder cannot forget", fix="make a new cache, and read again")
+        if self.slot_table is not None:
+            self.materialise_rows(self.slot_table.clone(), self.lengths.clone())
+        self.lengths.sub_(counts)
+        self.written_lengths.copy_(self.lengths)
+
+    def copy_row_from(self, row: int, other: KVCache, source_capacity: int) -> None:
+        """A row goes on from what the only row of another cache has seen; its source has at most `source_capacity`
+        tokens."""
+        assert other.lengths is not None
+        if self.lengths is None or self.written_lengths is None:
+            self.lengths = torch.zeros(self.rows, dtype=torch.long, device=other.lengths.device)
+            self.written_lengths = self.lengths.clone()
+        count = int(other.lengths)
+        for t in (self.lengths, self.written_lengths):
+            t[row] = count
+        self.used_slots = max(self.used_slots, count)
+        for name, layer in other.layers.items():
+            self[name].copy_row_from(row, layer, count, source_capacity)
+        if other.recurrent_state is not None:
+            self.recurrent_state = self.recurrent_state or tuple(
+                t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state
+            )
+            for mine, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
+                mine[row] = new[0]
+        if other.encoder_output is not None:
+            lengths = (
+                torch.zeros_like(self.lengths)
+                if self.encoder_output is None
+                else self.encoder_output[1].lengths.clone()
+            )
+            lengths[row] = other.encoder_output[1].longest
+            starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
+            self.encoder_output = other.encoder_output[0], Layout(starts, source_capacity, int(starts[-1]))
+
+
+def is_decode_step(layout: Layout) -> bool:
+    """One new token in each row, where a kernel looks into the cache by itself (nn/attention/kernels/decode.py)."""
+    return layout.longest == 1 and layout.is_uniform and is_available(layout.starts.device)
+
+
+class LayerKV:
+    """One layer's share of a cache: keys and values as (rows, size, heads, head_dim)."""
+
+    def __init__(self, cache: KVCache):
+        self.cache = cache
+        self.keys: Tensor | None = None
+        self.values: Tensor | None = None
+        self.cross_kv: tuple[Tensor, Tensor] | None = None  # of the encoder's output: (rows, longest, heads, head_dim)
+
+    def copy_row_from(self, row: int, other: LayerKV, count: int, source_capacity: int) -> None:
+        """What one row has of a layer, from the only row of another."""
+        size = self.cache.rows, self.cache.capacity
+        if other.keys is not None and other.values is not None:
+            if self.keys is None or self.values is None:
+                self.keys = other.keys.new_zeros(*size, *other.keys.shape[2:])
+                self.values = other.values.new_zeros(*size, *other.values.shape[2:])
+            self.keys[row, :count], self.values[row, :count] = other.keys[0, :count], other.values[0, :count]
+        if other.cross_kv is not None:
+            if self.cross_kv is None:
+                a, b = (t.new_zeros(size[0], source_capacity, *t.shape[2:]) for t in other.cross_kv)
+                self.cross_kv = a, b
+            for mine, new in zip(self.cross_kv, other.cross_kv, strict=True):
+                mine[row, : new.shape[1]] = new[0]
+
+    def append_tokens(self, k: Tensor, v: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """Write packed (N, H, D) keys and values; get all of them as (rows, used_slots, H, D). A kernel that looks them
+        up by itself gets the whole cache and writes what is new itself."""
+        cache = self.cache
+        if self.keys is not None and (self.keys.dtype, self.keys.device) != (k.dtype, k.device):
+            what = f"the cache holds {self.keys.dtype} on {self.keys.device}, new keys are {k.dtype} on {k.device}"
+            raise Error(what, fix="make a new cache after the model has moved")
+        if self.keys is None or self.values is None:
+            self.keys = k.new_zeros(cache.rows, cache.capacity, *k.shape[1:])
+            self.values = v.new_zeros(cache.rows, cache.capacity, *v.shape[1:])
+        both = self.keys, self.values
+        if is_decode_step(layout) and (cache.is_static or cache.used_slots):
+            cache.pending_kv = k.detach(), v.detach()
+            return both
+        places, found = cache.get_slot_indices(layout)
+        for held, new in zip(both, (k, v), strict=True):
+            held.flatten(0, 1).index_copy_(0, places, new.detach())
+        end = cache.count_slots(layout)
+        if found is None:
+            return self.keys[:, :end], self.values[:, :end]
+        keys, values = (t.flatten(0, 1).index_select(0, found).view(t.shape[0], end, *t.shape[2:]) for t in both)
+        return keys, values

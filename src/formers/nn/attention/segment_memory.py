@@ -1,0 +1,107 @@
+"""What a model with segment-level recurrence remembers (Dai et al. 2019, §3.2). It belongs to the caller."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor
+
+from ...batch import Layout
+from ...errors import Error
+from .kv_cache import CarriedState
+
+
+class SegmentMemory(CarriedState):
+    """The last `length` hidden states that each layer was given, for `rows` sequences, without their gradients.
+
+    Feed a model one segment after the other with the same memory, one document per row (an empty one where a row has
+    nothing new). It starts empty, as in the paper, or with `zeros`: `length` zero vectors that are attended like any
+    other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
+    states held, which lie at the right end of the `used_slots` of `hidden_states` (rows, used_slots, dim);
+    `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first so many tokens of each
+    segment are remembered (XLNet).
+    """
+
+    forward_argument = "memory"
+
+    def __init__(self, rows: int, length: int, *, zeros: bool = False, reuse: int | None = None):
+        super().__init__(rows, length)
+        if reuse is not None and reuse < 1:
+            raise Error(f"a memory cannot reuse {reuse} tokens", fix="give at least 1, or None for all")
+        self.reuse_length = reuse
+        self.rows, self.length, self.used_slots, self.has_equal_rows = rows, length, length if zeros else 0, True
+        self.lengths: Tensor | None = None
+        self.hidden_states: dict[int, Tensor] = {}
+        self._new_states: dict[int, Tensor] = {}  # what the layers are given in this batch
+
+    def resize(self, length: int) -> None:
+        """Remember more or fewer states from now on; what no longer fits is forgotten, the oldest first."""
+        if length < 0:
+            raise Error(f"a memory of {length} states makes no sense", fix="give a length of 0 or more")
+        self.length, self.used_slots = length, min(self.used_slots, length)
+        self.hidden_states = {layer: x[:, x.shape[1] - self.used_slots :] for layer, x in self.hidden_states.items()}
+        self.lengths = None if self.lengths is None else self.lengths.clamp(max=length)
+
+    def drop_newest(self, count: int) -> None:
+        """Drop the newest states of each row: they will be read again with what follows."""
+        count = min(count, self.used_slots)
+        self.used_slots -= count
+        self.hidden_states = {layer: x[:, : self.used_slots] for layer, x in self.hidden_states.items()}
+        self.lengths = None if self.lengths is None else (self.lengths - count).clamp(min=0)
+
+    def reorder_rows(self, parents: Tensor) -> None:
+        """Row i goes on from what row parents[i] has seen."""
+        self.lengths = None if self.lengths is None else self.lengths[parents]
+        self.hidden_states = {layer: x.index_select(0, parents) for layer, x in self.hidden_states.items()}
+
+    def start_batch(self, layout: Layout) -> Tensor | None:
+        """Check that a batch fits; the number of states each row holds, None if there are none."""
+        if layout.rows != self.rows:
+            what = f"the memory has {self.rows} rows, the batch {layout.rows}"
+            raise Error(what, fix="make a memory with one row per sequence")
+        if self.lengths is None:
+            self.lengths = torch.full((self.rows,), self.used_slots, device=layout.starts.device)
+        return self.lengths if self.used_slots else None
+
+    def count_slots(self, layout: Layout) -> int:
+        """How many slots there are with a batch's tokens."""
+        return self.used_slots + layout.longest
+
+    def recall_layer(self, layer: int, x: Tensor) -> Tensor | None:
+        """What a layer was given before, (rows, used_slots, dim), and note what it is given now, packed (N, dim)."""
+        self._new_states[layer] = x.detach()
+        if not self.used_slots:
+            return None
+        held = self.hidden_states.get(layer)
+        return x.new_zeros(self.rows, self.used_slots, x.shape[-1]) if held is None else held.to(x)
+
+    def copy(self) -> SegmentMemory:
+        """Another one that holds the same states, which are never changed in place."""
+        new = copy.copy(self)
+        new.hidden_states, new._new_states = dict(self.hidden_states), {}
+        return new
+
+    def merge_new_states(self, other: SegmentMemory) -> None:
+        """Note what the layers gave to a copy."""
+        self._new_states |= other._new_states
+
+    def advance(self, layout: Layout) -> None:
+        """The batch is through: the newest states of each row stay."""
+        assert self.lengths is not None
+        longest = layout.longest if self.reuse_length is None else min(layout.longest, self.reuse_length)
+        lengths = layout.lengths.clamp(max=longest)
+        total = self.used_slots + longest
+        kept = min(self.length, total)
+        for layer, x in self._new_states.items():
+            old, new = self.hidden_states.get(layer), layout.unpack(x)[:, :longest]
+            old = x.new_zeros(self.rows, self.used_slots, x.shape[-1]) if old is None else old.to(x)
+            both = torch.cat((old, new), 1)
+            if layout.is_uniform:  # not a view: what is forgotten is freed, and the next pass sees the same strides
+                self.hidden_states[layer] = both[:, total - kept :].contiguous()
+            else:  # a row with n new states ends at slot used_slots + n
+                slots = torch.arange(kept, device=x.device) + (self.used_slots - kept + lengths)[:, None]
+                self.hidden_states[layer] = both.gather(1, slots.clamp(min=0)[:, :, None].expand(-1, -1, x.shape[-1]))
+        self.lengths = (self.lengths + lengths).clamp(max=self.length)
+        self.has_equal_rows = self.has_equal_rows and layout.is_uniform
+        self.used_slots, self._new_states = kept, {}

@@ -1,0 +1,212 @@
+"""Encoder-decoders: two sides, joined by cross attention, or by a state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..batch import Batch, Layout
+from ..errors import Error
+from .attention.dispatch import AttentionContext
+from .attention.kv_cache import KVCache
+from .attention.masks import IndexFunction, causal
+from .block import BlockStack
+from .capture import Capture
+from .embeddings import Embeddings
+from .layers import Dropout
+from .recurrent.alignment import AlignmentSource
+from .recurrent.rnn import PackedSteps, RNNState
+
+StackHeadMasks = Mapping[str, Tensor] | None
+
+
+class TransformerStack(nn.Module):
+    """One side: blocks, which may share a position bias, then a norm (if any)."""
+
+    def __init__(
+        self,
+        blocks: BlockStack,
+        norm: nn.Module | None = None,
+        *,
+        decoder: bool = False,
+        bias: IndexFunction | None = None,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.blocks, self.norm, self.bias, self.dropout = blocks, norm, bias, Dropout(dropout)
+        self.stack_name, self.mask = "decoder" if decoder else "encoder", causal if decoder else None
+
+    def forward(
+        self,
+        batch: Batch,
+        layout: Layout,
+        embed: Embeddings,
+        cross_context: AttentionContext | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """(N,) → (N, dim); `cross_context` is that of the cross attention."""
+        attn_context = AttentionContext(
+            layout, mask=self.mask, bias=self.bias, stack_name=self.stack_name, positions=batch.positions, **options
+        )
+        x = self.blocks(embed(batch, layout, attn_context.past_lengths), attn_context, cross_context)
+        return self.dropout(x if self.norm is None else self.norm(x))
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder and a decoder; either may be missing. `target` embeds the decoder's tokens, if `embed` does not."""
+
+    def __init__(
+        self,
+        embed: Embeddings,
+        encoder: TransformerStack | None,
+        decoder: TransformerStack | None,
+        target: Embeddings | None = None,
+    ):
+        super().__init__()
+        self.embed, self.target, self.encoder, self.decoder = embed, target, encoder, decoder
+
+    @property
+    def embedding_table(self) -> Tensor:
+        """The token embeddings that an output layer may be tied to."""
+        return (self.target or self.embed).token.weight
+
+    def forward(
+        self,
+        batch: Batch,
+        *,
+        cache: KVCache | None = None,
+        head_mask: StackHeadMasks = None,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
+        if self.decoder is None:
+            return self.encode(batch, head_mask=head_mask, capture=capture)
+        if self.encoder is None:
+            return self.decode(batch, cache=cache, head_mask=head_mask, capture=capture)
+        known = None if cache is None else cache.encoder_output
+        if known is None:
+            assert batch.source is not None
+            known = self.encode(batch.source, head_mask=head_mask, capture=capture), batch.source.layout
+        return self.decode(batch, *known, cache=cache, head_mask=head_mask, capture=capture)
+
+    def encode(self, batch: Batch, *, head_mask: StackHeadMasks = None, capture: Capture | None = None) -> Tensor:
+        """Source ids (S,) → (S, dim)"""
+        assert self.encoder is not None
+        return self.encoder(
+            batch, batch.layout, self.embed, head_mask=(head_mask or {}).get("encoder"), capture=capture
+        )
+
+    def decode(
+        self,
+        batch: Batch,
+        encoder_output: Tensor | None = None,
+        source: Layout | None = None,
+        *,
+        cache: KVCache | None = None,
+        head_mask: StackHeadMasks = None,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """Target ids (N,) and the encoder's output → (N, dim)"""
+        layout, masks, cross_context = batch.layout, head_mask or {}, None
+        if encoder_output is not None and source is not None:
+            crossed = masks.get("cross")
+            near = layout.merge_documents(layout.rows // source.rows)  # several rows may look at one source
+            cross_context = AttentionContext(
+                near,
+                source,
+                encoder_output=encoder_output,
+                cache=cache,
+                head_mask=crossed,
+                capture=capture,
+                stack_name="cross",
+            )
+            cross_context.ungrouped_layout = None if near is layout else layout
+        assert self.decoder is not None
+        embed = self.target or self.embed
+        x = self.decoder(
+            batch, layout, embed, cross_context, cache=cache, head_mask=masks.get("decoder"), capture=capture
+        )
+        if cache is not None:
+            if encoder_output is not None and source is not None:
+                cache.encoder_output = encoder_output, source
+            cache.advance(layout)
+        return x
+
+
+class RecurrentEncoderDecoder(nn.Module):
+    """An encoder and a decoder that read token by token. `target` embeds the decoder's tokens, if `embed` does not.
+
+    encoder(x, steps, capture) → its output and last state
+    decoder.build_initial_state(last state) → the decoder's first state
+    decoder.prepare_source(encoder_output, layout) → what it looks at
+    decoder(x, steps, source, state, past_lengths, capture) → hidden, state
+    """
+
+    def __init__(self, embed: Embeddings, target: Embeddings | None, encoder: nn.Module, decoder: Any):
+        super().__init__()
+        self.embed, self.target, self.encoder, self.decoder = embed, target, encoder, decoder
+
+    @property
+    def embedding_table(self) -> Tensor:
+        """The token embeddings that an output layer may be tied to."""
+        return (self.target or self.embed).token.weight
+
+    def forward(self, batch: Batch, *, cache: KVCache | None = None, capture: Capture | None = None) -> Tensor:
+        """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
+        if cache is not None and cache.encoder_output is not None:
+            return self.decode(batch, *cache.encoder_output, cache=cache, capture=capture)
+        assert batch.source is not None
+        encoder_output, state = self.encode_with_state(batch.source, capture)
+        return self.decode(batch, encoder_output, batch.source.layout, state=state, cache=cache, capture=capture)
+
+    def encode_with_state(self, batch: Batch, capture: Capture | None = None) -> tuple[Tensor, RNNState]:
+        """Source ids (S,) → (S, width), and the state that the decoder begins with"""
+        layout = batch.layout
+        encoder_output, last = self.encoder(self.embed(batch, layout), PackedSteps(layout), capture)
+        return encoder_output, self.decoder.build_initial_state(last)
+
+    def encode(self, batch: Batch, *, cache: KVCache | None = None, capture: Capture | None = None) -> Tensor:
+        """Source ids (S,) → (S, width); a cache keeps what the decoder needs of it."""
+        encoder_output, state = self.encode_with_state(batch, capture)
+        if cache is not None:
+            cache.encoder_output, cache.recurrent_state = (encoder_output, batch.layout), state
+        return encoder_output
+
+    def decode(
+        self,
+        batch: Batch,
+        encoder_output: Tensor,
+        source: Layout,
+        *,
+        state: RNNState | None = None,
+        cache: KVCache | None = None,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """Target ids (N,) and what the encoder left: its output, and the state to go on from (here or in the cache)"""
+        layout = batch.layout
+        past_lengths = None if cache is None else cache.start_batch(layout)
+        if cache is not None and cache.recurrent_state is not None:
+            state = cache.recurrent_state
+        if state is None:
+            raise Error(
+                "a recurrent decoder needs a state to begin with", fix="encode with the same cache, or pass state"
+            )
+        x = (self.target or self.embed)(batch, layout)
+        hidden, state = self.decoder(
+            x, PackedSteps(layout), self.prepare_source(encoder_output, source, cache), state, past_lengths, capture
+        )
+        if cache is not None:
+            cache.encoder_output, cache.recurrent_state = (encoder_output, source), tuple(s.detach() for s in state)
+            cache.advance(layout)
+        return hidden
+
+    def prepare_source(self, encoder_output: Tensor, layout: Layout, cache: KVCache | None) -> AlignmentSource | None:
+        """The encoder's output ready to be looked at, which a cache keeps; None if the decoder does not look."""
+        if cache is not None and cache[0].cross_kv is not None:
+            return AlignmentSource(*cache[0].cross_kv, layout.lengths)
+        source = self.decoder.prepare_source(encoder_output, layout)
+        if cache is not None and source is not None:
+            cache[0].cross_kv = source.keys, source.values
+        return source

@@ -1,0 +1,213 @@
+"""The layers that all families share, and how weights start.
+
+Dropout whose random numbers are cheap where they cost the most: in a compiled step on a GPU. Norms that keep the type
+of what they are given: autocast computes them in fp32 and would hand that on. The position-wise feed-forward layer, and
+the activations by name. The output layer. A learned mix of all layers, for a task (ELMo §3.2). Random weights, drawn
+from one seeded generator, the same on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import Error
+from ..family import MixNorm
+from .attention.kernels import decode
+
+
+class Dropout(nn.Dropout):
+    """torch's dropout; compiled for a GPU, what is dropped is drawn from a hash of a seed and the place.
+
+    The generator that a compiled step would use, ten rounds for each number, takes three times as long as reading and
+    writing the numbers themselves.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…) → (…)"""
+        drawn = self.training and 0 < self.p < 1 and x.is_cuda and torch.compiler.is_compiling()
+        return drop_by_hash(x, self.p) if drawn and x.numel() < 2**31 else super().forward(x)
+
+
+def drop_by_hash(x: Tensor, p: float) -> Tensor:
+    """Dropout by a hash of 32 bits (two products, three shifts); the seed comes from torch's generator."""
+    seed = torch.randint(-(2**31), 2**31 - 1, (1,), device=x.device, dtype=torch.int32)
+    place = torch.arange(x.numel(), device=x.device, dtype=torch.int32).view(x.shape)
+    h = place ^ seed
+    h = (h ^ ((h >> 16) & 0xFFFF)) * 0x7FEB352D
+    h = (h ^ ((h >> 15) & 0x1FFFF)) * -0x7B935975  # 0x846CA68B, signed
+    h = (h ^ ((h >> 16) & 0xFFFF)) & 0x7FFFFFFF
+    return torch.where(h >= round(p * 2**31), x * (1 / (1 - p)), 0.0)
+
+
+class LayerNorm(nn.LayerNorm):
+    """(x - mean) / √(variance + eps) · weight + bias (Ba et al. 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        return super().forward(x).to(x.dtype)
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / √(mean of squares + eps) · weight (Zhang & Sennrich 2019), in the type of the weight."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        return super().forward(x.to(self.weight.dtype)).to(x.dtype)
+
+
+def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """x + y, and its norm; for reading alone, on a GPU in one kernel."""
+    layer, weight = type(norm) is LayerNorm, getattr(norm, "weight", None)
+    alike = weight is not None and x.dtype == y.dtype == weight.dtype
+    if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.is_available(x.device):
+        bias, eps = getattr(norm, "bias", None), norm.eps
+        first, second = decode.run_with_fallback(
+            "add_norm", lambda: decode.add_norm(x, y, weight, bias, eps, layer), lambda: add_norm_unfused(x, y, norm)
+        )
+        return first, second
+    return add_norm_unfused(x, y, norm)
+
+
+def add_norm_unfused(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
+    """The same by two kernels."""
+    total = x + y
+    return total, norm(total)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+    "silu": F.silu,
+    "mish": F.mish,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "elu": F.elu,
+    "leaky_relu": F.leaky_relu,
+    "linear": lambda x: x,
+}
+
+
+def get_activation(name: str) -> Callable[[Tensor], Tensor]:
+    """An activation by its name."""
+    if name not in ACTIVATIONS:
+        raise Error(f"unknown activation {name!r}", fix="known: " + ", ".join(ACTIVATIONS))
+    return ACTIVATIONS[name]
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020)."""
+
+    def __init__(
+        self, dim: int, hidden: int, act: str = "gelu", *, gated: bool = False, bias: bool = True, dropout: float = 0.0
+    ):
+        super().__init__()
+        self.up = nn.Linear(dim, hidden, bias=bias)
+        self.gate = nn.Linear(dim, hidden, bias=bias) if gated else None
+        self.down = nn.Linear(hidden, dim, bias=bias)
+        self.act, self.dropout = get_activation(act), Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, dim) → (N, dim)"""
+        hidden = self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(hidden))
+
+
+class OutputLayer(nn.Module):
+    """The last layer; its weight is handed in when it is tied to the token embedding."""
+
+    def __init__(self, dim: int, width: int, *, bias: bool, tied: bool, frozen_bias: bool = False):
+        super().__init__()
+        self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
+        self.bias = nn.Parameter(torch.empty(width), requires_grad=not frozen_bias) if bias else None
+        self.padded_weights: tuple[Tensor, Tensor | None] | None = (
+            None  # weight and bias filled up, while someone reads with it
+        )
+
+    def forward(self, x: Tensor, tied: Tensor) -> Tensor:
+        """(M, dim) → (M, width)"""
+        weight = tied if self.weight is None else self.weight
+        width = weight.shape[0]
+        wide = self.padded_weights
+        if wide is not None:
+            return F.linear(x, *wide)[..., :width]
+        rest = -width % 64 if x.is_cuda and width % 8 and torch.is_grad_enabled() else 0
+        if not rest:
+            return F.linear(x, weight, self.bias)
+        # Rows of an odd length keep a GPU from its fast products: a vocabulary is filled up while training.
+        return F.linear(x, *self.pad_outputs(weight, rest))[..., :width]
+
+    def pad_outputs(self, weight: Tensor, rest: int) -> tuple[Tensor, Tensor | None]:
+        """A weight and the bias with so many more outputs."""
+        return F.pad(weight, (0, 0, 0, rest)), None if self.bias is None else F.pad(self.bias, (0, rest))
+
+    @contextlib.contextmanager
+    def use_padded_weights(self, wide: tuple[Tensor, Tensor | None] | None) -> Iterator[None]:
+        """Read with a weight and bias that were filled up once, for many steps."""
+        self.padded_weights = wide
+        try:
+            yield
+        finally:
+            self.padded_weights = None
+
+
+class ScalarMix(nn.Module):
+    """γ · Σ softmax(s)ᵢ · hᵢ. Layers may be normed first: each token on its own, or (as ELMo's code has it) all tokens
+    of the batch by one mean and variance."""
+
+    def __init__(self, layers: int, norm: MixNorm = "plain"):
+        super().__init__()
+        self.weight, self.scale, self.norm = nn.Parameter(torch.empty(layers)), nn.Parameter(torch.empty(1)), norm
+
+    def forward(self, layers: Sequence[Tensor]) -> Tensor:
+        """layers × (N, dim) → (N, dim)"""
+        shares = self.weight.float().softmax(0).to(layers[0].dtype)
+        total = torch.zeros_like(layers[0])
+        for share, x in zip(shares, layers, strict=True):
+            if self.norm != "plain":
+                x = F.layer_norm(x, x.shape[-1 if self.norm == "token" else 0 :], eps=1e-12).to(x.dtype)
+            total = total + share * x
+        return self.scale * total
+
+
+@dataclass(frozen=True)
+class ConstantInit:
+    """A rule that gives all numbers of a parameter one value, whatever its name and shape."""
+
+    value: float
+
+
+@torch.no_grad()
+def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, only: set[str] | None = None) -> None:
+    """Fill parameters: norms with 1, biases with 0, all else N(0, std) with the std of the last rule that matches.
+
+    A rule is `name pattern: std`; a tuple of them goes to equal parts along the first axis (a fused q, k, v), and a
+    `ConstantInit` is a value instead of a draw.
+    """
+    for index, (name, parameter) in enumerate(model.named_parameters()):
+        if parameter.is_meta or (only is not None and name not in only):
+            continue
+        rule = next((rules[pattern] for pattern in reversed(list(rules)) if fnmatch.fnmatchcase(name, pattern)), None)
+        if isinstance(rule, ConstantInit):
+            parameter.fill_(rule.value)
+        elif name.endswith("bias") and parameter.dim() == 1:
+            parameter.zero_()
+        elif parameter.dim() == 1:
+            parameter.fill_(1.0)
+        else:
+            std = rule if isinstance(rule, tuple) else (rule,)
+            parts = parameter.chunk(len(std))
+            generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
+            for part, deviation in zip(parts, std, strict=True):
+                drawn = torch.empty(part.shape, device="cpu").normal_(0.0, deviation, generator=generator)
+                part.copy_(drawn)

@@ -1,0 +1,1 @@
+"""Recurrent layers, alignments and convolutions over packed documents."""

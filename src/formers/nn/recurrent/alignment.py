@@ -1,0 +1,162 @@
+"""Alignments of recurrent decoders: where in the source a state looks.
+
+R documents, T queries each, L the longest source document; the encoder's output is packed (S, width).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ...batch import Layout
+from .rnn import PackedSteps
+
+ScoreKind = Literal["dot", "general", "concat"]
+
+
+class DotScore(nn.Module):
+    """s · h (Luong et al. 2015, §3.1)"""
+
+    def project_keys(self, encoder_output: Tensor) -> Tensor:
+        """What of the encoder's output does not depend on the query, (S, width) → (S, dim): made once."""
+        return encoder_output
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """(R, T, dim), (R, L, dim) → (R, T, L)"""
+        return query @ keys.transpose(1, 2)
+
+
+class GeneralScore(DotScore):
+    """s · W h (Luong et al. 2015, §3.1)"""
+
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.memory = nn.Linear(width, dim, bias=False)
+
+    def project_keys(self, encoder_output: Tensor) -> Tensor:
+        """W h"""
+        return self.memory(encoder_output)
+
+
+class AdditiveScore(nn.Module):
+    """v · tanh(W s + U h) (Bahdanau et al. 2015, A.1.2). Luong's concat, v · tanh(W [s; h]), is the same thing: there W
+    and U are one matrix, and s is the current state."""
+
+    def __init__(self, dim: int, width: int, inner: int | None = None):
+        super().__init__()
+        self.query = nn.Linear(dim, inner or dim, bias=False)
+        self.memory = nn.Linear(width, inner or dim, bias=False)
+        self.out = nn.Linear(inner or dim, 1, bias=False)
+
+    def project_keys(self, encoder_output: Tensor) -> Tensor:
+        """U h"""
+        return self.memory(encoder_output)
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        """(R, T, dim), (R, L, inner) → (R, T, L)"""
+        return self.out(torch.tanh(self.query(query)[:, :, None] + keys[:, None])).squeeze(-1)
+
+
+class LocalWindow(nn.Module):
+    """A window of ± `window` words around a place in the source (Luong et al. 2015, §3.2).
+
+    local-m puts the place at the target's own position; local-p predicts it and favours what is near by a Gaussian.
+    Places count from 1, as in the paper. A target longer than its source looks at the source's end.
+    """
+
+    def __init__(self, dim: int, window: int, *, predict: bool):
+        super().__init__()
+        self.window = window
+        self.inner = nn.Linear(dim, dim, bias=False) if predict else None
+        self.out = nn.Linear(dim, 1, bias=False) if predict else None
+
+    def compute_centre(self, query: Tensor, position: Tensor, lengths: Tensor) -> Tensor:
+        """Queries (R, T, dim) at positions (R, T), counted from 0 → places (R, T) in sources of these lengths (R,)"""
+        if self.inner is None or self.out is None:
+            return torch.minimum(position + 1, lengths[:, None])
+        return lengths[:, None] * torch.sigmoid(self.out(torch.tanh(self.inner(query))).squeeze(-1).float())
+
+
+@dataclass(frozen=True)
+class AlignmentSource:
+    """What the queries look at: keys (R, L, dim), the output itself (R, L, width), and the documents' lengths (R,)."""
+
+    keys: Tensor
+    values: Tensor
+    lengths: Tensor
+
+    def select_rows(self, rows: Tensor) -> AlignmentSource:
+        """These documents, in this order."""
+        return AlignmentSource(*(x.index_select(0, rows) for x in (self.keys, self.values, self.lengths)))
+
+    def take_first_rows(self, n: int) -> AlignmentSource:
+        """The first n documents."""
+        return AlignmentSource(self.keys[:n], self.values[:n], self.lengths[:n])
+
+
+class Alignment(nn.Module):
+    """weights = softmax(score(s, h)) over a document, or over a window of it; context = Σ weights · h."""
+
+    def __init__(self, score: DotScore | AdditiveScore, local: LocalWindow | None = None):
+        super().__init__()
+        self.score, self.local = score, local
+
+    def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource:
+        """Make a packed encoder output (S, width) ready to be looked at."""
+        return AlignmentSource(
+            layout.unpack(self.score.project_keys(encoder_output)), layout.unpack(encoder_output), layout.lengths
+        )
+
+    def forward(self, query: Tensor, source: AlignmentSource, position: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries (R, T, dim), the target's positions (R, T) → contexts (R, T, width) and weights (R, T, L)"""
+        scores = self.score(query, source.keys).float()
+        place = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
+        # An empty source has one word, which is zero: no word at all would turn into NaN.
+        seen = place <= source.lengths.clamp(min=1)[:, None, None]
+        distance = None
+        if self.local is not None:
+            distance = place - self.local.compute_centre(query, position, source.lengths)[..., None]  # (R, T, L)
+            seen = seen & (distance.abs() <= self.local.window)
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        if distance is not None and self.local is not None and self.local.inner is not None:
+            weights = weights * torch.exp(-2 * (distance / self.local.window) ** 2)  # eq. 10, σ = window / 2
+        weights = weights.to(query.dtype)
+        return weights @ source.values, weights
+
+    def attend_all(
+        self, query: Tensor, source: AlignmentSource, layout: Layout, past_lengths: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Packed queries (N, dim) → contexts (N, width) and weights (N, L); `past_lengths` (R,) target words came
+        before."""
+        at = torch.arange(layout.longest, device=query.device).expand(layout.rows, -1)
+        context, weights = self(
+            layout.unpack(query), source, at if past_lengths is None else at + past_lengths[:, None]
+        )
+        return layout.pack(context), layout.pack(weights)
+
+    def build_step_attention(
+        self, source: AlignmentSource, steps: PackedSteps, past_lengths: Tensor | None
+    ) -> Callable[[int, Tensor], tuple[Tensor, Tensor]]:
+        """The same inside `run_steps`: (step, queries (n, dim)) → contexts (n, width) and weights (n, L)"""
+        there = source if steps.is_static else source.select_rows(steps.document_order)
+        before = steps.sort_documents(
+            steps.layout.starts.new_zeros(steps.layout.rows) if past_lengths is None else past_lengths
+        )
+
+        def attend_step(t: int, query: Tensor) -> tuple[Tensor, Tensor]:
+            n = len(query)
+            context, weights = self(query[:, None], there.take_first_rows(n), before[:n, None] + t)
+            return context[:, 0], weights[:, 0]
+
+        return attend_step
+
+
+def build_score(kind: ScoreKind | Literal["additive"], dim: int, width: int) -> DotScore | AdditiveScore:
+    """A score by its name, of states (dim) against an encoder's output (width)."""
+    if kind == "dot":
+        return DotScore()
+    return GeneralScore(dim, width) if kind == "general" else AdditiveScore(dim, width)

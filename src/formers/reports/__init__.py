@@ -1,0 +1,1 @@
+"""Reports of training runs: HTML pages, charts and attention maps, in English and Korean."""

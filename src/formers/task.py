@@ -1,0 +1,103 @@
+"""Task: what a fine-tuned model does, as a value that is saved with it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .config import build_config, check_sizes, suggest_name
+from .errors import Error
+
+AnswerKind = Literal["class", "many", "number", "tags", "span", "choice", "text"]
+LongTextMode = Literal["windows", "cut", "error"]
+# Task → the kinds of answer it may ask for, and the head that gives them.
+TASKS: dict[str, tuple[tuple[AnswerKind, ...], str]] = {
+    "classify": (("class", "many"), "classify"),
+    "regress": (("number",), "classify"),
+    "tag": (("tags",), "tag"),
+    "answer": (("span",), "answer"),
+    "choose": (("choice",), "choose"),
+    "translate": (("text",), "lm"),
+    "summarise": (("text",), "lm"),
+    "lm": (("text",), "lm"),
+}
+SCORE_LABEL = "score"  # the one label of a model that gives a number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is asked, and how texts are read for it."""
+
+    name: str = "classify"
+    kind: AnswerKind = "class"
+    length: int = 512  # tokens of a document; longer ones are read in windows
+    long: LongTextMode = "windows"
+    stride: int = 128  # tokens that two windows share at most
+    takes_pairs: bool | None = None  # texts come in pairs, or alone; None: both, or nobody knows
+    both_orders: bool = False  # a pair is read in both orders, and the answers are added (GPT, §3.3)
+    prefix: str = ""  # in front of every text (T5)
+    label_as_text: bool = False  # the label is written as a word by the decoder (T5),
+    labels: tuple[str, ...] = ()  # one of these
+    max_answer_tokens: int = 30  # tokens of an answer that is looked for in a context
+    max_output_tokens: int = 128  # tokens of a text that is written
+    allows_no_answer: bool = False  # a question may have no answer
+    detached_marks: str | None = None  # marks that were words of their own among the tagged words; None: nobody knows
+    mark_words: tuple[str, ...] = ()  # words of several marks among the tagged words: "...", ":)"
+    tags_characters: bool = False  # words that get a tag are single characters (KLUE-NER)
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "length", "max_answer_tokens", "max_output_tokens")
+        check_sizes(self, "stride", minimum=0)
+        if self.name not in TASKS:
+            raise Error(f"there is no task {self.name!r}", fix=suggest_name(self.name, TASKS))
+
+    @property
+    def head(self) -> str:
+        """The head that does it."""
+        return "lm" if self.label_as_text else TASKS[self.name][1]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a model's file keeps it."""
+        return dataclasses.asdict(self)
+
+
+def get_task(former: Any, name: str) -> Task:
+    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
+    saved: Mapping[str, Any] = former.task
+    if saved:
+        if saved["name"] != name:
+            raise Error(
+                f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS.get(saved['name'], 'generate')}"
+            )
+        return build_config(Task, dict(saved), where="task")
+    wanted = TASKS[name][1]
+    if former.head.split("@")[0].split("+")[0] != wanted:
+        raise Error(
+            f"this {former.family} has the head {former.head!r}, which does not {name}",
+            fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE",
+        )
+    if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
+        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
+    kind = TASKS[name][0][0]
+    return Task(name=name, kind=kind, length=choose_length(former.config))
+
+
+TASK_VERBS = {
+    "regress": "score", "translate": "translate", "summarise": "summarise", "classify": "classify", "tag": "tag",
+    "answer": "answer", "choose": "choose",
+}  # fmt: skip
+
+
+def list_tasks(family: Any, config: Any) -> list[str]:
+    """Return the tasks that a family has a head for and can learn; translating and summarising need two sides."""
+    heads = family.build_heads(config)
+    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
+    can = [name for name, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
+    return can if pair else [name for name in can if name not in ("translate", "summarise")]
+
+
+def choose_length(config: Any, most: int = 512) -> int:
+    """How many tokens a model reads at once: its context, or as many as is usual."""
+    return min(getattr(config, "context", None) or most, most)

@@ -1,0 +1,1 @@
+"""Training tokenizers: byte pair encoding, WordPiece, Unigram and words, deterministic and in bounded memory."""

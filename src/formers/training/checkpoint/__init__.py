@@ -1,0 +1,1 @@
+"""Checkpoints of a run: written whole or in shards, and read back."""

@@ -1,0 +1,1 @@
+"""Pretraining and fine-tuning runs, from settings and data to a trained model."""

@@ -1,0 +1,290 @@
+"""Repeated fine-tuning: folds, seeds or settings of one task, with means and standard deviations."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import statistics
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...config import ProgressCallback, build_config, coerce_value
+from ...data.counter_rng import shuffle_indices
+from ...data.folder_replacement import check_overwrite, replace_folder
+from ...errors import Error
+from ...evaluation.task_metrics import to_cost
+from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
+from ...tasks.example_tables import split_source
+from ...tasks.examples import Examples
+from ..config_merge import READER_SETTINGS, parse_value, read_config, unflatten_tables
+from ..distributed.ddp import connect_processes
+from ..distributed.process_group import ProcessGroup
+from ..run_folder import RunFolder
+from ..trainer import Diverged
+from .finetune import FinetuneResult, check_same_run, collect_overrides, finetune
+from .finetune_config import FINETUNE_TABLES, FinetuneDataConfig, configure_finetuning, resolve_model
+from .pretrain import claim_run_folder
+from .splits import group_by_context, read_split, select_examples
+from .task_model import read_checkpoint_family
+from .validate import find_contradictions
+
+EXAMPLE_READER_SETTINGS = ("columns", "label_separator", *READER_SETTINGS)  # settings that say how examples are read
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to learn: its settings, and its measures in each run."""
+
+    settings: dict[str, Any]
+    runs: list[dict[str, float]]
+
+    def mean(self, name: str) -> float:
+        """Of a measure over all runs."""
+        return statistics.fmean(run[name] for run in self.runs)
+
+    def std(self, name: str) -> float:
+        """Of a measure over all runs."""
+        return statistics.stdev([run[name] for run in self.runs]) if len(self.runs) > 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All trials, the best first; `folder` holds every run and summary.json."""
+
+    folder: Path
+    trials: list[Trial]
+    diverged_runs: tuple[str, ...] = ()  # runs whose result is not finite; their trials are left out
+
+    def to_rows(self) -> list[list[str]]:
+        """A table: settings, runs, and mean ± deviation of each measure."""
+        names = list(self.trials[0].runs[0])
+        rows = [["settings", "runs", *names]]
+        for trial in self.trials:
+            said = ", ".join(f"{key} {value}" for key, value in trial.settings.items()) or "as given"
+            cells = [f"{trial.mean(name):.4f} ± {trial.std(name):.4f}" for name in names]
+            rows.append([said, str(len(trial.runs)), *cells])
+        return rows
+
+    def format_table(self) -> str:
+        """The table of all trials for a terminal, and where the runs are."""
+        return "\n".join("  ".join(row) for row in self.to_rows()) + f"\nruns: {self.folder}"
+
+    def raise_if_diverged(self) -> None:
+        """Raise Diverged if a run has."""
+        if self.diverged_runs:
+            names = ", ".join(self.diverged_runs)
+            what = f"{len(self.diverged_runs)} of the runs diverged, and their settings are left out: {names}"
+            raise Diverged(what, where=self.folder, fix="take a smaller learning rate for them")
+
+
+def compare_settings(
+    model: Any,
+    train: Any,
+    valid: Any = None,
+    *,
+    test: Any = None,
+    task: str | None = None,
+    columns: Any = None,
+    folds: int = 0,
+    seeds: int = 1,
+    sweep: str | Mapping[str, Any] = "",
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None,
+    **finetune_options: Any,
+) -> Comparison:
+    """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch_size=16,32"), `seeds` and `folds`; runs that are
+    done are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each
+    part of the examples is the test once, and some others choose the epoch. The measures are those of the test
+    examples, else of the held-out ones. `finetune_options` are further arguments of finetune."""
+    check_overwrite(out, False, overwrite)
+    if folds == 1 or folds < 0 or seeds < 1:
+        raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take for example 5 folds and 3 seeds")
+    if folds and (valid is not None or test is not None):
+        raise Error("folds hold out parts of the training examples themselves", fix="leave valid and test out")
+    if folds and task == "lm":
+        raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
+    train, held = split_source(train)
+    valid = held if valid is None and not folds else valid
+    world = connect_processes(finetune_options.get("device"))  # one meeting for all runs
+    whole = (
+        world.broadcast_from_main(lambda: read_all_examples(train, task, columns, overrides or {}, finetune_options))
+        if folds
+        else None
+    )
+    first, every = get_first_seed(overrides or {}, finetune_options), expand_sweep(sweep)
+    if seeds > 1 and any("train.seed" in settings for settings in every):
+        raise Error("a sweep over seeds has its seeds already", fix="leave seeds out, or seed out of the sweep")
+    if task != "lm":
+        for settings in every:
+            coerce_value(settings.get("train.seed", first), int, "train.seed")
+        for settings in every:  # a mistake in the last combination is known before the first is learnt
+            check_settings(model, task, finetune_options, {**(overrides or {}), **settings})
+    trials, diverged = list[Trial](), list[str]()
+    with ExitStack() as stack:
+        wanted = None if out is None else Path(out)
+        inputs = (model, train, valid, test, dict(overrides or {}), finetune_options.get("config"))
+
+        def claim() -> Path:
+            stack.enter_context(replace_folder(wanted, "comparison", overwrite, inputs))
+            return stack.enter_context(claim_run_folder(wanted, "comparison"))
+
+        path = world.broadcast_from_main(claim)
+        for settings in every:
+            runs, before = [], len(diverged)
+            start = coerce_value(settings.get("train.seed", first), int, "train.seed")
+            for seed, fold in itertools.product(range(start, start + seeds), range(max(1, folds))):
+                name = name_run(settings, seed, fold + 1 if folds else None)
+                say(f"run {name}")
+                learnt, judged = (train, test) if whole is None else split_fold(whole, folds, fold)
+                given = {**(overrides or {}), **settings, "train.seed": seed}
+                asked: dict[str, Any] = {
+                    "test": judged, "task": task if whole is None else whole.task,
+                    "columns": columns if whole is None else None, "overrides": given, **finetune_options,
+                }  # fmt: skip
+                try:
+                    runs.append(run_trial(world, path / name, model, learnt, valid, tell=tell, say=say, **asked))
+                except Error as error:
+                    if error.exit_code != Diverged.exit_code:
+                        raise
+                    say(f"run {name} is left out: {error}")
+                    diverged.append(name)
+            if len(diverged) == before:
+                trials.append(Trial(settings, runs))
+        if not trials:
+            Comparison(path, [], tuple(diverged)).raise_if_diverged()
+        main = world.broadcast_from_main(partial(get_main_metric, path / name, trials[0].runs[0]))
+        order = sorted(trials, key=lambda trial: to_cost(main, trial.mean(main)))
+        made = Comparison(path, order, tuple(diverged))
+        if world.is_main:
+            write_comparison(made)
+        world.close()
+    return made
+
+
+def check_settings(
+    model: Any, task: str | None, finetune_options: Mapping[str, Any], overrides: Mapping[str, Any]
+) -> None:
+    """Refuse settings that a run would refuse, before any of several runs begins."""
+    if model is None:
+        return
+    bare = {k: v for k, v in finetune_options.items() if k not in ("config", "device", "hook", "columns")}
+    family, source, preset = resolve_model(str(model))
+    given = collect_overrides(bare, overrides, {}, None)
+    kind = family or read_checkpoint_family(str(source))
+    wanted = configure_finetuning(kind, source, preset, task or "classify", finetune_options.get("config"), given)
+    for wrong, what, fix in find_contradictions(wanted):
+        if wrong:
+            raise Error(what, fix=fix)
+
+
+def read_all_examples(
+    train: Any, task: str | None, columns: Any, overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]
+) -> Examples:
+    """All examples, to be parted into folds; how they are read is said by the overrides, single settings or a file."""
+    tables = [read_config(finetune_options.get("config")).get("data") or {}, finetune_options.get("data") or {}]
+    single = {key: value for key, value in finetune_options.items() if key in EXAMPLE_READER_SETTINGS}
+    given = {**tables[0], **tables[1], **single, **unflatten_tables(overrides, FINETUNE_TABLES).get("data", {})}
+    data = build_config(
+        FinetuneDataConfig, {key: value for key, value in given.items() if key in EXAMPLE_READER_SETTINGS}, where="data"
+    )
+    return read_split(train, task, columns or data.columns, data.label_separator, **data.reader_options)
+
+
+def run_trial(
+    world: ProcessGroup, where: Path, model: Any, train: Any, valid: Any, *, tell: ProgressCallback | None,
+    say: Callable[[str], None], **asked: Any,
+) -> dict[str, float]:  # fmt: skip
+    """The measures of a run, which may be done, have begun, or begin now."""
+    before, begun = world.broadcast_from_main(lambda: (read_finished_metrics(where), (where / "run.json").is_file()))
+    if begun:
+        world.broadcast_from_main(partial(check_same_run, where, model, train, valid, **asked))
+    return before or get_result_metrics(
+        finetune(model, train, valid, out=where, resume=begun, tell=tell, say=say, **asked)
+    )
+
+
+def write_comparison(made: Comparison) -> None:
+    """All trials, and their table, into the folder."""
+    rows, path = made.to_rows(), made.folder
+    write_text_file(
+        path / "summary.json", json.dumps([dataclasses.asdict(t) for t in made.trials], indent=1, default=str)
+    )
+    left = (
+        [f"Diverged, and left out: {escape_markdown(', '.join(made.diverged_runs))}", ""] if made.diverged_runs else []
+    )
+    lines = [f"# {escape_markdown(path.name)}", "", *render_markdown_table(rows[0], rows[1:]), "", *left]
+    write_text_file(path / "report.md", "\n".join(lines))
+
+
+def name_run(settings: Mapping[str, Any], seed: int, fold: int | None) -> str:
+    """The folder of a run: lr=0.001-seed0-fold1."""
+    parts = [f"{key.rpartition('.')[2]}={value}" for key, value in settings.items()]
+    parts += [] if "train.seed" in settings else [f"seed{seed}"]
+    return "-".join([*parts, *([] if fold is None else [f"fold{fold}"])])
+
+
+def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, Any]) -> int:
+    """The seed that was given, wherever it was; 0 if none was."""
+    tables = [
+        (table.get("train") or {}).get("seed")
+        for table in (finetune_options, read_config(finetune_options.get("config")))
+    ]
+    found = [overrides.get("train.seed"), finetune_options.get("seed"), *tables]
+    return next((coerce_value(seed, int, "train.seed") for seed in found if seed is not None), 0)
+
+
+def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
+    """The measure that trials are sorted by: the one that a run was asked to go by, else the first."""
+    named = RunFolder(where).read_info()["asked"].get("tune", {}).get("metric")
+    return named if named in seen else next(iter(seen))
+
+
+def read_finished_metrics(where: Path) -> dict[str, float]:
+    """The measures of a run that has ended."""
+    file = where / "evaluation.json"
+    found = json.loads(file.read_text(encoding="utf-8"))["measures"] if file.is_file() else {}
+    return found.get("test") or found.get("valid") or {}
+
+
+def get_result_metrics(run: FinetuneResult) -> dict[str, float]:
+    """What a run is judged by."""
+    return run.test or run.valid
+
+
+def split_fold(whole: Examples, folds: int, fold: int) -> tuple[Examples, Examples]:
+    """All examples but those of a fold, and those; folds differ by one row at most, or by one context with its rows."""
+    groups = group_by_context(whole)
+    if len(groups) < folds:
+        kind = "examples" if len(groups) == len(whole.rows) else "contexts"
+        raise Error(f"{len(groups)} {kind} do not make {folds} folds", fix="take fewer")
+    parts: list[list[int]] = [[] for _ in range(folds)]
+    for number in shuffle_indices(len(groups), 0, 0, 0xF01D).tolist():
+        min(parts, key=len).extend(groups[number])
+    mine = set(parts[fold])
+    rest = [i for i in range(len(whole.rows)) if i not in mine]
+    return (
+        select_examples(whole, rest, f"{whole.summary}; all folds but {fold + 1} of {folds}"),
+        select_examples(whole, sorted(mine), f"{len(mine):,} examples, fold {fold + 1} of {folds}"),
+    )
+
+
+def expand_sweep(sweep: str | Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every combination of settings: "lr=1e-4,3e-4 batch_size=16,32" → four tables of dotted names."""
+    if isinstance(sweep, str):
+        words = [word.partition("=") for word in sweep.split()]
+        if any(not equal or not value for _, equal, value in words):
+            raise Error(
+                f"{sweep!r} names no settings with values", fix='say for example "lr=1e-4,3e-4 batch_size=16,32"'
+            )
+        sweep = {name: [parse_value(value) for value in values.split(",")] for name, _, values in words}
+    full = {"lr": "train.lr", "seed": "train.seed"}
+    names = [name if "." in name else full.get(name, f"tune.{name}") for name in sweep]
+    return [dict(zip(names, values, strict=True)) for values in itertools.product(*sweep.values())]

@@ -1,0 +1,175 @@
+"""The parts of a task's examples: to learn from, to choose by, to be judged by; read, held out and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ...data.counter_rng import shuffle_indices
+from ...data.readers import is_path_source
+from ...errors import Error
+from ...tasks.column_roles import flatten
+from ...tasks.examples import Examples, check_labels, order_labels, read_examples
+from .finetune_config import FinetuneDataConfig
+
+SPLITS = ("train", "valid", "test")
+# What rows may share that must not be both learnt from and asked about; if it is always one of so few, it is no context
+# but the same instruction in front of all.
+SHARED_CONTEXTS = {"answer": ("context", 1), "choose": ("text", 20)}
+
+
+def read_splits(
+    data: FinetuneDataConfig, task: str | None, sources: Mapping[str, Any], columns: Any, begun: Path | None
+) -> dict[str, Examples]:
+    """The examples of each part; without held-out ones, some of the training examples are held out. Of a run that was
+    `begun` in a folder, those that it has kept."""
+    parts: dict[str, Examples] = {}
+    for name in SPLITS:
+        source = sources[name] if sources[name] is not None else getattr(data, name)
+        if source is None and begun is not None:
+            source = load_saved_examples(begun, name, task or "classify")
+        if source is None:
+            continue
+        parts[name] = read_split(source, task, columns or data.columns, data.label_separator, **data.reader_options)
+        task = parts[name].task
+    if "train" in parts:
+        check_labels(parts["train"])
+    else:
+        raise Error("there are no examples to learn from", fix="give --train FILE")
+    if data.limit is not None:
+        parts["train"] = sample_examples(parts["train"], data.limit)
+    if "valid" not in parts:
+        parts = {**hold_out(parts["train"], data.valid_fraction), **{k: v for k, v in parts.items() if k == "test"}}
+    return parts
+
+
+def find_overlap(parts: Mapping[str, Examples]) -> list[tuple[str, str, int, int]]:
+    """(part, earlier part, rows in common, rows of the part) for parts that share examples: rows whose text is the same
+    but for case and spaces, whatever their labels are."""
+    keys = {name: [hash_content(row) for row in part.rows] for name, part in parts.items()}
+    found = []
+    for name, before in (("valid", "train"), ("test", "train"), ("test", "valid")):
+        if name in keys and before in keys:
+            known = set(keys[before])
+            if shared := sum(key in known for key in keys[name]):
+                found.append((name, before, shared, len(keys[name])))
+    return found
+
+
+def hash_content(row: Mapping[str, Any]) -> bytes:
+    """What tells whether two rows ask the same: a hash of their texts without case and spaces."""
+    fields = [row.get(key) for key in ("text", "other", "question", "context")]
+    parts = [str(field or "") for field in (*fields, *(row.get("choices") or ()), "".join(row.get("words") or ()))]
+    text = "\0".join("".join(part.casefold().split()) for part in parts)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: str = "examples") -> list[str]:
+    """A warning for each pair of parts that share examples, or documents of plain text."""
+    return [
+        f"warning: {shared:,} of {count:,} {name} {what} are among the {before} {what} too"
+        f" ({shared / count:.0%}): the measures say nothing of new texts"
+        for name, before, shared, count in found
+    ]
+
+
+def read_split(
+    source: Any, task: str | None, columns: Any, between: str | None, column: str | None = None, **reading: Any
+) -> Examples:
+    """The labelled examples of one source; plain text is refused: only the task lm learns from it."""
+    if not isinstance(source, Examples):
+        return read_examples(
+            source, task, columns, label_separator=between, text_column=column, allow_plain_text=False, **reading
+        )
+    if source.task == "lm" and task != "lm":
+        raise Error("these examples are plain text without labels", fix="name the task: --task lm, or task='lm'")
+    return source
+
+
+def wrap_labels_in_lists(examples: Examples) -> Examples:
+    """Examples of which each has a list of labels, also where it is one."""
+    rows = [{**row, "label": flatten([row["label"]])} for row in examples.rows]
+    return replace(examples, rows=rows, multilabel=True)
+
+
+def sample_examples(examples: Examples, limit: int) -> Examples:
+    """So many of the examples, drawn from all of them and in their order: a file may be sorted by its labels."""
+    count = len(examples.rows)
+    if count <= limit:
+        return examples
+    places = sorted(shuffle_indices(count, 0, 0, 0xD4A3).tolist()[:limit])
+    said = f"{examples.summary}, of which {limit:,} are drawn"
+    return replace(examples, rows=[examples.rows[i] for i in places], summary=said)
+
+
+def group_by_context(examples: Examples) -> list[list[int]]:
+    """The places of rows that must not be parted: all questions about one context. Without contexts, each row alone."""
+    (key, few), found = SHARED_CONTEXTS.get(examples.task, ("", 0)), dict[Any, list[int]]()
+    for place, row in enumerate(examples.rows):
+        found.setdefault(row.get(key) or place, []).append(place)
+    return list(found.values()) if len(found) > few else [[place] for place in range(len(examples.rows))]
+
+
+def hold_out(examples: Examples, share: float) -> dict[str, Examples]:
+    """Training examples parted by chance, the same in every run."""
+    rows, size = examples.rows, round(share * len(examples.rows))
+    if not 0 < size < len(rows):
+        raise Error(f"of {len(rows)} examples none can be held out", fix="give more, or --valid FILE")
+    groups, out = group_by_context(examples), set[int]()
+    for number in shuffle_indices(len(groups), 0, 0, 0x4E1D).tolist():
+        if len(out) + len(groups[number]) <= size:
+            out.update(groups[number])
+    smallest: list[int] = min(groups, key=len)
+    out = out or {*smallest}
+    words = f"{len(out):,} of the training examples, held out"
+    if len(groups) < len(rows):
+        words += f"; none of their {sum(group[0] in out for group in groups):,} contexts is learnt from"
+    return {
+        "train": select_examples(examples, [i for i in range(len(rows)) if i not in out], examples.summary),
+        "valid": select_examples(examples, sorted(out), words),
+    }
+
+
+def select_examples(examples: Examples, places: Sequence[int], said: str) -> Examples:
+    """Some of the examples, with the labels of all."""
+    return replace(examples, rows=[examples.rows[i] for i in places], summary=said, source_rows=tuple(places))
+
+
+def save_examples(path: Path, sources: Mapping[str, Any], parts: Mapping[str, Examples]) -> None:
+    """Examples that came out of memory are kept, so that the run can go on without them."""
+    (path / "data").mkdir(parents=True, exist_ok=True)
+    for name, source in sources.items():
+        if source is not None and not is_path_source(source):
+            some = [parts[name]]
+            if name == "train" and sources["valid"] is None and parts["valid"].source_rows:
+                some.append(parts["valid"])  # it was held out: the rows go back to their places
+            rows = [row for part in some for row in part.rows]
+            if len(some) > 1:
+                places = [place for part in some for place in part.source_rows]
+                rows = [rows[i] for i in sorted(range(len(rows)), key=places.__getitem__)]
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            (path / "data" / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def load_saved_examples(run: Path, name: str, task: str, labels: Sequence[str] = ()) -> Examples | None:
+    """The examples that a run has kept of a part, row by row as they were; None if there are none."""
+    file = run / "data" / f"{name}.jsonl"
+    if not file.is_file():
+        return None
+    try:
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    except ValueError as error:
+        raise Error(f"the run's own examples cannot be read ({error})", where=file, fix="begin a new run") from None
+    several = task == "classify" and any(isinstance(row["label"], list) for row in rows)
+    said = f"{task}: {len(rows):,} examples that the run has kept"
+    return Examples(task, rows, said, tuple(labels) or order_labels(rows, task, None), several)
+
+
+def fingerprint_examples(examples: Examples) -> str:
+    """What tells whether examples have changed."""
+    text = json.dumps(examples.rows, ensure_ascii=False, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,309 @@
+"""Who learns a task: a checkpoint with a new head or a new model, its tokenizer, and which weights may move."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from torch import nn
+
+from ...config import ProgressCallback, get_schema
+from ...data.encoded_examples import EncodedExamples
+from ...errors import Error
+from ...family import Family
+from ...former import Former, build, build_empty
+from ...inputs import get_start_token
+from ...interop import safe_files
+from ...interop.model_directory import load
+from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
+from ...models.textcnn import TextCNN
+from ...nn.layers import initialise_weights
+from ...objectives.supervised import Supervised, compute_class_weights, compute_label_weights
+from ...objectives.token_losses import DecoderEnds
+from ...registry import find_family
+from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
+from ...tasks.examples import Examples
+from ...tasks.prediction import get_head_part
+from ...tasks.tagging import find_detached, find_mark_words
+from ...text.templates import FAMILY_TOKENIZERS, get_style
+from ...text.tokenizer import Tokenizer
+from ...text.trainers.registry import train_tokenizer
+from ..distributed.process_group import ProcessGroup
+from .finetune_config import FinetuneConfig, TuneConfig
+from .validate import check_length, validate_settings
+from .vocab_transfer import resize_vocabulary
+
+ExampleRows = Sequence[dict[str, Any]]
+
+
+def get_labels(wanted: FinetuneConfig, examples: Examples) -> tuple[str, ...]:
+    """The labels of the training examples, in order."""
+    if wanted.task == "regress":
+        return (SCORE_LABEL,)
+    if wanted.task not in ("classify", "tag"):
+        return ()
+    if len(examples.labels) < 2:
+        only = f" ({examples.labels[0]!r})" if examples.labels else ""
+        raise Error(f"the training examples have {len(examples.labels)} label(s){only}", fix="give two or more")
+    return examples.labels
+
+
+def build_task(wanted: FinetuneConfig, examples: Examples) -> Task:
+    """The task as the examples and the settings say it; the model has a say in its length."""
+    t, kind = wanted.tune, TASKS[wanted.task][0][0]
+    many = examples.multilabel if t.multilabel is None else t.multilabel
+    if wanted.task == "classify" and many:
+        kind = "many"
+    abstains = wanted.task == "answer" and any(not row["possible"] for row in examples.rows)
+    pairs = {row.get("other") is not None for row in examples.rows} if wanted.task in ("classify", "regress") else set()
+    characters = wanted.task == "tag" and all(len(word) == 1 for row in examples.rows for word in row["words"])
+    tagged = [row["words"] for row in examples.rows] if wanted.task == "tag" else []
+    detached = find_detached(tagged) if wanted.task == "tag" else None
+    prefix, words = t.prefix, t.label_as_text and wanted.task == "classify"
+    return Task(
+        name=wanted.task, kind="text" if words else kind, length=t.seq_length or 512, long=t.long_texts,
+        stride=t.stride, both_orders=t.both_orders, prefix=prefix, label_as_text=words,
+        max_answer_tokens=t.max_answer_tokens, max_output_tokens=t.max_output_tokens, allows_no_answer=abstains,
+        tags_characters=characters, takes_pairs=pairs.pop() if len(pairs) == 1 else None, detached_marks=detached,
+        mark_words=find_mark_words(tagged),
+    )  # fmt: skip
+
+
+def check_task_support(family: Family, config: Any, task: Task, name: str) -> None:
+    """Refuse a task that a family has no head for, and say what it can do."""
+    heads = family.build_heads(config)
+    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
+    can = list_tasks(family, config)
+    if task.label_as_text and pair and "lm" in heads:
+        return
+    if task.name in can and not task.label_as_text:
+        return
+    fix = f"it can learn: {', '.join(can)}" if can else "it has no head for any task; its vectors can go into another"
+    if task.name == "classify" and not task.label_as_text and pair and "lm" in heads:
+        fix += "; with --tune.label_as_text true it writes a label as a word"
+    way = " by writing labels" if task.label_as_text else ""
+    raise Error(f"{name} cannot learn to {task.name}{way}", fix=fix)
+
+
+def build_task_model(
+    wanted: FinetuneConfig, task: Task, labels: tuple[str, ...], rows: ExampleRows, folder: Path, world: ProcessGroup,
+    tell: ProgressCallback, say: Callable[[str], None],
+) -> tuple[Former, Task]:  # fmt: skip
+    """The model that is to learn, and the task with the length that it takes."""
+    validate_settings(wanted, task)
+    tune, declared = wanted.tune, find_family(wanted.family).definition
+    head = task.head
+    if head == "choose" and "choose" not in declared.build_heads(declared.config_class()):
+        head = "double"  # GPT's: the choice and the language model
+    if tune.lm_loss_weight and head in ("classify", "choose"):
+        head += "+lm"
+    if tune.features != "no":
+        head += "@" + ("plain" if tune.features == "mix" else tune.features)
+    resumed = (folder.parent / "run.json").is_file()  # the checkpoint has the embeddings
+    vectors = None if tune.vectors is None or resumed else load_word_vectors(tune.vectors, tell)
+    fits = vectors is not None and wanted.source is None and "embed" in get_schema(declared.config_class)
+    if fits and vectors is not None and "embed" not in wanted.model_overrides:
+        wanted.model["embed"] = vectors.config.dim
+    if wanted.source is None:
+        config = declared.config_class(**wanted.model)
+        check_task_support(declared, config, task, wanted.family)
+        tokenizer = world.broadcast_from_main(lambda: load_or_train_task_tokenizer(wanted, rows, folder, tell))
+        former = build_from_scratch(wanted, head, labels, tokenizer)
+    else:
+        former = load_with_task_head(wanted, head, labels, task)
+    check_length(former, tune.seq_length)
+    length = min(task.length, choose_length(former.config, tune.seq_length or 512))
+    task = dataclasses.replace(task, length=length, labels=labels if task.label_as_text else ())
+    if tune.vectors is not None:
+        initialise_embeddings(former, vectors, tune.vectors_frozen, say)
+    former.task = task.to_dict()
+    return former, task
+
+
+def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], task: Task) -> Former:
+    """A checkpoint with the head of the task; one that has it already for other labels gets a new one."""
+    assert wanted.source is not None
+    own, config = read_checkpoint_info(wanted.source)
+    if config is not None:
+        check_task_support(find_family(wanted.family).definition, config, task, wanted.family)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "new, untrained")  # as it should be
+        return attach_task_head(wanted, head, labels, own)
+
+
+def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], own: str | None) -> Former:
+    """The checkpoint, whose own head is `own`, with the head of the task."""
+    if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
+        return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
+    if wanted.family == "gpt" and head != "lm":
+        former = load(wanted.source, head="lm")
+        if former.tokenizer is not None and former.tokenizer.id("cls") is None:
+            return replace_head(add_gpt_tokens(former), head, labels, wanted.train.seed)
+    if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
+        former = load(wanted.source)
+        if labels and former.labels != labels:
+            return replace_head(former, head, labels, wanted.train.seed)
+        if own == head:
+            return former
+    return load(wanted.source, head=head, labels=list(labels) or None)
+
+
+def replace_head(former: Former, head: str, labels: tuple[str, ...], seed: int) -> Former:
+    """Keep the body and build another head, or a head for other labels."""
+    new = build_empty(former.family, former.config, head, labels)
+    new.model.to_empty(device="cpu")
+    initialise_weights(new.model, find_family(former.family).definition.build_init_rules(new.config), seed)
+    old = dict(former.model.named_parameters())
+    with torch.no_grad():
+        for name, weight in new.model.named_parameters():
+            if name in old and old[name].shape == weight.shape and ".out." not in name:
+                weight.copy_(old[name])
+    new.tokenizer = former.tokenizer
+    return new
+
+
+def add_gpt_tokens(former: Former) -> Former:
+    """GPT with the three tokens that fine-tuning adds: start, delimiter, extract (§3.3)."""
+    old = former.tokenizer
+    assert old is not None
+    rust = tokenizers.Tokenizer.from_str(old.json_text)
+    wanted = get_style("gpt")
+    rust.add_special_tokens(list(wanted.last_tokens))
+    wanted.add_to_backend(rust, {token: rust.token_to_id(token) or 0 for token in wanted.last_tokens})
+    roles = {role: token for role, token in wanted.special.items() if token in wanted.last_tokens}
+    return resize_vocabulary(former, old, Tokenizer(rust.to_str(), {**old.special, **roles}), {})
+
+
+def read_checkpoint_info(source: str) -> tuple[str | None, Any]:
+    """The head that a checkpoint has and its config, as far as its files say it before it is loaded."""
+    if source.startswith("hub:"):
+        return None, None
+    folder = safe_files.find_model_folder(source)
+    if safe_files.has_file(folder, "formers.json"):
+        about = safe_files.read_json(folder, "formers.json")
+        return about.get("head"), find_family(about["family"]).definition.config_class(**about["config"])
+    if safe_files.has_file(folder, "config.json"):
+        about = safe_files.read_json(folder, "config.json")
+        hf = find_family(str(about.get("model_type"))).definition.hf_format
+        named = (about.get("architectures") or [None])[0]
+        return None if hf is None else hf.architectures.get(named), None
+    return None, None
+
+
+def read_checkpoint_family(source: str) -> str:
+    """The family of a checkpoint."""
+    if not source.startswith("hub:"):
+        folder = safe_files.find_model_folder(source)
+        for file, key in (("formers.json", "family"), ("config.json", "model_type")):
+            if safe_files.has_file(folder, file) and isinstance(
+                name := safe_files.read_json(folder, file).get(key), str
+            ):
+                return find_family(name).name
+    return load(source).family
+
+
+def build_from_scratch(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:
+    """A new model that fits a tokenizer."""
+    declared = find_family(wanted.family).definition
+    known = get_schema(declared.config_class)
+    found: dict[str, Any] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")} | {"vocab": len(tokenizer)}
+    if "start" in known:
+        found["start"] = DecoderEnds.from_tokenizer(tokenizer, ("bos", "pad", "cls", "eos")).start
+    values = {**wanted.model, **{key: value for key, value in found.items() if key in known}}
+    if wanted.tune.seq_length and "context" in known and "context" not in wanted.model_overrides:
+        values["context"] = max(values.get("context") or 0, wanted.tune.seq_length)
+    made = build(wanted.family, head=head, seed=wanted.train.seed, labels=list(labels) or None, **values)
+    made.tokenizer = tokenizer
+    return made
+
+
+def load_or_train_task_tokenizer(
+    wanted: FinetuneConfig, rows: ExampleRows, folder: Path, tell: ProgressCallback
+) -> Tokenizer:
+    """The tokenizer that was asked for, the run's own, or one trained now."""
+    if wanted.data.tokenizer is not None:
+        return load_tokenizer(wanted.data.tokenizer)
+    kept = folder / "tokenizer"
+    if kept.is_dir() and (folder.parent / "run.json").is_file():
+        return load_tokenizer(kept)
+    kind, style = FAMILY_TOKENIZERS[wanted.family]
+    kind = wanted.data.tokenizer_kind or kind
+    tell("tokenizer", 0, 1, f"{kind}, {wanted.data.vocab_size:,} pieces")
+    lines = [line for row in rows for line in collect_row_texts(row)]
+    pieces = wanted.data.vocab_size
+    if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well
+        pieces = max(pieces, 2 * len(set().union(*lines)))
+    least = 1 if wanted.tune.vectors is not None else 2  # a word that is seen once may have a vector
+    options = {"lower": True, "min_count": least} if kind == "words" and wanted.family == "textcnn" else {}
+    made = train_tokenizer(kind, lines, pieces, style=style, **options)
+    shutil.rmtree(kept, ignore_errors=True)  # of a try that was refused, perhaps with other examples
+    save_tokenizer(made, kept)
+    tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
+    return made
+
+
+def collect_row_texts(row: dict[str, Any]) -> list[str]:
+    """All text of a row."""
+    found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
+    return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
+
+
+def build_task_objective(
+    former: Former, task: Task, data: EncodedExamples, tune: TuneConfig, labels: Any = None, train: bool = True
+) -> Supervised:
+    """What the examples ask for; `labels` are the answers of the training examples, by which others are judged."""
+    part = get_head_part(former, task)
+    start, wraps = None, getattr(former.config, "starts_with_last_token", False)
+    if former.is_encoder_decoder and not (wraps and task.kind != "text"):
+        start = get_start_token(former.config)
+    weights: tuple[float, ...] = ()
+    if tune.balance:
+        weights = (compute_label_weights if task.kind == "many" else compute_class_weights)(
+            np.asarray(labels), len(former.labels)
+        )
+    scale = 1.0
+    if task.kind == "number":
+        scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0])))
+    return Supervised(
+        data, task.kind, part, start, shift_source=former.is_encoder_decoder and task.kind != "text",
+        wrap_last_token=wraps, class_weights=weights, target_std=scale,
+        label_smoothing=tune.label_smoothing if train else 0.0, lm_weight=tune.lm_loss_weight if train else 0.0,
+    )  # fmt: skip
+
+
+def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
+    """Word vectors: a formers directory or a run that made one, or a published file (GloVe, word2vec, fastText)."""
+    from ...interop.word_vectors import read_word_vectors
+
+    found = read_word_vectors(source, tell=tell) if Path(source).expanduser().is_file() else load(source)
+    if found.family != "vectors":
+        raise Error(f"is a {found.family}, not word vectors", where=source, fix="formers pretrain word2vec makes them")
+    return found
+
+
+def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, say: Callable[[str], None]) -> None:
+    """Make word vectors the embeddings, in both channels of a TextCNN that has two; `frozen` ones do not learn. None
+    leaves the embeddings to the checkpoint of a run that goes on."""
+    from ...tasks.word_vectors import fill_embedding
+
+    body: Any = former.model.body
+    embed = getattr(getattr(body, "embed", None), "token", None)
+    if not isinstance(embed, nn.Embedding) or former.tokenizer is None:
+        raise Error(f"a {former.family} does not take word vectors", fix="leave --vectors out")
+    learns = embed.weight.requires_grad and not frozen
+    if vectors is not None:
+        found = fill_embedding(embed, former.tokenizer, vectors)
+        if not found.num_found:
+            what = f"none of the {found.total:,} words of the examples has a vector (for example {found.missing[0]!r})"
+            raise Error(what, fix="take vectors of the same language, split into words in the same way")
+        if isinstance(body, TextCNN):  # words without a vector get the variance of the others (Kim, §4.3)
+            body.load_word_vectors(embed.weight.detach().clone(), found.known_rows)
+        say(f"vectors: {found}")
+    embed.weight.requires_grad_(learns)

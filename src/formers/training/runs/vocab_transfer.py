@@ -1,0 +1,118 @@
+"""Continued pretraining: a checkpoint takes another tokenizer. Pieces that both know keep their vectors; a new one
+starts as the mean of the old pieces that spell it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...errors import Error
+from ...former import Former, build, build_empty
+from ...interop import safe_files
+from ...registry import find_family
+from ...text.tokenizer import Tokenizer
+from ..config_merge import PretrainConfig
+
+
+def check_checkpoint_family(asked: PretrainConfig) -> None:
+    """Refuse a checkpoint of another family before its weights are read."""
+    if str(asked.init).startswith("hub:"):
+        return
+    folder = safe_files.find_model_folder(asked.init)
+    name = None
+    if safe_files.has_file(folder, "formers.json"):
+        name = safe_files.read_json(folder, "formers.json").get("family")
+    elif safe_files.has_file(folder, "config.json"):
+        name = safe_files.read_json(folder, "config.json").get("model_type")
+    if isinstance(name, str) and find_family(name).name != asked.family:
+        raise Error(f"holds a {name}, not a {asked.family}", where=asked.init, fix=f"formers pretrain {name} --init …")
+
+
+def transfer_vocabulary(
+    former: Former, tokenizer: Tokenizer, asked: PretrainConfig, say: Callable[[str], None]
+) -> Former:
+    """The model with a tokenizer: its own as it is, another with its embeddings resized."""
+    changed = {k: v for k, v in asked.model_overrides.items() if getattr(former.config, k, None) != v and k != "vocab"}
+    free = {k: v for k, v in changed.items() if "dropout" in k}
+    if set(changed) - set(free):
+        key = min(set(changed) - set(free))
+        what = f"model.{key} cannot be {changed[key]}: the checkpoint has {getattr(former.config, key, None)}"
+        raise Error(what, where=asked.init, fix="leave it out; only dropout may change")
+    context = getattr(former.config, "context", None)
+    if context is not None and asked.train.seq_length > context:
+        what = f"examples of {asked.train.seq_length} tokens are longer than the checkpoint's context of {context}"
+        raise Error(what, fix=f"--train.seq_length {context}")
+    old = former.tokenizer
+    if old is not None and old.fingerprint == tokenizer.fingerprint and not free:
+        return former
+    if old is None:
+        if former.config.vocab != len(tokenizer):
+            what = f"the checkpoint has no tokenizer and {former.config.vocab} pieces, this tokenizer {len(tokenizer)}"
+            raise Error(what, where=asked.init, fix="put its tokenizer.json beside it")
+        former.tokenizer = tokenizer
+        return former
+    if old.fingerprint != tokenizer.fingerprint:
+        known = {old.get_token_text(i) for i in range(len(old))}
+        kept = sum(tokenizer.get_token_text(i) in known for i in range(len(tokenizer)))
+        say(
+            f"the checkpoint gets another tokenizer: {kept:,} of {len(tokenizer):,} pieces keep their vectors, the rest"
+            f" start from their parts; --tokenizer {asked.init} keeps its own"
+        )
+    return resize_vocabulary(former, old, tokenizer, free)
+
+
+def resize_vocabulary(former: Former, old: Tokenizer, new: Tokenizer, changes: dict[str, Any]) -> Former:
+    """A model of the new vocabulary: every tensor with a row for each piece is made anew, the others are taken over."""
+    roles = {r: new.id(r) for r in ("pad", "bos", "eos") if hasattr(former.config, r)}
+    values, following = {**dataclasses.asdict(former.config), **changes}, set[str]()
+    if old.fingerprint != new.fingerprint:  # else rows that pad the vocabulary stay too
+        values |= {**roles, "vocab": len(new)}
+        following = find_vocab_weights(former)
+    made, table = build(former.family, head=former.head, **values), map_token_origins(old, new)
+    source = dict(former.model.named_parameters())
+    with torch.no_grad():
+        for name, tensor in made.model.named_parameters():
+            given = source[name]
+            if name not in following:
+                tensor.copy_(given)
+            elif (*given.shape[:1], *tensor.shape) == (former.config.vocab, len(new), *given.shape[1:]):
+                tensor.copy_(average_rows(given, table))
+            else:
+                what = f"{name} {tuple(given.shape)} cannot follow a vocabulary of {len(new)} pieces"
+                raise Error(what, fix="keep the checkpoint's own tokenizer for this family")
+    made.tokenizer, made.labels = new, former.labels
+    return made
+
+
+def find_vocab_weights(former: Former) -> set[str]:
+    """The weights that another vocabulary would give another shape; a size alone does not tell, it may be a layer's."""
+    config = dataclasses.replace(former.config, vocab=former.config.vocab + 1)
+    larger = dict(build_empty(former.family, config, former.head, former.labels).model.named_parameters())
+    return {name for name, tensor in former.model.named_parameters() if tensor.shape != larger[name].shape}
+
+
+def map_token_origins(old: Tokenizer, new: Tokenizer) -> list[list[int]]:
+    """Of each new piece, the old pieces that it starts from: itself, its role, or those that spell it."""
+    known = {old.get_token_text(i): i for i in range(len(old))}
+    special = {token: i for role, token in new.special.items() if (i := old.id(role)) is not None}
+    rows: list[list[int]] = []
+    for i in range(len(new)):
+        token = new.get_token_text(i)
+        if token in special:
+            rows.append([special[token]])
+        elif token in known:
+            rows.append([known[token]])
+        else:
+            text = new.decode([i]) or token
+            rows.append(old.encode(text, special=False))
+    return rows
+
+
+def average_rows(tensor: Tensor, rows: list[list[int]]) -> Tensor:
+    """The mean of some rows for each new row; where there is none, the mean of all."""
+    everything = tensor.mean(0)
+    return torch.stack([tensor[row].mean(0) if row else everything for row in rows])

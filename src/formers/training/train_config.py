@@ -1,0 +1,126 @@
+"""How a model is trained: one flat table, the `train:` of a run's file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from ..config import check_rates, check_sizes, suggest_name
+from ..errors import Error
+from .optimizer import OPTIMIZERS
+from .schedule import SCHEDULES
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Parallel = Literal["ddp", "fsdp", "expert"]
+SHORT_FRACTION = 0.9  # of the steps are taken with short examples, if there are any (BERT, §A.2)
+# What a run that goes on may do otherwise than before: nothing that says which examples it sees.
+RESUMABLE_SETTINGS = (
+    "steps", "lr", "schedule", "warmup_steps", "weight_decay", "grad_clip", "workers", "save_every", "keep_last",
+    "keep_best", "keep_every", "eval_every", "eval_batches", "max_bad_steps", "spike_factor", "compile",
+    "activation_checkpointing", "parallel", "samples",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Steps, rates and habits of a run. A step sums the gradients of `accumulate` batches of `batch_tokens` tokens
+    each, over all processes together; every loss is divided by the number of places of the whole step."""
+
+    steps: int = 1000
+    batch_tokens: int = 8192  # of a batch, on its larger side
+    accumulate: int = 1  # batches of a step, over all processes
+    batch_rampup_steps: int = 0  # over so many steps the number of batches grows from 1 to `accumulate`
+    seq_length: int = 128  # tokens of an example
+    short_length: int | None = None  # a shorter length for the first nine tenths of the steps (BERT: 128, then 512)
+    carry_memory: bool = True  # of families that have one, keep the memory or state from batch to batch
+    optimizer: str = "adamw"
+    lr: float = 1e-3
+    schedule: str = "linear"
+    warmup_steps: int = 100
+    weight_decay: float = 0.01
+    betas: tuple[float, ...] = (0.9, 0.98)
+    eps: float = 1e-8
+    grad_clip: float = 1.0  # the largest norm of the gradient; 0: none
+    precision: Precision = "auto"  # bf16 on a GPU that has it, else fp32
+    compile: bool | None = None  # None: on a GPU
+    activation_checkpointing: bool = False  # compute activations twice, to save memory
+    deterministic: bool = False  # the same bits in every run, on a GPU too; slower
+    parallel: Parallel = "ddp"  # each process has a copy of the model (ddp), a part (fsdp), or some experts (expert)
+    residual_init: float = 1.0  # a factor on what each residual branch of a post-norm block begins with
+    ema: float = 0.0  # keep a moving average of the weights with this rate; 0: none
+    seed: int = 0
+    workers: int = 0  # processes that make batches
+    save_every: int = 500  # steps between checkpoints
+    keep_last: int = 2  # checkpoints that are kept: the newest,
+    keep_best: int = 1  # the best on held-out text,
+    keep_every: int | None = None  # and every so many steps
+    eval_every: int = 200  # steps between evaluations on held-out text
+    eval_batches: int = 24  # batches that one evaluation takes (pretraining)
+    samples: int = 4  # how often the model is asked for an example of what it can do
+    max_bad_steps: int = 10  # steps in a row whose gradient is not a number, before the run stops
+    spike_factor: float = 0.0  # a gradient so many times longer than usual is skipped as well; 0: never
+
+    def __post_init__(self) -> None:
+        check_sizes(
+            self,
+            "steps",
+            "batch_tokens",
+            "accumulate",
+            "seq_length",
+            "short_length",
+            "save_every",
+            "keep_last",
+            "eval_every",
+            "eval_batches",
+            "max_bad_steps",
+            "keep_every",
+        )
+        check_sizes(self, "batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples", minimum=0)
+        check_rates(self, "ema")
+        for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):
+            if getattr(self, name) not in known:
+                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=suggest_name(getattr(self, name), known))
+        if not 0 < self.lr < math.inf:
+            raise Error(f"the learning rate must be above 0, got {self.lr}", fix="take for example --train.lr 1e-3")
+        for name in ("weight_decay", "grad_clip", "spike_factor", "eps", "residual_init"):
+            if not getattr(self, name) >= 0:
+                raise Error(f"{name} must be at least 0, got {getattr(self, name)}", fix=f"set train.{name}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise Error(f"betas are two numbers from 0 to below 1, got {self.betas}", fix="take 0.9 and 0.98")
+        if self.short_length is not None and self.short_length >= self.seq_length:
+            raise Error(
+                f"short_length {self.short_length} is not shorter than seq_length {self.seq_length}",
+                fix="leave train.short_length out",
+            )
+        if self.seq_length > self.batch_tokens:
+            what = f"an example of {self.seq_length} tokens does not fit into a batch of {self.batch_tokens}"
+            raise Error(what, fix="raise train.batch_tokens or lower train.seq_length")
+
+    def count_batches(self, step: int, ranks: int = 1) -> int:
+        """How many batches a step has; all processes have as many."""
+        wanted = (
+            self.accumulate
+            if step >= self.batch_rampup_steps
+            else 1 + (self.accumulate - 1) * step // self.batch_rampup_steps
+        )
+        return -(-wanted // ranks) * ranks
+
+    def count_batches_between(self, low: int, high: int, ranks: int = 1) -> int:
+        """How many batches some steps have together."""
+        grown = max(low, min(self.batch_rampup_steps, high))
+        growing = sum(self.count_batches(step, ranks) for step in range(low, grown))
+        return growing + (high - grown) * self.count_batches(self.batch_rampup_steps, ranks)
+
+    @property
+    def long_phase_start(self) -> int:
+        """The first step with long examples."""
+        return 0 if self.short_length is None else round(SHORT_FRACTION * self.steps)
+
+    def get_phase(self, step: int) -> int:
+        """0 while examples are short, 1 from then on."""
+        return int(step >= self.long_phase_start)
+
+    def get_phase_length(self, phase: int) -> int:
+        """The length of examples in a phase."""
+        return self.seq_length if phase or self.short_length is None else self.short_length

@@ -1,0 +1,115 @@
+"""Requests that share steps get the texts they would get alone, whenever they come and go."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import formers
+from formers import Error
+from formers.generation.engine import Engine
+from formers.generation.token_api import Options, continue_ids
+from tests.generation.test_runner import MODELS, model
+
+PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4], [11, 12, 13, 14], [30]]
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("how", [
+    Options(temperature=0), Options(temperature=1.2, seed=3),
+    Options(temperature=0, repetition_penalty=2.0, no_repeat_ngram=2, bad_words=(5,)),
+], ids=["greedy", "drawn", "ruled"])  # fmt: skip
+def test_as_alone(family, how):
+    f = model(family)
+    engine = Engine(f, num_slots=3, cache_size=40)
+    lengths = [5, 9, 2, 7, 1, 4]
+    asked = [engine.submit(p, n, how) for p, n in zip(PROMPTS[:4], lengths, strict=False)]
+    for _ in range(3):  # two more come while others are at work
+        engine.step()
+    asked += [engine.submit(p, n, how) for p, n in zip(PROMPTS[4:], lengths[4:], strict=True)]
+    while engine.step():
+        pass
+    want = [continue_ids(f, [p], n, how)[0] for p, n in zip(PROMPTS, lengths, strict=True)]
+    assert [request.result() for request in asked] == want
+
+
+def test_a_full_context_goes_on_with_its_last_half():
+    f = formers.build("gpt2", seed=2, vocab=40, context=8, dim=16, layers=2, heads=2, init=0.4, eos=None, bos=None)
+    engine, how = Engine(f, num_slots=2), Options(temperature=0)
+    asked = [engine.submit(p, 20, how) for p in ([1, 2, 3], [5] * 6)]
+    while engine.step():
+        pass
+    assert [r.result() for r in asked] == [continue_ids(f, [p], 20, how)[0] for p in ([1, 2, 3], [5] * 6)]
+
+
+def test_a_place_that_was_full_to_the_brim_is_free_again():
+    f = formers.build("gpt2", seed=2, vocab=40, context=8, dim=16, layers=2, heads=2, init=0.4, eos=None, bos=None)
+    engine, how = Engine(f, num_slots=2), Options(temperature=0)
+    full, other = engine.submit([1, 2, 3, 4, 5, 6], 3, how), engine.submit([7], 12, how)
+    while engine.step():
+        pass
+    assert full.result() == continue_ids(f, [[1, 2, 3, 4, 5, 6]], 3, how)[0]
+    assert other.result() == continue_ids(f, [[7]], 12, how)[0]
+
+
+def test_cancelling_frees_the_place_within_a_step():
+    engine = Engine(model("gpt2"), num_slots=1, cache_size=40)
+    first, second, third = (engine.submit([i], 9, Options(temperature=0)) for i in (1, 2, 3))
+    engine.step()
+    first.cancel()
+    second.cancel()
+    engine.step()
+    assert list(engine.active_requests.values()) == [third]
+    assert len(first.result()) == 1
+    assert second.result() == []
+
+
+def test_a_choice_that_fails_ends_its_request_alone():
+    engine = Engine(model("gpt2"), num_slots=2, cache_size=40)
+
+    def broken(logits, text, step):
+        raise Error("no choice", fix="none")
+
+    bad, good = engine.submit([1], 3, broken), engine.submit([2], 3, Options(temperature=0))
+    while engine.step():
+        pass
+    assert len(good.result()) == 3
+    with pytest.raises(Error, match="no choice"):
+        bad.result()
+
+
+def test_from_many_threads():
+    f, how, found = model("gpt2"), Options(temperature=0), {}
+    with Engine(f, num_slots=3, cache_size=40) as engine:
+
+        def ask(i):
+            found[i] = list(engine.submit(PROMPTS[i % 6], 6, how))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(12)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join(timeout=60)
+    want = [continue_ids(f, [p], 6, how)[0] for p in PROMPTS]
+    assert [found[i] for i in range(12)] == [want[i % 6] for i in range(12)]
+
+
+def test_what_cannot_be_asked():
+    engine = Engine(model("gpt2"), num_slots=2, cache_size=10)
+    with pytest.raises(Error, match="do not fit into 10"):
+        engine.submit([1] * 11)
+    with pytest.raises(Error, match="a prompt is empty"):
+        engine.submit([])
+    for how, said in (
+        (Options(num_beams=2), "one text"),
+        (Options(num_samples=2), "one text"),
+        (Options(stop="x"), "of texts"),
+    ):
+        with pytest.raises(Error, match=said):
+            engine.submit([1], 3, how)
+    xl = formers.build("xlnet", head="lm", vocab=50, dim=16, layers=1, heads=2, ff=24)
+    with pytest.raises(Error, match="rows cannot come and go"):
+        Engine(xl)
+    assert torch.is_grad_enabled()

@@ -1,0 +1,411 @@
+"""Every path through the door gives the same output and gradient, and that of the formula."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import warnings
+
+import pytest
+import torch
+
+import formers
+from formers.batch import Layout
+from formers.nn.attention import dispatch
+from formers.nn.attention.dispatch import (
+    AttentionContext,
+    attend,
+    choose_kernel,
+    compute_attention_weights,
+    force_kernel,
+    get_window_bounds,
+)
+from formers.nn.attention.masks import WindowMask, build_alibi, causal, combine_masks
+from formers.nn.attention.positions import BucketBias
+from tests.nn import reference
+
+H, D = 3, 5
+SHAPES = {"ragged": [4, 1, 7, 3], "uniform": [5, 5, 5], "one": [6], "empty inside": [3, 0, 4], "tight": [5, 5, 4]}
+
+
+class Plain:
+    """A bias without a row: an index function pure and simple."""
+
+    def __call__(self, b, h, q, k):
+        return torch.sin((k - q).double()) * (h + 1)
+
+
+def table_bias(heads=H):
+    bias = BucketBias(heads, buckets=8, max_distance=6).double()
+    torch.nn.init.normal_(bias.weight)
+    return bias
+
+
+KINDS = {
+    "nothing": (None, None, lambda h, i, j: True, lambda h, i, j: 0.0),
+    "causal": (causal, None, lambda h, i, j: j <= i, lambda h, i, j: 0.0),
+    "window": (combine_masks(causal, WindowMask(2)), None, lambda h, i, j: j <= i and i - j < 2, lambda h, i, j: 0.0),
+    "alibi": (causal, build_alibi(H), lambda h, i, j: j <= i, lambda h, i, j: reference.alibi_slopes(H)[h] * (j - i)),
+    "function": (None, Plain(), lambda h, i, j: True, lambda h, i, j: math.sin(j - i) * (h + 1)),
+    "buckets": (None, "table", lambda h, i, j: True, None),
+    "buckets causal": (causal, "table", lambda h, i, j: j <= i, None),
+}  # fmt: skip
+
+
+def layout(lengths):
+    starts = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32)
+    return Layout(starts, max(lengths), sum(lengths))
+
+
+def draw(n, m=None):
+    q = torch.randn(n, H, D, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(m or n, H, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    return q, k, v
+
+
+def paths(attn_context, q, k):
+    """Those of the CPU that apply."""
+    simple = attn_context.is_uniform and attn_context.bias is None and attn_context.mask in (None, causal)
+    band = attn_context.mask is KINDS["window"][0]
+    return ["dense", "loop", *(["plain"] if simple else []), *(["band"] if band else [])]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_paths_agree_with_the_formula(shape, kind):
+    mask, bias, see, add = KINDS[kind]
+    here = layout(SHAPES[shape])
+    if bias == "table":
+        bias = table_bias()
+        add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
+    q, k, v = draw(here.num_tokens)
+    starts = here.starts.tolist()
+    expected, shares = reference.attention(q, k, v, starts, starts, 0.3, see, add)
+    leaves = [q, k, v, *([bias.weight] if isinstance(bias, BucketBias) else [])]
+    pull = torch.randn_like(expected)
+    grads = torch.autograd.grad(expected, leaves, pull)
+    for name in paths(AttentionContext(here, mask=mask, bias=bias), q, k):
+        attn_context = AttentionContext(here, mask=mask, bias=bias)
+        with force_kernel(name):
+            out = attend(q, k, v, attn_context, 0.3)
+        torch.testing.assert_close(out, expected, atol=1e-6, rtol=1e-6, msg=f"{name} forward")
+        for got, want in zip(torch.autograd.grad(out, leaves, pull), grads, strict=True):
+            torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6, msg=f"{name} backward")
+    table = compute_attention_weights(q, k, AttentionContext(here, mask=mask, bias=bias), 0.3)
+    assert table.shape == (here.rows, H, here.longest, here.longest)
+    slot = 0
+    for d, length in enumerate(SHAPES[shape]):
+        for i in range(length):
+            torch.testing.assert_close(table[d, :, i, :length].double(), shares[slot], atol=1e-6, rtol=0)
+            assert not table[d, :, i, length:].any()
+            slot += 1
+        assert not table[d, :, length:].any()
+
+
+@pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [4, 4]), ([2, 0, 3], [3, 2, 1])])
+def test_cross_attention(queries, keys):
+    mine, theirs = layout(queries), layout(keys)
+    q, k, v = draw(mine.num_tokens, theirs.num_tokens)
+    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
+    for name in ("dense", "loop"):
+        with force_kernel(name):
+            torch.testing.assert_close(
+                attend(q, k, v, AttentionContext(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6
+            )
+    torch.testing.assert_close(attend(q, k, v, AttentionContext(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("queries", "keys"), [([2, 4, 1], [3, 5, 2]), ([3, 3], [5, 5]), ([5, 5], [3, 3])])
+def test_a_bias_by_distance_between_two_sides(queries, keys):
+    mine, theirs, bias = layout(queries), layout(keys), table_bias()
+    q, k, v = draw(mine.num_tokens, theirs.num_tokens)
+    add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
+    expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
+    for name in ("dense", "loop"):
+        with force_kernel(name):
+            got = attend(q, k, v, AttentionContext(mine, theirs, bias=bias), 0.3)
+        torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
+
+
+def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
+    mine, theirs = layout([2, 3]), layout([0, 4])
+    q, k, v = draw(5, 4)
+    with force_kernel("loop"):
+        out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
+    assert not out[:2].any()
+    with force_kernel("dense"):
+        other = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
+    assert not other[:2].any()
+    torch.testing.assert_close(out, other, atol=1e-9, rtol=0)
+    grads = torch.autograd.grad(other.sum(), [q, k, v])
+    assert all(g.isfinite().all() for g in grads)
+
+
+def test_no_document_at_all():
+    empty = Layout(torch.tensor([0, 0], dtype=torch.int32), 0, 0)
+    q = torch.zeros(0, H, D)
+    with force_kernel("loop"):
+        assert attend(q, q, q, AttentionContext(empty), 1.0).shape == (0, H, D)
+
+
+@pytest.mark.parametrize("kind", ["nothing", "causal", "alibi", "buckets"])
+def test_gradcheck(kind):
+    mask, bias, _, _ = KINDS[kind]
+    bias = table_bias(2) if bias == "table" else build_alibi(2) if bias is not None else None
+    here = layout([3, 2])
+    leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    extra = [bias.weight] if isinstance(bias, BucketBias) else []
+    for name in ("dense", "loop"):
+
+        def run(q, k, v, *_, name=name):
+            with force_kernel(name):
+                return attend(q, k, v, AttentionContext(here, mask=mask, bias=bias), 0.7)
+
+        assert torch.autograd.gradcheck(run, (*leaves, *extra), atol=1e-6)
+
+
+def test_gradcheck_of_the_relative_hook():
+    """Transformer-XL's shape: a score that depends on the query, added to the mask of documents and the future."""
+    here = layout([3, 2])
+    r = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)  # (H, distances -2 … 2, D)
+    u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+
+    def relative(q, k, scale):
+        size = q.shape[2]
+        by_distance = torch.einsum("bhqd,hjd->bhqj", q, r)
+        index = torch.arange(size)[None] - torch.arange(size)[:, None] + 2
+        return q + u[:, None], by_distance.gather(-1, index.expand(*q.shape[:3], size)) * scale
+
+    def run(q, k, v, *_):
+        return attend(q, k, v, AttentionContext(here, mask=causal), 0.7, 0.0, relative)
+
+    leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    assert torch.autograd.gradcheck(run, (*leaves, r, u), atol=1e-6)
+    q, k, v = leaves
+
+    rows = []
+    for start, stop in ((0, 3), (3, 5)):
+        for i in range(stop - start):
+            for h in range(2):
+                query = q[start + i, h]
+                scores = torch.stack(
+                    [((query + u[h]) @ k[start + j, h] + query @ r[h, j - i + 2]) * 0.7 for j in range(i + 1)]
+                )
+                rows.append(scores.softmax(0) @ v[start : start + i + 1, h])
+    torch.testing.assert_close(run(q, k, v).flatten(0, 1), torch.stack(rows))
+    table = compute_attention_weights(q, k, AttentionContext(here, mask=causal), 0.7, relative)
+    torch.testing.assert_close(table.sum(-1)[0].double(), torch.ones(2, 3, dtype=torch.float64))
+    assert not table.triu(1).any()
+
+
+def test_no_gradient_reaches_the_past_of_a_future_token():
+    here = layout([4, 3])
+    for name in ("dense", "loop"):
+        q, k, v = draw(7)
+        with force_kernel(name):
+            out = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
+        for slot, (first, last) in enumerate([(0, 4)] * 4 + [(4, 7)] * 3):
+            grads = torch.autograd.grad(out[slot].sum(), [k, v], retain_graph=True)
+            for grad in grads:
+                reached = grad.abs().sum((1, 2)) > 0
+                assert reached[first : slot + 1].all() or grad is grads[0]
+                assert not reached[slot + 1 :].any(), "from the future"
+                assert not reached[:first].any(), "from another document"
+                assert last <= 7
+
+
+def test_choice_of_path():
+    cpu = torch.zeros(15, H, D)
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, None) == "plain"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, None) == "plain"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1])), 0.0, None) == "loop"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, lambda q, k, s: (q, q)) == "dense"
+    assert choose_kernel(cpu, cpu[None], AttentionContext(layout([15])), 0.0, None) == "dense"
+    assert (
+        choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), layout([4, 4, 4]), mask=causal), 0.0, None)
+        == "dense"
+    )
+
+    class ByRow:
+        depends_on_row = True
+
+        def __call__(self, b, h, q, k):
+            return k >= b
+
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1]), mask=ByRow()), 0.0, None) == "dense"
+
+
+class Cuda:
+    """Stands for a tensor on a GPU, as far as the choice of a path looks at it."""
+
+    is_cuda = True
+
+    def __init__(self, dtype=torch.bfloat16, width=64):
+        self.dtype, self.shape = dtype, (15, H, width)
+
+    def dim(self):
+        return 3
+
+
+@pytest.mark.parametrize(
+    ("q", "attn_context", "dropout", "expected"),
+    [
+        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.0, "varlen"),
+        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, "plain"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
+        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
+        (Cuda(), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.0, "fused"),
+        (Cuda(torch.float32), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
+        (Cuda(torch.float32), AttentionContext(layout([1, 13, 1])), 0.0, "flex"),
+        (Cuda(width=60), AttentionContext(layout([1, 13, 1])), 0.0, "dense"),
+        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "fused"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(20))), 0.1, "dense"),
+    ],
+)
+def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert choose_kernel(q, q, attn_context, dropout, None) == expected
+
+
+def test_an_older_gpu_takes_the_dense_path(monkeypatch):
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: False)
+    monkeypatch.setattr(dispatch, "_has_triton", lambda: False)
+    q = Cuda(torch.float16)
+    assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
+    assert dispatch.list_available_kernels(q) == {"plain", "dense"}
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    assert dispatch.list_available_kernels(q) == {"plain", "dense", "varlen", "flex", "fused"}
+    assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"plain", "dense", "loop"}
+    assert not dispatch._can_use_flash(Cuda(width=264))
+    assert not dispatch._can_use_flex(Cuda(width=8))
+    assert not dispatch._can_use_fused(Cuda(width=256))
+    assert not dispatch._can_use_fused(Cuda(torch.float32))
+    assert dispatch._can_use_fused(Cuda(width=128))
+    assert dispatch._can_use_flash(Cuda(width=256))
+    assert dispatch._can_use_flex(Cuda(width=16))
+
+
+def test_dropout_is_said_once(monkeypatch):
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    dispatch._warn_once.cache_clear()
+    with pytest.warns(UserWarning, match="attention dropout"):
+        choose_kernel(Cuda(), Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        choose_kernel(Cuda(), Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, None)
+
+
+def test_reach():
+    assert get_window_bounds(None) == (-1, -1)
+    assert get_window_bounds(causal) == (-1, 0)
+    assert get_window_bounds(WindowMask(4)) == (3, -1)
+    assert get_window_bounds(combine_masks(causal, WindowMask(256))) == (255, 0)
+    assert get_window_bounds(build_alibi(2)) is None
+    assert get_window_bounds(combine_masks(causal, lambda b, h, q, k: k > 2)) is None
+
+
+def test_kernel_is_forced_only_inside():
+    with contextlib.suppress(ZeroDivisionError), force_kernel("loop"):
+        assert dispatch._forced_kernel == "loop"
+        raise ZeroDivisionError
+    assert dispatch._forced_kernel is None
+    with force_kernel("dense"):
+        with force_kernel("loop"):
+            pass
+        assert dispatch._forced_kernel == "dense"
+
+
+def test_the_dense_form_is_made_once():
+    calls = []
+
+    def mask(b, h, q, k):
+        calls.append(1)
+        return k <= q
+
+    attn_context = AttentionContext(layout([3, 2]), mask=mask)
+    assert attn_context.get_dense_mask(H) is attn_context.get_dense_mask(H)
+    assert attn_context.get_dense_mask(H, padded=False).shape == (1, 1, 3, 3)
+    assert len(calls) == 2
+
+
+def test_dropout_acts_in_training_only():
+    from formers.nn.attention.attention import Attention
+
+    attention = Attention(12, 3, dropout=0.5)
+    x, attn_context = torch.randn(9, 12), AttentionContext(layout([4, 5]))
+    for name in ("loop", "dense"):
+        with force_kernel(name):
+            attention.train()
+            assert not torch.equal(attention(x, attn_context), attention(x, attn_context))
+            attention.eval()
+            assert torch.equal(attention(x, attn_context), attention(x, attn_context))
+
+
+def test_flex_forward_on_the_cpu():
+    """The fused kernel's reference form runs on a CPU; its compiled form is tested by make gpu."""
+    here = layout([4, 1, 7, 4])
+    q, k, v = (torch.randn(16, 2, 16) for _ in range(3))
+    bias = BucketBias(2, 8, 6)
+    torch.nn.init.normal_(bias.weight)
+    for mask, add in ((None, None), (causal, build_alibi(2)), (causal, bias), (None, Plain())):
+        with torch.no_grad():
+            with force_kernel("dense"):
+                expected = attend(q, k, v, AttentionContext(here, mask=mask, bias=add), 0.25)
+            with force_kernel("flex"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                got = attend(q, k, v, AttentionContext(here, mask=mask, bias=add), 0.25)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def counted(run):
+    """The multiplications of a run, as torch counts them."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    plain = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)  # the counter knows no CPU kernel
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), plain:
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_band_costs_tokens_times_width(width):
+    """Twice the tokens, twice the work; a dense layer needs four times."""
+
+    def cost(n, mask):
+        q, k, v = (torch.zeros(n, H, D) for _ in range(3))
+        return counted(lambda: attend(q, k, v, AttentionContext(layout([n]), mask=mask), 1.0))
+
+    band = combine_masks(causal, WindowMask(width))
+    sizes = [256, 512, 1024, 2048]
+    work = [cost(n, band) for n in sizes]
+    assert work == [n * 2 * width * 4 * H * D for n in sizes]  # two products, over this block and the one before
+    dense = [cost(n, causal) for n in sizes]
+    assert dense == [n * n * 4 * H * D for n in sizes]
+    assert (
+        choose_kernel(
+            torch.zeros(64, H, D), torch.zeros(64, H, D), AttentionContext(layout([64]), mask=band), 0.0, None
+        )
+        == "band"
+    )
+
+
+def test_banded_layers_of_whole_models_cost_less():
+    for family in ("gpt3", "gpt_neo"):
+        sizes = {"vocab": 20, "context": 512, "dim": 12, "heads": 3, "layers": 2, "window": 8}
+
+        def cost(n, family=family, sizes=sizes, **more):
+            f = formers.build(family, **sizes, **more)
+            return counted(lambda: f.logits(torch.zeros(1, n, dtype=torch.long)))
+
+        linear = [cost(n, pattern=("local",)) for n in (128, 256, 512)]
+        assert linear[2] - linear[1] == 2 * (linear[1] - linear[0])
+        assert cost(512, pattern=("global",)) > cost(512) > linear[2]

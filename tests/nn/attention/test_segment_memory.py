@@ -1,0 +1,223 @@
+"""Reading segment by segment with a memory that is long enough equals reading at once, whatever the segments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import formers
+from formers import Error
+from formers.generation.token_api import Options, continue_ids
+from formers.nn.attention.kv_cache import KVCache
+from formers.nn.attention.segment_memory import SegmentMemory
+from formers.nn.capture import Capture
+from tests.nn.attention.test_kv_cache import packed
+
+SMALL = {
+    "vocab": 50, "cutoffs": (10, 25), "embed": 16, "shrink": 2, "dim": 16, "layers": 2, "heads": 2, "head_dim": 6,
+    "ff": 24, "memory": 8, "clamp": 6, "init": 0.3, "init_projection": 0.3, "eos": None,
+}  # fmt: skip
+
+
+def model(**more):
+    return formers.build("transformer_xl", seed=1, **{**SMALL, "same_length": False, **more})
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+@settings(max_examples=25)
+@given(st.lists(st.integers(1, 10), min_size=1, max_size=4), st.randoms(use_true_random=False))
+def test_pieces_equal_the_whole(order, lengths, random):
+    f = model(order=order)
+    rows = [[random.randrange(50) for _ in range(n)] for n in lengths]
+    with torch.inference_mode():
+        whole = f.model.logits(f.model(packed(rows)))
+        ends = torch.tensor([0, *map(len, rows)]).cumsum(0)
+        memory, done = SegmentMemory(len(rows), 10), [0] * len(rows)
+        while any(d < len(row) for d, row in zip(done, rows, strict=True)):
+            taken = [random.randint(0, len(row) - d) for d, row in zip(done, rows, strict=True)]
+            if not any(taken):
+                taken = [min(1, len(row) - d) for d, row in zip(done, rows, strict=True)]
+            piece = packed([row[d : d + n] for row, d, n in zip(rows, done, taken, strict=True)])
+            got, place = f.model.logits(f.model(piece, memory=memory)), 0
+            for r, n in enumerate(taken):
+                want = whole[ends[r] + done[r] : ends[r] + done[r] + n]
+                torch.testing.assert_close(got[place : place + n], want, atol=1e-5, rtol=1e-5)
+                place += n
+            done = [d + n for d, n in zip(done, taken, strict=True)]
+        assert memory.lengths.tolist() == [len(row) for row in rows]
+
+
+def read(f, ids, sizes, memory):
+    with torch.inference_mode():
+        return torch.cat([f.logits(piece, memory=memory) for piece in ids.split(sizes, 1)], 1)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 12, [5, 1, 6], [12]])
+def test_token_by_token_equals_one_pass(sizes):
+    f, ids = model(), torch.randint(0, 50, (3, 12))
+    with torch.inference_mode():
+        whole = f.logits(ids)
+    assert (read(f, ids, sizes, SegmentMemory(3, 12)) - whole).abs().max() <= 1e-5
+    short = read(f, ids, sizes, SegmentMemory(3, 4))
+    assert len(sizes) == 1 or (short[:, 6:] - whole[:, 6:]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("sizes", [[1] * 12, [5, 1, 6]])
+def test_with_the_same_length_a_short_memory_is_enough(sizes):
+    """Every token sees as many as the memory holds, so nothing that is seen has been forgotten."""
+    f, ids = model(same_length=True, memory=4), torch.randint(0, 50, (2, 12))
+    with torch.inference_mode():
+        whole, wide = f.logits(ids), model(memory=4).logits(ids)
+    assert (whole - wide).abs().max() > 1e-3
+    assert (read(f, ids, sizes, SegmentMemory(2, 4)) - whole).abs().max() <= 1e-5
+    with torch.inference_mode():
+        more = model(same_length=True, memory=7).logits(ids)
+    assert (read(f, ids, sizes, SegmentMemory(2, 7)) - more).abs().max() <= 1e-5
+
+
+def test_ragged_rows_after_ragged_rows():
+    """A row's answers do not depend on its neighbours, also when the rows remember different amounts."""
+    f, pieces = model(), [[[3, 4, 5], [6]], [[7], [8, 9, 10, 11, 12]], [[13, 14], []], [[15] * 6, [16, 17]]]
+    memory, alone = SegmentMemory(2, 5), [SegmentMemory(1, 5), SegmentMemory(1, 5)]
+    with torch.inference_mode():
+        for piece in pieces:
+            together, start = f.model(packed(piece), memory=memory), 0
+            for row, one in enumerate(piece):
+                if one:
+                    single = f.model(packed([one]), memory=alone[row])
+                    torch.testing.assert_close(together[start : start + len(one)], single, atol=1e-5, rtol=1e-5)
+                start += len(one)
+            for row, own in enumerate(alone):
+                count = int(memory.lengths[row])
+                assert count == own.used_slots
+                for layer, state in own.hidden_states.items():
+                    mine = memory.hidden_states[layer][row, memory.used_slots - count :]
+                    torch.testing.assert_close(mine, state[0], atol=1e-5, rtol=1e-5)
+
+
+def test_zeros_are_attended():
+    f, ids, capture = model(), torch.randint(0, 50, (2, 3)), Capture(with_attention=True)
+    with torch.inference_mode():
+        empty, zeros = f.logits(ids, memory=SegmentMemory(2, 4)), f.logits(ids, memory=SegmentMemory(2, 4, zeros=True))
+        f.model(f.pack_inputs(ids)[0], memory=SegmentMemory(2, 4, zeros=True), capture=capture)
+        assert torch.equal(empty, f.logits(ids))
+    assert (empty - zeros).abs().max() > 1e-3
+    for weights in capture.attention_weights["decoder"]:
+        assert weights.shape == (2, 2, 3, 7)
+        assert (weights[..., :4] > 0).all()
+        assert not weights[..., 4:].triu(1).any()
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 3))
+
+
+def test_nothing_flows_back_into_the_memory():
+    f, memory = model(), SegmentMemory(2, 6)
+    f.logits(torch.randint(0, 25, (2, 6)), memory=memory)
+    assert all(not state.requires_grad for state in memory.hidden_states.values())
+    f.logits(torch.randint(25, 50, (2, 6)), memory=memory).square().sum().backward()
+    # The first cluster's tokens are in the first segment only, and its projection is not tied to the softmax.
+    ups = f.model.body.embed.token.ups
+    assert ups[2].weight.grad.any()
+    assert not ups[0].weight.grad.any()
+
+
+def test_the_length_can_change():
+    f, ids = model(), torch.randint(0, 50, (2, 12))
+    memory = SegmentMemory(2, 3)
+    read(f, ids[:, :5], [5], memory)
+    states = {layer: x.clone() for layer, x in memory.hidden_states.items()}
+    memory.resize(2)
+    assert memory.used_slots == 2
+    assert memory.lengths.tolist() == [2, 2]
+    assert all(torch.equal(memory.hidden_states[layer], x[:, -2:]) for layer, x in states.items())
+    memory.resize(10)
+    read(f, ids[:, 5:], [3, 4], memory)
+    assert memory.used_slots == 9
+    short = SegmentMemory(2, 2)
+    read(f, ids[:, :5], [5], short)
+    short.resize(10)
+    torch.testing.assert_close(read(f, ids[:, 5:], [3, 4], short)[:, -1], read_after(f, ids, 2)[:, -1])
+    memory.resize(0)
+    assert torch.equal(read(f, ids, [12], memory), read(f, ids, [12], SegmentMemory(2, 12)))
+    assert memory.used_slots == 0
+    with pytest.raises(Error, match="a memory of -1 states makes no sense"):
+        memory.resize(-1)
+
+
+def read_after(f, ids, kept):
+    """The rest of the text, with `kept` states before it."""
+    memory = SegmentMemory(2, kept)
+    read(f, ids[:, :5], [5], memory)
+    memory.length = 100
+    return read(f, ids[:, 5:], [3, 4], memory)
+
+
+@pytest.mark.parametrize(
+    ("other", "ids", "message"),
+    [
+        (model(), torch.zeros(3, 2, dtype=torch.long), "the memory has 2 rows, the batch 3"),
+        (model(layers=3), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 3"),
+        (model(layers=1), torch.zeros(2, 2, dtype=torch.long), "with layers 2, not of one with layers 1"),
+        (model(dim=12), torch.zeros(2, 2, dtype=torch.long), "with dim 16, not of one with dim 12"),
+    ],
+)
+def test_a_memory_of_another_shape_is_refused_and_unharmed(other, ids, message):
+    f, memory, first = model(), SegmentMemory(2, 4), torch.tensor([[1, 2, 3], [4, 5, 6]])
+    f.logits(first, memory=memory)
+    states = dict(memory.hidden_states)
+    with pytest.raises(Error, match=message) as error:
+        other.logits(ids, memory=memory)
+    assert "\n" not in str(error.value)
+    assert all(state is states[layer] for layer, state in memory.hidden_states.items())
+    f.logits(first, memory=memory)
+
+
+def test_each_kind_of_model_has_its_own_kind_of_state():
+    gpt = formers.build("gpt2", vocab=50, context=8, dim=12, layers=1, heads=2)
+    ids = torch.tensor([[1, 2]])
+    with pytest.raises(Error, match="gpt2 keeps earlier tokens in a KVCache, not in a SegmentMemory"):
+        gpt.logits(ids, memory=SegmentMemory(1, 4))
+    with pytest.raises(Error, match="transformer_xl keeps earlier tokens in a SegmentMemory, not in a KVCache"):
+        model().hidden(ids, memory=KVCache(1, 4))
+    with pytest.raises(Error, match="a SegmentMemory of 3 states for 0 rows makes no sense"):
+        SegmentMemory(0, 3)
+    assert type(gpt.create_state(1, 4)) is KVCache
+    assert type(model().create_state(1, 4)) is SegmentMemory
+
+
+def test_text_is_continued_without_an_end():
+    """Longer than any memory; the same tokens as reading everything anew for each, while the memory is long enough."""
+    f, prompts = model(memory=40), [[3, 4, 5], [6, 7]]
+    got = continue_ids(f, prompts, 9, Options(temperature=0))
+    for prompt, new in zip(prompts, got, strict=True):
+        text = list(prompt)
+        for token in new:
+            with torch.inference_mode():
+                assert int(f.logits(torch.tensor([text]))[0, -1].argmax()) == token
+            text.append(token)
+    assert [len(new) for new in continue_ids(model(memory=2), prompts, 20)] == [20, 20]
+    assert continue_ids(model(memory=0), prompts, 9, Options(temperature=0)) == got
+
+
+def test_a_model_without_a_context_is_continued_with_a_cache():
+    f = formers.build("bloom", vocab=50, dim=16, layers=2, heads=2, init=0.3, eos=None)
+    assert len(continue_ids(f, [[3, 4, 5]], 12, Options(temperature=0))[0]) == 12
+
+
+def test_with_heads_switched_off_and_hidden_states():
+    f, ids, memory = model(), torch.randint(0, 50, (2, 4)), SegmentMemory(2, 4)
+    f.logits(ids, memory=memory)
+    states = f.hidden(ids, memory=memory, layer=None)
+    assert states.shape == (3, 2, 4, 16)
+    torch.testing.assert_close(memory.hidden_states[1], states[1])
+    quiet = f.logits(ids, heads=torch.tensor([[0, 1], [1, 1]]))
+    assert (quiet - f.logits(ids)).abs().max() > 1e-3
+
+
+def test_a_memory_of_another_family_is_refused():
+    f, memory, ids = model(), SegmentMemory(1, 4), torch.tensor([[1, 2]])
+    f.logits(ids, memory=memory)
+    xlnet = formers.build("xlnet", vocab=50, dim=16, layers=2, heads=2, ff=24)
+    with pytest.raises(Error, match="of a model with family transformer_xl, not of one with family xlnet"):
+        xlnet.logits(ids, memory=memory)

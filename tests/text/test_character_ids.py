@@ -1,0 +1,86 @@
+"""Words as characters: hand-made examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from formers import Error
+from formers.text import character_ids
+
+
+def padded(*ids):
+    return [*ids, *[261] * (50 - len(ids))]
+
+
+def test_words_by_hand():
+    assert character_ids.encode_word("cat") == padded(259, 100, 98, 117, 260)
+    # 한 is ED 95 9C in UTF-8; every byte counts one more
+    assert character_ids.encode_word("한") == padded(259, 0xED + 1, 0x95 + 1, 0x9C + 1, 260)
+    assert character_ids.encode_word("é!") == padded(259, 0xC3 + 1, 0xA9 + 1, 0x21 + 1, 260)
+    assert character_ids.encode_word("\x00\x7f") == padded(259, 1, 128, 260)
+
+
+def test_sentences_by_hand():
+    rows = character_ids.encode_sentence(["I", "가"])
+    assert rows.shape == (4, 50)
+    assert rows.dtype == np.int64
+    assert rows[0].tolist() == padded(259, 257, 260)
+    assert rows[1].tolist() == padded(259, 74, 260)
+    assert rows[2].tolist() == padded(259, 0xEA + 1, 0xB0 + 1, 0x80 + 1, 260)
+    assert rows[3].tolist() == padded(259, 258, 260)
+    assert character_ids.encode_sentence(["I"], marks=False).tolist() == [padded(259, 74, 260)]
+    assert character_ids.encode_sentence([], marks=False).shape == (0, 50)
+    assert character_ids.encode_sentence([]).shape == (2, 50)
+
+
+def test_long_words_are_cut_after_48_bytes():
+    full = character_ids.encode_word("가" * 16)
+    assert full[0] == 259
+    assert full[-1] == 260
+    assert 261 not in full
+    assert character_ids.encode_word("가" * 40) == full
+    assert character_ids.encode_word("a" * 48) == character_ids.encode_word("a" * 60)
+    assert character_ids.encode_word("a" * 47)[-2:] == [260, 261]
+    split = character_ids.encode_word("a" + "가" * 16)  # 49 bytes: the last syllable loses a byte
+    assert split[-3:] == [0xEA + 1, 0xB0 + 1, 260]
+    assert character_ids.decode_word(split) == "a" + "가" * 15 + "�"
+    assert character_ids.encode_word("abc", slots=4) == [259, 98, 99, 260]
+
+
+def test_grid():
+    ids, keep = character_ids.encode_sentences([["밥", "을"], ["a"]])
+    assert ids.shape == (2, 4, 50)
+    assert keep.tolist() == [[True] * 4, [True, True, True, False]]
+    assert not ids[1, 3].any()
+    assert [character_ids.decode_word(word) for word in ids[0]] == ["", "밥", "을", ""]
+    assert character_ids.encode_sentences([["a"]], slots=9, marks=False)[0].shape == (1, 1, 9)
+
+
+def test_spelled_back():
+    for word in ("안녕하세요", "naïve", "😀", "a"):
+        assert character_ids.decode_word(character_ids.encode_word(word)) == word
+    assert character_ids.encode_word("x\ud800") == character_ids.encode_word("x")  # half of a character is left out
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: character_ids.encode_word(""), "'' has no characters"),
+        (lambda: character_ids.encode_sentence("the cat"), "a sentence is a list of words"),
+        (lambda: character_ids.encode_sentence(["a"], slots=2), "at least 3 slots"),
+    ],
+)
+def test_what_is_no_word(call, message):
+    with pytest.raises(Error, match=message):
+        call()
+
+
+def test_words_of_an_elmo():
+    from formers.text import character_ids, word_level
+
+    made = character_ids.train(["the cat sat", "the dog 안녕"], 6)
+    assert [made.get_token_text(i) for i in range(4)] == ["<S>", "</S>", "<UNK>", "the"]
+    text = word_level.split_words("the cat 안녕", lower=False)
+    assert character_ids.encode_sentence(text).shape == (5, 50)
+    assert len(made.encode("the cat 안녕", special=False)) == len(text)

@@ -1,0 +1,194 @@
+"""formers pretrain word2vec, glove, fasttext: from text to vectors that neighbours and finetune take."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import yaml
+
+import formers
+from formers.data.readers import load_bundled_corpus
+from formers.errors import Error
+from formers.interop.word_vectors import write_word_vectors
+from formers.training.run_folder import RunFolder
+from formers.training.word_vectors.vector_run import VECTOR_METHODS
+from tests.cli.test_pretrain import run
+
+QUICK = ["--dim", 8, "--epochs", 1, "--min-count", 2, "--train.threads", 1, "--model.window", 3]
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    file = tmp_path_factory.mktemp("text") / "법률.txt"
+    file.write_text("\n".join(t.replace("\n", " ") for t in load_bundled_corpus("ko")[0][:40]) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def words(text):
+    """Frequent words of the text."""
+    from formers.training.word_vectors.word2vec import Corpus
+
+    return [
+        w for w in Corpus.from_texts([text.read_text(encoding="utf-8")], 3, True).words if w.isalpha() and len(w) > 1
+    ]
+
+
+@pytest.mark.parametrize("method", VECTOR_METHODS)
+def test_from_text_to_neighbours_and_a_report(capsys, tmp_path, monkeypatch, text, words, method):
+    monkeypatch.chdir(tmp_path)
+    buckets = ["--model.buckets", 1000] if method == "fasttext" else []
+    asked = ["pretrain", method, "--data", text, *QUICK, *buckets]
+    code, out, error = run(capsys, *asked, "--seed", 3)
+    assert code == 0, error
+    assert f"model: runs/{method}-1/model" in out
+    near = run(capsys, "neighbours", f"runs/{method}-1", words[0], "--k", 3)[1].splitlines()
+    assert len(near) == 3
+    about = RunFolder(tmp_path / "runs" / f"{method}-1").read_info()
+    assert (about["asked"]["train"]["seed"], about["asked"]["model"]["dim"], about["data"]["documents"]) == (3, 8, 40)
+    sample = json.loads((tmp_path / "runs" / f"{method}-1" / "samples.jsonl").read_text().splitlines()[0])
+    for name in ("report.html", "report.md"):
+        assert sample["made"] in (tmp_path / "runs" / f"{method}-1" / name).read_text(encoding="utf-8")
+    listed = run(capsys, "runs")[1]
+    assert f"{method}-1" in listed
+    assert "done" in listed
+    assert ("n-grams of 2 to 4" in error) == (method == "fasttext")
+    new = run(capsys, "neighbours", f"runs/{method}-1", "아무도모르는낱말")
+    assert new[0] == (0 if method == "fasttext" else 2), "fastText knows words that it has never seen"
+    assert run(capsys, "rerun", f"runs/{method}-1", "--out", "again")[0] == 0
+    one, two = (formers.load(tmp_path / p / "model").model.body.embedding_table for p in (f"runs/{method}-1", "again"))
+    assert torch.equal(one, two)
+    other = run(capsys, *asked, "--seed", 4, "--out", "other")
+    assert other[0] == 0
+    assert not torch.equal(one, formers.load(tmp_path / "other").model.body.embedding_table)
+    code, _, error = run(capsys, *asked, "--out", "other")
+    assert code == 2
+    assert "there is a run here already, and word vectors are trained in one go" in error
+
+
+def test_settings_and_mistakes(capsys, tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    printed = run(capsys, "pretrain", "word2vec", "--data", text, "--dim", 20, "--model.kind", "cbow", "--print-config")
+    told = yaml.safe_load(printed[1])
+    assert (told["model"]["kind"], told["model"]["dim"], told["data"]["source"]) == ("cbow", 20, [str(text)])
+    (tmp_path / "c.yaml").write_text(printed[1], encoding="utf-8")
+    assert run(capsys, "pretrain", "word2vec", "--config", "c.yaml", "--print-config")[1] == printed[1]
+    (tmp_path / "short.txt").write_text("하나 둘 셋\n", encoding="utf-8")
+    for words, message in (
+        ([], "there is no text to learn from. Give --data FILES"),
+        (["--data", "nothing.txt"], "there is no such file"),
+        (["--data", "short.txt"], "no word occurs 5 times. Give more text, or a smaller min_count (--min-count 1)"),
+        (["--data", text, "--model.kind", "glove"], "word2vec is not trained as 'glove'"),
+        (["--data", text, "--model.vocab", 5], "unknown setting 'vocab' of model"),
+        (["--data", text, "--train.lr", 0], "the learning rate must be above 0"),
+        (["--data", text, "--train.steps", 5], "unknown setting 'steps' of train"),
+        (["--data", text, "--epochs", 0], "epochs must be at least 1"),
+    ):
+        code, _, error = run(capsys, "pretrain", "word2vec", *words)
+        assert code == 2
+        assert message in error
+        assert not (tmp_path / "runs").exists()
+    code, _, error = run(capsys, "pretrain", "glove", "--data", text, "--train.lr", 1e30, *QUICK)
+    assert (code, (tmp_path / "runs").exists()) == (3, False)
+    assert "the vectors are not finite. Take a smaller learning rate" in error
+    page = run(capsys, "pretrain", "fasttext", "--help")[1]
+    assert "formers pretrain fasttext --data my.txt" in page
+    assert "word2vec" in run(capsys, "pretrain", "--help")[1]
+    with pytest.raises(Error, match="resume does not apply to word vectors"):
+        formers.pretrain("glove", ["a b"], resume=True)
+    made = formers.pretrain("word2vec", ["하나 둘 셋"] * 9, out=tmp_path / "api", model={"dim": 4}, train={"epochs": 1})
+    assert made.former.config.dim == 4
+    assert len(made.history) == 1
+
+
+def test_ctrl_c_leaves_nothing_behind(tmp_path, text):
+    long = ["--dim", "50", "--epochs", "100000", "--min-count", "1"]
+    code = "from formers.__main__ import main; main()"
+    words = [sys.executable, "-c", code, "pretrain", "word2vec", "--data", str(text), *long]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stderr:
+            if "training" in line:
+                break
+        time.sleep(0.2)
+        os.kill(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait(60) == 130
+    assert rest.splitlines()[-1] == "formers: interrupted"
+    assert not (tmp_path / "runs").exists()
+
+
+ROWS = [(f"{word} 영화 {i}", label) for i in range(20) for word, label in (("좋은", "긍정"), ("나쁜", "부정"))]
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory):
+    """Word vectors in all the forms in which they come."""
+    folder = tmp_path_factory.mktemp("vectors")
+    texts = [f"{text} 그리고 모두" for text, _ in ROWS]
+    made = formers.pretrain("fasttext", texts, out=folder / "run", model={"dim": 6, "min_count": 2, "buckets": 50},
+                            train={"epochs": 1, "threads": 1})  # fmt: skip
+    write_word_vectors(made.former, folder / "text.vec")
+    write_word_vectors(made.former, folder / "glove.txt", "glove")
+    write_word_vectors(made.former, folder / "binary.bin.gz", "binary")
+    write_word_vectors(made.former, folder / "fasttext.bin", "fasttext")
+    lines = ["text\tlabel", *(f"{text}\t{label}" for text, label in ROWS)]
+    (folder / "rows.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["run", "run/model", "text.vec", "glove.txt", "binary.bin.gz", "fasttext.bin"])
+def test_a_textcnn_starts_from_vectors(capsys, tmp_path, vectors, name):
+    words = ["finetune", "textcnn", "--train", vectors / "rows.tsv", "--vectors", vectors / name, "--freeze-vectors"]
+    more = ["--epochs", 1, "--model.filters", 4, "--tune.baseline", "false", "--out", tmp_path / "a"]
+    code, _, error = run(capsys, *words, *more)
+    assert code == 0, error
+    assert "pieces have a vector" in error
+    assert len(run(capsys, "neighbours", vectors / name, "좋은", "--k", 2)[1].splitlines()) == 2
+    former, known = formers.load(tmp_path / "a"), formers.load(vectors / "run")
+    place, row = former.tokenizer.backend.token_to_id("좋은"), known.tokenizer.backend.token_to_id("좋은")
+    assert torch.allclose(former.model.body.embedding_table[place], known.model.body.embedding_table[row], atol=1e-5), (
+        "they stay"
+    )
+    assert former.config.embed == 6, "as wide as the vectors"
+
+
+@pytest.mark.parametrize(("channels", "learns"), [("trained", True), ("static", False), ("both", True)])
+def test_the_channels_keep_their_meaning(capsys, tmp_path, vectors, channels, learns):
+    words = ["finetune", "textcnn", "--train", vectors / "rows.tsv", "--vectors", vectors / "run", "--epochs", 2]
+    more = ["--model.filters", 4, "--model.channels", channels, "--lr", 1e-2, "--tune.baseline", "false"]
+    code, _, error = run(capsys, *words, *more, "--out", tmp_path / "a")
+    assert code == 0, error
+    former, known = formers.load(tmp_path / "a"), formers.load(vectors / "run")
+    place, row = former.tokenizer.backend.token_to_id("좋은"), known.tokenizer.backend.token_to_id("좋은")
+    assert torch.equal(former.model.body.embedding_table[place], known.model.body.embedding_table[row]) != learns
+    if channels == "both":
+        fixed = former.model.body.fixed.token.weight[place]
+        assert torch.allclose(fixed, known.model.body.embedding_table[row]), (
+            "the second channel has them too, and stays"
+        )
+    asked = json.loads((tmp_path / "a" / "run.json").read_text())["asked"]
+    again = run(capsys, "finetune", "--out", tmp_path / "a", "--resume", "--train.steps", asked["train"]["steps"] + 1)
+    assert again[0] == 0, "a run that goes on does not need the file any more"
+
+
+def test_vectors_that_do_not_fit_are_refused(capsys, tmp_path, vectors):
+    rows = vectors / "rows.tsv"
+    (tmp_path / "other.vec").write_text("2 3\nking 1 2 3\nqueen 2 3 4\n")
+    for words, message in (
+        (["textcnn", "--vectors", "nowhere"], "nowhere: no such directory"),
+        (["textcnn", "--vectors", rows], "rows.tsv"),
+        (["textcnn", "--vectors", tmp_path / "other.vec"], "words of the examples has a vector (for example"),
+        (["textcnn", "--vectors", vectors / "run", "--model.embed", 9], "the vectors have 6 numbers, the embedding 9"),
+        (["textcnn", "--freeze-vectors"], "there are no vectors to hold still. Give --vectors PATH"),
+        (["elmo", "--vectors", vectors / "run"], "elmo does not take word vectors"),
+    ):
+        code, _, error = run(capsys, "finetune", *words, "--train", rows, "--out", tmp_path / "run")
+        assert code == 2
+        assert message in error
