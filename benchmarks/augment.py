@@ -27,8 +27,9 @@ import torch
 import formers
 from formers.data.counter_rng import shuffle_indices
 from formers.evaluation.baseline import run_baseline
-from formers.generation.augment import augment, train_conditional
+from formers.generation.augment import augment
 from formers.tasks.examples import Examples, read_examples
+from formers.training.runs.continue_pretraining import train_conditional
 
 from .run import UNCOMPILED, sample_evenly
 
@@ -92,7 +93,9 @@ def make_examples(
     with tempfile.TemporaryDirectory() as folder:
         if adapted:
             names = dict(pair.split("=", 1) for pair in given.label_names.split(",")) if given.label_names else {}
-            former = train_conditional(former, some, folder, epochs=given.teach, names=names, seed=seed, compile=False)
+            former = train_conditional(
+                former, some, folder, epochs=given.teach, label_names=names, seed=seed, compile=False
+            )
             how |= {"conditional": True, "label_names": names}
         new = augment(cast_for_speed(former), some, label_filter=keep, **how)
     print(new.summary, flush=True)

@@ -19,7 +19,8 @@ import formers
 from benchmarks.harness import describe_machine, exit_with_help, time_median
 from formers.batch import Batch
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.dispatch import AttentionContext, attend, choose_kernel
+from formers.nn.attention.context import AttentionContext
+from formers.nn.attention.dispatch import AttentionCall, attend, choose_kernel
 from formers.nn.attention.masks import WindowMask, causal, combine_masks
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,9 +40,8 @@ def time_attention(n: int, mask: Any) -> tuple[float, str]:
     def step() -> None:
         torch.autograd.grad(attend(q, k, v, AttentionContext(batch.layout, mask=mask), HEAD_DIM**-0.5), (q, k, v), pull)
 
-    return time_median(step, 5, REPEATS) * 1e3, choose_kernel(
-        q, k, AttentionContext(batch.layout, mask=mask), 0.0, None
-    )
+    call = AttentionCall(q, k, v, AttentionContext(batch.layout, mask=mask), HEAD_DIM**-0.5)
+    return time_median(step, 5, REPEATS) * 1e3, choose_kernel(call)
 
 
 def time_layer(family: str, n: int, kind: str) -> float:

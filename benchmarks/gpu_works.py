@@ -11,8 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import torch
 
 import formers
-from formers.batch import Batch
-from formers.objectives.token_losses import IGNORE_INDEX
+from formers.batch import IGNORE_INDEX, Batch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 IS_DRY_RUN = DEVICE == "cpu"  # a dry run of the script itself

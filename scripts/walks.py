@@ -18,7 +18,7 @@ from typing import Any
 import formers
 
 ROOT = Path(formers.__file__).parent
-WORDS = "the cat sat on a mat while two dogs ran past the old house and one bird sang".split()
+WORDS = ["the cat", "sat", "on a mat", "two dogs", "ran past", "the old house", "one bird", "sang"]
 TEXTS = [" ".join(WORDS[(i * 7 + j * j) % len(WORDS)] for j in range(12)) + "." for i in range(400)]
 
 
@@ -60,7 +60,9 @@ def print_walk(name: str, files: set[str], calls: set[tuple[str, str]]) -> None:
     crossings = {(get_room(a), get_room(b)) for a, b in calls if get_room(a) != get_room(b)}
     back = {pair for pair in crossings if pair[::-1] in crossings}
     rooms = sorted({get_room(file) for file in files})
-    print(f"{name}: {len(files)} files, {len(rooms)} rooms, {len(crossings)} crossings, {len(back) // 2} there and back")
+    print(
+        f"{name}: {len(files)} files, {len(rooms)} rooms, {len(crossings)} crossings, {len(back) // 2} there and back"
+    )
     for room in rooms:
         print(f"  {room}: {', '.join(sorted(file.split('/', 1)[-1] for file in files if get_room(file) == room))}")
 
@@ -72,11 +74,15 @@ def main() -> None:
     walk = trace_calls(lambda: formers.pretrain("bert", TEXTS, out=folder / "bert", overrides=small))
     print_walk("pretrain bert", *walk[:2])
     rows = [{"text": text, "label": "yes" if "cat" in text else "no"} for text in TEXTS[:80]]
-    walk = trace_calls(lambda: formers.finetune(str(folder / "bert" / "model"), rows, out=folder / "task", overrides={"tune.epochs": 1}))
+    walk = trace_calls(
+        lambda: formers.finetune(
+            str(folder / "bert" / "model"), rows, out=folder / "task", overrides={"tune.epochs": 1}
+        )
+    )
     print_walk("finetune", *walk[:2])
     formers.pretrain("gpt2", TEXTS, out=folder / "gpt2", overrides=small)
-    model = formers.load(folder / "gpt2" / "model")
-    walk = trace_calls(lambda: formers.generate(model, "the cat"))
+    former = formers.load(folder / "gpt2" / "model")
+    walk = trace_calls(lambda: formers.generate(former, "the cat"))
     print_walk("generate", *walk[:2])
 
 

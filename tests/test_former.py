@@ -10,6 +10,7 @@ import torch
 
 import formers
 from formers import Error
+from formers.inputs import ModelInputs
 from formers.nn.attention.kv_cache import KVCache
 from formers.registry import FAMILIES
 from formers.task import Task
@@ -499,3 +500,15 @@ def test_only_public_names_are_listed():
     import formers.nn.block  # an import of a part of it adds nothing
 
     assert dir(formers) == sorted(formers.__all__)
+
+
+def test_one_set_of_inputs_for_every_pass():
+    f = formers.build("bert", head="mlm", vocab=30, dim=16, heads=2, ff=32, layers=1, context=16)
+    ids = torch.tensor([[4, 5, 6], [7, 8, 0]])
+    keep = ids != 0
+    batch, rows = f.pack_inputs(ModelInputs(ids, keep))
+    assert (batch.ids.tolist(), rows) == ([4, 5, 6, 7, 8], (2,))
+    assert torch.equal(f.model.logits(f.model(batch), part="mlm"), f.logits(ids, keep)[keep])
+    for method, name in ((f.logits, "memry"), (f.hidden, "order"), (f.hidden, "perm_mask")):
+        with pytest.raises(Error, match=f"{method.__name__} does not take '{name}'"):
+            method(ids, **{name: ids})

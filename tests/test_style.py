@@ -13,12 +13,26 @@ import formers
 ROOT = Path(formers.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 # Words that end like a participle and are none.
-VERBS = {"embed", "feed", "flatten", "listen", "need", "open", "read", "seed", "hidden", "shorten", "speed", "spread", "widen"}
+VERBS = {
+    "embed",
+    "feed",
+    "flatten",
+    "listen",
+    "need",
+    "open",
+    "read",
+    "seed",
+    "hidden",
+    "shorten",
+    "speed",
+    "spread",
+    "widen",
+}
 PARTICIPLE = re.compile(r"[a-z]+(ed|wn|ght|ung|iven|oken|tten|osen|aken|idden)$")
 ADJECTIVES = {
-    "alike", "alone", "anew", "apart", "bare", "beside", "busy", "clean", "dense", "enough", "even", "fine", "free", "good",
-    "here", "known", "large", "less", "like", "near", "odd", "own", "plain", "quiet", "ready", "roomy", "same", "single",
-    "small", "sure", "there", "together", "wary", "whole", "within", "without", "worth",
+    "alike", "alone", "anew", "apart", "bare", "beside", "busy", "clean", "dense", "enough", "even", "fine", "free",
+    "good", "here", "known", "large", "less", "like", "near", "odd", "own", "plain", "quiet", "ready", "roomy", "same",
+    "single", "small", "sure", "there", "together", "wary", "whole", "within", "without", "worth",
 }  # fmt: skip
 
 

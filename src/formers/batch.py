@@ -6,6 +6,8 @@ N tokens in all, D documents one after the other, M places where a loss is, B ro
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +15,8 @@ import torch
 from torch import Tensor
 
 from .errors import Error
+
+IGNORE_INDEX = -100  # the label of a place that has no loss
 
 
 class Layout:
@@ -125,6 +129,13 @@ class Batch:
         starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
         flat = None if segments is None else segments[keep]
         return Batch(ids[keep], starts, int(lengths.max()) if rows else 0, segments=flat, source=source, keep=keep)
+
+    @staticmethod
+    def from_rows(rows: Sequence[Sequence[int]], device: Any = "cpu") -> Batch:
+        """Pack rows of ids of different lengths, one document each."""
+        starts = torch.tensor([0, *itertools.accumulate(map(len, rows))], dtype=torch.int32, device=device)
+        ids = torch.tensor([i for row in rows for i in row], dtype=torch.long, device=device)
+        return Batch(ids, starts, max(map(len, rows)))
 
     @property
     def layout(self) -> Layout:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .config import ConfigMap, rename_key
 from .keymap import KeyMap
 
+if TYPE_CHECKING:
+    from .nn.layers import MixNorm
+
 Pooling = Literal["first", "last", "mean", "max", "eos"]
-MixNorm = Literal["plain", "token", "batch"]  # of the layers in a mix (nn/layers.py)
 LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (model.py)
 
 

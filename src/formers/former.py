@@ -19,8 +19,11 @@ from . import registry
 from .batch import Batch
 from .errors import Error
 from .inputs import (
+    PERMUTATION_INPUTS,
+    ModelInputs,
     apply_permutation,
     check_length,
+    collect_inputs,
     get_row_shape,
     make_head_masks,
     pack_padded,
@@ -119,6 +122,16 @@ class Former:
         """There is an encoder and a decoder."""
         return all(getattr(self.model.body, side, None) is not None for side in ("encoder", "decoder"))
 
+    @property
+    def is_two_stream(self) -> bool:
+        """True for XLNet, whose second stream predicts tokens that it does not see."""
+        return hasattr(self.model.body, "blank")
+
+    @property
+    def can_read_segments(self) -> bool:
+        """True if the model tells the two texts of a pair apart by segments."""
+        return getattr(self.config, "segments", 0) > 1 or self.is_two_stream
+
     def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
         try:
@@ -138,36 +151,27 @@ class Former:
         return self
 
     def logits(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        segments: Tensor | None = None,
-        target: Tensor | None = None,
-        target_keep: Tensor | None = None,
-        memory: KVCache | SegmentMemory | LSTMState | None = None,
-        heads: Any = None,
-        tasks: Tensor | None = None,
-        **streams: Any,
-    ) -> Any:
-        """What the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
+        self, ids: Tensor, keep: Tensor | None = None, segments: Tensor | None = None, target: Tensor | None = None,
+        **inputs: Any,
+    ) -> Any:  # fmt: skip
+        """Compute what the head answers to ids (B, T), or (B, choices, T): a tensor, or a dict for heads of two parts.
 
-        `keep` (bool, True = real token) and `target_keep` mark padding, where the result is 0; `target` is the
-        decoder's input of encoder-decoders; `memory` is what is kept of earlier tokens (see `create_state`); `heads`
-        masks attention heads: (layers, heads), or a dict of such by "encoder", "decoder", "cross". ERNIE 2.0 reads
-        `tasks`, like segments. `streams` are XLNet's: `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and
-        `target_mapping` (B, M, T), 1 = predict here, whose result is (B, M, …). ELMo reads characters (B, T, 50), and
-        its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
+        `keep` is the attention mask as bool, True at real tokens; the result is 0 elsewhere. `target` is the decoder's
+        input of an encoder-decoder. `inputs` are the other fields of `ModelInputs`: target_keep, memory, heads, tasks
+        (ERNIE 2.0), and XLNet's order, or perm_mask and target_mapping, whose result is (B, M, …). ELMo reads
+        characters (B, T, 50), and its lm logits (B, T, 2, vocab) are those of the next word and of the one before.
         """
+        given = collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
             head = registry.find_family(self.family).definition.pretraining_head
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
-        batch, rows = self.pack_inputs(ids, keep, segments, target, target_keep, memory, tasks=tasks)
-        how = self.build_forward_args(memory, heads)
-        if streams:
-            given = {name: self.to_device_tensor(value) for name, value in streams.items() if value is not None}
-            batch, more = apply_permutation(self.model.body, batch, tuple(ids.shape), given)
+        batch, rows = self.pack_inputs(given)
+        how = self.build_forward_args(given.memory, given.heads)
+        if given.permutation:
+            tensors = {name: self.to_device_tensor(value) for name, value in given.permutation.items()}
+            batch, more = apply_permutation(self.model.body, batch, tuple(ids.shape), tensors)
             how |= more
             if "targets" in more and (self.head == "beam" or any(part.spec.pool for part in parts.values())):
                 raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
@@ -186,27 +190,23 @@ class Former:
         return next(iter(answers.values())) if len(answers) == 1 else answers
 
     def hidden(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        segments: Tensor | None = None,
-        target: Tensor | None = None,
-        target_keep: Tensor | None = None,
-        memory: KVCache | SegmentMemory | LSTMState | None = None,
-        heads: Any = None,
-        layer: int | None = -1,
-        tasks: Tensor | None = None,
-    ) -> Tensor:
-        """Hidden states (B, T, dim) of a layer: 0 the embeddings, i after block i, -1 the last (with the final norm),
-        None all of them (layers + 1, B, T, dim). Of an encoder-decoder, the decoder's if there is a target, else the
-        encoder's."""
+        self, ids: Tensor, keep: Tensor | None = None, segments: Tensor | None = None, target: Tensor | None = None,
+        *, layer: int | None = -1, **inputs: Any,
+    ) -> Tensor:  # fmt: skip
+        """Compute hidden states (B, T, dim) of a layer: 0 the embeddings, i after block i, -1 the last (with the final
+        norm), None all of them (layers + 1, B, T, dim).
+
+        Of an encoder-decoder they are the decoder's if there is a target, else the encoder's. The inputs are those of
+        `logits`, but for XLNet's permutations.
+        """
         if layer is not None and type(layer) is not int:
             raise Error(f"layer must be a number or None, got {layer!r}", fix="-1 is the last layer")
+        given = collect_inputs("hidden", (ids, keep, segments, target), inputs, without=PERMUTATION_INPUTS)
         alone = self.is_encoder_decoder and target is None
-        batch, rows = self.pack_inputs(ids, keep, segments, target, target_keep, memory, alone, tasks)
+        batch, rows = self.pack_inputs(given, encoder_only=alone)
         capture = Capture(with_hidden=layer != -1)
         run = self.model.body.encode if alone else self.model.body
-        last = run(batch, capture=capture, **self.build_forward_args(None if alone else memory, heads))
+        last = run(batch, capture=capture, **self.build_forward_args(None if alone else given.memory, given.heads))
         found = list(capture.hidden_states.values())
         inner = found[-1] if found else []  # word vectors have the last only
         states = [batch.unpack(x).unflatten(0, rows) for x in (*inner, last)]
@@ -235,28 +235,24 @@ class Former:
                 break
         return self
 
-    def pack_inputs(
-        self,
-        ids: Tensor,
-        keep: Tensor | None = None,
-        segments: Tensor | None = None,
-        target: Tensor | None = None,
-        target_keep: Tensor | None = None,
-        memory: KVCache | SegmentMemory | LSTMState | None = None,
-        encoder_only: bool = False,
-        tasks: Tensor | None = None,
-    ) -> tuple[Batch, tuple[int, ...]]:
-        """Padded tensors checked and packed, and the shape of their rows; with `encoder_only`, the
+    def pack_inputs(self, inputs: ModelInputs, encoder_only: bool = False) -> tuple[Batch, tuple[int, ...]]:
+        """Check padded tensors and pack them; returns the batch and the shape of the rows. With `encoder_only`, the
         encoder's side alone."""
-        ids = self.to_device_tensor(ids, "ids", integer=True)
-        keep, target_keep = (None if t is None else self.to_device_tensor(t, "keep") for t in (keep, target_keep))
-        target = None if target is None else self.to_device_tensor(target, "target", integer=True)
-        beside = {name: v for name, v in (("segments", segments), ("tasks", tasks)) if v is not None}
-        reads = registry.find_family(self.family).definition.reads_segments, getattr(self.config, "use_tasks", False)
-        for name, read in zip(("segments", "tasks"), reads, strict=True):
-            if name in beside and not read:
+        ids, memory = self.to_device_tensor(inputs.ids, "ids", integer=True), inputs.memory
+        keep, target_keep = (
+            None if mask is None else self.to_device_tensor(mask, "keep") for mask in (inputs.keep, inputs.target_keep)
+        )
+        target = None if inputs.target is None else self.to_device_tensor(inputs.target, "target", integer=True)
+        reads_segments = registry.find_family(self.family).definition.reads_segments
+        beside = {}
+        for name, value, is_read in (
+            ("segments", inputs.segments, reads_segments),
+            ("tasks", inputs.tasks, getattr(self.config, "use_tasks", False)),
+        ):
+            if value is not None and not is_read:
                 raise Error(f"{self.family} does not read {name}", fix=f"leave {name} out")
-        beside = {name: self.to_device_tensor(value, name, integer=True) for name, value in beside.items()}
+            if value is not None:
+                beside[name] = self.to_device_tensor(value, name, integer=True)
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
         source = pack_padded(self.config, ids, keep, beside)
@@ -264,10 +260,10 @@ class Former:
             source.longest if self.is_encoder_decoder else self.measure_row_length(memory, source.longest), self.config
         )
         if self.is_encoder_decoder and isinstance(memory, KVCache):
-            given = source.ids, source.starts
-            if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, given)):
+            source_inputs = source.ids, source.starts
+            if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, source_inputs)):
                 raise Error("this cache has seen another source", fix="make a cache for each source")
-            memory.source_inputs = given
+            memory.source_inputs = source_inputs
         rows = get_row_shape(self.config, ids)
         if not self.is_encoder_decoder or encoder_only:
             if target is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,6 +12,47 @@ from torch import Tensor
 from .batch import Batch
 from .config import format_value, suggest_name
 from .errors import Error
+from .nn.attention.kv_cache import KVCache
+from .nn.attention.segment_memory import SegmentMemory
+from .nn.recurrent.projected_lstm import LSTMState
+
+PERMUTATION_INPUTS = ("order", "perm_mask", "target_mapping")
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """What a caller gives for one forward pass: padded tensors, B rows of T tokens, and what goes with them.
+
+    `keep` and `target_keep` are bool, True at real tokens (the attention mask). `target` is the decoder's input of an
+    encoder-decoder. `memory` holds earlier tokens (`Former.create_state`). `heads` masks attention heads: (layers,
+    heads), or a dict of such by "encoder", "decoder", "cross". ERNIE 2.0 reads `tasks`, like segments. XLNet reads
+    `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here.
+    """
+
+    ids: Any  # (B, T), (B, choices, T), or (B, T, 50) characters
+    keep: Any = None
+    segments: Any = None
+    target: Any = None
+    target_keep: Any = None
+    memory: KVCache | SegmentMemory | LSTMState | None = None
+    heads: Any = None
+    tasks: Any = None
+    order: Any = None
+    perm_mask: Any = None
+    target_mapping: Any = None
+
+    @property
+    def permutation(self) -> dict[str, Any]:
+        """The inputs of XLNet's two streams that are given."""
+        return {name: value for name in PERMUTATION_INPUTS if (value := getattr(self, name)) is not None}
+
+
+def collect_inputs(method: str, tensors: tuple[Any, ...], named: dict[str, Any], without: Sequence[str]) -> ModelInputs:
+    """Make the inputs of `method` from its arguments; a name that it does not take is an Error with the nearest."""
+    known = [name for name in ModelInputs.__dataclass_fields__ if name not in without]
+    if unknown := [name for name in named if name not in known]:
+        raise Error(f"{method} does not take {unknown[0]!r}", fix=suggest_name(unknown[0], known))
+    return ModelInputs(*tensors, **named)
 
 
 def get_row_shape(config: Any, ids: Tensor) -> tuple[int, ...]:
@@ -141,8 +183,6 @@ def apply_permutation(
     it the arguments `visible_pairs` and `targets` of the forward pass."""
     known = {"order": shape, "perm_mask": (*shape, shape[-1]), "target_mapping": (*shape[:-1], -1, shape[-1])}
     for name, value in given.items():
-        if name not in known:
-            raise Error(f"logits does not take {name!r}", fix=suggest_name(name, known))
         if not hasattr(body, "blank"):
             raise Error(f"{type(body).__name__} has no second stream, which {name} is for", fix=f"leave {name} out")
         wanted = known[name]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from .batch import Batch
 from .config import get_schema
 from .errors import Error
-from .family import Family, Head, MixNorm
+from .family import Family, Head
 from .nn.capture import Capture
 from .nn.head_pruning import prune_heads
-from .nn.layers import LayerNorm, OutputLayer, ScalarMix, get_activation
+from .nn.layers import LayerNorm, MixNorm, OutputLayer, ScalarMix, get_activation
 
 FIXED_WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
 
@@ -206,6 +206,18 @@ def get_output_width(head: Head, config: Any, labels: int | None) -> int | None:
     if head.out == "vocab":
         return getattr(config, "target_vocab", None) or config.vocab
     return (labels or 2) if head.out == "labels" else head.out
+
+
+def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
+    """(n, dim) → (dim,); of none, zeros."""
+    if not len(vectors):
+        return vectors.new_zeros(vectors.shape[-1])
+    if pool == "weighted":  # SGPT (Muennighoff 2022, eq. 2)
+        weights = torch.arange(1.0, len(vectors) + 1)
+        return (vectors * weights[:, None]).sum(0) / weights.sum()
+    if pool in ("first", "last"):
+        return vectors[0 if pool == "first" else -1]
+    return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
 
 
 def search_spans(model: Model, hidden: Tensor, batch: Batch, config: Any) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from .config import build_config, check_sizes, suggest_name
 from .errors import Error
+from .text.tokenizer import Template, Tokenizer
 
 AnswerKind = Literal["class", "many", "number", "tags", "span", "choice", "text"]
 LongTextMode = Literal["windows", "cut", "error"]
@@ -23,6 +24,8 @@ TASKS: dict[str, tuple[tuple[AnswerKind, ...], str]] = {
     "summarise": (("text",), "lm"),
     "lm": (("text",), "lm"),
 }
+# Heads whose texts end with an end mark, also where the tokenizer puts none.
+END_MARKED_HEADS = ("classify", "tag", "answer", "beam", "choose")
 SCORE_LABEL = "score"  # the one label of a model that gives a number
 
 
@@ -101,3 +104,12 @@ def list_tasks(family: Any, config: Any) -> list[str]:
 def choose_length(config: Any, most: int = 512) -> int:
     """How many tokens a model reads at once: its context, or as many as is usual."""
     return min(getattr(config, "context", None) or most, most)
+
+
+def get_frame(tokenizer: Tokenizer, pair: bool) -> Template:
+    """The tokenizer's own template; where it has none, the end mark behind each text."""
+    frame, end = tokenizer.get_template(pair), tokenizer.id("eos")
+    if frame.before or frame.after or end is None:
+        return frame
+    a, b = frame.segments[1], frame.segments[3]
+    return Template((), (end,), (end,), ((), a, (a,), b, (b,)))

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.batch import Batch
-from formers.data.loader import IGNORE_INDEX, load_batches, pack_examples, pad_batch
+from formers.batch import IGNORE_INDEX, Batch
+from formers.data.loader import load_batches, pack_examples, pad_batch
 from formers.data.plans import BatchShape, Plan, plan_single_spans, plan_streams
 from formers.data.readers import load_bundled_corpus
 from formers.objectives.causal import CausalLM

@@ -11,9 +11,11 @@ import formers
 from formers import Error
 from formers.data.resumable_file import ResumableFile
 from formers.generation import augment as module
-from formers.generation.augment import augment, to_comparison_form, train_conditional
+from formers.generation.augment import augment, to_comparison_form
 from formers.generation.mask_infill import infill_texts
 from formers.task import Task
+from formers.tasks.examples import make_label_prefix
+from formers.training.runs.continue_pretraining import train_conditional
 from tests.cli.test_embed import run
 from tests.evaluation.test_likelihood import speaker
 
@@ -116,7 +118,7 @@ def test_stopped_and_gone_on(bert, tmp_path, monkeypatch):
 
 
 def test_after_learning_the_labels(gpt, tmp_path):
-    f = train_conditional(gpt, ROWS[:4], tmp_path, epochs=2, names={"a": "animals"})
+    f = train_conditional(gpt, ROWS[:4], tmp_path, epochs=2, label_names={"a": "animals"})
     assert f.family == "gpt2"
     before, after = (g.model.state_dict() for g in (gpt, f))
     assert any(not (before[name] == after[name]).all() for name in before)
@@ -179,7 +181,7 @@ def test_another_model_begins_anew(bert, tmp_path, monkeypatch):
 def test_a_teacher_is_of_its_model(gpt, tmp_path):
     first = train_conditional(gpt, ROWS[:4], tmp_path, epochs=1)
     assert train_conditional(gpt, ROWS[:4], tmp_path, epochs=1).fingerprint == first.fingerprint
-    with pytest.raises(Error, match="taught to another model"):
+    with pytest.raises(Error, match="another model was trained here"):
         train_conditional(first, ROWS[:4], tmp_path, epochs=1)
 
 
@@ -187,10 +189,7 @@ SEVERAL = [{**row, "label": label} for row, label in zip(ROWS[:5], (["a", "b"], 
 
 
 def test_several_labels(bert, monkeypatch):
-    fronts = [
-        module.make_label_prefix(row, module.AugmentConfig(conditional=True, label_names={"a": "animals"}))
-        for row in SEVERAL
-    ]
+    fronts = [make_label_prefix(row, {"a": "animals"}) for row in SEVERAL]
     assert fronts == ["animals, b: ", "b: ", "animals: ", "-: ", "b: "]
     made = augment(bert, SEVERAL, conditional=True, label_filter=None, rate=0.5, top_k=300)
     assert made.rows

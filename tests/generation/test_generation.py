@@ -9,6 +9,7 @@ import torch
 import formers
 from formers import Error
 from formers.generation.fill import fill
+from formers.generation.sampling import pick_tokens
 from formers.generation.token_api import Options, continue_ids
 from formers.text.trainers import wordpiece
 
@@ -48,13 +49,13 @@ def test_sampling_follows_the_distribution():
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
     counts = np.zeros(4)
     for seed in range(4000):
-        counts[int(Options(temperature=0.5, seed=seed).pick_tokens(logits, 0))] += 1
+        counts[int(pick_tokens(logits, Options(temperature=0.5, seed=seed), 0))] += 1
     expected = (logits / 0.5).softmax(-1)[0].numpy() * 4000
     assert ((counts - expected) ** 2 / expected).sum() < 16.3, "chi-square, 3 degrees of freedom, p = 0.001"
-    top = {int(Options(top_k=2, seed=s).pick_tokens(logits, 0)) for s in range(200)}
+    top = {int(pick_tokens(logits, Options(top_k=2, seed=s), 0)) for s in range(200)}
     assert top == {0, 1}
-    assert int(Options(temperature=0).pick_tokens(logits, 0)) == 0
-    assert {int(Options(seed=1).pick_tokens(logits, step)) for step in range(50)} >= {0, 1}
+    assert int(pick_tokens(logits, Options(temperature=0), 0)) == 0
+    assert {int(pick_tokens(logits, Options(seed=1), step)) for step in range(50)} >= {0, 1}
 
 
 def test_a_full_context_goes_on_with_its_last_half():

@@ -69,8 +69,8 @@ def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
     monkeypatch.setattr(decode, "is_available", lambda device: True)
     monkeypatch.setattr(kv_cache, "is_available", lambda device: True)
-    step = dispatch._attend_step
-    monkeypatch.setattr(dispatch, "_attend_step", lambda *a: seen.append(1) or step(*a))
+    step = dispatch.KERNELS["decode"]
+    monkeypatch.setitem(dispatch.KERNELS, "decode", lambda call: seen.append(1) or step(call))
     norm, sums = decode.add_norm, []
     monkeypatch.setattr(decode, "add_norm", lambda *a: sums.append(1) or norm(*a))
     assert beams(family, 3) <= 1e-5

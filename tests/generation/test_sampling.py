@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from formers import Error
+from formers.generation.logits_processors import ban_repeated_ngrams, ban_sequences, penalise_repetition
 from formers.generation.options import Options, make_options
-from formers.generation.sampling import ban_repeated_ngrams, ban_sequences, penalise_repetition, warp_logits
+from formers.generation.sampling import pick_tokens, warp_logits
 
 transformers = pytest.importorskip("transformers")
 VOCAB, DRAWS = 14, 6000
@@ -57,7 +58,7 @@ def test_draws_follow_the_distribution(how, penalty):
     mine = scores() if penalty is None else penalise_repetition(scores(), ids, penalty)
     many = mine.expand(DRAWS, -1)
     for sample, step in ((np.arange(DRAWS), 3), (0, np.arange(DRAWS))):
-        counts = torch.bincount(Options(**how).pick_tokens(many, step, sample), minlength=VOCAB).double()
+        counts = torch.bincount(pick_tokens(many, Options(**how), step, sample), minlength=VOCAB).double()
         assert not counts[want == 0].any()
         real = want > 0
         square = ((counts - DRAWS * want)[real] ** 2 / (DRAWS * want[real])).sum()
@@ -67,10 +68,10 @@ def test_draws_follow_the_distribution(how, penalty):
 
 def test_a_draw_is_its_own_rows_matter():
     logits, how = scores(9, 3), Options(top_p=0.9, seed=5)
-    together = how.pick_tokens(logits, 4, np.arange(9))
-    alone = [int(how.pick_tokens(logits[i : i + 1], 4, i)) for i in range(9)]
+    together = pick_tokens(logits, how, 4, np.arange(9))
+    alone = [int(pick_tokens(logits[i : i + 1], how, 4, i)) for i in range(9)]
     assert together.tolist() == alone
-    assert not torch.equal(together, Options(top_p=0.9, seed=6).pick_tokens(logits, 4, np.arange(9)))
+    assert not torch.equal(together, pick_tokens(logits, Options(top_p=0.9, seed=6), 4, np.arange(9)))
 
 
 @pytest.mark.parametrize("temperature", [5e-324, 1e-200, 1e-3, 1e300])
@@ -116,14 +117,14 @@ def test_texts_of_different_lengths_side_by_side():
         ({"num_samples": 0}, "num_samples must be at least 1"), ({"num_beams": True}, "num_beams must be"),
         ({"seed": -1}, "seed must"),
         ({"max_new_tokens": 3, "min_new_tokens": 4}, "at least 4 tokens and at most 3 contradict each other"),
-        ({"num_beams": 2, "temperature": 0.7}, "temperature is for drawing at random"),
-        ({"num_beams": 2, "top_p": 0.7}, "top_p is for drawing at random"),
+        ({"num_beams": 2, "temperature": 0.7}, "temperature is for sampling"),
+        ({"num_beams": 2, "top_p": 0.7}, "top_p is for sampling"),
         ({"num_beams": 2, "num_samples": 3}, "2 beams do not give 3 texts"),
-        ({"temperature": 0, "top_k": 4}, "top_k is for drawing at random"),
-        ({"temperature": 0, "typical_p": 0.4}, "typical_p is for drawing at random"),
+        ({"temperature": 0, "top_k": 4}, "top_k is for sampling"),
+        ({"temperature": 0, "typical_p": 0.4}, "typical_p is for sampling"),
         ({"temperature": 0, "num_samples": 2}, "all 2 samples would be the same"),
-        ({"length_penalty": 2.0}, "length_penalty weighs the texts of a beam search"),
-        ({"early_stopping": True}, "early_stopping weighs the texts"),
+        ({"length_penalty": 2.0}, "length_penalty applies to beam search only"),
+        ({"early_stopping": True}, "early_stopping applies to beam search"),
         ({"num_beams": 2, "early_stopping": "soon"}, "early_stopping must be True, False"),
         ({"num_beams": 2, "length_normalisation": "x"}, "length_normalisation must be length or gnmt"),
         ({"num_beams": 2, "coverage": -1.0}, "coverage must be at least 0"), ({"stop": ""}, "must have a character"),

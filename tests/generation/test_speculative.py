@@ -69,7 +69,7 @@ def test_drawn_from_the_same_distribution(how):
 def test_texts_end_at_the_end_mark_and_the_context():
     large, small = relatives("gpt2", context=12)
     how = Options(temperature=0)
-    with pytest.warns(UserWarning, match="with a draft a text ends with the context, here after 10 tokens"):
+    with pytest.warns(UserWarning, match="with a draft the text ends at the context limit, after 10 tokens"):
         (free,) = SpeculativeDecoder(large, small).continue_ids([[1, 2, 3]], 40, how)
     assert len(free) == 10, "the last token is not read"
     assert free == continue_ids(large, [[1, 2, 3]], 10, how)[0]
@@ -115,7 +115,7 @@ def test_what_cannot_be_a_draft():
     for other, message in ((relatives("gpt2", vocab=41)[1], "vocabulary"), (relatives("t5")[1], "the model's kind")):
         with pytest.raises(Error, match=message):
             SpeculativeDecoder(large, other)
-    with pytest.raises(Error, match="cannot take back"):
+    with pytest.raises(Error, match="cannot drop tokens"):
         SpeculativeDecoder(large, formers.build("xlnet", head="lm", vocab=40, dim=16, layers=1, heads=2, ff=24))
     with pytest.raises(Error, match="draft_length must be at least 1"):
         SpeculativeDecoder(large, large, 0)

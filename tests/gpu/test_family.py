@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 
+from formers.inputs import ModelInputs
 from formers.registry import FAMILIES
 from tests.models.test_family import energy, make, rows, whole
 
@@ -45,7 +46,7 @@ def near(got, want, limit):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_as_on_a_cpu(name, shape):
     f = wide(name)
-    batch = whole(f, f.pack_inputs(**rows(f, LENGTHS[shape]))[0])
+    batch = whole(f, f.pack_inputs(ModelInputs(**rows(f, LENGTHS[shape])))[0])
     want = answer(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
     near(answer(f, batch.to("cuda")), want, 5e-3)
@@ -60,7 +61,7 @@ def test_as_on_a_cpu(name, shape):
 def test_compiled(name, shape):
     torch._dynamo.reset()
     f = wide(name)
-    batch = whole(f, f.pack_inputs(**rows(f, LENGTHS[shape]))[0])
+    batch = whole(f, f.pack_inputs(ModelInputs(**rows(f, LENGTHS[shape])))[0])
     want = answer(f.to("cpu", torch.float64), batch)
     f.to("cuda", torch.float32)
     near(answer(f, batch.to("cuda"), torch.compile(energy, fullgraph=True)), want, 5e-3)

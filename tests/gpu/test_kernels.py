@@ -11,7 +11,8 @@ import torch
 import formers
 from formers.batch import Batch, Layout
 from formers.nn.attention import dispatch
-from formers.nn.attention.dispatch import AttentionContext, attend, choose_kernel, force_kernel
+from formers.nn.attention.context import AttentionContext
+from formers.nn.attention.dispatch import AttentionCall, attend, choose_kernel, force_kernel
 from formers.nn.attention.masks import WindowMask, build_alibi, causal, combine_masks
 from formers.nn.attention.positions import BucketBias
 
@@ -59,13 +60,13 @@ def test_every_path_agrees(kind, shape, dtype):
     tensors = [torch.randn(n, H, D, device="cuda") for _ in range(3)]
     pull = torch.randn(n, H, D, device="cuda")
     want = run("dense", shape, kind, torch.float64, tensors, pull)
-    paths = ["dense", "loop", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
+    paths = ["dense", "per_document", *(["flex"] if shape == "ragged" else [])]  # compiling it takes a while
     if kind in ("nothing", "causal", "window") and dtype == torch.bfloat16:
         paths.append("varlen")
     if kind != "window" and dtype == torch.bfloat16:
-        paths.append("fused")
+        paths.append("biased_flash")
     if kind in ("nothing", "causal") and shape == "uniform":
-        paths.append("plain")
+        paths.append("sdpa")
     limit = 2e-2 if dtype == torch.bfloat16 else 2e-3
     for path in paths:
         with warnings.catch_warnings():
@@ -79,9 +80,10 @@ def test_every_path_agrees(kind, shape, dtype):
 
 def test_packed_kernels_are_chosen():
     q = torch.zeros(sum(SHAPES["ragged"]), H, D, device="cuda", dtype=torch.bfloat16)
-    assert choose_kernel(q, q, AttentionContext(layout(SHAPES["ragged"])), 0.0, None) == "varlen"
-    assert choose_kernel(q, q, AttentionContext(layout(SHAPES["ragged"]), bias=build_alibi(H)), 0.0, None) == "flex"
-    assert dispatch.list_available_kernels(q) == {"plain", "dense", "varlen", "flex", "fused"}
+    assert choose_kernel(AttentionCall(q, q, q, AttentionContext(layout(SHAPES["ragged"])), 1.0)) == "varlen"
+    sloped = AttentionContext(layout(SHAPES["ragged"]), bias=build_alibi(H))
+    assert choose_kernel(AttentionCall(q, q, q, sloped, 1.0)) == "flex"
+    assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
 
 
 SIZES = {

@@ -10,6 +10,7 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.generation.token_api import Options, continue_ids
+from formers.inputs import ModelInputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import FAMILIES
 from tests.tolerance import assert_equal_weights, assert_near
@@ -125,7 +126,7 @@ def test_a_gradient_reaches_every_parameter(name, head):
     f = make(name, head)
     given = rows(f)
     out = sum((o * torch.randn_like(o)).sum() for o in answers(f, given) if o.is_floating_point())
-    batch, _ = f.pack_inputs(**given)
+    batch, _ = f.pack_inputs(ModelInputs(**given))
     if f.head == "none" and f.model.heads:  # the pooler of a bare BERT
         out = out + f.model.logits(f.model(batch), batch).sum()
     if hasattr(f.model.body, "blank"):
@@ -182,7 +183,7 @@ def test_compiles_without_a_break(name, shape):
     torch._dynamo.reset()
     f = make(name)
     given = rows(f, (4, 2, 3) if shape == "ragged" else (3, 3, 3))  # steps of recurrent ones are compiled one by one
-    batch = whole(f, f.pack_inputs(**given)[0])
+    batch = whole(f, f.pack_inputs(ModelInputs(**given))[0])
     compiled = torch.compile(energy, fullgraph=True, backend="aot_eager")
     expected = energy(f.model, batch)
     expected.backward()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.generation.token_api import Options, continue_ids
+from formers.inputs import ModelInputs
 from formers.model import pool_hidden
 from formers.models import textcnn
 from formers.nn.attention.kv_cache import KVCache
@@ -82,7 +83,7 @@ def compare(f, function):
     pairs, p = texts(), weights_of(f)
     got = f.logits(**grids(pairs))
     capture = Capture(with_attention=True)
-    f.model(f.pack_inputs(**grids(pairs))[0], capture=capture)
+    f.model(f.pack_inputs(ModelInputs(**grids(pairs)))[0], capture=capture)
     answers, dual = [], torch.zeros(())
     upstream = torch.randn(got.shape, generator=torch.Generator().manual_seed(9))
     for row, (source, target) in enumerate(pairs):

@@ -11,7 +11,8 @@ import torch.utils._triton
 
 from formers.batch import Layout
 from formers.nn.attention import dispatch
-from formers.nn.attention.dispatch import AttentionContext, attend, force_kernel
+from formers.nn.attention.context import AttentionContext
+from formers.nn.attention.dispatch import AttentionCall, attend, force_kernel
 from formers.nn.attention.masks import WindowMask, causal, combine_masks
 from tests.nn import reference
 
@@ -67,8 +68,8 @@ def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
     heads = {width: torch.empty(5, 3, width, dtype=torch.float16, device="meta") for width in range(1, 300)}
-    assert [width for width, q in heads.items() if dispatch._can_use_flash(q)] == list(range(8, 257, 8))
-    assert [width for width, q in heads.items() if dispatch._can_use_flex(q)] == [16, 32, 64, 128, 256]
+    assert [width for width, q in heads.items() if dispatch._supports_flash(q)] == list(range(8, 257, 8))
+    assert [width for width, q in heads.items() if dispatch._supports_flex(q)] == [16, 32, 64, 128, 256]
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -89,17 +90,17 @@ def test_a_grid_has_no_padding_only_if_both_sides_have_none():
 def test_little_padding_is_cheaper_than_a_loop():
     def path(lengths):
         q = torch.zeros(sum(lengths), 2, 8)
-        return dispatch.choose_kernel(q, q, AttentionContext(layout(lengths)), 0.0, None)
+        return dispatch.choose_kernel(AttentionCall(q, q, q, AttentionContext(layout(lengths)), 1.0))
 
     assert path([5, 5, 3, 3]) == "dense"  # a quarter more places than tokens
-    assert path([5, 5, 3, 2]) == "loop"
+    assert path([5, 5, 3, 2]) == "per_document"
 
 
-@pytest.mark.parametrize("path", ["loop", "varlen", "flex"])
+@pytest.mark.parametrize("path", ["per_document", "varlen", "flex"])
 def test_the_way_chosen_is_the_way_taken_unless_one_is_forced(path, monkeypatch):
     q, here, answer = torch.randn(6, 2, 8), AttentionContext(layout([4, 2])), torch.tensor(7)
     monkeypatch.setattr(dispatch, "choose_kernel", lambda *a: path)
-    monkeypatch.setattr(dispatch, f"_attend_{path}", lambda *a: answer)
+    monkeypatch.setitem(dispatch.KERNELS, path, lambda call: answer)
     assert attend(q, q, q, here, 1.0) is answer
     with force_kernel("dense"):
         assert attend(q, q, q, here, 1.0).shape == (6, 2, 8)
@@ -112,7 +113,7 @@ def test_ragged_documents_compile_without_a_break():
     def run(q, k, v):
         return attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
 
-    assert dispatch.choose_kernel(q, k, AttentionContext(here, mask=causal), 0.0, None) == "loop"
+    assert dispatch.choose_kernel(AttentionCall(q, k, v, AttentionContext(here, mask=causal), 0.3)) == "per_document"
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(q, k, v), run(q, k, v))
 
@@ -120,4 +121,4 @@ def test_ragged_documents_compile_without_a_break():
 def test_whole_grids_need_no_dense_mask():
     attn_context, q = AttentionContext(layout([4, 4]), mask=causal), torch.randn(8, 2, 8)
     attend(q, q, q, attn_context, 0.3)
-    assert not attn_context._dense
+    assert not attn_context.forms.dense

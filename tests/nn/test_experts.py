@@ -10,7 +10,7 @@ import torch
 
 import formers
 from formers.batch import Batch, Layout
-from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.attention.context import AttentionContext
 from formers.nn.capture import Capture
 from formers.nn.experts import Experts, compute_balance_loss
 
@@ -83,7 +83,7 @@ def test_with_a_cache_nothing_is_dropped():
     from formers.nn.attention.kv_cache import KVCache
 
     layer, x = made(capacity=1), torch.randn(9, DIM)
-    out = layer(x, AttentionContext(layout([9]), cache=KVCache(1, 9)))
+    out = layer(x, AttentionContext.start_pass(layout([9]), cache=KVCache(1, 9)))
     torch.testing.assert_close(out, reference(layer, x, [9], lambda n: n), atol=1e-5, rtol=1e-5)
 
 

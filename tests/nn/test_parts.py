@@ -14,7 +14,7 @@ from torch import nn
 from formers import Error
 from formers.batch import Batch, Layout
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.masks import (
     WindowMask,
     build_alibi,

@@ -10,7 +10,8 @@ from torch import nn
 
 from formers.batch import Batch, Layout
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.dispatch import AttentionContext, attend, compute_attention_weights, force_kernel
+from formers.nn.attention.context import AttentionContext
+from formers.nn.attention.dispatch import attend, compute_attention_weights, force_kernel
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.masks import build_alibi, causal
 from formers.nn.attention.positions import BucketBias
@@ -57,7 +58,7 @@ def test_activations_work_in_bf16_under_its_autocast_only():
         assert to_autocast_dtype(x) is x
 
 
-@pytest.mark.parametrize("path", ["dense", "loop"])
+@pytest.mark.parametrize("path", ["dense", "per_document"])
 def test_a_bias_in_fp32_goes_with_queries_in_bf16(path):
     here = layout(4, 2, 3)
     q, k, v = (torch.randn(9, 2, 8) for _ in range(3))
@@ -82,7 +83,7 @@ def test_a_mask_of_heads_goes_with_a_model_in_bf16():
 
 def test_a_cache_keeps_no_graph():
     one, cache, here = Attention(8, 2), KVCache(2, 4), layout(3, 2)
-    one(torch.randn(5, 8), AttentionContext(here, mask=causal, cache=cache)).sum().backward()
+    one(torch.randn(5, 8), AttentionContext.start_pass(here, mask=causal, cache=cache)).sum().backward()
     assert not cache[0].keys.requires_grad
     assert not cache[0].values.requires_grad
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.batch import Batch
+from formers.batch import IGNORE_INDEX, Batch
 from formers.data.counter_rng import draw_bits, draw_uniform
 from formers.data.loader import load_batches, pad_batch
 from formers.data.plans import BatchShape, RawExamples, cut_windows
@@ -34,7 +34,7 @@ from formers.objectives.registry import (
     resolve_objective,
 )
 from formers.objectives.special_tokens import add_special_tokens
-from formers.objectives.token_losses import IGNORE_INDEX, compute_token_loss
+from formers.objectives.token_losses import compute_token_loss
 from formers.text.trainers import bpe, wordpiece
 from tests.objectives import toys
 

@@ -16,7 +16,7 @@ from formers import Error
 from formers.batch import Layout
 from formers.generation.token_api import Options, continue_ids
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.attention.context import AttentionContext, RelativeInputs
 from formers.nn.attention.masks import WindowMask, causal, combine_masks
 from formers.nn.attention.positions import RelativeScores, SinusoidalPositions
 from formers.nn.attention.segment_memory import SegmentMemory
@@ -247,11 +247,12 @@ def test_the_equations_of_the_paper(lengths, seen):
     memory.recall_layer(0, states)
     memory.advance(before)
     x = torch.randn(sum(lengths), dim, dtype=torch.float64, requires_grad=True)
-    attn_context = AttentionContext(
-        layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory
-    )
-    far = torch.arange(attn_context.key_length - 1, -2, -1)
-    attn_context.relative_positions = SinusoidalPositions(dim, halves=True)(far.clamp(max=clamp)).double()
+    far = torch.arange(memory.used_slots + max(lengths) - 1, -2, -1)
+    encodings = SinusoidalPositions(dim, halves=True)(far.clamp(max=clamp)).double()
+    attn_context = AttentionContext.start_pass(
+        layout(lengths), mask=combine_masks(causal, WindowMask(width)), segment_memory=memory,
+        relative=RelativeInputs(encodings),
+    )  # fmt: skip
     held = memory.recall_layer(0, x)
     got, want = attention(x, attn_context, 0, held), paper(attention, x, held, lengths, seen, clamp, width)
     torch.testing.assert_close(got, want, atol=1e-6, rtol=1e-6)  # the places are in single precision

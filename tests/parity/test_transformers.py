@@ -7,6 +7,7 @@ import torch
 from safetensors.torch import load_file
 
 import formers
+from formers.inputs import ModelInputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import find_family
 from tests.parity.cases import (
@@ -178,7 +179,7 @@ def test_attention_weights(pair):
         call |= {"decoder_input_ids": given["target"], "decoder_attention_mask": given["target_keep"].long()}
     with torch.no_grad():
         out, capture = model(**call), Capture(with_attention=True)
-        former.model(former.pack_inputs(**given)[0], capture=capture)
+        former.model(former.pack_inputs(ModelInputs(**given))[0], capture=capture)
     model.set_attn_implementation("eager" if case.family == "SwitchTransformers" else "sdpa")
     kinds = {"encoder": ("encoder_attentions", given["keep"], given["keep"])} if case.pair else {}
     if case.pair:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 import formers
 from formers.batch import Batch
 from formers.generation.token_api import Options, continue_ids
+from formers.inputs import ModelInputs
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.nn.capture import Capture
 from tests.parity.cases import pulled
@@ -264,7 +265,7 @@ def test_hidden_states_and_attention_weights(tmp_path):
     with torch.no_grad():
         out = model(**call(given), output_hidden_states=True, output_attentions=True)
         states = former.hidden(**given, layer=None)
-        former.model(former.pack_inputs(**given)[0], capture=capture)
+        former.model(former.pack_inputs(ModelInputs(**given))[0], capture=capture)
         assert len(states) == len(out.hidden_states)
         for want, got in zip(out.hidden_states, states, strict=True):
             assert (want - got).abs().max() <= 1e-5
@@ -272,7 +273,7 @@ def test_hidden_states_and_attention_weights(tmp_path):
             assert (want - got).abs().max() <= 1e-5
         more, capture = permutation(given["keep"], 1), Capture(with_attention=True, with_hidden=True)
         out = model(**call(given), **more, output_attentions=True, output_hidden_states=True)
-        batch = former.pack_inputs(**given)[0]
+        batch = former.pack_inputs(ModelInputs(**given))[0]
         from formers.inputs import apply_permutation
 
         batch, how = apply_permutation(former.model.body, batch, (4, 9), more)

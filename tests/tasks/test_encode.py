@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import formers
-from formers.data.encoded_examples import IGNORE_INDEX, group_by_length
+from formers.batch import IGNORE_INDEX
+from formers.data.encoded_examples import group_by_length
 from formers.errors import Error
 from formers.task import Task
 from formers.tasks.task_encoder import TaskEncoder, encode, find_first_pieces

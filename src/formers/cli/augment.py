@@ -85,8 +85,8 @@ def augment(
         Which column is what: "text=document label=class".
     """
     from ..generation.augment import augment as run_augmentation
-    from ..generation.augment import train_conditional
     from ..tasks.examples import parse_columns, read_examples
+    from ..training.runs.continue_pretraining import train_conditional
 
     if out.suffix != ".jsonl":
         raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
@@ -105,7 +105,7 @@ def augment(
     with show_progress(console, "augment", delay_seconds=2) as tell, summarise_warnings():
         former = load_with_notes(model, dtype=None, tell=tell)
         if teach > 0:
-            former = train_conditional(former, found, Path(f"{out}.taught"), epochs=teach, names=words, tell=tell)
+            former = train_conditional(former, found, Path(f"{out}.taught"), epochs=teach, label_names=words, tell=tell)
         former = place_model(former, placement, prepack=False)
         masks = can_fill(former)
         how |= {

@@ -245,6 +245,7 @@ def show_results(
     from ..interop.model_directory import save
     from ..reports.run_report import write_runs_page
     from ..reports.translations import translate_report
+    from ..training.run_folder import RunFolder
 
     prompt, blank = DEMO_PROMPTS[language]
     table = Table("validation text", "unigram loss", "model loss", "unigram accuracy", "model accuracy", box=None)
@@ -275,7 +276,7 @@ def show_results(
         where / "report.html",
         translate_report("Two language models, trained while you waited", language),
         translate_report("Corpus: {documents:,} bundled documents.", language, documents=documents),
-        {family: run.folder for family, run in runs.items()},
+        {family: RunFolder(run.folder) for family, run in runs.items()},
         samples,
         looked,
         language,

@@ -98,7 +98,7 @@ def describe_gpu() -> str:
 
 
 def list_attention_kernels() -> list[tuple[str | Text, ...]]:
-    """Which paths of nn/attention/dispatch.py can be taken here."""
+    """List the kernels of nn/attention/dispatch.py, and whether they can be used here."""
     import torch
 
     from ..nn.attention.dispatch import list_available_kernels
@@ -106,11 +106,11 @@ def list_attention_kernels() -> list[tuple[str | Text, ...]]:
     words = {True: Text("yes", "green"), False: Text("no", "dim")}
     dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
     about = {
-        "plain": "flash attention through SDPA, for whole grids",
+        "sdpa": "flash attention through SDPA, for whole grids",
         "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
         "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
-        "fused": "a bias by distance, an order and dropout over packed documents (GPU with triton, half precision)",
-        "loop": "one document after the other, no padding (CPU)",
+        "biased_flash": "a bias by distance, an order, dropout over packed documents (GPU with triton, half precision)",
+        "per_document": "one document after the other, no padding (CPU)",
         "dense": "SDPA with a dense mask, everywhere",
     }
     ready = list_available_kernels(dummy)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from rich.text import Text
 
-from ..batch import Batch
-from ..data.loader import IGNORE_INDEX
+from ..batch import IGNORE_INDEX, Batch
 from ..data.plans import RawExamples
 from ..objectives.knowledge_masking import DialogueLM, UnitNextSentence
 from ..text.tokenizer import Tokenizer

@@ -13,7 +13,6 @@ import numpy as np
 
 from ..batch import Batch
 
-IGNORE_INDEX = -100
 PackedArrays = tuple[np.ndarray, np.ndarray]  # entries, and where each document's begin
 
 

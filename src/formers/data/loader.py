@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..batch import Batch
+from ..batch import IGNORE_INDEX, Batch
 from ..errors import Error
 from .plan_cache import load_plan
 from .plans import BatchShape, Objective, Plan, gather_examples
 from .store import Store
 from .worker_pool import WorkerPool
 
-IGNORE_INDEX = -100
 SIZE_BLOCK = 4096  # examples whose sizes are asked for at a time
 
 

@@ -11,13 +11,16 @@ from typing import Any
 from ..config import ProgressCallback, check_sizes
 from ..errors import Error, NonFinite
 from ..former import Former
+from ..task import get_task
 from ..tasks.api import predict_scores as number
 from ..tasks.column_roles import resolve_columns
 from ..tasks.example_tables import Table, read_table
 from ..tasks.examples import parse_columns, read_examples
+from ..tasks.task_encoder import TaskEncoder, encode
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS, check_verb
 from .likelihood import Likelihood, compute_likelihood, safe_exp
+from .task import build_task_objective, evaluate_task, get_metric_signatures
 
 EVALUATION_KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
 GOOD_COLUMNS, BAD_COLUMNS = (
@@ -83,7 +86,7 @@ def evaluate(
         raise Error(f"there is no measure {kind!r}", fix="choose " + ", ".join(EVALUATION_KINDS))
     kind = kind or detect_kind(former, data, columns, reading)
     if kind == "task":
-        return evaluate_task(former, data, columns, limit, how.get("tell"), **reading)
+        return evaluate_task_file(former, data, columns, limit, how.get("tell"), **reading)
     if kind == "pairs":
         table, sides = find_pair_columns(data, columns, reading)
         sentences = read_pairs(table, sides)[:limit]
@@ -236,16 +239,10 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Any) -> dict[str
     }
 
 
-def evaluate_task(
+def evaluate_task_file(
     former: Former, data: Any, columns: Any, limit: int | None, tell: ProgressCallback | None, **reading: Any
 ) -> EvaluationResult:  # fmt: skip
     """A fine-tuned model, by the measures of its task."""
-    from ..task import get_task
-    from ..tasks.task_encoder import TaskEncoder, encode
-    from ..training.runs.finetune_config import TuneConfig
-    from ..training.runs.task_model import build_task_objective
-    from .task import evaluate_task, get_metric_signatures
-
     name = former.task["name"] if former.task else None
     found = read_examples(data, name, columns, limit=limit, **reading)
     task = get_task(former, found.task)
@@ -253,7 +250,7 @@ def evaluate_task(
     coded = encode(task, found.rows, reader, former.labels)
     said = "; ".join(filter(None, (found.summary, reader.describe_unknown(coded))))
     answers = coded.labels if task.kind == "tags" else coded.answers
-    goal = build_task_objective(former, task, coded, TuneConfig(), answers, train=False)
+    goal = build_task_objective(former, task, coded, answers)
     seen = evaluate_task(former, task, goal, found.rows, tell)
     if not all(map(math.isfinite, seen.confidences)) or not (
         task.kind == "text" or task.label_as_text or math.isfinite(seen.loss)

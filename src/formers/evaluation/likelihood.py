@@ -17,10 +17,9 @@ from ..batch import Batch
 from ..config import ProgressCallback
 from ..errors import Error, NonFinite
 from ..former import Former
-from ..generation.runner import is_two_stream, pack_rows
 from ..inputs import get_start_token, list_texts
-from ..inspection.states import Span, TokenizedText, find_nearest_window, make_windows, tokenize_texts
 from ..nn.attention.segment_memory import SegmentMemory
+from ..tasks.text_windows import Span, TokenizedText, find_nearest_window, make_windows, tokenize_texts
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS
 
@@ -250,7 +249,7 @@ def score_with_memory(
     segment: int | None = None,
 ) -> list[Likelihood]:
     """Models with a memory: segment by segment, several texts side by side (Dai et al. 2019, §3.2)."""
-    two, segment = is_two_stream(former), segment or SEGMENT_LENGTH
+    two, segment = former.is_two_stream, segment or SEGMENT_LENGTH
     size = memory if memory is not None else getattr(former.config, "memory", None) or SEGMENT_LENGTH
     order = sorted(range(len(places)), key=lambda i: -len(places[i].tokenized.ids))
     found: dict[int, Likelihood] = {}
@@ -331,7 +330,7 @@ def score_seq2seq(former: Former, rows: list[Any], batch: int, tell: ProgressCal
             raise Error(f"text {empty[0]} is empty", fix="leave empty texts out")
         wraps = getattr(former.config, "starts_with_last_token", False)
         inputs = [[ids[-1] if wraps else get_start_token(former.config), *ids[:-1]] for ids, _ in targets]
-        made = pack_rows(inputs, torch.device("cpu")).replace(source=pack_rows(sources, torch.device("cpu")))
+        made = Batch.from_rows(inputs).replace(source=Batch.from_rows(sources))
         labels = torch.tensor([i for ids, _ in targets for i in ids])
         logs, right = score_slots(former, made, torch.arange(len(labels)), labels)
         sizes = [len(ids) for ids, _ in targets]

@@ -13,8 +13,8 @@ import numpy as np
 from ..config import ProgressCallback
 from ..data.encoded_examples import EncodedExamples
 from ..former import Former
-from ..generation.token_api import Options, continue_ids
-from ..objectives.supervised import Supervised
+from ..inputs import get_start_token
+from ..objectives.supervised import Supervised, compute_class_weights, compute_label_weights
 from ..task import Task
 from ..tasks import prediction
 from ..tasks.task_encoder import TaskEncoder, encode
@@ -38,6 +38,31 @@ class TaskEvaluation:
     confidences: list[float] = field(default_factory=list)  # higher is better; CONFIDENCE_COLUMNS says what it is
     metrics: dict[str, float] = field(default_factory=dict)
     loss: float = float("nan")
+
+
+def build_task_objective(
+    former: Former, task: Task, data: EncodedExamples, labels: Any = None, *, balance: bool = False,
+    label_smoothing: float = 0.0, lm_loss_weight: float = 0.0,
+) -> Supervised:  # fmt: skip
+    """Build the objective that asks a model for the answers of encoded examples.
+
+    `labels` are the answers of the training examples: class weights (`balance`) and the scale of numbers come from
+    them. Evaluation leaves out smoothing and the language model's loss.
+    """
+    starts_with_last = getattr(former.config, "starts_with_last_token", False)
+    start = None
+    if former.is_encoder_decoder and not (starts_with_last and task.kind != "text"):
+        start = get_start_token(former.config)
+    weights: tuple[float, ...] = ()
+    if balance:
+        compute_weights = compute_label_weights if task.kind == "many" else compute_class_weights
+        weights = compute_weights(np.asarray(labels), len(former.labels))
+    scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
+    return Supervised(
+        data, task.kind, prediction.get_head_part(former, task), start,
+        shift_source=former.is_encoder_decoder and task.kind != "text", wrap_last_token=starts_with_last,
+        class_weights=weights, target_std=scale, label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
+    )  # fmt: skip
 
 
 def evaluate_task(
@@ -176,7 +201,7 @@ def evaluate_generated_text(
     for some in prediction.group_by_length(data.lengths, prediction.BATCH_TOKENS.get(former.device.type, 4096)):
         sources = [data.ids[data.starts[i] : data.starts[i + 1]].tolist() for i in some]
         longest = min(task.max_output_tokens, 20 + 2 * max(map(len, sources)))
-        for number, ids in zip(some, continue_ids(former, sources, longest, Options(temperature=0)), strict=True):
+        for number, ids in zip(some, former.continue_ids(sources, longest, temperature=0), strict=True):
             made[number] = tokenizer.decode(ids).strip()
         done += len(some)
         if tell is not None:

@@ -1,4 +1,4 @@
-"""Generating text: a string in, a string out; a list in, a list out; or pieces, as they are written."""
+"""Text generation: a string in, a string out; a list in, a list out; or pieces, as they are generated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from ..registry import find_family
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..verbs import check_verb
-from .decoding import STEPS_AHEAD, DecodingBatch, decode_batch, decode_steps
+from .decoding import STEPS_AHEAD, DecodingBatch, decode_steps
 from .logits_processors import Constraints, build_constraints
 from .options import Options, make_options
 from .stopping import StopWatcher
-from .token_api import check_prompts
+from .token_api import check_prompts, decode_batch
 
 BATCH_ROWS = 32  # texts at work at a time: more of them gain little and take more memory
-Texts = str | list[str] | list[list[str]]
 
 
 def generate(
@@ -32,29 +31,29 @@ def generate(
     *,
     stream: bool = False,
     draft: Former | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> Any:
-    """What follows each prompt, without the prompt itself; of an encoder-decoder, what it answers.
+    """Continue each prompt, and return the new text alone; of an encoder-decoder, its output for the source.
 
-    A string gives a string, a list a list; with `num_samples` above 1, each a list of so many. `stream` gives pieces of
-    one text as they are written; joined, they are the text. The other options are those of `Options`: temperature,
+    A string gives a string, a list a list; with `num_samples` above 1, each a list of so many. `stream` yields pieces
+    of one text as they are generated; joined, they are the text. The other options are those of `Options`: temperature,
     top_k, top_p, min_p, typical_p, seed, num_beams, num_samples, length_penalty, length_normalisation, coverage,
     early_stopping, no_repeat_ngram, repetition_penalty, bad_words, min_new_tokens, stop. A prompt longer than the
     context of a decoder is read from its end, with a warning; a source longer than an encoder's context is an error. An
-    empty prompt begins with the model's mark of a text's beginning. A `draft`, a smaller relative, guesses tokens
-    ahead: greedily the text stays the same.
+    empty prompt starts from the begin (or end) mark. A `draft`, a smaller model of the same family, speeds up decoding
+    (speculative.py); greedy output stays the same.
     """
     check_verb(former, "generate")
-    how = make_options(given, max_new_tokens=max_new_tokens)
+    options = make_options(settings, max_new_tokens=max_new_tokens)
     if draft is not None and stream:
         raise Error("a text with a draft is not streamed", fix="leave stream out, or the draft")
     if draft is not None:
-        return generate_speculative(former, draft, prompts, how)
+        return generate_speculative(former, draft, prompts, options)
     if not stream:
-        return generate_texts(former, prompts, how)
-    if not isinstance(prompts, str) or how.num_samples > 1 or how.num_beams > 1:
+        return generate_texts(former, prompts, options)
+    if not isinstance(prompts, str) or options.num_samples > 1 or options.num_beams > 1:
         raise Error("one text is streamed at a time", fix="give one prompt, without num_beams and num_samples")
-    return stream_text(former, prompts, how)
+    return stream_text(former, prompts, options)
 
 
 def generate_texts(
@@ -67,101 +66,107 @@ def generate_texts(
     id_replacements: Mapping[int, int] | None = None,
     rng_streams: Sequence[Sequence[int]] | None = None,
 ) -> Any:
-    """Texts for prompts, with the options as they are. Of mBART's languages, `forced_first` and `start` are the
-    target's token, and `id_replacements` puts the source's into the place of another. Equal prompts give equal texts,
-    unless `rng_streams` has numbers of their own for the draws of each, one for each sample."""
-    begun = [encode_prompt(former, text) for text in list_prompts(prompts)]
+    """Generate texts for prompts, with the options as they are.
+
+    For mBART's languages, `forced_first` or `start` is the target's token, and `id_replacements` puts the source's in
+    place of another. Equal prompts give equal texts, unless `rng_streams` numbers the draws of each prompt's samples.
+    """
+    prompt_ids = [encode_prompt(former, text) for text in list_prompts(prompts)]
     rows = (
         check_prompts(
-            former, [[(id_replacements or {}).get(i, i) for i in row] for row in begun], options.max_new_tokens
+            former, [[(id_replacements or {}).get(i, i) for i in row] for row in prompt_ids], options.max_new_tokens
         )
-        if begun
+        if prompt_ids
         else []
     )
-    speaks, law = get_output_tokenizer(former), build_constraints(former, options, forced_first)
+    tokenizer, constraints = get_output_tokenizer(former), build_constraints(former, options, forced_first)
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i]))  # rows of a length side by side
-    made: list[list[str]] = [[] for _ in rows]
+    results: list[list[str]] = [[] for _ in rows]
     step = max(1, BATCH_ROWS // options.rows_per_prompt)
     for at in range(0, len(order), step):
         chosen = order[at : at + step]
-        desk = DecodingBatch(former, [rows[i] for i in chosen], options.max_new_tokens, options.rows_per_prompt, start)
+        batch = DecodingBatch(former, [rows[i] for i in chosen], options.max_new_tokens, options.rows_per_prompt, start)
         if rng_streams is not None:
-            desk.rng_streams = np.array([number for i in chosen for number in rng_streams[i]], np.uint64)
-        for i, found in zip(chosen, decode_to_texts(desk, law, speaks), strict=True):
-            made[i] = found
-    plain = [found[0] if options.num_samples == 1 else found for found in made]
-    return plain[0] if isinstance(prompts, str) else plain
+            batch.rng_streams = np.array([number for i in chosen for number in rng_streams[i]], np.uint64)
+        for i, samples in zip(chosen, decode_to_texts(batch, constraints, tokenizer), strict=True):
+            results[i] = samples
+    outputs = [samples[0] if options.num_samples == 1 else samples for samples in results]
+    return outputs[0] if isinstance(prompts, str) else outputs
 
 
-def decode_to_texts(desk: DecodingBatch, law: Constraints, speaks: Tokenizer) -> list[list[str]]:
-    """What is written at a desk as texts; a stop string ends a text as soon as it is complete."""
-    if law.options.num_beams > 1:
-        made = decode_batch(desk, law)
-        begun = [
-            desk.sequences[at * desk.rows_per_prompt][: desk.prompt_lengths[at * desk.rows_per_prompt]]
-            for at in range(len(made))
+def decode_to_texts(batch: DecodingBatch, constraints: Constraints, tokenizer: Tokenizer) -> list[list[str]]:
+    """Decode a batch to texts, `rows_per_prompt` for each prompt; a stop string ends its text at once."""
+    if constraints.options.num_beams > 1:
+        results = decode_batch(batch, constraints)
+        prompt_ids = [
+            batch.sequences[at * batch.rows_per_prompt][: batch.prompt_lengths[at * batch.rows_per_prompt]]
+            for at in range(len(results))
         ]
         return [
-            [decode_ids(desk.former, law, front, one.ids) for one in row]
-            for front, row in zip(begun, made, strict=True)
+            [decode_ids(batch.former, constraints, prompt, one.ids) for one in row]
+            for prompt, row in zip(prompt_ids, results, strict=True)
         ]
-    watches = [make_watcher(desk, law, speaks, row) for row in range(len(desk.sequences))]
-    shown = [""] * len(watches)
-    for new in decode_steps(desk, law, 1 if law.options.stop else STEPS_AHEAD):
+    watchers = [make_watcher(batch, constraints, tokenizer, row) for row in range(len(batch.sequences))]
+    texts = [""] * len(watchers)
+    for new in decode_steps(batch, constraints, 1 if constraints.options.stop else STEPS_AHEAD):
         for row, token in enumerate(new):
             if token is not None:
-                shown[row] += watches[row].push(token)
-                if watches[row].is_stopped:
-                    desk.finish_row(row)
-    shown = [piece + one.flush().rstrip("\ufffd") for piece, one in zip(shown, watches, strict=True)]
-    return [shown[at : at + desk.rows_per_prompt] for at in range(0, len(shown), desk.rows_per_prompt)]
+                texts[row] += watchers[row].push(token)
+                if watchers[row].is_stopped:
+                    batch.finish_row(row)
+    texts = [piece + one.flush().rstrip("\ufffd") for piece, one in zip(texts, watchers, strict=True)]
+    return [texts[at : at + batch.rows_per_prompt] for at in range(0, len(texts), batch.rows_per_prompt)]
 
 
-def generate_speculative(former: Former, draft: Former, prompts: str | Sequence[str], how: Options) -> Any:
+def generate_speculative(former: Former, draft: Former, prompts: str | Sequence[str], options: Options) -> Any:
     """Generate by speculative decoding, one prompt at a time."""
     from .speculative import SpeculativeDecoder
 
-    rows = check_prompts(former, [encode_prompt(former, text) for text in list_prompts(prompts)], how.max_new_tokens)
-    guess, law, made = SpeculativeDecoder(former, draft), build_constraints(former, how), []
+    rows = check_prompts(
+        former, [encode_prompt(former, text) for text in list_prompts(prompts)], options.max_new_tokens
+    )
+    decoder, constraints, results = SpeculativeDecoder(former, draft), build_constraints(former, options), []
     for row in rows:
-        found = [guess.generate_ids(row, law, sample) for sample in range(how.num_samples)]
-        made.append([decode_ids(former, law, row, ids) for ids in found])
-    plain = [found[0] if how.num_samples == 1 else found for found in made]
-    return plain[0] if isinstance(prompts, str) else plain
+        samples = [decoder.generate_ids(row, constraints, sample) for sample in range(options.num_samples)]
+        results.append([decode_ids(former, constraints, row, ids) for ids in samples])
+    outputs = [samples[0] if options.num_samples == 1 else samples for samples in results]
+    return outputs[0] if isinstance(prompts, str) else outputs
 
 
-def stream_text(former: Former, prompt: str, how: Options) -> Iterator[str]:
-    """One text, piece by piece."""
-    rows = check_prompts(former, [encode_prompt(former, prompt)], how.max_new_tokens)
-    desk, law = DecodingBatch(former, rows, how.max_new_tokens), build_constraints(former, how)
-    seen = make_watcher(desk, law, get_output_tokenizer(former), 0)
-    for (token,) in decode_steps(desk, law):
-        piece = "" if token is None else seen.push(token)
+def stream_text(former: Former, prompt: str, options: Options) -> Iterator[str]:
+    """Yield one text piece by piece."""
+    rows = check_prompts(former, [encode_prompt(former, prompt)], options.max_new_tokens)
+    batch, constraints = DecodingBatch(former, rows, options.max_new_tokens), build_constraints(former, options)
+    watcher = make_watcher(batch, constraints, get_output_tokenizer(former), 0)
+    for (token,) in decode_steps(batch, constraints):
+        piece = "" if token is None else watcher.push(token)
         if piece:
             yield piece
-        if seen.is_stopped:
+        if watcher.is_stopped:
             return
-    if rest := seen.flush().rstrip("\ufffd"):
+    if rest := watcher.flush().rstrip("\ufffd"):
         yield rest
 
 
-def make_watcher(desk: DecodingBatch, law: Constraints, speaks: Tokenizer, row: int) -> StopWatcher:
-    """A watch over a row, which goes on behind its prompt."""
+def make_watcher(batch: DecodingBatch, constraints: Constraints, tokenizer: Tokenizer, row: int) -> StopWatcher:
+    """Watch one row of a batch for stop strings, from the end of its prompt on."""
     return StopWatcher(
-        speaks,
-        law.options.stop,
-        () if desk.former.is_encoder_decoder else desk.sequences[row][: desk.prompt_lengths[row]],
+        tokenizer,
+        constraints.options.stop,
+        () if batch.former.is_encoder_decoder else batch.sequences[row][: batch.prompt_lengths[row]],
     )
 
 
-def decode_ids(former: Former, law: Constraints, prompt: Sequence[int], ids: list[int]) -> str:
-    """New ids as text, up to a stop string, with the space that belongs between it and the prompt."""
-    seen = StopWatcher(get_output_tokenizer(former), law.options.stop, () if former.is_encoder_decoder else prompt)
-    return "".join(map(seen.push, ids)) + seen.flush().rstrip("\ufffd")
+def decode_ids(former: Former, constraints: Constraints, prompt: Sequence[int], ids: list[int]) -> str:
+    """Decode new ids to text up to a stop string, with the space that belongs between prompt and text."""
+    watcher = StopWatcher(
+        get_output_tokenizer(former), constraints.options.stop, () if former.is_encoder_decoder else prompt
+    )
+    return "".join(map(watcher.push, ids)) + watcher.flush().rstrip("\ufffd")
 
 
 def list_prompts(prompts: Any) -> list[str]:
-    """One text or several as a list."""
+    """Return one prompt or several as a list of strings."""
     texts = [prompts] if isinstance(prompts, str) else list_texts(prompts)
     if not all(isinstance(one, str) for one in texts):
         raise Error(f"a prompt must be text, got {format_value(prompts)}", fix="give a string, or a list of them")
@@ -169,7 +174,7 @@ def list_prompts(prompts: Any) -> list[str]:
 
 
 def encode_prompt(former: Former, text: str) -> list[int]:
-    """The ids that a text is continued from, or that an encoder reads: as in training, with the marks of a source."""
+    """Encode a text as the model read it in training: a decoder's prompt, or an encoder's source with its marks."""
     tokenizer, config = former.tokenizer, former.config
     if tokenizer is None:
         fix = "load one that has; formers.generation.token_api.continue_ids takes ids"
@@ -183,7 +188,7 @@ def encode_prompt(former: Former, text: str) -> list[int]:
             raise Error("the prompt is empty", fix="give some text to begin with")
         return ids or [mark]
     if not text.strip():
-        raise Error("the text is empty", fix="give some words to write about")
+        raise Error("the text is empty", fix="give some text")
     end = tokenizer.id("eos") if tokenizer.id("eos") is not None else tokenizer.id("sep")
     if find_family(former.family).definition.objective == "seq2seq" and end is not None:
         return [*tokenizer.encode(text, special=False), end]  # a source as the objective frames it
@@ -191,6 +196,6 @@ def encode_prompt(former: Former, text: str) -> list[int]:
 
 
 def get_output_tokenizer(former: Former) -> Tokenizer:
-    """The tokenizer of what is written: Marian may have one of its own for it."""
+    """Return the tokenizer of the output, which is another than the input's in some Marian models."""
     assert former.tokenizer is not None
     return former.tokenizer.target or former.tokenizer

@@ -20,9 +20,7 @@ from ..data.counter_rng import draw_bits
 from ..data.resumable_file import ResumableFile
 from ..errors import Error
 from ..former import Former
-from ..registry import find_family
-from ..tasks.column_roles import flatten
-from ..tasks.examples import Examples, read_examples
+from ..tasks.examples import Examples, make_label_prefix, read_examples
 from ..text.normalise import normalise
 from ..verbs import can_fill, check_verb
 from .api import generate_texts
@@ -143,7 +141,7 @@ def generate_candidates(
     every = make_keys(rows, how)
     for low in range(done, len(rows), CHUNK_SIZE):
         some, own = rows[low : low + CHUNK_SIZE], every[low : low + CHUNK_SIZE]
-        fronts = [make_label_prefix(row, how) for row in some]
+        fronts = [make_label_prefix(row, how.label_names) if how.conditional else "" for row in some]
         if how.method == "fill":
             texts = [row["text"] for row in some for _ in range(how.times)]
             given = [f for f in fronts for _ in range(how.times)]
@@ -164,12 +162,6 @@ def make_keys(rows: Sequence[Row], how: AugmentConfig) -> list[list[RandomKey]]:
         found.append([(how.seed, hash_text(row["text"]), first + turn) for turn in range(how.times)])
         before[row["text"]] += 1
     return found
-
-
-def make_label_prefix(row: Row, how: AugmentConfig) -> str:
-    """What the model reads before a text: its label, or several."""
-    names = [how.label_names.get(label, label) for label in flatten([row["label"]])]
-    return f"{', '.join(names) or '-'}: " if how.conditional else ""
 
 
 def continue_texts(
@@ -225,35 +217,6 @@ def filter_candidates(rows: Sequence[Row], made: Sequence[Sequence[str]], same: 
 def to_comparison_form(text: str) -> str:
     """What two texts have in common that differ in spaces, punctuation or case alone; of signs alone, the text."""
     return PUNCTUATION.sub(" ", normalise(text).lower()).strip() or "".join(normalise(text).split())
-
-
-def train_conditional(
-    former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0, names: Any = None,
-    tell: ProgressCallback | None = None, **settings: Any,
-) -> Former:  # fmt: skip
-    """Go on pretraining with "label: text", so that the model learns how each label speaks; for conditional=True. No
-    example follows another: objectives of pairs are left out. A folder where this was begun with the same model and
-    examples is gone on with."""
-    from ..interop.model_directory import load, save
-    from ..objectives.registry import UNPAIRED_OBJECTIVES
-    from ..training.runs.finetune import finetune
-
-    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
-    how, folder = AugmentConfig(conditional=True, label_names=names or {}), Path(folder)
-    if former.tokenizer is None:
-        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
-    texts = [make_label_prefix(row, how) + row["text"] for row in found.rows]
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "start").exists():
-        save(former, folder / "start")
-    elif load(folder / "start").fingerprint != former.fingerprint:
-        raise Error("what is here was taught to another model", where=folder, fix="remove it, or give another name")
-    given = {f"train.{name}": value for name, value in settings.items()}
-    if (own := find_family(former.family).definition.objective) in UNPAIRED_OBJECTIVES:
-        given["objective.name"] = UNPAIRED_OBJECTIVES[own]
-    run = finetune(folder / "start", texts, task="lm", out=folder / "run", resume=True, epochs=epochs, overrides=given,
-                   tell=tell)  # fmt: skip
-    return run.former
 
 
 def hash_rows(rows: Sequence[Row]) -> str:

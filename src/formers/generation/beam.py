@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from ..errors import Error
 from ..nn.capture import Capture
 from .cuda_graph import GraphedStep
 from .decoding import STEPS_AHEAD, DecodingBatch, Hypothesis, are_finite, check_rows_finite
-from .logits_processors import Constraints, compute_coverage_penalty, compute_length_penalty
+from .logits_processors import Constraints
 
 DEAD_SCORE = -1e9  # the score of a beam that does not count
 NO_SCORE = -math.inf  # of a complete text that is not there
@@ -25,10 +26,10 @@ class BeamState:
     that was an end mark, which does not belong to it).
     """
 
-    def __init__(self, desk: DecodingBatch, rules: Constraints):
-        options, device = rules.options, desk.former.device
-        self.batch, self.constraints, self.options = desk, rules, options
-        self.num_beams, self.num_prompts = options.num_beams, len(desk.sequences) // options.num_beams
+    def __init__(self, batch: DecodingBatch, constraints: Constraints):
+        options, device = constraints.options, batch.former.device
+        self.batch, self.constraints, self.options = batch, constraints, options
+        self.num_beams, self.num_prompts = options.num_beams, len(batch.sequences) // options.num_beams
         self.running_scores = torch.zeros(self.num_prompts, self.num_beams, device=device)
         self.running_scores[:, 1:] = DEAD_SCORE  # at first all K texts are the same
         self.complete_scores = torch.full(
@@ -40,7 +41,7 @@ class BeamState:
             torch.arange(self.num_prompts, device=device)[:, None] * self.num_beams
         )  # (prompts, 1) a prompt's first row
         self.end_token_mask: Tensor | None = None  # (vocab,) whether a token ends a text
-        self.graphed_step = None if desk.runner.graphed_step is None else GraphedStep()
+        self.graphed_step = None if batch.runner.graphed_step is None else GraphedStep()
         self.log_probs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
         self.live_rows: list[int] = []  # of each row, whether it counts, when the desk was last asked
         self.pending_steps: list[
@@ -53,7 +54,7 @@ class BeamState:
         facts = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
         self.step_table = torch.tensor(facts, device=device)  # of each step: its number, and by what scores are divided
         self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
-        if options.coverage and not desk.former.is_encoder_decoder:
+        if options.coverage and not batch.former.is_encoder_decoder:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
 
     def compute_norm(self, length: int) -> float:
@@ -74,10 +75,10 @@ class BeamState:
         if capture is not None:
             if "cross" not in capture.attention_weights:
                 raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
-            looked = torch.stack([w.float().mean(1)[:, -1] for w in capture.attention_weights["cross"]]).mean(
+            attention = torch.stack([w.float().mean(1)[:, -1] for w in capture.attention_weights["cross"]]).mean(
                 0
             )  # (rows, source)
-            self.attention_sums = looked if self.attention_sums is None else self.attention_sums + looked
+            self.attention_sums = attention if self.attention_sums is None else self.attention_sums + attention
         self.log_probs = logs
         return self.constraints.apply(logs, self.batch.sequence_tensor, step)
 
@@ -88,10 +89,10 @@ class BeamState:
             return None
         lengths = [len(source) for source in self.batch.sources for _ in range(self.num_beams)]
         keep = torch.arange(self.attention_sums.shape[1]) < torch.tensor(lengths)[:, None]
-        looked = self.attention_sums.clamp(min=1e-9)[
+        attention = self.attention_sums.clamp(min=1e-9)[
             :, None
         ]  # a word that nobody has looked at yet costs much, not everything
-        return compute_coverage_penalty(looked, keep.to(self.attention_sums.device), beta)
+        return compute_coverage_penalty(attention, keep.to(self.attention_sums.device), beta)
 
     def step(self, step: int) -> None:
         """One more token: complete texts are kept, the best of the others go on."""
@@ -130,12 +131,12 @@ class BeamState:
         over = torch.ones_like(over) if last else over
         newest = torch.where(ends, -1, tokens)
         self.keep_complete(facts, values[:, :k].masked_fill(~over[:, :k], NO_SCORE), rows[:, :k], newest[:, :k])
-        going = over.int().sort(dim=-1, stable=True).indices[:, :k]  # the first K that are not over
-        out = over.gather(1, going)
-        self.running_scores.copy_(values.gather(1, going).masked_fill(out, DEAD_SCORE))
+        continuing = over.int().sort(dim=-1, stable=True).indices[:, :k]  # the first K that are not over
+        out = over.gather(1, continuing)
+        self.running_scores.copy_(values.gather(1, continuing).masked_fill(out, DEAD_SCORE))
         self.close_finished(facts)
-        parents = torch.where(out, self.first_rows, rows.gather(1, going))
-        return torch.stack((tokens.gather(1, going).masked_fill(out, 0).flatten(), parents.flatten()))
+        parents = torch.where(out, self.first_rows, rows.gather(1, continuing))
+        return torch.stack((tokens.gather(1, continuing).masked_fill(out, 0).flatten(), parents.flatten()))
 
     def find_stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Which texts have a stop string with their new token."""
@@ -153,10 +154,10 @@ class BeamState:
         covered = self.compute_coverage()
         scores = values / facts[1] + (0 if covered is None else covered[rows])
         scores = torch.cat((self.complete_scores, scores.masked_fill(~self.open_prompts[:, None], NO_SCORE)), 1)
-        held = torch.cat((self.complete_keys, torch.stack((facts[0].long().expand_as(rows), rows, newest), -1)), 1)
+        keys = torch.cat((self.complete_keys, torch.stack((facts[0].long().expand_as(rows), rows, newest), -1)), 1)
         order = scores.sort(dim=-1, descending=True, stable=True).indices[:, : self.num_beams]
         self.complete_scores.copy_(scores.gather(1, order))
-        self.complete_keys.copy_(held.gather(1, order[..., None].expand(-1, -1, 3)))
+        self.complete_keys.copy_(keys.gather(1, order[..., None].expand(-1, -1, 3)))
 
     def close_finished(self, facts: Tensor) -> None:
         """Close the prompts of which no running text can become better than the worst complete one."""
@@ -170,17 +171,17 @@ class BeamState:
         """Tell the desk what the steps since `step` have written, and which prompts are done."""
         assert self.log_probs is not None
         check_rows_finite(are_finite(self.log_probs).tolist(), self.live_rows)
-        desk, held = self.batch, {tuple(one) for some in self.complete_keys.tolist() for one in some}
-        self.complete_texts = {one: text for one, text in self.complete_texts.items() if one in held}
+        batch, keys = self.batch, {tuple(one) for some in self.complete_keys.tolist() for one in some}
+        self.complete_texts = {one: text for one, text in self.complete_texts.items() if one in keys}
         for at, (tokens, parents) in enumerate(torch.stack(self.pending_steps).tolist(), step):
-            for end, row, last in held:
+            for end, row, last in keys:
                 if end == at:
-                    self.complete_texts[end, row, last] = desk.get_new_ids(row) + ([] if last < 0 else [last])
-            desk.append_tokens(tokens, parents)
+                    self.complete_texts[end, row, last] = batch.get_new_ids(row) + ([] if last < 0 else [last])
+            batch.append_tokens(tokens, parents)
         self.pending_steps = []
         for prompt, still in enumerate(self.open_prompts.tolist()):
             for row in () if still else range(prompt * self.num_beams, prompt * self.num_beams + self.num_beams):
-                desk.finish_row(row)
+                batch.finish_row(row)
 
     def collect_hypotheses(self) -> list[list[Hypothesis]]:
         """The complete texts of each prompt, the best first."""
@@ -196,20 +197,34 @@ class BeamState:
 
 
 @torch.inference_mode()
-def beam_search(desk: DecodingBatch, rules: Constraints) -> list[list[Hypothesis]]:
+def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hypothesis]]:
     """The `num_samples` best texts of each prompt, the best first. Where the model's scores alone decide, a GPU takes
     many steps before the host looks at them; what it does beyond a prompt's end counts for nothing."""
-    if rules.has_history_rules:
-        desk.build_sequence_tensor()
-    beams, step, options = BeamState(desk, rules), 0, rules.options
-    while step < options.max_new_tokens and not desk.is_done:
+    if constraints.has_history_rules:
+        batch.build_sequence_tensor()
+    beams, step, options = BeamState(batch, constraints), 0, constraints.options
+    while step < options.max_new_tokens and not batch.is_done:
         count = (
             1
             if beams.should_check_each_step
-            else min(STEPS_AHEAD, options.max_new_tokens - step, desk.count_safe_steps(rules))
+            else min(STEPS_AHEAD, options.max_new_tokens - step, batch.count_safe_steps(constraints))
         )
         for at in range(step, step + count):
             beams.step(at)
         beams.flush_steps(step)
         step += count
     return [found[: options.num_samples] for found in beams.collect_hypotheses()]
+
+
+def compute_length_penalty(length: Any, alpha: float) -> Any:
+    """((5 + length) / 6)^α: log p is divided by it; α = 0 does nothing, 1 takes nearly the mean (eq. 14)."""
+    return ((5 + length) / 6) ** alpha
+
+
+def compute_coverage_penalty(weights: Tensor, keep: Tensor | None = None, beta: float = 0.2) -> Tensor:
+    """β · Σᵢ log min(Σⱼ pᵢⱼ, 1) of attention weights (..., target, source): source words never looked at cost most.
+
+    `keep` (..., source) is False where the source is padding.
+    """
+    seen = weights.sum(-2).clamp(max=1.0).log()  # (..., source)
+    return beta * (seen if keep is None else torch.where(keep, seen, 0.0)).sum(-1)

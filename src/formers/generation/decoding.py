@@ -1,4 +1,4 @@
-"""The engine: texts that grow token by token, by draws or by a search, for every family that writes."""
+"""Decoding: sequences that grow token by token, for every family that generates."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.capture import Capture
 from .logits_processors import Constraints
 from .runner import Runner
+from .sampling import draw_numbers, select_tokens
 
-STEPS_AHEAD = 16  # tokens that a GPU writes before the host looks at them
+STEPS_AHEAD = 16  # tokens generated on a GPU between two host syncs
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """What was written: the new ids, without the end mark, and of a search the score (else 0)."""
+    """A generated sequence: the new ids without the end mark, and the score of a beam search (else 0)."""
 
     ids: list[int]
     score: float = 0.0
 
 
 class DecodingBatch:
-    """Texts at work: every prompt has `rows_per_prompt` rows, one after the other. To an encoder-decoder prompts are
-    sources, and its texts begin with `start` (or the config's own).
+    """Sequences that are decoded together: every prompt has `rows_per_prompt` rows, one after the other.
 
-    When a row fills a decoder's context, the last half of it is read again and the rest forgotten; a model with a
-    memory forgets what is oldest. A row in `finished_rows` is read no more.
+    To an encoder-decoder prompts are sources, and its sequences begin with `start` (or the config's own). When a row
+    fills a decoder's context, its last half is read again and the rest dropped; a model with a memory drops its oldest
+    states. Rows in `finished_rows` are skipped.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class DecodingBatch:
         self.sequences = [list(row) if begin is None else [begin] for row in prompts for _ in range(rows_per_prompt)]
         self.prompt_lengths = [len(text) for text in self.sequences]
         self.context: int | None = getattr(former.config, "context", None)
-        most = max(self.prompt_lengths) + max_new_tokens
-        forgets = issubclass(former.state_class, SegmentMemory)
+        max_length = max(self.prompt_lengths) + max_new_tokens
+        has_memory = issubclass(former.state_class, SegmentMemory)
         self.should_reread = getattr(
             former.config, "has_uniform_attention", False
         )  # earlier tokens see later ones: read all again
-        self.cache_size = former.config.memory or most if forgets else min(self.context or most, most)
+        self.cache_size = (
+            former.config.memory or max_length if has_memory else min(self.context or max_length, max_length)
+        )
         self.cache_size = 0 if self.should_reread else self.cache_size
         self.rng_streams = np.tile(
             np.arange(rows_per_prompt), len(prompts)
@@ -73,20 +76,20 @@ class DecodingBatch:
         self.reset_runner()
 
     def reset_runner(self) -> None:
-        """Read the windows from their beginning."""
-        vars(self).pop("runner", None)  # what it has recorded serves the next one
+        """Start a new runner, which reads every row from the start of its window."""
+        vars(self).pop("runner", None)  # frees its CUDA graph for the next one
         self.runner = Runner(self.former, len(self.sequences), self.cache_size, self.sources, self.rows_per_prompt)
         both = enumerate(zip(self.sequences, self.window_starts, strict=True))
         self.pending_ids = [[] if row in self.finished_rows else text[n:] for row, (text, n) in both]
 
     def build_sequence_tensor(self) -> None:
-        """Keep the texts as a tensor as well."""
+        """Keep the sequences as a tensor as well, for constraints that read them."""
         longest = max(map(len, self.sequences))
         rows = [[-1] * (longest - len(text)) + text for text in self.sequences]
         self.sequence_tensor = torch.tensor(rows, device=self.former.device)
 
     def score_next(self, capture: Capture | None = None) -> Tensor:
-        """(rows, vocab) scores of the next tokens."""
+        """Compute (rows, vocab) scores of the next tokens."""
         if self.should_reread and self.runner.longest_row:
             self.reset_runner()
         over = [
@@ -110,8 +113,7 @@ class DecodingBatch:
         return scores.float()
 
     def score_shared_prompts(self) -> Tensor:
-        """The first `score_next` of a search: what is the same for all rows of a prompt, the first of them reads for
-        all."""
+        """Compute the first scores of a beam search: only one row of each prompt reads it, and the others share it."""
         if self.former.is_encoder_decoder or self.runner.is_two_stream:
             return self.score_next()
         firsts = [row - row % self.rows_per_prompt for row in range(len(self.sequences))]
@@ -123,8 +125,10 @@ class DecodingBatch:
         return scores
 
     def append_tokens(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
-        """One more token for each row, which goes on from the text of its parent (else of itself); the runner has been
-        told of parents before."""
+        """Append one token to each row, which continues its parent's sequence (default: its own).
+
+        The caller has reordered the runner's rows by parents before.
+        """
         if parents is not None and list(parents) != list(range(len(self.sequences))):
             self.sequences = [list(self.sequences[parent]) for parent in parents]
             self.sequence_tensor = None if self.sequence_tensor is None else self.sequence_tensor[list(parents)]
@@ -141,16 +145,16 @@ class DecodingBatch:
             )
 
     def finish_row(self, row: int) -> None:
-        """A text is complete; what was read of it is forgotten: a row that is full keeps nobody from going on."""
+        """Mark a row as complete and clear its cache, so that a full row does not stop the others."""
         if row not in self.finished_rows:
             self.finished_rows.add(row)
             self.pending_ids[row] = []
             self.runner.clear_row(row)
 
-    def count_safe_steps(self, rules: Constraints) -> int:
-        """How many tokens may be written without a look at the texts."""
+    def count_safe_steps(self, constraints: Constraints) -> int:
+        """Return how many tokens can be generated before the host must see them."""
         if (
-            rules.has_history_rules
+            constraints.has_history_rules
             or self.sequence_tensor is not None
             or not self.runner.can_chain_steps
             or (self.finished_rows and not self.runner.graphed_step)
@@ -161,51 +165,51 @@ class DecodingBatch:
 
     @property
     def is_done(self) -> bool:
-        """All texts are complete."""
+        """True when every row is complete."""
         return len(self.finished_rows) == len(self.sequences)
 
     def get_new_ids(self, row: int) -> list[int]:
-        """What a row has written."""
+        """Return the ids that a row has generated."""
         return self.sequences[row][self.prompt_lengths[row] :]
 
 
 @torch.inference_mode()
-def decode_steps(desk: DecodingBatch, rules: Constraints, ahead: int = 1) -> Iterator[list[int | None]]:
-    """Write by draws (or greedily), step by step: each row's new token, None where there is none.
+def decode_steps(batch: DecodingBatch, constraints: Constraints, ahead: int = 1) -> Iterator[list[int | None]]:
+    """Sample (or decode greedily) and yield each row's new token at every step, None for complete rows.
 
-    Up to `ahead` tokens are written before the first of them is shown, where nothing but the model's scores decides:
-    then a GPU need not wait for the host at every token. What a row writes behind its end is dropped.
+    Where only the model's scores decide, up to `ahead` tokens are generated before the first is yielded, so that a GPU
+    does not wait for the host at every token. What a row generates past its end is dropped.
     """
-    step, tokens = 0, rules.options.max_new_tokens
-    if rules.has_history_rules:
-        desk.build_sequence_tensor()
-    while step < tokens and not desk.is_done:
-        count = min(ahead, tokens - step, desk.count_safe_steps(rules))
-        for picked in run_steps(desk, rules, step, count):
-            shown = [None if row in desk.finished_rows else token for row, token in enumerate(picked)]
-            for row, token in enumerate(shown):
-                if token is not None and token in rules.end_ids:
-                    desk.finish_row(row)
-                    shown[row] = None
-            desk.append_tokens(picked)
-            yield shown
-            if desk.is_done:
+    step, tokens = 0, constraints.options.max_new_tokens
+    if constraints.has_history_rules:
+        batch.build_sequence_tensor()
+    while step < tokens and not batch.is_done:
+        count = min(ahead, tokens - step, batch.count_safe_steps(constraints))
+        for picked in run_steps(batch, constraints, step, count):
+            visible_tokens = [None if row in batch.finished_rows else token for row, token in enumerate(picked)]
+            for row, token in enumerate(visible_tokens):
+                if token is not None and token in constraints.end_ids:
+                    batch.finish_row(row)
+                    visible_tokens[row] = None
+            batch.append_tokens(picked)
+            yield visible_tokens
+            if batch.is_done:
                 return
         step += count
 
 
-def run_steps(desk: DecodingBatch, rules: Constraints, step: int, count: int) -> list[list[int]]:
-    """`count` tokens for each row, one after the other, which leave the device together."""
-    options, found = rules.options, list[Tensor]()
+def run_steps(batch: DecodingBatch, constraints: Constraints, step: int, count: int) -> list[list[int]]:
+    """Generate `count` tokens for each row, with one transfer from the device for all of them."""
+    options, chosen = constraints.options, list[Tensor]()
     numbers = None
     if options.temperature != 0:
-        numbers = options.draw_numbers(step + np.arange(count)[:, None], desk.rng_streams, desk.former.device)
-    live = [int(row not in desk.finished_rows) for row in range(len(desk.sequences))]
+        numbers = draw_numbers(options, step + np.arange(count)[:, None], batch.rng_streams, batch.former.device)
+    live = [int(row not in batch.finished_rows) for row in range(len(batch.sequences))]
     for i in range(count):
-        scores = desk.score_next() if i == 0 else desk.runner.step(found[-1], live).float()
-        allowed = rules.apply(scores, desk.sequence_tensor, step + i)
-        found.append(options.select_tokens(allowed, None if numbers is None else numbers[i]))
-    *tokens, finite = torch.stack((*found, are_finite(scores))).tolist()  # one transfer from the device for all of it
+        scores = batch.score_next() if i == 0 else batch.runner.step(chosen[-1], live).float()
+        allowed = constraints.apply(scores, batch.sequence_tensor, step + i)
+        chosen.append(select_tokens(allowed, options, None if numbers is None else numbers[i]))
+    *tokens, finite = torch.stack((*chosen, are_finite(scores))).tolist()  # one transfer from the device for all of it
     check_rows_finite(finite, live)
     return tokens
 
@@ -222,15 +226,3 @@ def check_rows_finite(finite: Sequence[int], live: Sequence[int]) -> None:
     """Raise NonFinite if a row that counts has scores that are not finite."""
     if not all(good or not counts for good, counts in zip(finite, live, strict=True)):
         raise NonFinite("scores of the next token")
-
-
-def decode_batch(desk: DecodingBatch, rules: Constraints) -> list[list[Hypothesis]]:
-    """All that is written, in one go: `num_samples` texts for each prompt."""
-    if rules.options.num_beams > 1:
-        from .beam import beam_search
-
-        return beam_search(desk, rules)
-    for _ in decode_steps(desk, rules, STEPS_AHEAD):
-        pass
-    rows = [Hypothesis(desk.get_new_ids(row)) for row in range(len(desk.sequences))]
-    return [rows[at : at + desk.rows_per_prompt] for at in range(0, len(rows), desk.rows_per_prompt)]

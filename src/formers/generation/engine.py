@@ -1,4 +1,4 @@
-"""Continuous batching: requests of different lengths share a model's steps, and come and go at any of them (Yu et al.
+"""Continuous batching: requests of different lengths share a model's steps, and join or leave at any step (Yu et al.
 2022, "Orca", §3)."""
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from .decoding import are_finite, check_rows_finite
 from .logits_processors import Constraints, get_end_ids
 from .options import Options
 from .runner import Runner
+from .sampling import pick_tokens
 from .token_api import build_id_constraints, check_prompts
 
 TokenChooser = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
 
 
 class Request:
-    """A text that is being continued: iterate over its new tokens as they come, or wait for all of them."""
+    """A sequence that is being generated: iterate over its new tokens as they come, or wait for all of them."""
 
     def __init__(self, prompt: list[int], text: list[int], tokens: int, choose: TokenChooser):
         self.prompt_ids, self.token_ids, self.max_new_tokens, self.choose_token = prompt, text, tokens, choose
@@ -42,23 +43,23 @@ class Request:
             raise self.error
 
     def result(self) -> list[int]:
-        """All new tokens, without the end mark."""
+        """Wait for all new tokens, and return them without the end mark."""
         return list(self)
 
     def cancel(self) -> None:
-        """Give the place free before the next step; what was written stays."""
+        """Free the slot before the next step; tokens so far are kept."""
         self.is_cancelled = True
 
     def put_token(self, token: int | None) -> None:
-        """One more token; None is the end."""
+        """Hand one more token to the reader; None is the end."""
         self._queue.put(token)
 
 
 class Engine:
-    """A model with `num_slots` places for requests, each of up to `cache_size` tokens. Submit from any thread.
+    """A model with `num_slots` slots for requests of up to `cache_size` tokens each. Submit from any thread.
 
-    `with Engine(former) as engine:` works in a thread of its own; else call `step()` until it says that nothing is
-    left. Every request gets the text that it would get alone.
+    `with Engine(former) as engine:` runs in a thread of its own; else call `step()` until it returns False. Every
+    request gets the output that it would get alone.
     """
 
     def __init__(self, former: Former, num_slots: int = 8, cache_size: int | None = None):
@@ -66,8 +67,8 @@ class Engine:
         self.former, self.cache_size = former, cache_size or context or 1024
         self.context = min(context or self.cache_size, self.cache_size)
         if not issubclass(former.state_class, KVCache):
-            what = f"{former.family} keeps hidden states, and its rows cannot come and go"
-            raise Error(what, fix="generate with it text by text")
+            what = f"{former.family} has no KV cache, which continuous batching needs"
+            raise Error(what, fix="use generate")
         self.runner = Runner(former, num_slots, self.cache_size)
         self.end_ids = get_end_ids(former)
         self.active_requests: dict[int, Request] = {}
@@ -87,43 +88,43 @@ class Engine:
             )
         if isinstance(choose, Options) and choose.rows_per_prompt > 1:
             raise Error("a request is one text", fix="submit one for each sample, with seeds of their own; no beams")
-        pick = (
+        chooser = (
             make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
             if isinstance(choose, Options)
             else choose
         )
         text = [get_start_token(self.former.config)] if self.former.is_encoder_decoder else list(ids)
-        request = Request(ids, text, max_new_tokens, pick)
+        request = Request(ids, text, max_new_tokens, chooser)
         self.waiting_requests.put(request)
         self._wake_event.set()
         return request
 
     @torch.inference_mode()
     def step(self) -> bool:
-        """One token for every request that has a place; whether there is any."""
+        """Generate one token for every active request; returns whether any request is left."""
         for slot, request in list(self.active_requests.items()):
             if request.is_cancelled:
                 self.release_slot(slot)
         new = self.admit_requests()
-        fed = [
+        new_ids = [
             [self.active_requests[i].token_ids[-1]] if i in self.active_requests and i not in new else []
             for i in range(self.num_slots)
         ]
-        if any(fed):
-            logits = self.runner.score_next(fed)
-            new |= {slot: logits[slot] for slot, row in enumerate(fed) if row}
+        if any(new_ids):
+            logits = self.runner.score_next(new_ids)
+            new |= {slot: logits[slot] for slot, row in enumerate(new_ids) if row}
         for slot, row in new.items():
             self.append_token(slot, row)
         return bool(self.active_requests) or not self.waiting_requests.empty()
 
     @property
     def num_slots(self) -> int:
-        """How many requests have a place at most."""
+        """The largest number of requests that are active at once."""
         return len(self.runner.starts) - 1
 
     def admit_requests(self) -> dict[int, Tensor]:
-        """Give free places to those who wait, and read anew the last half of a text that has filled its context."""
-        free, found = [i for i in range(self.num_slots) if i not in self.active_requests], {}
+        """Admit waiting requests to free slots, and read the last half of a sequence that has filled its context."""
+        free, logits_by_slot = [i for i in range(self.num_slots) if i not in self.active_requests], {}
         while free and not self.waiting_requests.empty():
             request = self.waiting_requests.get()
             if request.is_cancelled:
@@ -132,25 +133,27 @@ class Engine:
             slot = free.pop(0)
             self.active_requests[slot] = request
             request.window_start = max(0, len(request.token_ids) - self.context)
-            found[slot] = self.prefill_slot(slot)
+            logits_by_slot[slot] = self.prefill_slot(slot)
         for slot, request in self.active_requests.items():
-            if slot not in found and len(request.token_ids) - request.window_start > self.context:
+            if slot not in logits_by_slot and len(request.token_ids) - request.window_start > self.context:
                 request.window_start = len(request.token_ids) - (self.context // 2 or 1)
-                found[slot] = self.prefill_slot(slot)
-        return found
+                logits_by_slot[slot] = self.prefill_slot(slot)
+        return logits_by_slot
 
     def prefill_slot(self, slot: int) -> Tensor:
-        """Read a text by itself, and put what was read into a place."""
+        """Read a request's sequence with a runner of its own, and copy the cache into the slot."""
         request = self.active_requests[slot]
         text = request.token_ids[request.window_start :]
-        alone = Runner(self.former, 1, len(text), [request.prompt_ids] if self.former.is_encoder_decoder else None)
-        logits = alone.score_next([text])[0]
-        assert isinstance(alone.state, KVCache)
-        self.runner.adopt_row(slot, alone, self.cache_size)
+        prefill_runner = Runner(
+            self.former, 1, len(text), [request.prompt_ids] if self.former.is_encoder_decoder else None
+        )
+        logits = prefill_runner.score_next([text])[0]
+        assert isinstance(prefill_runner.state, KVCache)
+        self.runner.adopt_row(slot, prefill_runner, self.cache_size)
         return logits
 
     def append_token(self, slot: int, logits: Tensor) -> None:
-        """Choose a request's next token."""
+        """Choose a request's next token and hand it out."""
         request = self.active_requests[slot]
         step = len(request.token_ids) - request.prompt_length
         try:
@@ -166,12 +169,12 @@ class Engine:
             self.release_slot(slot)
 
     def release_slot(self, slot: int) -> None:
-        """A request ends, and its place is free."""
+        """End a request and free its slot."""
         self.runner.clear_row(slot)
         self.active_requests.pop(slot).put_token(None)
 
     def run_loop(self) -> None:
-        """Step as long as there is something to do; a fault ends all requests with it."""
+        """Step while there are requests; an exception ends all active ones."""
         while not self._is_stopping:
             self._wake_event.wait()
             self._wake_event.clear()
@@ -200,14 +203,14 @@ class Engine:
             self._thread.join()
 
 
-def make_chooser(law: Constraints) -> TokenChooser:
-    """The choice of one request under rules; a draw depends on the seed and the step alone."""
+def make_chooser(constraints: Constraints) -> TokenChooser:
+    """Make the token chooser of one request; a draw depends on the seed and the step alone."""
 
     def choose(logits: Tensor, text: Sequence[int], step: int) -> int:
-        page = torch.tensor([list(text)], device=logits.device) if law.has_history_rules else None
+        history = torch.tensor([list(text)], device=logits.device) if constraints.has_history_rules else None
         scores = logits[None].float()
         token, finite = torch.cat(
-            (law.options.pick_tokens(law.apply(scores, page, step), step), are_finite(scores))
+            (pick_tokens(constraints.apply(scores, history, step), constraints.options, step), are_finite(scores))
         ).tolist()
         check_rows_finite([finite], [1])
         return token

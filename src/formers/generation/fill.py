@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..batch import Batch
 from ..config import format_value
 from ..errors import Error, NonFinite
 from ..former import Former
@@ -16,7 +17,6 @@ from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..verbs import check_verb
-from .runner import pack_rows
 
 BLANK = "___"
 BATCH_ROWS = 32  # texts that are read at a time
@@ -79,7 +79,7 @@ def encode_blanks(former: Former, text: str) -> list[int]:
 def predict_blanks(former: Former, rows: list[list[int]]) -> list[Tensor]:
     """(blanks, vocab) of each row: what may stand at its blanks."""
     assert former.tokenizer is not None
-    batch, mask = pack_rows(rows, former.device), former.tokenizer.id("mask")
+    batch, mask = Batch.from_rows(rows, former.device), former.tokenizer.id("mask")
     hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
     chances = former.model.logits(hidden, part="mlm").float().softmax(-1)
     if not chances.isfinite().all():

@@ -1,10 +1,9 @@
-"""What may be written: the caller's prohibitions, and the checkpoint's own of generation_config.json.
-
-What a beam search adds to the score of a finished text (Wu et al. 2016, §7): score = log p / length + coverage.
-"""
+"""Logits processors: tokens that are penalised, banned or forced, by the caller's options and the checkpoint's own
+generation_config.json."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,8 @@ from ..errors import Error
 from ..former import Former
 from ..text.tokenizer import Tokenizer
 from .options import BadWord, Options
-from .sampling import ban_repeated_ngrams, ban_sequences, ban_tokens, force_tokens, penalise_repetition
 
+NEG_INF = -torch.inf
 CONFIG_FILES = ("generation_config.json", "config.json")  # older checkpoints have the latter only
 # What a file says about searching, by our names: the defaults of translate and summarise.
 HF_SEARCH_OPTIONS = {
@@ -30,7 +29,7 @@ HF_SEARCH_OPTIONS = {
 
 @dataclass(frozen=True)
 class Constraints:
-    """Tokens that end a text, and those that must or must not stand in it."""
+    """Tokens that end a sequence, and those that it must or must not contain."""
 
     options: Options
     end_ids: tuple[int, ...] = ()
@@ -42,14 +41,14 @@ class Constraints:
     tokenizer: Tokenizer | None = None  # what finds stop strings in a text
 
     def has_stop_string(self, ids: list[int]) -> bool:
-        """A stop string is in this text."""
+        """Return whether these ids, decoded, contain a stop string."""
         stops = self.options.stop
         text = self.tokenizer.decode(ids) if stops and self.tokenizer is not None else ""
         return any(stop in text for stop in stops)
 
     @property
     def has_history_rules(self) -> bool:
-        """Whether a token may depend on more of the text than the model's scores."""
+        """True if a rule reads the tokens so far, and not the scores alone."""
         o = self.options
         return o.repetition_penalty != 1 or o.no_repeat_ngram is not None or bool(self.banned_sequences)
 
@@ -74,30 +73,32 @@ class Constraints:
 
 
 def build_constraints(former: Former, options: Options, forced_first: int | None = None) -> Constraints:
-    """The rules of a model under these options; `forced_first` is a token to begin with, a language for example."""
-    said = read_generation_config(former)
+    """Collect the constraints of a checkpoint and of the options; `forced_first` is mBART's language token."""
+    file_config = read_generation_config(former)
     vocab = getattr(former.config, "target_vocab", None) or former.config.vocab
 
     def read_token_ids(name: str) -> tuple[int, ...]:
-        value = said.get(name)
+        value = file_config.get(name)
         value = [value] if type(value) is int else [] if value is None else value
         if not isinstance(value, list) or not all(type(one) is int for one in value):
             raise Error(f"{name}: {format_value(value)} is no token", where=CONFIG_FILES[0], fix="correct it")
         return tuple(one for one in value if 0 <= one < vocab)
 
-    bad = said.get("bad_words_ids") or []
-    if not isinstance(bad, list) or not all(isinstance(w, list) and w and all(type(i) is int for i in w) for w in bad):
+    bad_words = file_config.get("bad_words_ids") or []
+    if not isinstance(bad_words, list) or not all(
+        isinstance(w, list) and w and all(type(i) is int for i in w) for w in bad_words
+    ):
         raise Error(
-            f"bad_words_ids: {format_value(bad)} are no rows of tokens", where=CONFIG_FILES[0], fix="correct it"
+            f"bad_words_ids: {format_value(bad_words)} are no rows of tokens", where=CONFIG_FILES[0], fix="correct it"
         )
     ends = tuple(get_end_ids(former))
-    known = [tuple(row) for row in bad if all(0 <= i < vocab for i in row)]  # what is no token cannot come anyway
+    known = [tuple(row) for row in bad_words if all(0 <= i < vocab for i in row)]  # what is no token cannot come anyway
     rows = [row for row in known if not (len(row) == 1 and row[0] in ends)]
     rows += [row for word in options.bad_words for row in encode_bad_word(former, word, vocab)]
-    never = {row[0] for row in rows if len(row) == 1} | set(read_token_ids("suppress_tokens"))
+    banned = {row[0] for row in rows if len(row) == 1} | set(read_token_ids("suppress_tokens"))
     if former.family == "transformer" and former.config.pad not in (None, *ends):
-        never.add(former.config.pad)  # Marian starts with it, and has learnt to write it at will
-    if len(never) >= vocab:
+        banned.add(former.config.pad)  # Marian starts with it, and would generate it
+    if len(banned) >= vocab:
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
     return Constraints(
         options,
@@ -108,7 +109,7 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         if forced_first is None
         else (forced_first,),
         read_token_ids("forced_eos_token_id"),
-        tuple(sorted(never)),
+        tuple(sorted(banned)),
         read_token_ids("begin_suppress_tokens"),
         tuple(row for row in rows if len(row) > 1),
         former.tokenizer and (former.tokenizer.target or former.tokenizer),
@@ -116,7 +117,7 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
 
 
 def read_generation_config(former: Former) -> dict[str, Any]:
-    """What the checkpoint's files say about writing; generation_config.json if there is one, else config.json."""
+    """Read the checkpoint's generation_config.json if there is one, else its config.json."""
     for name in CONFIG_FILES:
         if name in former.source_files:
             return parse_json_object(former.source_files[name].decode("utf-8", "replace"), name)
@@ -124,15 +125,19 @@ def read_generation_config(former: Former) -> dict[str, Any]:
 
 
 def read_search_options(former: Former, prefix: str | None = None) -> dict[str, Any]:
-    """How the checkpoint wants to be searched, as options; T5's config.json says it for each task, by its `prefix`. A
-    file's lengths count the token that a decoder begins with."""
-    said = read_generation_config(former)
-    kept = former.source_files.get("config.json") if prefix else None
-    about = {} if kept is None else parse_json_object(kept.decode("utf-8", "replace"), "config.json")
-    tasks = about.get("task_specific_params")
+    """Read the checkpoint's own search settings as options; T5's config.json has them for each task, by its `prefix`.
+
+    Lengths in a file count the decoder's start token.
+    """
+    file_config = read_generation_config(former)
+    config_bytes = former.source_files.get("config.json") if prefix else None
+    config = {} if config_bytes is None else parse_json_object(config_bytes.decode("utf-8", "replace"), "config.json")
+    tasks = config.get("task_specific_params")
     for task in tasks.values() if isinstance(tasks, dict) else ():
-        said = said | task if isinstance(task, dict) and task.get("prefix") == prefix else said
-    found = {ours: said[theirs] for theirs, ours in HF_SEARCH_OPTIONS.items() if said.get(theirs) is not None}
+        file_config = file_config | task if isinstance(task, dict) and task.get("prefix") == prefix else file_config
+    found = {
+        ours: file_config[theirs] for theirs, ours in HF_SEARCH_OPTIONS.items() if file_config.get(theirs) is not None
+    }
     for name, value in found.items():
         if not isinstance(value, int | float) and (name, value) != ("early_stopping", "never"):
             raise Error(f"{name}: {format_value(value)} makes no sense", where=CONFIG_FILES[0], fix="correct it")
@@ -154,9 +159,13 @@ def read_search_options(former: Former, prefix: str | None = None) -> dict[str, 
 
 
 def get_end_ids(former: Former) -> set[int]:
-    """The tokens at which a text ends, as generation_config.json says if there is one, else as the config."""
-    kept, name = former.source_files.get(CONFIG_FILES[0]), "eos_token_id"
-    marks = None if kept is None else parse_json_object(kept.decode("utf-8", "replace"), CONFIG_FILES[0]).get(name)
+    """Return the end tokens of generation_config.json if there is one, else of the config."""
+    config_bytes, name = former.source_files.get(CONFIG_FILES[0]), "eos_token_id"
+    marks = (
+        None
+        if config_bytes is None
+        else parse_json_object(config_bytes.decode("utf-8", "replace"), CONFIG_FILES[0]).get(name)
+    )
     marks = former.config.eos if marks is None else marks
     marks = marks if isinstance(marks, list | tuple) else [] if marks is None else [marks]
     if not all(type(mark) is int for mark in marks):
@@ -165,13 +174,13 @@ def get_end_ids(former: Former) -> set[int]:
 
 
 def encode_bad_word(former: Former, word: BadWord, vocab: int) -> list[tuple[int, ...]]:
-    """A banned word as rows of tokens: as the tokenizer spells it, with a space in front and without."""
+    """Encode a banned word as rows of tokens, with a space in front and without."""
     if isinstance(word, str):
         if former.tokenizer is None:
             raise Error(f"the banned word {word!r} needs a tokenizer", fix="give its ids")
-        speaks = former.tokenizer.target or former.tokenizer
+        tokenizer = former.tokenizer.target or former.tokenizer
         ways = (word, " " + word.lstrip()) if word.strip() else (word,)
-        rows = sorted(found for found in {tuple(speaks.encode(way, special=False)) for way in ways} if found)
+        rows = sorted(found for found in {tuple(tokenizer.encode(way, special=False)) for way in ways} if found)
     else:
         rows = [(word,)] if isinstance(word, int) else [tuple(word)] if word else []
     if not rows or not all(type(i) is int and 0 <= i < vocab for row in rows for i in row):
@@ -181,15 +190,51 @@ def encode_bad_word(former: Former, word: BadWord, vocab: int) -> list[tuple[int
     return rows
 
 
-def compute_length_penalty(length: Any, alpha: float) -> Any:
-    """((5 + length) / 6)^α: log p is divided by it; α = 0 does nothing, 1 takes nearly the mean (eq. 14)."""
-    return ((5 + length) / 6) ** alpha
+def penalise_repetition(scores: Tensor, texts: Tensor, penalty: float) -> Tensor:
+    """Make tokens that have occurred less likely: a positive score is divided, a negative one multiplied (Keskar et al.
+    2019). `texts` (rows, tokens) are padded with -1 on the left."""
+    is_present = make_token_mask(scores, texts, texts >= 0)
+    return torch.where(is_present, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
 
-def compute_coverage_penalty(weights: Tensor, keep: Tensor | None = None, beta: float = 0.2) -> Tensor:
-    """β · Σᵢ log min(Σⱼ pᵢⱼ, 1) of attention weights (..., target, source): source words never looked at cost most.
+def ban_repeated_ngrams(scores: Tensor, texts: Tensor, n: int) -> Tensor:
+    """Never repeat an n-gram: ban what followed the last n - 1 tokens before."""
+    if texts.shape[1] < n:
+        return scores
+    windows = texts.unfold(1, n, 1)  # (rows, windows, n)
+    same = (windows[..., :-1] == texts[:, None, texts.shape[1] - n + 1 :]).all(-1) & (windows >= 0).all(-1)
+    return scores.masked_fill(make_token_mask(scores, windows[..., -1], same), NEG_INF)
 
-    `keep` (..., source) is False where the source is padding.
-    """
-    seen = weights.sum(-2).clamp(max=1.0).log()  # (..., source)
-    return beta * (seen if keep is None else torch.where(keep, seen, 0.0)).sum(-1)
+
+def ban_sequences(scores: Tensor, texts: Tensor, words: tuple[tuple[int, ...], ...]) -> Tensor:
+    """Ban sequences: the last token of each may not follow the others."""
+    scores = scores.clone()
+    for *front, last in words:
+        if len(front) <= texts.shape[1]:
+            wanted = torch.tensor(front, device=texts.device, dtype=texts.dtype)
+            follows = (texts[:, texts.shape[1] - len(front) :] == wanted).all(-1)
+            scores[:, last].masked_fill_(follows, NEG_INF)
+    return scores
+
+
+def ban_tokens(scores: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Ban tokens."""
+    return scores.index_fill(-1, get_cached_tensor(tokens, scores.device), NEG_INF)
+
+
+def force_tokens(scores: Tensor, tokens: tuple[int, ...]) -> Tensor:
+    """Ban all tokens but these."""
+    return torch.full_like(scores, NEG_INF).index_fill(-1, get_cached_tensor(tokens, scores.device), 0.0)
+
+
+@functools.lru_cache(maxsize=64)
+def get_cached_tensor(tokens: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return tokens as a tensor, cached: a copy to a GPU would wait for its queue."""
+    return torch.tensor(tokens, device=device)
+
+
+def make_token_mask(scores: Tensor, tokens: Tensor, which: Tensor) -> Tensor:
+    """Return a (rows, vocab) mask, True at the tokens (rows, n) selected by `which`; others go to a spare column."""
+    vocab = scores.shape[-1]
+    mask = torch.zeros(len(scores), vocab + 1, dtype=torch.bool, device=scores.device)
+    return mask.scatter_(1, torch.where(which, tokens, vocab).clamp(max=vocab), True)[:, :vocab]

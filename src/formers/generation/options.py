@@ -1,4 +1,4 @@
-"""How text is written: one set of options for choosing, searching and ending; what contradicts itself is refused."""
+"""Settings of generation: sampling, search, constraints and stopping, with checks that they fit together."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
-
 from ..config import format_value, suggest_name
 from ..errors import Error
 from ..option_aliases import resolve_generation_options
 from ..text.normalise import normalise
-from .sampling import draw_row_numbers, sample_tokens, warp_logits
 
 SAMPLING_OPTIONS = ("temperature", "top_k", "top_p", "min_p", "typical_p")
 SEARCH_OPTIONS = ("length_penalty", "coverage", "early_stopping", "length_normalisation")
@@ -37,16 +33,16 @@ BOUNDS: dict[str, tuple[float, float, bool, bool]] = {
 }
 INTEGER_OPTIONS = ("top_k", "no_repeat_ngram", "max_new_tokens", "min_new_tokens", "num_samples", "num_beams", "seed")
 OPTION_HINTS = {
-    "temperature": "0 takes the likeliest token, 1 samples as learnt",
+    "temperature": "0 is greedy, 1 samples from the model's own distribution",
     "top_k": "leave it out to consider all tokens",
-    "top_p": "0.9 keeps the likeliest tokens that are 90 % together",
+    "top_p": "0.9 keeps the likeliest tokens with 90 % of the probability",
     "max_new_tokens": "ask for a number of tokens",
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    """How each text is continued. None means: not asked for.
+    """How each prompt is continued; None means that an option is not used.
 
     Sampling: `temperature` (0 is greedy), `top_k`, `top_p`, `min_p`, `typical_p`, with a `seed`; every text, sample and
     step has its own random number. Beam search: `num_beams`, scored with `length_penalty` (1.0) and
@@ -100,52 +96,38 @@ class Options:
         self.check_consistency()
 
     def check_consistency(self) -> None:
-        """Refuse options that have nothing to do with each other."""
+        """Refuse options that exclude each other: sampling with beam search, search options without beams."""
         draws, weighs = self.list_given(SAMPLING_OPTIONS), self.list_given(SEARCH_OPTIONS)
         if self.num_beams > 1:
             wrong = [name for name in draws if name != "temperature" or self.temperature]
             if wrong:
-                what = f"beams search for the likeliest texts, and {wrong[0]} is for drawing at random"
+                what = f"num_beams is a search, and {wrong[0]} is for sampling"
                 raise Error(what, fix=f"leave {wrong[0]} out, or num_beams")
             if self.num_samples > self.num_beams:
                 what = f"{self.num_beams} beams do not give {self.num_samples} texts"
                 raise Error(what, fix=f"take num_beams={self.num_samples}, or fewer samples")
             return
         if weighs:
-            raise Error(f"{weighs[0]} weighs the texts of a beam search", fix="leave it out, or take num_beams=4")
+            raise Error(f"{weighs[0]} applies to beam search only", fix="leave it out, or take num_beams=4")
         if self.temperature == 0 and len(draws) > 1:
-            what = f"temperature 0 takes the likeliest token, and {draws[1]} is for drawing at random"
+            what = f"temperature 0 is greedy, and {draws[1]} is for sampling"
             raise Error(what, fix=f"leave {draws[1]} out, or take a temperature above 0")
         if self.temperature == 0 and self.num_samples > 1:
             what = f"at temperature 0 all {self.num_samples} samples would be the same"
             raise Error(what, fix="take a temperature above 0, or beams")
 
     def list_given(self, names: Sequence[str]) -> list[str]:
-        """Which of these options are asked for."""
+        """Return which of these options are set."""
         return [name for name in names if getattr(self, name) is not None]
 
     @property
     def rows_per_prompt(self) -> int:
-        """How many rows are at work for each prompt."""
+        """The number of rows that are decoded for each prompt."""
         return self.num_beams if self.num_beams > 1 else self.num_samples
-
-    def pick_tokens(self, logits: Tensor, step: Any, sample: Any = 0) -> Tensor:
-        """(rows, vocab) → (rows,) tokens. A row's draw depends on the seed, its sample's number and the step alone."""
-        return self.select_tokens(
-            logits, None if self.temperature == 0 else self.draw_numbers(step, sample, logits.device)
-        )
-
-    def draw_numbers(self, step: Any, sample: Any, device: torch.device) -> Tensor:
-        """What draws are decided by."""
-        return draw_row_numbers(self.seed, sample, step, device)
-
-    def select_tokens(self, logits: Tensor, number: Tensor | None) -> Tensor:
-        """(rows, vocab) → (rows,) the likeliest tokens, or those drawn by (rows,) numbers."""
-        return logits.max(-1).indices if number is None else sample_tokens(warp_logits(logits, self), number)
 
 
 def make_options(given: dict[str, Any], **usual: Any) -> Options:
-    """Options by name; an unknown one is an error that names its neighbour."""
+    """Build Options from names and values over defaults; an unknown name is an error with the nearest one."""
     known = [f.name for f in fields(Options)]
     given = resolve_generation_options(given, known)
     for name in given:
@@ -155,7 +137,7 @@ def make_options(given: dict[str, Any], **usual: Any) -> Options:
 
 
 def to_tuple(value: Any, name: str) -> tuple[Any, ...]:
-    """One of something, or several, as a tuple."""
+    """Return one value or a sequence of them as a tuple."""
     if isinstance(value, str | int):
         return (value,)
     if not isinstance(value, Sequence):
@@ -164,7 +146,7 @@ def to_tuple(value: Any, name: str) -> tuple[Any, ...]:
 
 
 def check_bounds(name: str, value: Any, least: float, most: float, low: bool, high: bool) -> None:
-    """Refuse a value of the wrong kind, or outside its bounds."""
+    """Refuse a value of the wrong type or outside its bounds."""
     if value is None:
         return
     kind = int if name in INTEGER_OPTIONS else (int, float)

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -44,14 +43,14 @@ class Runner:
             former.model.body, RecurrentEncoderDecoder
         ):  # it has a state for each row
             sources = None if sources is None else [row for row in sources for _ in range(rows_per_source)]
-        self.source_batch = None if sources is None else pack_rows(sources, former.device)
+        self.source_batch = None if sources is None else Batch.from_rows(sources, former.device)
         self.graph_key = (
             make_graph_key(former.model, rows, self.cache_size) if records and not former.is_encoder_decoder else None
         )
         held = take_graph(former.model, self.graph_key)
         self.state = former.create_state(rows, self.cache_size) if held is None else held.state
         self.starts = torch.arange(rows + 1, dtype=torch.int32, device=former.device)
-        self.is_two_stream = is_two_stream(former)
+        self.is_two_stream = former.is_two_stream
         self.reread_tokens = 2 if self.is_two_stream else 1  # the newest tokens of a text that are read at each step
         self.live_rows: Sequence[int] | None = None
         self.padded_output = (
@@ -82,9 +81,9 @@ class Runner:
         self.longest_row += max(map(len, new_ids))
         if not self.is_two_stream:
             self.unfix_cache()
-            batch = pack_rows(new_ids, self.former.device).replace(source=self.source_batch)
+            batch = Batch.from_rows(new_ids, self.former.device).replace(source=self.source_batch)
             return self.run_forward(batch, batch.layout.get_last_slots(), capture)
-        batch = pack_rows([[*row, 0] for row in new_ids], self.former.device)
+        batch = Batch.from_rows([[*row, 0] for row in new_ids], self.former.device)
         ends = batch.layout.get_last_slots()
         order = torch.zeros_like(batch.ids).index_fill(0, ends, 1)
         found = self.run_forward(batch.replace(order=order, chosen=ends), ends, capture)
@@ -97,7 +96,7 @@ class Runner:
         """(tokens, vocab) what comes after each of these tokens of the only row."""
         self.longest_row += len(fed)
         self.unfix_cache()
-        return self.run_forward(pack_rows([fed], self.former.device).replace(source=self.source_batch))
+        return self.run_forward(Batch.from_rows([fed], self.former.device).replace(source=self.source_batch))
 
     @torch.inference_mode()
     def step(self, ids: Tensor, live: Sequence[int] | None = None) -> Tensor:
@@ -180,11 +179,6 @@ class Runner:
         self.state.reorder_rows(parents, equal_lengths)
 
 
-def is_two_stream(former: Former) -> bool:
-    """The model reads in two streams, of which the second guesses tokens that it does not see (XLNet)."""
-    return hasattr(former.model.body, "blank")
-
-
 def can_capture_graph(former: Former) -> bool:
     """Steps of this model can be recorded: it is on a GPU and has a cache of keys and values."""
     still = issubclass(former.state_class, KVCache) and not isinstance(former.model.body, RecurrentEncoderDecoder)
@@ -209,10 +203,3 @@ def pad_output_layer(former: Former) -> tuple[Tensor, Tensor | None] | None:
     if weight is None or weight.shape[0] % 8 == 0:
         return None
     return cast(OutputLayer, out).pad_outputs(weight, -weight.shape[0] % 64)
-
-
-def pack_rows(rows: Sequence[Sequence[int]], device: torch.device) -> Batch:
-    """Rows of different lengths, one document each."""
-    starts = torch.tensor(np.cumsum([0, *map(len, rows)]), dtype=torch.int32, device=device)
-    ids = torch.tensor([i for row in rows for i in row], dtype=torch.long, device=device)
-    return Batch(ids, starts, max(map(len, rows)))

@@ -1,4 +1,4 @@
-"""Continuing ids: what goes in is checked, the engine writes."""
+"""Generation by ids: prompts are checked and continued."""
 
 from __future__ import annotations
 
@@ -15,30 +15,49 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import check_ids, check_length, to_tensor
 from ..verbs import can_generate
-from .decoding import DecodingBatch, decode_batch
+from .beam import beam_search
+from .decoding import STEPS_AHEAD, DecodingBatch, Hypothesis, decode_steps
 from .logits_processors import Constraints, build_constraints
 from .options import Options
 
 
 def continue_ids(
-    former: Former, prompts: Sequence[Sequence[int]] | Tensor, max_new_tokens: int = 64, options: Options = Options()
-) -> list[list[int]]:
-    """Up to `max_new_tokens` new ids for each prompt (rows of ids, or a tensor of them); a row ends at the end mark. To
-    an encoder-decoder the prompts are the source. With several samples, those of one prompt follow each other."""
-    rows, law = check_prompts(former, prompts, max_new_tokens), build_id_constraints(former, options, max_new_tokens)
-    made = decode_batch(DecodingBatch(former, rows, max_new_tokens, options.rows_per_prompt), law)
-    return [one.ids for found in made for one in found]
+    former: Former, prompts: Sequence[Sequence[int]] | Tensor, max_new_tokens: int = 64,
+    options: Options | None = None, **settings: Any,
+) -> list[list[int]]:  # fmt: skip
+    """Generate up to `max_new_tokens` ids for each prompt (rows of ids, or a tensor of them), up to the end mark.
+
+    To an encoder-decoder the prompts are the source. With several samples, those of one prompt follow each other.
+    `settings` are fields of Options, for callers without an Options.
+    """
+    options = options or Options(**settings)
+    rows, constraints = (
+        check_prompts(former, prompts, max_new_tokens),
+        build_id_constraints(former, options, max_new_tokens),
+    )
+    hypotheses = decode_batch(DecodingBatch(former, rows, max_new_tokens, options.rows_per_prompt), constraints)
+    return [hypothesis.ids for samples in hypotheses for hypothesis in samples]
+
+
+def decode_batch(batch: DecodingBatch, constraints: Constraints) -> list[list[Hypothesis]]:
+    """Run a batch to its end by sampling or beam search: `num_samples` hypotheses for each prompt."""
+    if constraints.options.num_beams > 1:
+        return beam_search(batch, constraints)
+    for _ in decode_steps(batch, constraints, STEPS_AHEAD):
+        pass
+    rows = [Hypothesis(batch.get_new_ids(row)) for row in range(len(batch.sequences))]
+    return [rows[at : at + batch.rows_per_prompt] for at in range(0, len(rows), batch.rows_per_prompt)]
 
 
 def build_id_constraints(former: Former, options: Options, max_new_tokens: int) -> Constraints:
-    """The rules by which up to `max_new_tokens` ids are written."""
+    """Build the constraints for up to `max_new_tokens` ids; stop strings need text and are refused."""
     if options.stop:
-        raise Error("stop strings are of texts, not of ids", fix="generate works with texts")
+        raise Error("stop strings are of texts, not of ids", fix="use generate, which works with texts")
     return build_constraints(former, dataclasses.replace(options, max_new_tokens=max_new_tokens))
 
 
 def check_prompts(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tokens: int) -> list[list[int]]:
-    """Prompts as lists; refuse what cannot be continued."""
+    """Return prompts as lists of ids; refuse a model or a prompt that cannot be continued."""
     if not can_generate(former):
         raise Error(
             f"{former.family} with head {former.head!r} does not continue text",
@@ -54,13 +73,13 @@ def check_prompts(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tok
 
 
 def to_prompt_rows(prompts: Any) -> list[Tensor]:
-    """Each prompt as a tensor of whole numbers; a tensor (tokens,) is one prompt."""
+    """Return each prompt as a tensor of integers; a tensor (tokens,) is one prompt."""
     if isinstance(prompts, Tensor) and prompts.dim() == 1:
         prompts = prompts[None]
     if not isinstance(prompts, Sequence | Tensor | np.ndarray):
         raise Error(f"prompts must be rows of ids, not {format_value(prompts)}", fix="for one prompt, pass [ids]")
-    void = torch.empty(0, dtype=torch.long)  # torch makes an empty list one of floats
-    rows = [void if isinstance(p, Sequence) and not p else to_tensor(p, "a prompt", integer=True) for p in prompts]
+    no_ids = torch.empty(0, dtype=torch.long)  # torch makes an empty list one of floats
+    rows = [no_ids if isinstance(p, Sequence) and not p else to_tensor(p, "a prompt", integer=True) for p in prompts]
     if any(row.dim() != 1 for row in rows):
         raise Error(f"a prompt must be a row of ids, got {format_value(prompts)}", fix="for one prompt, pass [ids]")
     if not rows or not all(map(len, rows)):

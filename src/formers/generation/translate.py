@@ -29,7 +29,7 @@ def translate(
     *,
     examples: FewShotExamples = (),
     prefix: str | None = None,
-    **given: Any,
+    **settings: Any,
 ) -> Any:
     """A translation of each text: a string gives a string, a list a list.
 
@@ -44,7 +44,7 @@ def translate(
         if to is None:
             raise Error("a decoder must be told the language", fix="for example to='French'")
         prompts = [make_translation_prompt(text, to, source or "English", examples) for text in list_prompts(texts)]
-        return answer_prompts(former, texts, prompts, given, stop="\n")
+        return answer_prompts(former, texts, prompts, settings, stop="\n")
     if examples:
         raise Error("examples are for decoders, that are prompted", fix="leave examples out")
     if (to or source) and former.family not in (*PREFIX_FAMILIES, "mbart"):
@@ -53,10 +53,10 @@ def translate(
     if prefix is None and former.family in PREFIX_FAMILIES and to is not None:
         prefix = f"translate {source or 'English'} to {to}: "
     codes = resolve_languages(former, source, to) if former.family == "mbart" else {}
-    return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, given, prefix), **codes)
+    return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix), **codes)
 
 
-def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **given: Any) -> Any:
+def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: Any) -> Any:
     """A summary of each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
@@ -66,9 +66,9 @@ def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None 
     warn_other_task(former, "summarise")
     if not former.is_encoder_decoder:
         prompts = [make_summary_prompt(text, "TL;DR:" if prefix is None else prefix) for text in list_prompts(texts)]
-        return answer_prompts(former, texts, prompts, given, stop="\n\n")
+        return answer_prompts(former, texts, prompts, settings, stop="\n\n")
     prefix = prefix if prefix is not None or former.family not in PREFIX_FAMILIES else "summarize: "
-    return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, given, prefix))
+    return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix))
 
 
 def warn_other_task(former: Former, name: str) -> None:
@@ -77,52 +77,52 @@ def warn_other_task(former: Former, name: str) -> None:
         warnings.warn(f"this model was trained to {former.task['name']}, not to {name}", stacklevel=3)
 
 
-def build_search_options(former: Former, given: dict[str, Any], prefix: str | None = None) -> Options:
+def build_search_options(former: Former, settings: dict[str, Any], prefix: str | None = None) -> Options:
     """Options for an encoder-decoder: the checkpoint's own where nothing else is asked for, else greedy."""
-    given = resolve_generation_options(given, Options.__dataclass_fields__)
-    asked = {name: value for name, value in given.items() if value is not None}
+    settings = resolve_generation_options(settings, Options.__dataclass_fields__)
+    settings = {name: value for name, value in settings.items() if value is not None}
     own = read_search_options(former, prefix)
-    drawn = any(asked.get(name) for name in SAMPLING_OPTIONS)
-    if drawn or asked.get("num_beams", own.get("num_beams", 1)) == 1:
+    is_sampled = any(settings.get(name) for name in SAMPLING_OPTIONS)
+    if is_sampled or settings.get("num_beams", own.get("num_beams", 1)) == 1:
         own = {
             name: value for name, value in own.items() if name not in ("num_beams", "length_penalty", "early_stopping")
         }
-        own |= {} if drawn else {"temperature": 0}
-    if asked.get("max_new_tokens", own["max_new_tokens"]) < own["min_new_tokens"]:
+        own |= {} if is_sampled else {"temperature": 0}
+    if settings.get("max_new_tokens", own["max_new_tokens"]) < own["min_new_tokens"]:
         own["min_new_tokens"] = 0
-    return make_options(asked, **own)
+    return make_options(settings, **own)
 
 
-def answer_prompts(former: Former, texts: Any, prompts: list[str], given: dict[str, Any], stop: str) -> Any:
+def answer_prompts(former: Former, texts: Any, prompts: list[str], settings: dict[str, Any], stop: str) -> Any:
     """What a decoder says to prompts up to a stop string, greedily if nothing else is asked for."""
-    given = resolve_generation_options(given, Options.__dataclass_fields__)
-    greedy = given.get("num_beams") in (None, 1) and not any(given.get(name) for name in SAMPLING_OPTIONS)
-    how = make_options(given, stop=(stop,), **({"temperature": 0} if greedy else {}))
-    made = generate_texts(former, prompts, how)
-    clean = [[one.strip() for one in found] if isinstance(found, list) else found.strip() for found in made]
+    settings = resolve_generation_options(settings, Options.__dataclass_fields__)
+    greedy = settings.get("num_beams") in (None, 1) and not any(settings.get(name) for name in SAMPLING_OPTIONS)
+    options = make_options(settings, stop=(stop,), **({"temperature": 0} if greedy else {}))
+    answers = generate_texts(former, prompts, options)
+    clean = [[one.strip() for one in found] if isinstance(found, list) else found.strip() for found in answers]
     return clean[0] if isinstance(texts, str) else clean
 
 
 def add_prefix(texts: Any, prefix: str | None) -> Any:
     """Words before each text; before an empty one, none."""
-    named = [f"{prefix or ''}{text}" if text.strip() else text for text in list_prompts(texts)]
-    return named[0] if isinstance(texts, str) else named
+    prefixed = [f"{prefix or ''}{text}" if text.strip() else text for text in list_prompts(texts)]
+    return prefixed[0] if isinstance(texts, str) else prefixed
 
 
 def resolve_languages(former: Former, source: str | None, to: str | None) -> dict[str, Any]:
     """mBART's languages. The target's is what the decoder starts with (25 languages), or the first token that it
     writes (50 of them); the source's stands in the place of the one in the tokenizer's template."""
-    rust = get_output_tokenizer(former).backend
+    backend = get_output_tokenizer(former).backend
     for code in (source, to):
-        if code is not None and (not LANGUAGE_CODE.fullmatch(code) or rust.token_to_id(code) is None):
+        if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
             raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
-    more: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if source is not None and former.tokenizer is not None:
         frame = former.tokenizer.get_template()
-        marks = [i for i in (*frame.before, *frame.after) if LANGUAGE_CODE.fullmatch(rust.id_to_token(i) or "")]
-        more["id_replacements"] = dict.fromkeys(marks, rust.token_to_id(source))
+        marks = [i for i in (*frame.before, *frame.after) if LANGUAGE_CODE.fullmatch(backend.id_to_token(i) or "")]
+        arguments["id_replacements"] = dict.fromkeys(marks, backend.token_to_id(source))
     if to is not None:
         start = former.config.start
-        coded = start is None or LANGUAGE_CODE.fullmatch(rust.id_to_token(start) or "")
-        more["start" if coded else "forced_first"] = rust.token_to_id(to)
-    return more
+        starts_with_code = start is None or LANGUAGE_CODE.fullmatch(backend.id_to_token(start) or "")
+        arguments["start" if starts_with_code else "forced_first"] = backend.token_to_id(to)
+    return arguments

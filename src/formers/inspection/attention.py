@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..errors import Error, NonFinite
 from ..former import Former
+from ..inputs import ModelInputs
 from ..nn.capture import Capture
 
 MAX_SHOWN = 12  # pieces that a repr names
@@ -40,7 +41,7 @@ def attention(former: Former, text: str) -> Attention:
     ids = former.tokenizer.encode(text, normalise=True)
     if not ids:
         raise Error("the text is empty", fix="give some text to look at")
-    batch, _ = former.pack_inputs(torch.tensor([ids]), encoder_only=former.is_encoder_decoder)
+    batch, _ = former.pack_inputs(ModelInputs(torch.tensor([ids])), encoder_only=former.is_encoder_decoder)
     capture = Capture(with_attention=True)
     (former.model.body.encode if former.is_encoder_decoder else former.model)(batch, capture=capture)
     if not capture.attention_weights:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,9 @@ from ..config import ProgressCallback
 from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
-from .states import Span, TextStates, compute_states, find_words
+from ..model import pool_vectors
+from ..tasks.text_windows import Span, find_words
+from .states import TextStates, compute_states
 
 LEVELS = ("sentence", "word", "token")
 POOLS = ("mean", "first", "last", "max", "sum", "weighted")
@@ -68,9 +70,7 @@ def embed(
         else:
             found[number] = embed_spans(read, pool) if level == "word" else embed_tokens(read)
             if normalise:
-                found[number] = SpanVectors(
-                    **{**vars(found[number]), "vectors": F.normalize(found[number].vectors, dim=-1)}
-                )
+                found[number] = replace(found[number], vectors=F.normalize(found[number].vectors, dim=-1))
     if level != "sentence":
         return found[0] if alone else found
     whole = torch.stack(found) if found else torch.zeros(0, former.config.dim)
@@ -113,18 +113,6 @@ def make_layer_mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int |
         return some.amax(0) if mix == "max" else some.mean(0) if mix == "mean" else some.sum(0)
 
     return None, join
-
-
-def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
-    """(n, dim) → (dim,); of none, zeros."""
-    if not len(vectors):
-        return vectors.new_zeros(vectors.shape[-1])
-    if pool == "weighted":  # SGPT (Muennighoff 2022, eq. 2)
-        weights = torch.arange(1.0, len(vectors) + 1)
-        return (vectors * weights[:, None]).sum(0) / weights.sum()
-    if pool in ("first", "last"):
-        return vectors[0 if pool == "first" else -1]
-    return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
 
 
 def embed_sentence(read: TextStates, pool: str, special: bool) -> Tensor:

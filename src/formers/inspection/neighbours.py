@@ -13,10 +13,11 @@ from torch import Tensor
 from ..config import format_value
 from ..errors import Error
 from ..former import Former
-from ..tasks.word_vectors import look_up_words
+from ..tasks.text_windows import Span, find_words, has_static_vectors
+from ..tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..text.normalise import normalise
 from .embed import check_choices, embed, embed_spans, make_layer_mixer
-from .states import Span, check_vectors_finite, compute_states, find_words, has_static_vectors
+from .states import compute_states
 
 
 class Neighbour(NamedTuple):
@@ -113,31 +114,3 @@ def solve_analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[t
     words themselves are left out."""
     first, second, third = get_unit_vectors(former, [a, b, c])
     return find_nearest_words(former, F.normalize(second - first + third, dim=0), k, [a, b, c])
-
-
-def get_unit_vectors(former: Former, words: Sequence[str]) -> Tensor:
-    """The vectors (n, dim) of words, at length 1; a word without a vector is an Error."""
-    vectors, has = look_up_words(former, words)
-    if not has.all():
-        lost = words[int((~has).nonzero()[0])]
-        raise Error(
-            f"there is no vector for {lost!r}", fix="it is not in the vocabulary; only fastText knows new words"
-        )
-    return F.normalize(vectors.float(), dim=-1)
-
-
-@torch.inference_mode()
-def find_nearest_words(former: Former, direction: Tensor, k: int, without: Sequence[str]) -> list[tuple[str, float]]:
-    """The k words whose vectors point most into a direction; unknown ones and those named are left out."""
-    assert former.tokenizer is not None
-    table = former.model.body.embedding_table[: former.config.vocab]
-    near = torch.mv(table.float(), direction) / table.float().norm(dim=1).clamp(min=1e-12)
-    number = former.tokenizer.backend.token_to_id
-    names = {form for word in without for form in (normalise(word), normalise(word).lower())}
-    for index in (former.tokenizer.id("unk"), *map(number, names)):
-        if index is not None:
-            near[index] = -2.0
-    check_vectors_finite(near)
-    best = near.topk(min(k, len(near)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [(former.tokenizer.get_token_text(i), score) for i, score in pairs if score > -1.5]

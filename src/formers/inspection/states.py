@@ -12,29 +12,18 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..config import ProgressCallback
-from ..errors import Error, NonFinite
+from ..errors import Error
 from ..former import Former
-from ..tasks.task_encoder import can_read_segments
-from ..tasks.word_vectors import look_up_words
-from ..text import character_ids, word_level
-from ..text.normalise import normalise
+from ..tasks.text_windows import (
+    Span,
+    TokenizedText,
+    find_nearest_window,
+    has_static_vectors,
+    make_windows,
+    tokenize_texts,
+)
+from ..tasks.word_vectors import check_vectors_finite, look_up_words
 from ..text.tokenizer import Template
-
-DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its own
-Span = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class TokenizedText:
-    """The tokens of a text as the model reads it, where each begins and ends, and the ids (or characters, or nothing)
-    that stand for them, with the family's marks before and after."""
-
-    text: str
-    tokens: list[str]
-    spans: list[Span]
-    ids: Tensor  # (T,) or (T, slots)
-    prefix_ids: Tensor
-    suffix_ids: Tensor
 
 
 @dataclass(frozen=True)
@@ -47,54 +36,6 @@ class TextStates:
     prefix_vectors: Tensor
     suffix_vectors: Tensor
     known_mask: Tensor  # (T,) bool
-
-
-def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
-    """The tokens of texts, composed to NFC first."""
-    whole = [normalise(text) for text in texts]
-    none = torch.zeros(0, dtype=torch.long)
-    if hasattr(former.config, "slots"):  # ELMo
-        slots, found = former.config.slots, []
-        marks = [
-            torch.tensor([character_ids.pad_word([mark], slots)])
-            for mark in (character_ids.SENTENCE_BEGIN, character_ids.SENTENCE_END)
-        ]
-        for text in whole:
-            spans, names = find_words(text)
-            ids = torch.from_numpy(character_ids.encode_sentence(names, slots, marks=False))
-            found.append(TokenizedText(text, names, spans, ids, *marks))
-        return found
-    if has_static_vectors(former):
-        return [
-            TokenizedText(text, names, spans, none, none, none) for text in whole for spans, names in [find_words(text)]
-        ]
-    if former.tokenizer is None:
-        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer, or use hidden(ids)")
-    frame = former.tokenizer.get_template()
-    before, after = (torch.tensor(part, dtype=torch.long) for part in (frame.before, frame.after))
-    rows = former.tokenizer.encode_batch_with_offsets(whole, special=False, parse_special=False)
-    return [
-        TokenizedText(
-            text,
-            [former.tokenizer.get_token_text(i) for i in ids],
-            spans,
-            torch.tensor(ids, dtype=torch.long),
-            before,
-            after,
-        )
-        for text, (ids, spans) in zip(whole, rows, strict=True)
-    ]
-
-
-def find_words(text: str) -> tuple[list[Span], list[str]]:
-    """Where the words and punctuation marks of a text are, and what they are."""
-    found = list(word_level.WORD_PATTERN.finditer(text))
-    return [m.span() for m in found], [m.group() for m in found]
-
-
-def has_static_vectors(former: Former) -> bool:
-    """Word vectors: no context, and words are looked up."""
-    return hasattr(former.model.body, "word") and former.family == "vectors"
 
 
 @torch.inference_mode()
@@ -153,7 +94,7 @@ def compute_group_states(
         for low, high in spans
     ]
     parts = [part for piece, spans in zip(group, places, strict=True) for part in locate_window_parts(piece, spans)]
-    frame = former.tokenizer.get_template() if former.tokenizer is not None and can_read_segments(former) else None
+    frame = former.tokenizer.get_template() if former.tokenizer is not None and former.can_read_segments else None
     read: list[tuple[Tensor, ...]] = []
     for low in range(0, len(rows), batch):
         some = rows[low : low + batch]
@@ -170,12 +111,6 @@ def compute_group_states(
         found.append(TextStates(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
         at += len(spans)
     return found
-
-
-def check_vectors_finite(*some: Tensor) -> None:
-    """Raise NonFinite if a vector holds NaN or infinity."""
-    if not all(bool(vectors.isfinite().all()) for vectors in some):
-        raise NonFinite("vectors")
 
 
 def make_segment_rows(frame: Template, rows: Sequence[Tensor]) -> Tensor:
@@ -195,28 +130,3 @@ def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[S
         last = first + high - low
         found.append(((0, first), (first + a - low, first + b - low), (last, last + end)))
     return found
-
-
-def find_nearest_window(spans: list[Span], places: Any) -> np.ndarray:
-    """The number of the window whose middle is nearest to each place; of two that are as near, the first."""
-    middles = np.array([(low + high - 1) / 2 for low, high in spans])
-    return np.searchsorted((middles[1:] + middles[:-1]) / 2, places)
-
-
-def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
-    """Where the windows of a text lie: half of each is in the next one too."""
-    limit = getattr(former.config, "context", None)
-    limit = limit if limit is not None else DEFAULT_WINDOW if hasattr(former.config, "heads") else None
-    if window is not None:
-        limit = window if limit is None or not hasattr(former.config, "context") else min(window, limit)
-    total = len(piece.ids)
-    if limit is None:
-        return [(0, total)]
-    room = limit - len(piece.prefix_ids) - len(piece.suffix_ids)
-    if room < 1:
-        raise Error(f"a window of {limit} tokens has no room for text", fix="take a larger one")
-    if total <= room:
-        return [(0, total)]
-    step = max(1, room // 2)
-    last = total - room
-    return [(low, low + room) for low in [*range(0, last, step), last]]

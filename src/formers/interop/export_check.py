@@ -18,8 +18,9 @@ from torch import Tensor
 
 from ..errors import Error
 from ..former import Former
+from ..model import pool_vectors
 from ..registry import FamilyEntry, find_family
-from ..tasks.task_encoder import END_MARKED_HEADS, can_read_segments, get_frame
+from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import huggingface, safe_files
 from .huggingface import build_hf_config, check_expressible, find_architecture, find_format
@@ -180,7 +181,7 @@ def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int],
     else:
         ids = [*frame.before, *one, *frame.between, *two, *frame.after]
         kinds = [*before, *[a] * len(one), *between, *[b] * len(two), *after]
-    return ids, kinds if can_read_segments(former) else None
+    return ids, kinds if former.can_read_segments else None
 
 
 def truncate_lengths(one: int, two: int, room: int) -> tuple[int, int]:
@@ -302,8 +303,6 @@ def compare_embeddings(
     former: Former, cases: list[dict[str, Any]], tensors: Mapping[str, Tensor], pool: str, normalise: bool
 ) -> float:
     """Compare the vectors of sentence-transformers with ours: the largest difference, or an Error."""
-    from ..inspection.embed import pool_vectors
-
     worst = 0.0
     for case in cases:
         ids, segments = case["ours"]

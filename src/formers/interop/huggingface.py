@@ -18,7 +18,7 @@ from ..former import MAX_LABELS, Former, build_empty
 from ..keymap import KeyMap, LoadPlan
 from ..nn.head_pruning import restore_full_shapes
 from ..registry import FAMILIES, FamilyEntry, find_family
-from ..tasks.task_encoder import END_MARKED_HEADS, can_read_segments, get_frame
+from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import safe_files
 from .model_card import write_model_card
@@ -379,7 +379,7 @@ def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
         length = options.get("model_max_length")
         missing = needed and (not isinstance(length, int) or length > UNLIMITED_LENGTH)
         return options | needed if missing else None
-    names = ["input_ids", *(["token_type_ids"] if can_read_segments(former) else []), "attention_mask"]
+    names = ["input_ids", *(["token_type_ids"] if former.can_read_segments else []), "attention_mask"]
     options = build_tokenizer_options(former.tokenizer) | {"model_input_names": names} | needed
     if (filler := find_pad_token(former.tokenizer)) is not None:
         options.setdefault("pad_token", filler)

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, MixNorm
+from ..family import CheckpointFormat, Family, Head
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.capture import Capture
 from ..nn.embeddings import to_autocast_dtype
-from ..nn.layers import ConstantInit, get_activation
+from ..nn.layers import ConstantInit, MixNorm, get_activation
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
 

@@ -4,7 +4,7 @@ Parent  seq2seq (Bahdanau et al. 2015)
 New     1. eight LSTM layers on either side, with residual connections from the third on   2. only the lowest layer of
         the encoder reads both ways   3. attention asks with the lowest decoder layer's previous output, so that the
         other layers need not wait for it; its context goes to every decoder layer   4. word pieces   5. a beam search
-        with a length penalty and a coverage penalty (generation/logits_processors.py)
+        with a length penalty and a coverage penalty (generation/beam.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: the decoder starts from zeros (the paper does not say); weights start normal, not uniform,
         with the same variance; no clipping for 8-bit inference

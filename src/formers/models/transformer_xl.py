@@ -25,7 +25,7 @@ from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
-from ..nn.attention.dispatch import AttentionContext
+from ..nn.attention.context import AttentionContext, RelativeInputs
 from ..nn.attention.masks import WindowMask, causal, combine_masks
 from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPositions
 from ..nn.attention.segment_memory import SegmentMemory
@@ -142,20 +142,14 @@ class TransformerXL(nn.Module):
         length = c.memory if memory is None else memory.length
         mask = combine_masks(causal, WindowMask(max(1, length))) if c.same_length else causal
         alike = c.has_uniform_attention and not length
-        attn_context = AttentionContext(
-            layout,
-            mask=None if alike else mask,
-            segment_memory=memory,
-            head_mask=head_mask,
-            capture=capture,
-            stack_name="decoder",
-        )
-        attn_context.has_uniform_weights = alike
         x = self.embed(batch, layout)
-        far = torch.arange(
-            attn_context.key_length - 1, -2, -1, device=x.device
-        )  # the distance of the first key from the last query
-        attn_context.relative_positions = self.dropout(self.sinusoids(far.clamp(min=-1, max=c.clamp)).to(x.dtype))
+        key_length = layout.longest + (0 if memory is None else memory.used_slots)
+        distance = torch.arange(key_length - 1, -2, -1, device=x.device)  # begins with that of first key and last query
+        encodings = self.dropout(self.sinusoids(distance.clamp(min=-1, max=c.clamp)).to(x.dtype))
+        attn_context = AttentionContext.start_pass(
+            layout, mask=None if alike else mask, relative=RelativeInputs(encodings, has_uniform_weights=alike),
+            segment_memory=memory, head_mask=head_mask, capture=capture, stack_name="decoder",
+        )  # fmt: skip
         x = self.dropout(self.blocks(x, attn_context))
         if memory is not None:
             memory.advance(layout)

@@ -17,19 +17,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Batch, Layout
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
 from ..errors import Error
 from ..family import HF_ACT_ROW, HF_SUMMARY_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Pooling
 from ..keymap import KeyMap, TensorOp
+from ..nn.attention.context import AttentionContext, RelativeInputs
 from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.attention.two_stream import (
-    RelativeContext,
+    QueryStream,
     RelativeSegmentScores,
     TwoStreamAttention,
-    TwoStreamContext,
     build_order_masks,
     build_pair_masks,
 )
@@ -134,30 +134,28 @@ class XLNet(nn.Module):
         )
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
-        options: dict[str, Any] = {"segment_memory": memory, "head_mask": head_mask, "capture": capture}
-        attn_context = self.add_relative_inputs(
-            TwoStreamContext(layout, mask=self.build_mask(content, used), stack_name="content", **options),
-            batch,
-            x.dtype,
-        )
+        options: dict[str, Any] = {
+            "segment_memory": memory, "head_mask": head_mask, "capture": capture,
+            "relative": self.build_relative_inputs(batch, layout, used, x.dtype),
+        }  # fmt: skip
+        stream, has_ranks = None, memory is None and not self.config.causal and capture is None
+        order = batch.order if has_ranks else None  # the masks as an order, for a kernel that takes some places only
         if batch.order is not None or targets is not None:
-            other = RelativeContext(layout, mask=self.build_mask(query, used), stack_name="query", **options)
-            other.relative_positions, other.reversed_positions, other.is_other_segment = (
-                attn_context.relative_positions,
-                attn_context.reversed_positions,
-                attn_context.is_other_segment,
-            )
-            attn_context.add_query_stream(other, at)
-            if batch.order is not None and memory is None and not self.config.causal and capture is None:
-                attn_context.use_rank_masks(batch.order, batch.segments)
+            context = AttentionContext.start_pass(
+                layout, mask=self.build_mask(query, used), opens_blind=True, stack_name="query",
+                mask_ranks=None if order is None else (order - 1, order), **options,
+            )  # fmt: skip
+            stream = QueryStream(context, at, order, batch.segments)
             blank = self.blank.expand(layout.num_tokens if at is None else at.shape[0], -1)
             x = torch.cat((x, self.embed.dropout(to_autocast_dtype(blank))))
+        attn_context = AttentionContext.start_pass(
+            layout, mask=self.build_mask(content, used), stack_name="content", query_stream=stream,
+            mask_ranks=None if order is None else (order, order), **options,
+        )  # fmt: skip
         x = self.blocks(x, attn_context)
         if memory is not None:
             memory.advance(layout)
-        return self.dropout(
-            x if attn_context.query_context is None else attn_context.scatter_targets(x[layout.num_tokens :])
-        )
+        return self.dropout(x if stream is None else stream.scatter_targets(x[layout.num_tokens :]))
 
     def build_mask(self, table: Tensor | None, used: int) -> IndexFunction | None:
         """Who sees whom, by the direction of reading and by a table."""
@@ -168,18 +166,18 @@ class XLNet(nn.Module):
             None if table is None else TableMask(table, used),
         )
 
-    def add_relative_inputs(self, attn_context: TwoStreamContext, batch: Batch, dtype: torch.dtype) -> TwoStreamContext:
-        """Distances and segments of this pass; what is remembered counts as segment 0."""
-        c, layout = self.config, attn_context.query_layout
-        distance = torch.arange(attn_context.key_length - 1, -layout.longest - 1, -1, device=layout.starts.device)
+    def build_relative_inputs(self, batch: Batch, layout: Layout, used: int, dtype: torch.dtype) -> RelativeInputs:
+        """Return distances and segments of this pass; the `used` states of a memory count as segment 0."""
+        c = self.config
+        distance = torch.arange(used + layout.longest - 1, -layout.longest - 1, -1, device=layout.starts.device)
         distance = distance if c.clamp is None else distance.clamp(-c.clamp, c.clamp)
-        attn_context.relative_positions = self.dropout(self.sinusoids(distance).to(dtype))
-        attn_context.reversed_positions = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
+        encodings = self.dropout(self.sinusoids(distance).to(dtype))
+        turned = self.dropout(self.sinusoids(-distance).to(dtype)) if c.reversed else None
+        is_other = None
         if batch.segments is not None:
             own = layout.unpack(batch.segments)  # (rows, T)
-            known = nn.functional.pad(own, (attn_context.key_length - layout.longest, 0))  # (rows, K)
-            attn_context.is_other_segment = (own[..., None] != known[:, None])[:, None]
-        return attn_context
+            is_other = (own[..., None] != nn.functional.pad(own, (used, 0))[:, None])[:, None]
+        return RelativeInputs(encodings, turned, is_other)
 
 
 def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:

@@ -16,15 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..batch import IGNORE_INDEX
 from ..errors import Error
 from .layers import OutputLayer
-
-IGNORE_INDEX = -100
 
 
 @dataclass(frozen=True)
 class VocabClusters:
-    """How a vocabulary is cut: at `cutoffs`, the embeddings of each cluster narrower than the last by `shrink`.
+    """Clusters of a vocabulary, cut at `cutoffs`; the embeddings of each are narrower than the last by `shrink`.
 
     With a shrink of 1 all tokens share one table, and it is projected only if `embed` is not `dim`.
     """
@@ -135,12 +134,12 @@ class AdaptiveSoftmax(nn.Module):
         choice = labels.clamp(min=0, max=size - 1)
         for i, (first, end) in enumerate(self.clusters.id_ranges[1:]):
             choice = torch.where((labels >= first) & (labels < end), size + i, choice)
-        found = head.gather(1, choice[:, None])[:, 0]
+        log_probs = head.gather(1, choice[:, None])[:, 0]
         for (first, end), layer in zip(self.clusters.id_ranges[1:], layers[1:], strict=True):
             at = ((labels >= first) & (labels < end)).nonzero()[:, 0]
             inside = compute_log_probs(x[at], *layer).gather(1, (labels[at] - first)[:, None])[:, 0]
-            found = found.index_add(0, at, inside)
-        return torch.where(labels == IGNORE_INDEX, 0.0, -found)
+            log_probs = log_probs.index_add(0, at, inside)
+        return torch.where(labels == IGNORE_INDEX, 0.0, -log_probs)
 
     def iter_cluster_weights(self, embedding: AdaptiveEmbedding) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
         """Weight, bias and projection (if any) of each cluster; the first has the other clusters' entries too."""
@@ -148,10 +147,8 @@ class AdaptiveSoftmax(nn.Module):
             shared = self.clusters.shrink == 1
             at, rows = (0, slice(first, end)) if shared else (i, slice(None))
             table = self.tables[at]
-            weight, bias = (
-                (embedding.tables[at].weight if table.weight is None else table.weight)[rows],
-                table.bias[rows],
-            )
+            weight, bias = embedding.tables[at].weight if table.weight is None else table.weight, table.bias[rows]
+            weight = weight[rows]
             if i == 0 and self.cluster is not None:
                 weight, bias = torch.cat((weight, self.cluster.weight)), torch.cat((bias, self.cluster.bias))
             down = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, cast
 
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from .attention.attention import Attention
-from .attention.dispatch import AttentionContext
+from .attention.context import AttentionContext
 from .attention.kv_cache import is_decode_step
-from .layers import Dropout, add_norm
+from .experts import Experts
+from .layers import Dropout, FeedForward, add_norm
 
 NormOrder = Literal["pre", "post", "parallel"]
 
@@ -26,16 +28,9 @@ class Block(nn.Module):
     """
 
     def __init__(
-        self,
-        attn: Attention,
-        ff: nn.Module,
-        norm: Callable[[], nn.Module],
-        *,
-        norm_order: NormOrder = "pre",
-        cross: Attention | None = None,
-        shared_norm: bool = False,
-        dropout: float = 0.0,
-    ):
+        self, attn: Attention, ff: nn.Module, norm: Callable[[], nn.Module], *, norm_order: NormOrder = "pre",
+        cross: Attention | None = None, shared_norm: bool = False, dropout: float = 0.0,
+    ):  # fmt: skip
         super().__init__()
         self.attn, self.cross, self.ff, self.norm_order = attn, cross, ff, norm_order
         self.attn_norm = norm()
@@ -47,15 +42,11 @@ class Block(nn.Module):
         self, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None = None, layer: int = 0
     ) -> Tensor:
         """(N, dim) → (N, dim); `cross_context` is that of the cross attention."""
-        memory_states = (
-            None
-            if attn_context.segment_memory is None
-            else attn_context.segment_memory.recall_layer(layer, x[: attn_context.query_layout.num_tokens])
-        )
-        if memory_states is not None and self.norm_order != "post":
-            memory_states = self.attn_norm(
-                memory_states
-            )  # what is remembered is what the layer was given, before its norm
+        memory_states, memory = None, attn_context.segment_memory
+        if memory is not None:
+            memory_states = memory.recall_layer(layer, x[: attn_context.query_layout.num_tokens])
+        if memory_states is not None and self.norm_order != "post":  # what is remembered is a layer's input, not normed
+            memory_states = self.attn_norm(memory_states)
         if self.norm_order == "parallel":
             attended = self.attn(self.attn_norm(x), attn_context, layer, memory_states)
             return x + self.dropout(attended) + self.dropout(self.ff(self.ff_norm(x)))
@@ -64,30 +55,28 @@ class Block(nn.Module):
         if self.cross is not None and cross_context is not None:
             cross, norm = self.cross, cast(nn.Module, self.cross_norm)
             x = self.add_residual(x, norm, lambda n: cross(n, cross_context, layer), few)
-        routed = getattr(self.ff, "is_routed", False)  # experts have to know the documents
-        return self.add_residual(x, self.ff_norm, (lambda n: self.ff(n, attn_context)) if routed else self.ff, few)
+        return self.add_residual(x, self.ff_norm, lambda n: self.run_feed_forward(n, attn_context), few)
+
+    def run_feed_forward(self, x: Tensor, attn_context: AttentionContext) -> Tensor:
+        """(N, dim) → (N, dim); experts have to know the documents."""
+        return self.ff(x, attn_context) if isinstance(self.ff, Experts) else self.ff(x)
 
     def decode_step(
-        self,
-        x: Tensor,
-        normed: Tensor,
-        attn_context: AttentionContext,
-        cross_context: AttentionContext | None,
-        layer: int,
-        after: nn.Module | None,
-    ) -> tuple[Tensor, Tensor]:
-        """The same of a pre-norm block for reading alone, each sum together with the norm that comes behind it: x goes
+        self, x: Tensor, normed: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None,
+        layer: int, after: nn.Module | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Run a pre-norm block for inference alone, each sum in one kernel with the norm that comes behind it: x goes
         in with its own norm, and comes out with that of the next block, `after`."""
         y = self.attn(normed, attn_context, layer)
         if self.cross is not None and cross_context is not None:
             x, normed = add_norm(x, y, cast(nn.Module, self.cross_norm))
             y = self.cross(normed, cross_context, layer)
         x, normed = add_norm(x, y, self.ff_norm)
-        y = self.ff(normed, attn_context) if getattr(self.ff, "is_routed", False) else self.ff(normed)
+        y = self.run_feed_forward(normed, attn_context)
         return (x + y, x) if after is None else add_norm(x, y, after)
 
     def add_residual(self, x: Tensor, norm: nn.Module, layer: Callable[[Tensor], Tensor], few: bool = False) -> Tensor:
-        """One residual connection, with the norm before the layer or after the sum."""
+        """Run a layer with a residual connection, the norm before the layer or after the sum."""
         if self.norm_order == "post":
             y = self.dropout(layer(x))
             return add_norm(x, y, norm)[1] if few else norm(x + y)
@@ -117,16 +106,11 @@ class BlockStack(nn.ModuleList):
             return self.run_decode_step(x, attn_contexts, cross_context)
         for layer, index in enumerate(self.layer_order):
             attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]
-            if attn_context.capture is not None:
-                attn_context.capture.record_hidden(
-                    attn_context.stack_name, x[: attn_context.query_layout.num_tokens]
-                )  # XLNet's second stream lies behind the first
-            twice = self.checkpoint_activations and self.training and torch.is_grad_enabled()
-            x = (
-                self.checkpoint_block(index, x, attn_context, cross_context, layer)
-                if twice
-                else self[index](x, attn_context, cross_context, layer)
-            )
+            if attn_context.capture is not None:  # XLNet's second stream lies behind the first
+                attn_context.capture.record_hidden(attn_context.stack_name, x[: attn_context.query_layout.num_tokens])
+            recompute = self.checkpoint_activations and self.training and torch.is_grad_enabled()
+            run = functools.partial(self.checkpoint_block, index) if recompute else self[index]
+            x = run(x, attn_context, cross_context, layer)
         return x
 
     def run_decode_step(
@@ -135,7 +119,7 @@ class BlockStack(nn.ModuleList):
         attn_contexts: AttentionContext | Sequence[AttentionContext],
         cross_context: AttentionContext | None,
     ) -> Tensor:
-        """The same with fewer kernels: a sum and the norm behind it are one."""
+        """Run the blocks with fewer kernels: a sum and the norm behind it are one."""
         blocks = [cast(Block, self[index]) for index in self.layer_order]
         afters = [block.attn_norm for block in blocks[1:]] + [None]
         normed = blocks[0].attn_norm(x)
@@ -147,16 +131,14 @@ class BlockStack(nn.ModuleList):
     def checkpoint_block(
         self, index: int, x: Tensor, attn_context: AttentionContext, cross_context: AttentionContext | None, layer: int
     ) -> Tensor:
-        """One block, whose inner values the backward pass computes again: then the memory has long gone on, and what
+        """Run one block whose inner values the backward pass computes again: by then the memory has gone on, and what
         the layers share of a learned bias is not theirs alone."""
         if attn_context.segment_memory is None and not isinstance(attn_context.bias, nn.Module):
             return checkpoint(self[index], x, attn_context, cross_context, layer, use_reentrant=False)
-        apart = attn_context.copy_with_memory()
-        x = checkpoint(
-            lambda x: self[index](x, apart.copy_without_bias(), cross_context, layer), x, use_reentrant=False
-        )
-        if attn_context.segment_memory is not None and apart.segment_memory is not None:
-            attn_context.segment_memory.merge_new_states(apart.segment_memory)
+        own = attn_context.copy_for_recomputation()
+        x = checkpoint(lambda x: self[index](x, own.copy_without_bias(), cross_context, layer), x, use_reentrant=False)
+        if attn_context.segment_memory is not None and own.segment_memory is not None:
+            attn_context.segment_memory.merge_new_states(own.segment_memory)
         return x
 
 
@@ -169,17 +151,14 @@ def scale_residual_branches(model: nn.Module, factor: float) -> None:
     """
     for block in model.modules():
         if isinstance(block, Block) and block.norm_order == "post":
-            for branch in (block.attn.o, block.cross and block.cross.o, getattr(block.ff, "down", None)):
-                if branch:
-                    branch.weight.mul_(factor)
+            layers = [attention.o for attention in (block.attn, block.cross) if attention is not None]
+            for layer in [*layers, block.ff.down] if isinstance(block.ff, FeedForward) else layers:
+                layer.weight.mul_(factor)
 
 
 def is_decode_pass(module: nn.Module, attn_context: AttentionContext) -> bool:
-    """Whether this is a step of one token in each row, for reading alone, on a GPU, where nobody looks on."""
-    still = (
-        not module.training
-        and not torch.is_grad_enabled()
-        and attn_context.capture is None
-        and attn_context.segment_memory is None
-    )
-    return still and is_decode_step(attn_context.query_layout)
+    """Return True for single-token GPU inference with no capture attached: the fast decoding path applies."""
+    if module.training or torch.is_grad_enabled():
+        return False
+    plain = attn_context.capture is None and attn_context.segment_memory is None
+    return plain and is_decode_step(attn_context.query_layout)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..batch import Batch
-from .attention.dispatch import AttentionContext
+from .attention.context import AttentionContext
 from .attention.kv_cache import KVCache
 from .attention.masks import IndexFunction
 from .block import BlockStack
@@ -22,15 +22,9 @@ class TransformerBody(nn.Module):
     """
 
     def __init__(
-        self,
-        embed: Embeddings,
-        blocks: BlockStack,
-        norm: nn.Module | None = None,
-        *,
-        masks: Sequence[IndexFunction | None],
-        bias: IndexFunction | None = None,
-        stack_name: str = "decoder",
-    ):
+        self, embed: Embeddings, blocks: BlockStack, norm: nn.Module | None = None, *,
+        masks: Sequence[IndexFunction | None], bias: IndexFunction | None = None, stack_name: str = "decoder",
+    ):  # fmt: skip
         super().__init__()
         self.embed, self.blocks, self.norm = embed, blocks, norm
         self.masks, self.bias, self.stack_name = tuple(masks), bias, stack_name
@@ -51,7 +45,7 @@ class TransformerBody(nn.Module):
         """(N,) → (N, dim)"""
         layout = batch.layout
         attn_contexts = {
-            mask: AttentionContext(
+            mask: AttentionContext.start_pass(
                 layout, mask=mask, bias=self.bias, positions=batch.positions, cache=cache, head_mask=head_mask,
                 capture=capture, stack_name=self.stack_name,
             )

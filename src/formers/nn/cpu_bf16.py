@@ -25,7 +25,7 @@ def is_amx_announced() -> bool:
 
 
 def is_bf16_fatal() -> bool:
-    """Whether a product in bf16 would end this process: a child of it, which is in the same state, tries it."""
+    """Return whether a product in bf16 would end this process: a child in the same state tries it."""
     if not hasattr(os, "fork"):
         return False
     with warnings.catch_warnings():  # of threads, of which the child needs none
@@ -48,8 +48,8 @@ def is_bf16_fatal() -> bool:
     with contextlib.suppress(ChildProcessError):  # somebody else asks how children ended: nothing is known
         end = time.monotonic() + TRIAL_SECONDS
         while time.monotonic() < end:
-            if (found := os.waitpid(child, os.WNOHANG))[0]:
-                return os.WIFSIGNALED(found[1])
+            if (ended := os.waitpid(child, os.WNOHANG))[0]:
+                return os.WIFSIGNALED(ended[1])
             time.sleep(0.002)
         os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known either
         os.waitpid(child, 0)

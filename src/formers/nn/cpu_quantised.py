@@ -1,4 +1,4 @@
-"""Linear layers made ready for reading alone on a CPU: weights of 8 bits, or laid out as the processor likes them."""
+"""Linear layers for inference on a CPU: weights of 8 bits, or prepacked."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class PlainKernel:
 
 
 class OneDNNKernel:
-    """The same by oneDNN, whose inputs go from 0 to 255: the fastest for many rows, with a slow start."""
+    """Products by oneDNN, whose inputs go from 0 to 255: the fastest for many rows, with a slow start."""
 
     def __init__(self, weight: Tensor, scale: Tensor):
         self.scale, self.zeros = scale, torch.zeros(len(weight), dtype=torch.int32)
@@ -80,7 +80,7 @@ class OneDNNKernel:
 
 
 class FBGEMMKernel:
-    """The same by FBGEMM, the fastest for a row or two."""
+    """Products by FBGEMM, the fastest for a row or two."""
 
     def __init__(self, weight: Tensor, scale: Tensor):
         before = torch.backends.quantized.engine
@@ -89,8 +89,8 @@ class FBGEMMKernel:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch means to retire its quantised tensors: then the others serve
                 zeros = torch.zeros(len(scale), dtype=torch.long)
-                given = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
-                self.weight = torch.ops.quantized.linear_prepack(given, None)
+                quantised = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+                self.weight = torch.ops.quantized.linear_prepack(quantised, None)
         finally:
             torch.backends.quantized.engine = before
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
@@ -116,13 +116,13 @@ class SplitKernel:
 
 @functools.cache
 def is_saturating(kernel: Any) -> bool:
-    """Whether a kernel loses the largest sums, tried once: without VNNI, oneDNN (which torch._int_mm calls as well) and
-    FBGEMM add pairs of products in 16 bits. What oneDNN may use also depends on its settings, not on the processor
-    alone."""
+    """Return whether a kernel loses the largest sums, tried once: without VNNI, oneDNN (which torch._int_mm calls as
+    well) and FBGEMM add pairs of products in 16 bits. What oneDNN may use also depends on its settings, not on the
+    processor alone."""
     large = torch.full((2, 64), 127, dtype=torch.int8)
     large[1] = -127
-    found = kernel(large, torch.ones(2))(torch.full((4, 64), 127.0))
-    return not bool((found[:, 0] == 64 * 127**2).all() and (found[:, 1] == -64 * 127**2).all())
+    sums = kernel(large, torch.ones(2))(torch.full((4, 64), 127.0))
+    return not bool((sums[:, 0] == 64 * 127**2).all() and (sums[:, 1] == -64 * 127**2).all())
 
 
 def build_kernel(kernel: Any, weight: Tensor, scale: Tensor) -> Any:
@@ -157,8 +157,8 @@ def prepack_weight(weight: Tensor) -> Tensor:
 
 @functools.cache
 def can_prepack(dtype: torch.dtype) -> bool:
-    """Whether oneDNN multiplies by prepacked weights of this type, tried once: bf16 needs AVX-512 or AVX-NE-CONVERT,
-    and some builds of torch have no oneDNN at all."""
+    """Return whether oneDNN multiplies by prepacked weights of this type, tried once: bf16 needs AVX-512 or
+    AVX-NE-CONVERT, and some builds of torch have no oneDNN at all."""
     x = torch.ones(2, 16, dtype=dtype)
     try:
         torch.ops.mkldnn._linear_pointwise(x, prepack_weight(x), None, "none", [], "")
@@ -168,13 +168,13 @@ def can_prepack(dtype: torch.dtype) -> bool:
 
 
 def can_use_onednn() -> bool:
-    """There is oneDNN's kernel, it does no harm, and it is exact: in halves it is slower than FBGEMM in halves."""
+    """Return whether oneDNN's kernel is there, safe and exact: in halves it is slower than FBGEMM in halves."""
     there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
     return there and can_use_bf16() and not is_saturating(OneDNNKernel)
 
 
 def can_use_fbgemm() -> bool:
-    """There is torch's older kernel."""
+    """Return whether torch's older kernel is there."""
     engine = "fbgemm" in torch.backends.quantized.supported_engines
     there = hasattr(torch, "_make_per_channel_quantized_tensor")
     return engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
@@ -222,5 +222,5 @@ def freeze_for_inference(model: nn.Module, kind: str) -> None:
 
 
 def is_full_attention_layer(parent: nn.Module, name: str) -> bool:
-    """This is a layer of an attention, and nobody reads a part of its weight."""
+    """Return whether this layer of an attention is always read as a whole."""
     return isinstance(parent, Attention) and (parent.relative is None or name != "qkv")

@@ -29,20 +29,10 @@ class Embeddings(nn.Module):
     """
 
     def __init__(
-        self,
-        width: int,
-        vocab: int,
-        *,
-        positions: int = 0,
-        segments: int = 0,
-        offset: int = 0,
-        sinusoids: SinusoidalPositions | None = None,
-        scale: float = 1.0,
-        token: nn.Module | None = None,
-        norm: nn.Module | None = None,
-        dropout: float = 0.0,
-        up: int | None = None,
-    ):
+        self, width: int, vocab: int, *, positions: int = 0, segments: int = 0, offset: int = 0,
+        sinusoids: SinusoidalPositions | None = None, scale: float = 1.0, token: nn.Module | None = None,
+        norm: nn.Module | None = None, dropout: float = 0.0, up: int | None = None,
+    ):  # fmt: skip
         super().__init__()
         self.token: Any = nn.Embedding(vocab, width) if token is None else token
         self.position = nn.Embedding(positions + offset, width) if positions else None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..batch import Batch, Layout
 from ..errors import Error
-from .attention.dispatch import AttentionContext
+from .attention.context import AttentionContext
 from .attention.kv_cache import KVCache
 from .attention.masks import IndexFunction, causal
 from .block import BlockStack
@@ -26,14 +26,9 @@ class TransformerStack(nn.Module):
     """One side: blocks, which may share a position bias, then a norm (if any)."""
 
     def __init__(
-        self,
-        blocks: BlockStack,
-        norm: nn.Module | None = None,
-        *,
-        decoder: bool = False,
-        bias: IndexFunction | None = None,
-        dropout: float = 0.0,
-    ):
+        self, blocks: BlockStack, norm: nn.Module | None = None, *, decoder: bool = False,
+        bias: IndexFunction | None = None, dropout: float = 0.0,
+    ):  # fmt: skip
         super().__init__()
         self.blocks, self.norm, self.bias, self.dropout = blocks, norm, bias, Dropout(dropout)
         self.stack_name, self.mask = "decoder" if decoder else "encoder", causal if decoder else None
@@ -47,7 +42,7 @@ class TransformerStack(nn.Module):
         **options: Any,
     ) -> Tensor:
         """(N,) → (N, dim); `cross_context` is that of the cross attention."""
-        attn_context = AttentionContext(
+        attn_context = AttentionContext.start_pass(
             layout, mask=self.mask, bias=self.bias, stack_name=self.stack_name, positions=batch.positions, **options
         )
         x = self.blocks(embed(batch, layout, attn_context.past_lengths), attn_context, cross_context)
@@ -99,30 +94,17 @@ class EncoderDecoder(nn.Module):
         )
 
     def decode(
-        self,
-        batch: Batch,
-        encoder_output: Tensor | None = None,
-        source: Layout | None = None,
-        *,
-        cache: KVCache | None = None,
-        head_mask: StackHeadMasks = None,
-        capture: Capture | None = None,
-    ) -> Tensor:
+        self, batch: Batch, encoder_output: Tensor | None = None, source: Layout | None = None, *,
+        cache: KVCache | None = None, head_mask: StackHeadMasks = None, capture: Capture | None = None,
+    ) -> Tensor:  # fmt: skip
         """Target ids (N,) and the encoder's output → (N, dim)"""
         layout, masks, cross_context = batch.layout, head_mask or {}, None
         if encoder_output is not None and source is not None:
-            crossed = masks.get("cross")
-            near = layout.merge_documents(layout.rows // source.rows)  # several rows may look at one source
+            grouped = layout.merge_documents(layout.rows // source.rows)  # several rows may look at one source
             cross_context = AttentionContext(
-                near,
-                source,
-                encoder_output=encoder_output,
-                cache=cache,
-                head_mask=crossed,
-                capture=capture,
-                stack_name="cross",
-            )
-            cross_context.ungrouped_layout = None if near is layout else layout
+                grouped, source, encoder_output=encoder_output, cache=cache, head_mask=masks.get("cross"),
+                capture=capture, stack_name="cross", ungrouped_layout=None if grouped is layout else layout,
+            )  # fmt: skip
         assert self.decoder is not None
         embed = self.target or self.embed
         x = self.decoder(
@@ -175,15 +157,9 @@ class RecurrentEncoderDecoder(nn.Module):
         return encoder_output
 
     def decode(
-        self,
-        batch: Batch,
-        encoder_output: Tensor,
-        source: Layout,
-        *,
-        state: RNNState | None = None,
-        cache: KVCache | None = None,
-        capture: Capture | None = None,
-    ) -> Tensor:
+        self, batch: Batch, encoder_output: Tensor, source: Layout, *, state: RNNState | None = None,
+        cache: KVCache | None = None, capture: Capture | None = None,
+    ) -> Tensor:  # fmt: skip
         """Target ids (N,) and what the encoder left: its output, and the state to go on from (here or in the cache)"""
         layout = batch.layout
         past_lengths = None if cache is None else cache.start_batch(layout)

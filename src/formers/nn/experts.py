@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..batch import Layout
-from .attention.dispatch import AttentionContext
+from .attention.context import AttentionContext
 from .layers import Dropout, get_activation
 
 
@@ -24,42 +24,29 @@ class Experts(nn.Module):
     one factor for training and a larger one for evaluation. With a cache nothing overflows: lengths are not known yet.
     """
 
-    is_routed = True
-
     def __init__(
-        self,
-        dim: int,
-        hidden: int,
-        experts: int,
-        act: str = "relu",
-        *,
-        capacity: int | None = None,
-        factors: tuple[float, float] = (1.25, 2.0),
-        jitter: float = 0.0,
-        dropout: float = 0.0,
+        self, dim: int, hidden: int, experts: int, act: str = "relu", *, capacity: int | None = None,
+        factors: tuple[float, float] = (1.25, 2.0), jitter: float = 0.0, dropout: float = 0.0,
         router_bias: bool = False,
-    ):
+    ):  # fmt: skip
         super().__init__()
         self.router = nn.Linear(dim, experts, bias=router_bias)
         self.up = nn.Parameter(torch.empty(experts, hidden, dim))
         self.down = nn.Parameter(torch.empty(experts, dim, hidden))
         self.num_experts, self.capacity, self.capacity_factors, self.jitter = experts, capacity, factors, jitter
         self.act, self.dropout = get_activation(act), Dropout(dropout)
-        self.remote_dispatch: Callable[[Experts, Tensor, Tensor], Tensor] | None = (
-            None  # to other processes that have experts
-        )
+        self.remote_dispatch: Callable[[Experts, Tensor, Tensor], Tensor] | None = None  # to experts of other processes
 
     def forward(self, x: Tensor, attn_context: AttentionContext) -> Tensor:
         """(N, dim) → (N, dim)"""
         probability = self.route(x)  # (N, E)
         gate, chosen = probability.max(-1)
-        if attn_context.capture is not None and attn_context.capture.routing is not None:
-            attn_context.capture.routing.append((probability, chosen))
+        capture, layout = attn_context.capture, attn_context.query_layout
+        if capture is not None and capture.routing is not None:
+            capture.routing.append((probability, chosen))
         if attn_context.cache is None:
-            gate = gate * (
-                self.count_earlier_choices(chosen, attn_context.query_layout)
-                < self.compute_capacity(attn_context.query_layout)[attn_context.query_layout.document_ids]
-            )
+            capacity = self.compute_capacity(layout)[layout.document_ids]
+            gate = gate * (self.count_earlier_choices(chosen, layout) < capacity)
         y = self.run_experts(x, chosen) if self.remote_dispatch is None else self.remote_dispatch(self, x, chosen)
         return y * gate.to(x.dtype)[:, None]
 

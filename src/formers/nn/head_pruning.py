@@ -72,7 +72,7 @@ def parse_head_name(entry: str) -> tuple[str, int, int]:
 
 
 def format_head_names(heads: Any, stacks: Iterable[str]) -> list[str]:
-    """What a caller asks for, {layer: [heads]} or {stack: {layer: [heads]}}, as names."""
+    """Return the names of heads given as {layer: [heads]} or {stack: {layer: [heads]}}."""
     stacks = list(stacks)
     if not stacks:
         raise Error("this model has no attention heads to prune", fix="choose a model with multi-head attention")

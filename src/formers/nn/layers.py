@@ -12,15 +12,16 @@ import contextlib
 import fnmatch
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import Error
-from ..family import MixNorm
 from .attention.kernels import decode
+
+MixNorm = Literal["plain", "token", "batch"]  # how layers are normed before they are mixed
 
 
 class Dropout(nn.Dropout):
@@ -64,7 +65,7 @@ class RMSNorm(nn.RMSNorm):
 
 
 def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """x + y, and its norm; for reading alone, on a GPU in one kernel."""
+    """Return x + y and its norm, on a GPU in one kernel (inference only)."""
     layer, weight = type(norm) is LayerNorm, getattr(norm, "weight", None)
     alike = weight is not None and x.dtype == y.dtype == weight.dtype
     if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.is_available(x.device):
@@ -77,7 +78,7 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def add_norm_unfused(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """The same by two kernels."""
+    """Return x + y and its norm by two kernels."""
     total = x + y
     return total, norm(total)
 
@@ -130,17 +131,14 @@ class OutputLayer(nn.Module):
         super().__init__()
         self.weight = None if tied else nn.Parameter(torch.empty(width, dim))
         self.bias = nn.Parameter(torch.empty(width), requires_grad=not frozen_bias) if bias else None
-        self.padded_weights: tuple[Tensor, Tensor | None] | None = (
-            None  # weight and bias filled up, while someone reads with it
-        )
+        self.padded_weights: tuple[Tensor, Tensor | None] | None = None  # of `use_padded_weights`
 
     def forward(self, x: Tensor, tied: Tensor) -> Tensor:
         """(M, dim) → (M, width)"""
         weight = tied if self.weight is None else self.weight
         width = weight.shape[0]
-        wide = self.padded_weights
-        if wide is not None:
-            return F.linear(x, *wide)[..., :width]
+        if self.padded_weights is not None:
+            return F.linear(x, *self.padded_weights)[..., :width]
         rest = -width % 64 if x.is_cuda and width % 8 and torch.is_grad_enabled() else 0
         if not rest:
             return F.linear(x, weight, self.bias)
@@ -153,7 +151,7 @@ class OutputLayer(nn.Module):
 
     @contextlib.contextmanager
     def use_padded_weights(self, wide: tuple[Tensor, Tensor | None] | None) -> Iterator[None]:
-        """Read with a weight and bias that were filled up once, for many steps."""
+        """Use a weight and bias that were padded once, for many steps."""
         self.padded_weights = wide
         try:
             yield
@@ -209,5 +207,4 @@ def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, on
             parts = parameter.chunk(len(std))
             generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
             for part, deviation in zip(parts, std, strict=True):
-                drawn = torch.empty(part.shape, device="cpu").normal_(0.0, deviation, generator=generator)
-                part.copy_(drawn)
+                part.copy_(torch.empty(part.shape, device="cpu").normal_(0.0, deviation, generator=generator))

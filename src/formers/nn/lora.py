@@ -49,13 +49,13 @@ def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int
     """Freeze a body and give its matrices adapters; how many got one."""
     body.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    found = list(iter_target_layers(body))
-    for _, module in found:
+    targets = list(iter_target_layers(body))
+    for _, module in targets:
         weight: Any = module.weight
         parametrize.register_parametrization(
             module, "weight", LoRAWeight(weight.detach(), rank, alpha, generator), unsafe=True
         )
-    return len(found)
+    return len(targets)
 
 
 def get_adapter_tensors(body: nn.Module) -> dict[str, Tensor]:

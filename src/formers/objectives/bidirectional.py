@@ -12,11 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import Batch
-from ..data.loader import IGNORE_INDEX
+from ..batch import IGNORE_INDEX, Batch
 from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams
 from ..data.store import Store
-from ..model import Model
+from ..protocols import Model
 from ..text import character_ids
 from ..text.tokenizer import Tokenizer
 from .ragged_arrays import plan_texts

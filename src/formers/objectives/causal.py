@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import IGNORE_INDEX, Batch
 from ..data.counter_rng import draw_integers
-from ..data.loader import IGNORE_INDEX
 from ..data.plans import (
     BatchShape,
     Plan,
@@ -22,7 +21,7 @@ from ..data.plans import (
     ragged_arange,
 )
 from ..data.store import Store
-from ..model import Model
+from ..protocols import Model
 from ..text.tokenizer import Tokenizer
 from .token_losses import LabelCounting, compute_losses
 

@@ -19,7 +19,7 @@ from ..data.encoded_examples import make_seq2seq_batch
 from ..data.plans import BatchShape, Plan, RawExamples, ragged_arange
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
 from .ragged_arrays import compute_row_ids, compute_starts, expand_ranges, plan_texts, rank_within_rows

@@ -13,7 +13,7 @@ from ..data.counter_rng import draw_integers, draw_uniform, shuffle_indices
 from ..data.plans import Plan, RawExamples, ragged_arange
 from ..data.store import ENTITY_BIT, PHRASE_BIT, Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from .masking import MaskedLM, choose_units
 from .ragged_arrays import compute_starts, expand_ranges
 from .sentence_pairs import NextSentence, SentenceTable

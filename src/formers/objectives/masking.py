@@ -17,7 +17,7 @@ from ..data.counter_rng import draw_bits, draw_integers, draw_uniform
 from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, plan_windows, ragged_arange
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from ..text.tokenizer import Tokenizer
 from .ragged_arrays import compute_row_ids, compute_starts, plan_texts, rank_within_rows, sample_harmonic
 from .special_tokens import ExampleFrame, FramedExamples, add_special_tokens

@@ -15,7 +15,7 @@ from ..data.counter_rng import shuffle_indices
 from ..data.plans import BatchShape, Plan, RawExamples
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from .ragged_arrays import compute_row_ids, compute_starts, expand_ranges
 
 LABELS_PER_TASK = 4  # a plan's decisions are -1 … 2

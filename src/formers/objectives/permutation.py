@@ -14,7 +14,7 @@ from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_i
 from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, make_stream_shape
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
 from .ragged_arrays import compute_row_ids, rank_within_rows, sample_harmonic

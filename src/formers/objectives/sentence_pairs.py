@@ -17,7 +17,7 @@ from ..data.counter_rng import draw_integers, draw_uniform, shuffle_indices
 from ..data.plans import Plan, RawExamples
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from .masking import MaskedLM
 from .ragged_arrays import draw_binomial, find_ended_documents
 from .special_tokens import FramedExamples, add_special_tokens

@@ -14,7 +14,7 @@ from ..data.encoded_examples import make_seq2seq_batch
 from ..data.plans import BatchShape, Plan, RawExamples
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from ..text.tokenizer import Tokenizer
 from .sentence_pairs import SentenceTable
 from .special_tokens import ExampleFrame, add_special_tokens

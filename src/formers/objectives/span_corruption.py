@@ -15,7 +15,7 @@ from ..data.encoded_examples import make_seq2seq_batch
 from ..data.plans import BatchShape, Plan, RawExamples, ragged_arange
 from ..data.store import Store
 from ..errors import Error
-from ..model import Model
+from ..protocols import Model
 from ..text.tokenizer import Tokenizer
 from .ragged_arrays import compute_row_ids, compute_starts, plan_texts, rank_within_rows
 from .token_losses import (

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import IGNORE_INDEX, Batch
 from ..data.counter_rng import shuffle_indices
-from ..data.encoded_examples import IGNORE_INDEX, EncodedExamples, shift_right
+from ..data.encoded_examples import EncodedExamples, shift_right
 from ..data.plans import BatchShape, Plan, RawExamples, bucket_by_length, estimate_documents, plan_single_spans
 from ..data.store import Store
-from ..model import Model
+from ..protocols import Model
 from .token_losses import Losses, compute_token_loss, upcast_logits
 
 

@@ -11,13 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import Batch
-from ..data.loader import IGNORE_INDEX
+from ..batch import IGNORE_INDEX, Batch
 from ..data.plans import BatchShape, estimate_documents
 from ..errors import Error
-from ..model import Model
 from ..nn.capture import Capture
-from ..nn.experts import compute_balance_loss
+from ..nn.experts import Experts, compute_balance_loss
+from ..protocols import Losses, Model
 from ..text.tokenizer import Tokenizer
 from .ragged_arrays import compute_row_ids, compute_starts
 
@@ -61,9 +60,6 @@ class DecoderEnds:
             what = f"start={begin} is no token of this tokenizer, which has {len(tokenizer):,}"
             raise Error(what, fix="give the id of one of them, or leave start out")
         return DecoderEnds(begin, end)
-
-
-Losses = dict[str, tuple[Tensor, Tensor]]
 
 
 class LabelCounting:
@@ -150,7 +146,7 @@ def compute_balanced_losses(model: Model, batch: Batch, part: str, alpha: float)
     capture = Capture(routing=[])
     total, count = compute_token_loss(model, batch, part, model(batch, capture=capture))
     routing, real = capture.routing or [], batch.sample >= 0
-    near = sum(getattr(m, "is_routed", False) for m in model.body.encoder.modules())
+    near = sum(isinstance(m, Experts) for m in model.body.encoder.modules())
     sides = [batch.source or batch] * near + [batch] * (len(routing) - near)  # both have the same documents
     terms = [
         compute_balance_loss(*seen, real[side.layout.document_ids]) for seen, side in zip(routing, sides, strict=True)

@@ -13,9 +13,9 @@ import yaml
 
 from ..errors import Error, advise_on_write
 from ..inspection.attention import Attention
+from ..protocols import RunRecords
 from ..registry import find_family
 from ..text.language import Language, detect_language
-from ..training.run_folder import RunFolder, read_rows
 from .html import draw_attention, draw_chart, render_page
 from .translations import translate_report
 
@@ -28,14 +28,13 @@ ATTENTION_CAPTION = (
 
 
 class RunReport:
-    """What a run's folder tells: words, numbers, curves and samples, in the language of the run's text unless another
-    is asked for."""
+    """The words, numbers, curves and samples of a run, in the language of its text unless another is asked for."""
 
-    def __init__(self, folder: RunFolder, language: Language | None = None):
-        self.folder, self.run_info = folder, folder.read_info()
+    def __init__(self, run: RunRecords, language: Language | None = None):
+        self.run, self.run_info = run, run.read_info()
         self.settings, self.result = self.run_info["asked"], self.run_info.get("result") or {}
         self.title = find_family(self.settings["family"]).card.title
-        self.history = folder.read_history()
+        self.history = run.read_history()
         self.step_rows = [row for row in self.history if "losses" in row]
         held = [(row["step"], row["held"]) for row in self.history if "held" in row]
         self.valid_losses = [
@@ -45,7 +44,7 @@ class RunReport:
 
     def guess_language(self) -> Language:
         """The language of the samples: for a run that has not ended, or was made before its result named one."""
-        return detect_language(str(sample["given"]) for sample in self.read_samples())
+        return detect_language(str(sample["given"]) for sample in self.run.read_samples())
 
     def localise(self, words: str, **values: Any) -> str:
         """Words of the report in its language."""
@@ -130,14 +129,10 @@ class RunReport:
         found = (self.result.get("score") or {}).get("all", {})
         return [(k, format_number(k, v)) for k, v in found.items() if v is not None and not self.read_sections()]
 
-    def read_samples(self) -> list[dict[str, Any]]:
-        """What the model could do at some steps."""
-        return [s for s in read_rows(self.folder.path / "samples.jsonl") if "given" in s and "made" in s]
-
     def format_samples(self) -> LabelledRows:
         """The samples in words, each with a heading."""
         rows = []
-        for sample in self.read_samples():
+        for sample in self.run.read_samples():
             asked = [("asked: {text}", sample["asked"])] if "asked" in sample else []
             parts = [("given: {text}", sample["given"]), *asked, ("model: {text}", sample["made"])]
             words = "\n".join(self.localise(form, text=text) for form, text in parts)
@@ -147,7 +142,7 @@ class RunReport:
     def read_sections(self) -> list[dict[str, Any]]:
         """Tables of a fine-tuned model: measures, confusion, worst examples. What is not ours (labels, names of
         measures, texts) is not translated."""
-        file = self.folder.path / "evaluation.json"
+        file = self.run.path / "evaluation.json"
         found = json.loads(file.read_text(encoding="utf-8"))["sections"] if file.is_file() else []
         made = []
         for part in found:
@@ -209,23 +204,23 @@ def render_section(
     return parts
 
 
-def write_report(folder: RunFolder, language: Language | None = None) -> Path:
+def write_report(run: RunRecords, language: Language | None = None) -> Path:
     """Write report.html and report.md of a run, in the language of its text or in another; the first one's path."""
     try:
-        pages = render_report(folder, language)
+        pages = render_report(run, language)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
         what = f"a file of this run is damaged ({type(error).__name__}: {error})"
         fix = "compare run.json, metrics.jsonl and evaluation.json with another run's, or train once more"
-        raise Error(what, where=folder.path, fix=fix) from None
+        raise Error(what, where=run.path, fix=fix) from None
     for name, text in pages.items():
-        write_text_file(folder.path / name, text)
-    return folder.path / "report.html"
+        write_text_file(run.path / name, text)
+    return run.path / "report.html"
 
 
-def render_report(folder: RunFolder, language: Language | None = None) -> dict[str, str]:
+def render_report(run: RunRecords, language: Language | None = None) -> dict[str, str]:
     """Make report.html and report.md of a run, by name."""
-    story = RunReport(folder, language)
-    title = f"{story.title}: {folder.path.name}"
+    story = RunReport(run, language)
+    title = f"{story.title}: {run.path.name}"
     settings = yaml.safe_dump(story.settings, sort_keys=False, allow_unicode=True)
     facts, others = [(story.localise(key), value) for key, value in story.list_facts()], story.list_other_metrics()
     body = [
@@ -286,16 +281,16 @@ def write_runs_page(
     path: Path,
     title: str,
     intro: str,
-    runs: Mapping[str, Path],
+    runs: Mapping[str, RunRecords],
     samples: Mapping[str, Sequence[tuple[str, str]]],
     looked: Mapping[str, Attention],
     language: Language = "en",
 ) -> None:
-    """One page for several runs, by their folders."""
+    """Write one page for several runs."""
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(intro)}</p>"]
     machine = ""
     for name, run in runs.items():
-        story = RunReport(RunFolder(run), language)
+        story = RunReport(run, language)
         body += render_section(story, samples.get(name, ()), looked.get(name))
         machine = ", ".join(value for key, value in story.list_facts() if key in ("versions", "machine"))
     body.append(f'<p class="soft">{html.escape(machine)}</p>')

@@ -401,3 +401,9 @@ def order_labels(rows: Iterable[dict[str, Any]], task: str, names: list[str] | N
     outside = OUTSIDE_TAGS if task == "tag" else ("O",)
     order = lambda v: (v not in outside, not v.isdecimal(), int(v) if v.isdecimal() else 0, v)  # noqa: E731
     return tuple(sorted(values, key=order))
+
+
+def make_label_prefix(row: Mapping[str, Any], label_names: Mapping[str, str]) -> str:
+    """Return what a label-conditional model reads before a text: the names of its labels and a colon."""
+    names = [label_names.get(label, label) for label in flatten([row["label"]])]
+    return f"{', '.join(names) or '-'}: "

@@ -11,21 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from ..batch import IGNORE_INDEX
 from ..config import format_value
-from ..data.encoded_examples import IGNORE_INDEX, EncodedExamples, ExampleCollector
+from ..data.encoded_examples import EncodedExamples, ExampleCollector
 from ..errors import Error
-from ..task import Task
+from ..task import Task, get_frame
 from ..text import character_ids
 from ..text.tokenizer import Offsets, Template, Tokenizer
 from ..text.word_level import WORD_PATTERN
 
-END_MARKED_HEADS = (
-    "classify",
-    "tag",
-    "answer",
-    "beam",
-    "choose",
-)  # heads whose texts end with a mark, if the tokenizer has none
 Ids = np.ndarray  # (n,) tokens, or (n, slots) characters
 
 
@@ -55,7 +49,7 @@ class TaskEncoder:
         )
         limit = getattr(former.config, "context", None)
         length = task.length if limit is None else min(task.length, limit)
-        return TaskEncoder(tokenizer, *frames, length, can_read_segments(former), slots, task.prefix)
+        return TaskEncoder(tokenizer, *frames, length, former.can_read_segments, slots, task.prefix)
 
     def tokenize(self, texts: Sequence[str]) -> list[Ids]:
         """The tokens of texts, without marks; a text of no tokens is one unknown one."""
@@ -121,20 +115,6 @@ class TaskEncoder:
             if low + room >= count:
                 return
             low += step
-
-
-def can_read_segments(former: Any) -> bool:
-    """True if the model tells the two texts of a pair apart by segments."""
-    return getattr(former.config, "segments", 0) > 1 or hasattr(former.model.body, "blank")
-
-
-def get_frame(tokenizer: Tokenizer, pair: bool) -> Template:
-    """The tokenizer's own template; where it has none, the end mark behind each text."""
-    frame, end = tokenizer.get_template(pair), tokenizer.id("eos")
-    if frame.before or frame.after or end is None:
-        return frame
-    a, b = frame.segments[1], frame.segments[3]
-    return Template((), (end,), (end,), ((), a, (a,), b, (b,)))
 
 
 def make_character_frame(slots: int) -> Template:

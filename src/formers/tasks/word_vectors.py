@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..errors import Error
+from ..errors import Error, NonFinite
+from ..former import Former
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
 from ..text.word_level import hash_ngrams
@@ -28,7 +29,7 @@ class VocabCoverage:
         return f"{self.num_found:,} of {self.total:,} pieces have a vector ({self.num_found / max(1, self.total):.1%})"
 
 
-def look_up_words(former: Any, words: Sequence[str]) -> tuple[Tensor, Tensor]:
+def look_up_words(former: Former, words: Sequence[str]) -> tuple[Tensor, Tensor]:
     """The vectors (n, dim) of words, and (n,) which of them have one; the others get zeros.
 
     A word is looked for as it is, then in lower case; fastText makes up vectors for the rest from their n-grams.
@@ -50,9 +51,43 @@ def look_up_words(former: Any, words: Sequence[str]) -> tuple[Tensor, Tensor]:
     return vectors, has
 
 
+def get_unit_vectors(former: Former, words: Sequence[str]) -> Tensor:
+    """The vectors (n, dim) of words, at length 1; a word without a vector is an Error."""
+    vectors, has = look_up_words(former, words)
+    if not has.all():
+        lost = words[int((~has).nonzero()[0])]
+        raise Error(
+            f"there is no vector for {lost!r}", fix="it is not in the vocabulary; only fastText knows new words"
+        )
+    return F.normalize(vectors.float(), dim=-1)
+
+
+@torch.inference_mode()
+def find_nearest_words(former: Former, direction: Tensor, k: int, without: Sequence[str]) -> list[tuple[str, float]]:
+    """The k words whose vectors point most into a direction; unknown ones and those named are left out."""
+    assert former.tokenizer is not None
+    table = former.model.body.embedding_table[: former.config.vocab]
+    near = torch.mv(table.float(), direction) / table.float().norm(dim=1).clamp(min=1e-12)
+    number = former.tokenizer.backend.token_to_id
+    names = {form for word in without for form in (normalise(word), normalise(word).lower())}
+    for index in (former.tokenizer.id("unk"), *map(number, names)):
+        if index is not None:
+            near[index] = -2.0
+    check_vectors_finite(near)
+    best = near.topk(min(k, len(near)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [(former.tokenizer.get_token_text(i), score) for i, score in pairs if score > -1.5]
+
+
+def check_vectors_finite(*some: Tensor) -> None:
+    """Raise NonFinite if a vector holds NaN or infinity."""
+    if not all(bool(vectors.isfinite().all()) for vectors in some):
+        raise NonFinite("vectors")
+
+
 @torch.no_grad()
 def fill_embedding(
-    embedding: nn.Embedding, tokenizer: Tokenizer, vectors: Any, *, frozen: bool = False
+    embedding: nn.Embedding, tokenizer: Tokenizer, vectors: Former, *, frozen: bool = False
 ) -> VocabCoverage:
     """Give an embedding table the vectors of its vocabulary's pieces; pieces without one keep their row.
 

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
-from ..data.loader import IGNORE_INDEX
+from ..batch import IGNORE_INDEX, Batch
 from ..model import Model
 from ..objectives.token_losses import select_chosen
 

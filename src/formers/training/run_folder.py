@@ -159,6 +159,10 @@ class RunFolder:
         """The measurements so far; a line that was cut by a crash is left out."""
         return read_rows(self.metrics_path)
 
+    def read_samples(self) -> list[dict[str, Any]]:
+        """What the model could do at some steps."""
+        return [row for row in read_rows(self.path / "samples.jsonl") if "given" in row and "made" in row]
+
     def truncate_after(self, step: int) -> None:
         """Forget what was measured after a step: it will be measured again."""
         for file in (self.metrics_path, self.path / "samples.jsonl"):

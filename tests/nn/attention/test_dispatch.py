@@ -13,15 +13,16 @@ import torch
 import formers
 from formers.batch import Layout
 from formers.nn.attention import dispatch
+from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.dispatch import (
-    AttentionContext,
+    KERNEL_RULES,
+    KERNELS,
+    AttentionCall,
     attend,
-    choose_kernel,
     compute_attention_weights,
     force_kernel,
-    get_window_bounds,
 )
-from formers.nn.attention.masks import WindowMask, build_alibi, causal, combine_masks
+from formers.nn.attention.masks import RowMask, WindowMask, build_alibi, causal, combine_masks, get_window_bounds
 from formers.nn.attention.positions import BucketBias
 from tests.nn import reference
 
@@ -58,6 +59,10 @@ def layout(lengths):
     return Layout(starts, max(lengths), sum(lengths))
 
 
+def choose_kernel(q, k, attn_context, dropout, relative):
+    return dispatch.choose_kernel(AttentionCall(q, k, k, attn_context, 1.0, dropout, relative))
+
+
 def draw(n, m=None):
     q = torch.randn(n, H, D, dtype=torch.float64, requires_grad=True)
     k, v = (torch.randn(m or n, H, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -68,7 +73,7 @@ def paths(attn_context, q, k):
     """Those of the CPU that apply."""
     simple = attn_context.is_uniform and attn_context.bias is None and attn_context.mask in (None, causal)
     band = attn_context.mask is KINDS["window"][0]
-    return ["dense", "loop", *(["plain"] if simple else []), *(["band"] if band else [])]
+    return ["dense", "per_document", *(["sdpa"] if simple else []), *(["banded"] if band else [])]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -108,7 +113,7 @@ def test_cross_attention(queries, keys):
     mine, theirs = layout(queries), layout(keys)
     q, k, v = draw(mine.num_tokens, theirs.num_tokens)
     expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3)
-    for name in ("dense", "loop"):
+    for name in ("dense", "per_document"):
         with force_kernel(name):
             torch.testing.assert_close(
                 attend(q, k, v, AttentionContext(mine, theirs), 0.3), expected, atol=1e-6, rtol=1e-6
@@ -122,7 +127,7 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
     q, k, v = draw(mine.num_tokens, theirs.num_tokens)
     add = lambda h, i, j: bias.weight[reference.bucket(j - i, 8, 6, True), h]  # noqa: E731
     expected, _ = reference.attention(q, k, v, mine.starts.tolist(), theirs.starts.tolist(), 0.3, bias=add)
-    for name in ("dense", "loop"):
+    for name in ("dense", "per_document"):
         with force_kernel(name):
             got = attend(q, k, v, AttentionContext(mine, theirs, bias=bias), 0.3)
         torch.testing.assert_close(got, expected, atol=1e-6, rtol=1e-6)
@@ -131,7 +136,7 @@ def test_a_bias_by_distance_between_two_sides(queries, keys):
 def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
     mine, theirs = layout([2, 3]), layout([0, 4])
     q, k, v = draw(5, 4)
-    with force_kernel("loop"):
+    with force_kernel("per_document"):
         out = attend(q, k, v, AttentionContext(mine, theirs), 0.3)
     assert not out[:2].any()
     with force_kernel("dense"):
@@ -145,7 +150,7 @@ def test_a_document_without_keys_gets_zeros_in_the_loop_and_nothing_is_nan():
 def test_no_document_at_all():
     empty = Layout(torch.tensor([0, 0], dtype=torch.int32), 0, 0)
     q = torch.zeros(0, H, D)
-    with force_kernel("loop"):
+    with force_kernel("per_document"):
         assert attend(q, q, q, AttentionContext(empty), 1.0).shape == (0, H, D)
 
 
@@ -156,7 +161,7 @@ def test_gradcheck(kind):
     here = layout([3, 2])
     leaves = [torch.randn(5, 2, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     extra = [bias.weight] if isinstance(bias, BucketBias) else []
-    for name in ("dense", "loop"):
+    for name in ("dense", "per_document"):
 
         def run(q, k, v, *_, name=name):
             with force_kernel(name):
@@ -171,7 +176,7 @@ def test_gradcheck_of_the_relative_hook():
     r = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)  # (H, distances -2 … 2, D)
     u = torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
 
-    def relative(q, k, scale):
+    def relative(q, k, scale, attn_context):
         size = q.shape[2]
         by_distance = torch.einsum("bhqd,hjd->bhqj", q, r)
         index = torch.arange(size)[None] - torch.arange(size)[:, None] + 2
@@ -201,7 +206,7 @@ def test_gradcheck_of_the_relative_hook():
 
 def test_no_gradient_reaches_the_past_of_a_future_token():
     here = layout([4, 3])
-    for name in ("dense", "loop"):
+    for name in ("dense", "per_document"):
         q, k, v = draw(7)
         with force_kernel(name):
             out = attend(q, k, v, AttentionContext(here, mask=causal), 0.3)
@@ -217,26 +222,51 @@ def test_no_gradient_reaches_the_past_of_a_future_token():
 
 def test_choice_of_path():
     cpu = torch.zeros(15, H, D)
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, None) == "plain"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, None) == "plain"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, None) == "sdpa"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, None) == "sdpa"
     assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), mask=WindowMask(2)), 0.0, None) == "dense"
     assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), bias=build_alibi(H)), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1])), 0.0, None) == "loop"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1])), 0.0, None) == "per_document"
     assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 4]), mask=causal), 0.0, None) == "dense"
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, lambda q, k, s: (q, q)) == "dense"
+    assert choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5])), 0.0, lambda q, k, s, c: (q, q)) == "dense"
     assert choose_kernel(cpu, cpu[None], AttentionContext(layout([15])), 0.0, None) == "dense"
     assert (
         choose_kernel(cpu, cpu, AttentionContext(layout([5, 5, 5]), layout([4, 4, 4]), mask=causal), 0.0, None)
         == "dense"
     )
 
-    class ByRow:
-        depends_on_row = True
-
+    class ByRow(RowMask):
         def __call__(self, b, h, q, k):
             return k >= b
 
-    assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1]), mask=ByRow()), 0.0, None) == "dense"
+    for mask in (ByRow(), combine_masks(causal, ByRow())):
+        assert choose_kernel(cpu, cpu, AttentionContext(layout([1, 13, 1]), mask=mask), 0.0, None) == "dense"
+
+
+def test_the_table_names_every_kernel_with_a_reason():
+    assert {name for name, _, _ in KERNEL_RULES} == set(KERNELS)
+    assert all(reason for _, _, reason in KERNEL_RULES)
+    assert KERNEL_RULES[-1][1](None), "the last rule takes what is left"
+
+
+def test_a_context_is_complete_when_it_is_built():
+    attn_context = AttentionContext(layout([3, 2]), mask=causal)
+    with pytest.raises(AttributeError, match="give mask when it is built"):
+        attn_context.mask = None
+    with pytest.raises(AttributeError, match="frozen"):
+        attn_context.relative_positions = torch.zeros(1)
+    other = attn_context.copy_with(mask=None)
+    assert (other.mask, attn_context.mask) == (None, causal)
+    with pytest.raises(AttributeError, match="frozen"):
+        other.mask = causal
+
+
+def test_queries_that_see_no_key_are_opened_and_named():
+    here = layout([3, 2])
+    attn_context = AttentionContext(here, mask=lambda b, h, q, k: k < q, opens_blind=True)
+    assert attn_context.get_blind_queries().tolist() == [True, False, False, True, False]
+    assert attn_context.get_dense_mask(1)[0, 0, 0].all()
+    assert not AttentionContext(here, opens_blind=True).get_blind_queries().any()
 
 
 class Cuda:
@@ -256,14 +286,14 @@ class Cuda:
     [
         (Cuda(), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
         (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.0, "varlen"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, "plain"),
+        (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal), 0.0, "sdpa"),
         (Cuda(), AttentionContext(layout([1, 13, 1]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
         (Cuda(), AttentionContext(layout([5, 5, 5]), mask=causal, bias=build_alibi(H)), 0.0, "flex"),
-        (Cuda(), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.0, "fused"),
+        (Cuda(), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.0, "biased_flash"),
         (Cuda(torch.float32), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
         (Cuda(torch.float32), AttentionContext(layout([1, 13, 1])), 0.0, "flex"),
         (Cuda(width=60), AttentionContext(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "fused"),
+        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "biased_flash"),
         (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(20))), 0.1, "dense"),
     ],
 )
@@ -280,18 +310,18 @@ def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     monkeypatch.setattr(dispatch, "_has_triton", lambda: False)
     q = Cuda(torch.float16)
     assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
-    assert dispatch.list_available_kernels(q) == {"plain", "dense"}
+    assert dispatch.list_available_kernels(q) == {"sdpa", "dense"}
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
-    assert dispatch.list_available_kernels(q) == {"plain", "dense", "varlen", "flex", "fused"}
-    assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"plain", "dense", "loop"}
-    assert not dispatch._can_use_flash(Cuda(width=264))
-    assert not dispatch._can_use_flex(Cuda(width=8))
-    assert not dispatch._can_use_fused(Cuda(width=256))
-    assert not dispatch._can_use_fused(Cuda(torch.float32))
-    assert dispatch._can_use_fused(Cuda(width=128))
-    assert dispatch._can_use_flash(Cuda(width=256))
-    assert dispatch._can_use_flex(Cuda(width=16))
+    assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
+    assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "per_document"}
+    assert not dispatch._supports_flash(Cuda(width=264))
+    assert not dispatch._supports_flex(Cuda(width=8))
+    assert not dispatch._supports_biased_flash(Cuda(width=256))
+    assert not dispatch._supports_biased_flash(Cuda(torch.float32))
+    assert dispatch._supports_biased_flash(Cuda(width=128))
+    assert dispatch._supports_flash(Cuda(width=256))
+    assert dispatch._supports_flex(Cuda(width=16))
 
 
 def test_dropout_is_said_once(monkeypatch):
@@ -314,12 +344,12 @@ def test_reach():
 
 
 def test_kernel_is_forced_only_inside():
-    with contextlib.suppress(ZeroDivisionError), force_kernel("loop"):
-        assert dispatch._forced_kernel == "loop"
+    with contextlib.suppress(ZeroDivisionError), force_kernel("per_document"):
+        assert dispatch._forced_kernel == "per_document"
         raise ZeroDivisionError
     assert dispatch._forced_kernel is None
     with force_kernel("dense"):
-        with force_kernel("loop"):
+        with force_kernel("per_document"):
             pass
         assert dispatch._forced_kernel == "dense"
 
@@ -342,7 +372,7 @@ def test_dropout_acts_in_training_only():
 
     attention = Attention(12, 3, dropout=0.5)
     x, attn_context = torch.randn(9, 12), AttentionContext(layout([4, 5]))
-    for name in ("loop", "dense"):
+    for name in ("per_document", "dense"):
         with force_kernel(name):
             attention.train()
             assert not torch.equal(attention(x, attn_context), attention(x, attn_context))
@@ -394,7 +424,7 @@ def test_a_band_costs_tokens_times_width(width):
         choose_kernel(
             torch.zeros(64, H, D), torch.zeros(64, H, D), AttentionContext(layout([64]), mask=band), 0.0, None
         )
-        == "band"
+        == "banded"
     )
 
 

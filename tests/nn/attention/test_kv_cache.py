@@ -11,7 +11,7 @@ import formers
 from formers import Error
 from formers.batch import Batch, Layout
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.dispatch import AttentionContext
+from formers.nn.attention.context import AttentionContext
 from formers.nn.attention.kv_cache import KVCache
 from tests.nn import reference
 
@@ -110,9 +110,9 @@ def test_rows_see_their_own_past_and_no_empty_slot():
     one, cache = Attention(8, 2), KVCache(2, 5)
     old, new = torch.randn(4, 8), torch.randn(2, 8)
     first = Layout(torch.tensor([0, 3, 4], dtype=torch.int32), 3, 4)
-    one(old, AttentionContext(first, cache=cache))
+    one(old, AttentionContext.start_pass(first, cache=cache))
     cache.advance(first)
-    got = one(new, AttentionContext(Layout(torch.tensor([0, 1, 2], dtype=torch.int32), 1, 2), cache=cache))
+    got = one(new, AttentionContext.start_pass(Layout(torch.tensor([0, 1, 2], dtype=torch.int32), 1, 2), cache=cache))
     rows = torch.cat((old[:3], new[:1], old[3:], new[1:]))
     _, k, v = (part.unflatten(1, (2, 4)) for part in one.qkv(rows).chunk(3, 1))
     q = one.qkv(new).chunk(3, 1)[0].unflatten(1, (2, 4))

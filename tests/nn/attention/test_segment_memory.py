@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.generation.token_api import Options, continue_ids
+from formers.inputs import ModelInputs
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.nn.capture import Capture
@@ -101,7 +102,7 @@ def test_zeros_are_attended():
     f, ids, capture = model(), torch.randint(0, 50, (2, 3)), Capture(with_attention=True)
     with torch.inference_mode():
         empty, zeros = f.logits(ids, memory=SegmentMemory(2, 4)), f.logits(ids, memory=SegmentMemory(2, 4, zeros=True))
-        f.model(f.pack_inputs(ids)[0], memory=SegmentMemory(2, 4, zeros=True), capture=capture)
+        f.model(f.pack_inputs(ModelInputs(ids))[0], memory=SegmentMemory(2, 4, zeros=True), capture=capture)
         assert torch.equal(empty, f.logits(ids))
     assert (empty - zeros).abs().max() > 1e-3
     for weights in capture.attention_weights["decoder"]:

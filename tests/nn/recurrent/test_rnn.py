@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from formers.batch import Layout
-from formers.generation.logits_processors import compute_coverage_penalty, compute_length_penalty
+from formers.generation.beam import compute_coverage_penalty, compute_length_penalty
 from formers.nn.recurrent.alignment import AdditiveScore, Alignment, DotScore, GeneralScore, LocalWindow
-from formers.nn.recurrent.rnn import PackedSteps, RecurrentLayer, RecurrentStack, run_steps
+from formers.nn.recurrent.rnn import (
+    PackedSteps,
+    RecurrentLayer,
+    RecurrentStack,
+    get_reversed_slots,
+    order_steps,
+    run_steps,
+)
 
 OWN = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -163,3 +170,17 @@ def test_penalties():
     keep = torch.tensor([True, True, True, False, False])
     torch.testing.assert_close(compute_coverage_penalty(padded, keep), want)
     torch.testing.assert_close(compute_coverage_penalty(padded[None], keep[None]), want[None])
+
+
+def test_the_order_of_steps():
+    """Longest documents first, also where `longest` is a loose bound; the reverse of a slot is in its document."""
+    lengths = torch.tensor([2, 0, 4, 1])
+    here = Layout(torch.cat((torch.zeros(1), lengths.cumsum(0))).int(), 6, 7)
+    order, rank, counts, places = order_steps(here)
+    assert order.tolist() == [2, 0, 3, 1]
+    assert rank.tolist() == [1, 3, 0, 2]
+    assert counts.tolist() == [3, 2, 1, 1, 0, 0]
+    assert places.tolist() == [1, 4, 0, 3, 5, 6, 2]
+    assert PackedSteps(here).step_sizes == [3, 2, 1, 1]
+    assert PackedSteps(here).step_order.tolist() == [2, 0, 6, 3, 1, 4, 5]
+    assert get_reversed_slots(here).tolist() == [1, 0, 5, 4, 3, 2, 6]

@@ -19,6 +19,7 @@ import formers
 from formers.errors import Error
 from formers.evaluation.task import TaskEvaluation, build_report_tables
 from formers.evaluation.task_metrics import to_cost
+from formers.inputs import ModelInputs
 from formers.interop.model_directory import save
 from formers.nn import lora
 from formers.registry import FAMILIES
@@ -292,7 +293,7 @@ def test_features_of_a_frozen_model(tmp_path, deep, view):
     want = {"last": states[-1], "second": states[-2], "sum4": states[-4:].sum(0),
             "cat4": torch.cat(tuple(states[-4:]), -1)}  # fmt: skip
     if view in want:
-        mixed = run.former.model.eval()(run.former.pack_inputs(ids)[0])
+        mixed = run.former.model.eval()(run.former.pack_inputs(ModelInputs(ids))[0])
         assert torch.allclose(mixed, want[view], atol=1e-5)
     assert run.valid["accuracy"] >= 0.5
 

@@ -619,7 +619,7 @@ def test_several_runs_on_one_page(tmp_path):
     }
     assert runs["bert"].former.head == "mlm"
     looked = {name: attention(r.former, "one two three") for name, r in runs.items()}
-    path, folders = tmp_path / "report.html", {name: r.folder for name, r in runs.items()}
+    path, folders = tmp_path / "report.html", {name: RunFolder(r.folder) for name, r in runs.items()}
     write_runs_page(path, "A <title>", "Intro", folders, {"gpt2": [("Sample:", "<b>one</b> 한국어")]}, looked, "ko")
     page = path.read_text(encoding="utf-8")
     assert "A &lt;title&gt;" in page

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .dispatch import AttentionContext, RelativeHook, attend, compute_attention_weights
+from .context import AttentionContext
+from .dispatch import RelativeHook, attend, compute_attention_weights
 from .positions import RotaryEmbedding
 
 
@@ -18,24 +16,14 @@ class Attention(nn.Module):
 
     Self-attention keeps q, k and v in one matrix, one product instead of three; cross attention keeps q and kv.
     `out_bias` is that of the output if it differs from the others'; `rotary` turns queries and keys by their position;
-    `relative(q, k, scale, attn_context=attn_context) → (q′, bias)` is the hook for scores that depend on the query
-    (Transformer-XL).
+    `relative(q, k, scale, attn_context) → (q′, bias)` is the hook for scores that depend on the query (Transformer-XL).
     """
 
     def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        head_dim: int | None = None,
-        bias: bool = True,
-        out_bias: bool | None = None,
-        scale: float | None = None,
-        dropout: float = 0.0,
-        cross: bool = False,
-        rotary: RotaryEmbedding | None = None,
-        relative: Callable[..., tuple[Tensor, Tensor]] | None = None,
-    ):
+        self, dim: int, heads: int, *, head_dim: int | None = None, bias: bool = True, out_bias: bool | None = None,
+        scale: float | None = None, dropout: float = 0.0, cross: bool = False, rotary: RotaryEmbedding | None = None,
+        relative: RelativeHook | None = None,
+    ):  # fmt: skip
         super().__init__()
         self.heads, self.head_dim = heads, head_dim or dim // heads
         self.original_heads = heads  # before any was pruned (nn/head_pruning.py)
@@ -61,26 +49,21 @@ class Attention(nn.Module):
         return self.o(self.attend_heads(q, k, v, attn_context, layer).flatten(1))
 
     def attend_heads(self, q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, layer: int) -> Tensor:
-        """What the heads make of queries, keys and values: (N, H, D)."""
-        relative: RelativeHook | None = self.relative and functools.partial(self.relative, attn_context=attn_context)
+        """Attend in all heads, (N, H, D); record the weights if they are captured."""
         dropout = self.dropout if self.training else 0.0
         kept_heads = None if self.kept_heads is None else (self.original_heads, self.kept_heads)
-        y = attend(q, k, v, attn_context, self.scale, dropout, relative, kept_heads)  # (N, H, D)
+        y = attend(q, k, v, attn_context, self.scale, dropout, self.relative, kept_heads)  # (N, H, D)
         if attn_context.capture is not None and attn_context.capture.with_attention:
-            attn_context.capture.record_attention(
-                attn_context.stack_name, compute_attention_weights(q, k, attn_context, self.scale, relative, kept_heads)
-            )
+            weights = compute_attention_weights(q, k, attn_context, self.scale, self.relative, kept_heads)
+            attn_context.capture.record_attention(attn_context.stack_name, weights)
         if attn_context.head_mask is None:
             return y
-        mask = (
-            attn_context.head_mask[layer]
-            if self.kept_heads is None
-            else attn_context.head_mask[layer, list(self.kept_heads)]
-        )
-        return y * mask.to(y.dtype)[:, None]
+        factors = attn_context.head_mask[layer]
+        factors = factors if self.kept_heads is None else factors[list(self.kept_heads)]
+        return y * factors.to(y.dtype)[:, None]
 
     def project_self(self, x: Tensor, attn_context: AttentionContext, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
+        """Return queries, keys and values (N, H, D); with a past, all keys and values as (rows, K, H, D)."""
         q, k, v = self.split_heads(self.qkv(x), 3)
         if self.rotary is not None:
             angles = attn_context.get_rotary_angles(self.rotary)
@@ -93,20 +76,18 @@ class Attention(nn.Module):
     def prepend_memory(
         self, memory_states: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext
     ) -> tuple[Tensor, Tensor]:
-        """Keys and values (rows, M + Q, H, D) of remembered states (rows, M, dim) and of new tokens (N, H, D)."""
-        old = self.project_parts(memory_states, 1, 3)  # no queries are asked of what is past
-        return torch.cat((old[0], attn_context.query_layout.unpack(k)), 1), torch.cat(
-            (old[1], attn_context.query_layout.unpack(v)), 1
-        )
+        """Return keys and values (rows, M + Q, H, D): those of remembered states (rows, M, dim), then new (N, H, D)."""
+        old, layout = self.project_parts(memory_states, 1, 3), attn_context.query_layout  # the past asks no queries
+        return torch.cat((old[0], layout.unpack(k)), 1), torch.cat((old[1], layout.unpack(v)), 1)
 
     def project_parts(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-        """Of queries (0), keys (1) and values (2), those from first to last."""
+        """Project to queries (0), keys (1) and values (2), of these only those from first to last."""
         rows = slice(first * self.heads * self.head_dim, last * self.heads * self.head_dim)
         bias = None if self.qkv.bias is None else self.qkv.bias[rows]
         return self.split_heads(F.linear(x, self.qkv.weight[rows], bias), last - first)
 
     def project_cross(self, x: Tensor, attn_context: AttentionContext, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (N, H, D), and keys and values of the encoder's output, which a cache keeps as (rows, K, H, D)."""
+        """Return queries (N, H, D), and keys and values of the encoder's output, kept by a cache as (rows, K, H, D)."""
         q = self.split_heads(self.q(x), 1)[0]
         share = None if attn_context.cache is None else attn_context.cache[layer]
         if share is not None and share.cross_kv is not None:
@@ -118,7 +99,7 @@ class Attention(nn.Module):
         return q, k, v
 
     def get_head_parts(self) -> dict[str, int]:
-        """Its parameters that are made of heads: how many parts their rows have, 0 where the columns are heads."""
+        """Return the parameters that are made of heads: how many parts their rows have, 0 where columns are heads."""
         rows, own = {"q": 1, "kv": 2, "qkv": 3}, dict(self.named_parameters())
         names = {f"{name}.{kind}": parts for name, parts in rows.items() for kind in ("weight", "bias")}
         return {name: parts for name, parts in {**names, "o.weight": 0}.items() if name in own}

@@ -10,20 +10,48 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache as remember
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...batch import Layout
-from .context import AttentionContext as AttentionContext  # others take it from here
+from .context import AttentionContext
 from .kernels import decode
 from .kv_cache import is_decode_step
-from .masks import AlibiBias, IndexFunction, MaskIntersection, WindowMask, causal
+from .masks import AlibiBias, DistanceBias, RowMask, causal, get_window_bounds, get_window_width, split_mask
 
 KeptHeads = tuple[int, tuple[int, ...]]  # how many heads there were, and which of them are left
-RelativeHook = Callable[[Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+class RelativeHook(Protocol):
+    """Scores that depend on the query beyond its product with the key (nn/attention/positions.py)."""
+
+    def __call__(self, q: Tensor, k: Tensor, scale: float, attn_context: AttentionContext, /) -> tuple[Tensor, Tensor]:
+        """Turn queries (rows, H, Q, D) and keys on a grid into other queries and a bias (rows, H, Q, K)."""
+
+    def compute_packed_scores(
+        self, q: Tensor, scale: float, attn_context: AttentionContext, /
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Turn packed queries (N, H, D) into other queries, scores by distance (H, N, W), and scores (H, N) of another
+        segment."""
+
+
+class AttentionCall(NamedTuple):
+    """One call of an attention kernel: (N, H, D) queries over packed keys and values or over a cache's (rows, K, H, D).
+
+    Where heads were pruned, `kept_heads` says which ones these are, for a bias that differs by head.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    attn_context: AttentionContext
+    scale: float
+    dropout: float = 0.0
+    relative: RelativeHook | None = None
+    kept_heads: KeptHeads | None = None
 
 
 _forced_kernel: str | None = None
@@ -31,7 +59,7 @@ _forced_kernel: str | None = None
 
 @contextlib.contextmanager
 def force_kernel(name: str | None) -> Iterator[None]:
-    """Take one path for all attention inside: plain, loop, band, dense, varlen, flex, fused or step. For tests."""
+    """Take one kernel of `KERNELS` for all attention inside. For tests."""
     global _forced_kernel
     before, _forced_kernel = _forced_kernel, name
     try:
@@ -41,147 +69,274 @@ def force_kernel(name: str | None) -> Iterator[None]:
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_context: AttentionContext,
-    scale: float,
-    dropout: float = 0.0,
-    relative: RelativeHook | None = None,
-    kept_heads: KeptHeads | None = None,
-) -> Tensor:
-    """(N, H, D) queries over packed or cached keys and values → (N, H, D), by the best kernel there is.
-
-    Where heads were pruned, `kept_heads` says which ones these are, for a bias that differs by head.
-    """
-    path = _forced_kernel or choose_kernel(q, k, attn_context, dropout, relative)
-    if path == "varlen":
-        return _attend_varlen(q, k, v, attn_context, scale)
-    if path == "flex":
-        return _attend_flex(q, k, v, attn_context, scale, kept_heads)
-    if path == "fused":
-        return _attend_fused(q, k, v, attn_context, scale, dropout, relative, kept_heads)
-    if path == "step":
-        return _attend_step(q, k, v, attn_context, scale, kept_heads)
-    if path == "band":
-        return _attend_band(q, k, v, attn_context, scale, dropout)
-    if path == "loop":
-        return _attend_loop(q, k, v, attn_context, scale, dropout, kept_heads)
-    q, k, v = (
-        _to_grid(q, attn_context.query_layout),
-        _to_grid(k, attn_context.key_layout),
-        _to_grid(v, attn_context.key_layout),
-    )  # (rows, H, T, D)
-    bias = None if path == "plain" else select_dense_bias(attn_context, q.shape[1], kept_heads)
-    if relative is not None:
-        q, extra = relative(q, k, scale)
-        bias = _add_bias(extra, bias)
-    flag = path == "plain" and attn_context.mask is not None
-    y = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=_cast_bias(bias, q.dtype), dropout_p=dropout, is_causal=flag, scale=scale
-    )
-    return attn_context.query_layout.pack(y.transpose(1, 2))
+    q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float, dropout: float = 0.0,
+    relative: RelativeHook | None = None, kept_heads: KeptHeads | None = None,
+) -> Tensor:  # fmt: skip
+    """Compute attention (N, H, D) with the first kernel of `KERNEL_RULES` that applies, on an `AttentionCall`."""
+    call = AttentionCall(q, k, v, attn_context, scale, dropout, relative, kept_heads)
+    return KERNELS[_forced_kernel or choose_kernel(call)](call)
 
 
-def choose_kernel(
-    q: Tensor, k: Tensor, attn_context: AttentionContext, dropout: float, relative: RelativeHook | None
-) -> str:
-    """Which path serves best: the flash kernel for whole grids, varlen or flex for packed documents on a GPU, a loop
-    over documents on a CPU, and SDPA with a dense mask for everything else."""
-    packed = k.dim() == 3 and attn_context.past_lengths is None
-    if k.dim() == 4 and attn_context.cache is not None and relative is None and can_use_decode(attn_context):
-        return "step"
-    simple = attn_context.bias is None and relative is None and packed
-    if (
-        simple
-        and attn_context.is_uniform
-        and (
-            attn_context.mask is None
-            or (attn_context.mask is causal and attn_context.query_layout.longest == attn_context.key_length)
-        )
-    ):
-        return "plain"
-    if packed and can_use_biased_flash(q, attn_context, dropout, relative):
-        return "fused"
-    if relative is not None or not packed:
-        return "dense"
-    band = (
-        attn_context.bias is None
-        and attn_context.query_layout is attn_context.key_layout
-        and _get_window_width(attn_context.mask)
-    )
-    if band and not (q.is_cuda and dropout == 0 and _can_use_flash(q)) and attn_context.query_layout.longest > 2 * band:
-        return "band"
-    if q.is_cuda:
-        if dropout > 0:
-            if not torch.compiler.is_compiling():
-                _warn_once("attention dropout > 0 has no packed kernel: taking SDPA with a dense mask")
-            return "dense"
-        if attn_context.bias is None and get_window_bounds(attn_context.mask) is not None and _can_use_flash(q):
-            return "varlen"
-        return (
-            "flex" if _can_use_flex(q) and (attn_context.bias is not None or not attn_context.is_uniform) else "dense"
-        )
-    # With hardly any padding, one call is cheaper than many.
-    tight = (
-        attn_context.query_layout.rows * attn_context.query_layout.longest
-        <= 1.25 * attn_context.query_layout.num_tokens
-    )
-    by_row = getattr(attn_context.mask, "depends_on_row", False)
-    return "dense" if torch.compiler.is_compiling() or by_row or tight else "loop"
+def choose_kernel(call: AttentionCall) -> str:
+    """Return the name of the first kernel in `KERNEL_RULES` that applies."""
+    for name, applies, _ in KERNEL_RULES:
+        if applies(call):
+            return name
+    raise AssertionError("the last rule applies to every call")
 
 
-def can_use_biased_flash(
-    q: Tensor, attn_context: AttentionContext, dropout: float, relative: RelativeHook | None
-) -> bool:
-    """Whether the fused kernel serves: half precision on a GPU, no mask or one that is an order, and something that no
-    other fused kernel takes: dropout, a learned bias by distance, or scores by distance."""
-    if not (q.is_cuda and _can_use_fused(q)) or (
-        attn_context.mask is not None and attn_context.get_mask_ranks() is None
-    ):
+def is_packed(call: AttentionCall) -> bool:
+    """Return whether keys and values are packed, without a past."""
+    return call.k.dim() == 3 and call.attn_context.past_lengths is None
+
+
+def can_use_decode(call: AttentionCall) -> bool:
+    """Return whether the decode kernel applies: keys in a cache with one new token in each row, or any number of
+    queries over a cached source."""
+    context = call.attn_context
+    if call.k.dim() != 4 or context.cache is None or call.relative is not None:
         return False
-    if relative is not None:
-        return (
-            attn_context.relative_positions is not None
-            and getattr(attn_context, "is_other_segment", None) is None
-            and getattr(attn_context, "reversed_positions", None) is None
-        )
-    learned = isinstance(attn_context.bias, torch.nn.Module)
-    return learned or (
-        dropout > 0 and (attn_context.bias is None or hasattr(attn_context.bias, "compute_distance_bias"))
+    if context.past_lengths is not None:
+        return is_decode_step(context.query_layout)
+    unmasked = context.mask is None and context.bias is None
+    return unmasked and context.query_layout.is_uniform and decode.is_available(context.key_layout.starts.device)
+
+
+def can_use_sdpa(call: AttentionCall) -> bool:
+    """Return whether SDPA needs no mask tensor: whole grids, everything visible or causal, no bias."""
+    context = call.attn_context
+    if not is_packed(call) or context.bias is not None or call.relative is not None or not context.is_uniform:
+        return False
+    return context.mask is None or (context.mask is causal and context.query_layout.longest == context.key_length)
+
+
+def can_use_biased_flash(call: AttentionCall) -> bool:
+    """Return whether the biased flash kernel applies: half precision on a GPU, no mask or one that is an order, and
+    what no other packed kernel takes: dropout, a learned bias by distance, or scores by distance."""
+    context = call.attn_context
+    if not (is_packed(call) and call.q.is_cuda and _supports_biased_flash(call.q)):
+        return False
+    if context.mask is not None and context.get_mask_ranks() is None:
+        return False
+    if call.relative is not None:
+        inputs = context.relative
+        return inputs is not None and inputs.is_other_segment is None and inputs.reversed_encodings is None
+    if isinstance(context.bias, torch.nn.Module):
+        return True
+    return call.dropout > 0 and (context.bias is None or isinstance(context.bias, DistanceBias))
+
+
+def needs_grid(call: AttentionCall) -> bool:
+    """Return whether keys lie in a grid already, or a relative hook makes scores on one."""
+    return call.relative is not None or not is_packed(call)
+
+
+def can_use_banded(call: AttentionCall) -> bool:
+    """Return whether a causal window is much narrower than the text and flash attention does not take it."""
+    context, q = call.attn_context, call.q
+    width = get_window_width(context.mask)
+    if not width or context.bias is not None or context.query_layout is not context.key_layout:
+        return False
+    return context.query_layout.longest > 2 * width and not (q.is_cuda and call.dropout == 0 and _supports_flash(q))
+
+
+def needs_dense_dropout(call: AttentionCall) -> bool:
+    """Return whether dropout is asked for on a GPU, where no packed kernel is left that has it; warn once."""
+    if not call.q.is_cuda or call.dropout == 0:
+        return False
+    if not torch.compiler.is_compiling():
+        _warn_once("attention dropout > 0 has no packed kernel for this mask or type: taking SDPA with a dense mask")
+    return True
+
+
+def can_use_varlen(call: AttentionCall) -> bool:
+    """Return whether the varlen kernel applies: no bias, a mask of `causal` and windows, half precision on a GPU."""
+    context = call.attn_context
+    simple = context.bias is None and get_window_bounds(context.mask) is not None
+    return call.q.is_cuda and simple and _supports_flash(call.q)
+
+
+def can_use_flex(call: AttentionCall) -> bool:
+    """Return whether FlexAttention applies and saves something: a bias table or padding."""
+    context = call.attn_context
+    return call.q.is_cuda and _supports_flex(call.q) and (context.bias is not None or not context.is_uniform)
+
+
+def is_dense_cheaper(call: AttentionCall) -> bool:
+    """Return whether one padded call is better than one per document: on a GPU, in a compiled graph, with a mask of
+    single documents, or with hardly any padding."""
+    layout = call.attn_context.query_layout
+    if call.q.is_cuda or torch.compiler.is_compiling():
+        return True
+    by_row = any(isinstance(part, RowMask) for part in split_mask(call.attn_context.mask))
+    return by_row or layout.rows * layout.longest <= 1.25 * layout.num_tokens
+
+
+def attend_sdpa(call: AttentionCall) -> Tensor:
+    """Attend by SDPA on whole grids, without a mask tensor."""
+    return _attend_grid(call, None, is_causal=call.attn_context.mask is not None)
+
+
+def attend_dense(call: AttentionCall) -> Tensor:
+    """Attend by SDPA on padded grids, with a dense mask or bias."""
+    return _attend_grid(call, select_dense_bias(call.attn_context, call.q.shape[1], call.kept_heads))
+
+
+def _attend_grid(call: AttentionCall, bias: Tensor | None, is_causal: bool = False) -> Tensor:
+    context = call.attn_context
+    q, k, v = _to_grids(call)
+    if call.relative is not None:
+        q, extra = call.relative(q, k, call.scale, context)
+        bias = _add_bias(extra, bias)
+    y = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=_cast_bias(bias, q.dtype), dropout_p=call.dropout, is_causal=is_causal, scale=call.scale
     )
+    return context.query_layout.pack(y.transpose(1, 2))
 
 
-def can_use_decode(attn_context: AttentionContext) -> bool:
-    """Whether the kernel for single steps serves: new tokens, one in each row, over a cache; or any over a source."""
-    if attn_context.past_lengths is None:
-        return (
-            attn_context.mask is None
-            and attn_context.bias is None
-            and attn_context.query_layout.is_uniform
-            and decode.is_available(attn_context.key_layout.starts.device)
+def attend_per_document(call: AttentionCall) -> Tensor:
+    """Attend by SDPA for one document after the other: no padding at all."""
+    q, k, v, context = call.q, call.k, call.v, call.attn_context
+    flag = context.mask is causal and context.bias is None and context.query_layout is context.key_layout
+    bias = None
+    if not flag:
+        bias = _cast_bias(select_dense_bias(context, q.shape[1], call.kept_heads, padded=False), q.dtype)
+    q_starts, k_starts = context.query_layout.starts.tolist(), context.key_layout.starts.tolist()
+    parts = []
+    for i in range(context.query_layout.rows):
+        queries, keys = slice(q_starts[i], q_starts[i + 1]), slice(k_starts[i], k_starts[i + 1])
+        if queries.start == queries.stop:
+            continue
+        if keys.start == keys.stop:  # nothing to see
+            parts.append(torch.zeros_like(q[queries]))
+            continue
+        corner = None if bias is None else bias[..., : queries.stop - queries.start, : keys.stop - keys.start]
+        x, y, z = (t.transpose(0, 1)[None] for t in (q[queries], k[keys], v[keys]))  # (1, H, T, D)
+        out = F.scaled_dot_product_attention(
+            x, y, z, attn_mask=corner, dropout_p=call.dropout, is_causal=flag, scale=call.scale
         )
-    return is_decode_step(attn_context.query_layout)
+        parts.append(out[0].transpose(0, 1))
+    return torch.cat(parts) if parts else torch.zeros_like(q)
 
 
-def _get_window_width(mask: IndexFunction | None) -> int:
-    """How many tokens a causal window shows; 0 if the mask is no such thing."""
-    left, right = get_window_bounds(mask) or (-1, -1)
-    return left + 1 if right == 0 and left >= 0 else 0
+def attend_banded(call: AttentionCall) -> Tensor:
+    """Attend in a causal window of w tokens: blocks of w queries over their own and the block before, so the work grows
+    with n · w and not with n². Keys behind a document's end come after its queries: no mask of lengths is needed."""
+    q, layout, w = call.q, call.attn_context.query_layout, get_window_width(call.attn_context.mask)
+    count = -(-layout.longest // w)
+    grid = [F.pad(layout.unpack(t), (0, 0, 0, 0, 0, count * w - layout.longest)) for t in (q, call.k, call.v)]
+    x, y, z = (t.unflatten(1, (count, w)).transpose(2, 3) for t in grid)  # (rows, blocks, H, w, D)
+    y, z = (torch.cat((F.pad(t, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1], t), 3) for t in (y, z))  # (rows, blocks, H, 2w, D)
+    here = torch.arange(w, device=q.device)[:, None]
+    there = torch.arange(2 * w, device=q.device) - w  # counted from the block's first token
+    mask = (there <= here) & (here - there < w)
+    first = torch.arange(count, device=q.device)[:, None, None, None] > 0
+    mask = mask & (first | (there >= 0))  # (blocks, 1, w, 2w): there is nothing before the first block
+    x, y, z, mask = x.flatten(0, 1), y.flatten(0, 1), z.flatten(0, 1), mask.repeat(layout.rows, 1, 1, 1)
+    out = F.scaled_dot_product_attention(x, y, z, attn_mask=mask, dropout_p=call.dropout, scale=call.scale)
+    out = out.transpose(1, 2).reshape(layout.rows, count * w, *q.shape[1:])  # (rows, T, H, D)
+    return layout.pack(out[:, : layout.longest])
 
 
-def get_window_bounds(mask: IndexFunction | None) -> tuple[int, int] | None:
-    """How far back and ahead a mask lets a token see, as flash kernels count it (-1: all), if it is so simple."""
-    parts = mask.masks if isinstance(mask, MaskIntersection) else () if mask is None else (mask,)
-    left, right = -1, -1
-    for part in parts:
-        if part is causal:
-            right = 0
-        elif isinstance(part, WindowMask):
-            left = part.width - 1
-        else:
-            return None
-    return left, right
+def attend_varlen(call: AttentionCall) -> Tensor:
+    """Attend by flash attention over packed documents (half precision on a GPU)."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    q, query, key = call.q, call.attn_context.query_layout, call.attn_context.key_layout
+    plain = q.shape[-1] ** -0.5
+    q = q if call.scale == plain else q * (call.scale / plain)  # the kernel scales by 1/√D
+    kernel: Any = varlen_attn
+    return kernel(
+        q, call.k, call.v, query.starts, key.starts, query.longest, key.longest,
+        window_size=get_window_bounds(call.attn_context.mask),
+    )  # fmt: skip
+
+
+def attend_decode(call: AttentionCall) -> Tensor:
+    """Attend from one new token in each row over what a cache holds, where it lies (on a GPU)."""
+    q, k, v, context = call.q, call.k, call.v, call.attn_context
+    assert context.cache is not None
+    if context.past_lengths is None:
+        return decode.decode_attention(q, k, v, context.key_layout.lengths, call.scale)
+    bias = None
+    if context.bias is not None:
+        assert isinstance(context.bias, DistanceBias)
+        bias = _select_kept(context.cache.get_decode_bias(context.bias, context.key_length), call.kept_heads)
+    return decode.decode_attention(
+        q, k, v, context.get_total_lengths(), call.scale, table=context.cache.slot_table, bias=bias,
+        width=get_window_width(context.mask), fresh=context.cache.take_pending_kv(),
+    )  # fmt: skip
+
+
+def attend_biased_flash(call: AttentionCall) -> Tensor:
+    """Attend with a bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
+    from .kernels.biased_flash import biased_flash_attention
+
+    q, context, query, key = call.q, call.attn_context, call.attn_context.query_layout, call.attn_context.key_layout
+    table = scores = extra = segments = None
+    if call.relative is not None:
+        q, scores, extra = call.relative.compute_packed_scores(q, call.scale, context)
+        segments = None if context.relative is None else context.relative.segment_ids
+    elif context.bias is not None:
+        table = _select_kept(context.get_pairwise_bias(), call.kept_heads)
+    return biased_flash_attention(
+        q, call.k, call.v, (query.starts, key.starts), (query.longest, key.longest), call.scale, table=table,
+        scores=scores, extra=extra, segments=segments, places=context.query_places, ranks=context.get_mask_ranks(),
+        dropout=call.dropout,
+    )  # fmt: skip
+
+
+def attend_flex(call: AttentionCall) -> Tensor:
+    """Attend by FlexAttention: any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
+    q, k, v, context = call.q, call.k, call.v, call.attn_context
+    score, options, kept_heads = None, None, call.kept_heads
+    if isinstance(context.bias, DistanceBias) and not isinstance(context.bias, AlibiBias):
+        queries, keys = context.query_layout.longest, context.key_layout.longest
+        line = _select_kept(context.get_distance_bias(), kept_heads).contiguous()
+        options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
+
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return s + line[h, (j - i + queries - 1).clamp(0, queries + keys - 2)]  # clamped: masked pairs count too
+
+    elif context.bias is not None:
+        names = None if kept_heads is None else torch.tensor(kept_heads[1], device=q.device)
+        bias = context.bias.bind_device(q.device) if isinstance(context.bias, AlibiBias) else context.bias
+
+        def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            return s + bias(b, h if names is None else names[h], i, j)
+
+    x, y, z = _to_grids(call) if context.is_uniform else (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
+    out = _get_flex_kernel()(
+        x, y, z, score_mod=score, block_mask=context.get_block_mask(), scale=call.scale, kernel_options=options
+    )
+    return context.query_layout.pack(out.transpose(1, 2)) if context.is_uniform else out[0].transpose(0, 1)
+
+
+KERNELS: dict[str, Callable[[AttentionCall], Tensor]] = {
+    "sdpa": attend_sdpa,
+    "dense": attend_dense,
+    "per_document": attend_per_document,
+    "banded": attend_banded,
+    "varlen": attend_varlen,
+    "flex": attend_flex,
+    "biased_flash": attend_biased_flash,
+    "decode": attend_decode,
+}
+
+# The first rule that applies names the kernel. Measurements: benchmarks/RESULTS.md.
+KERNEL_RULES: tuple[tuple[str, Callable[[AttentionCall], bool], str], ...] = (
+    ("decode", can_use_decode, "reads the cache where it lies; lengths stay on the device, so a step can be recorded"),
+    ("sdpa", can_use_sdpa, "torch's flash or cuDNN attention with no mask to read: nothing is faster on whole grids"),
+    ("biased_flash", can_use_biased_flash,
+     "T5 on an H200: 450,768 tokens/s, and 340,861 by SDPA with a dense bias (rounds 5 and 4)"),
+    ("dense", needs_grid, "scores by distance outside biased_flash, and cached keys, exist on a grid only"),
+    ("banded", can_use_banded, "16,384 tokens, window 256: 3.95 ms against 28.96 for the whole triangle (H200)"),
+    ("dense", needs_dense_dropout, "varlen and FlexAttention have no dropout"),
+    ("varlen", can_use_varlen, "flash attention that never sees padding"),
+    ("flex", can_use_flex, "BLOOM 550,756 tokens/s (H200): neither a bias table nor padding"),
+    ("dense", is_dense_cheaper, "with at most a quarter of padding one call beats many; a loop does not compile"),
+    ("per_document", lambda call: True, "on a CPU, attention without padding is part of 2.1 × transformers' speed"),
+)  # fmt: skip
 
 
 def compute_attention_weights(
@@ -192,39 +347,47 @@ def compute_attention_weights(
     relative: RelativeHook | None = None,
     kept_heads: KeptHeads | None = None,
 ) -> Tensor:
-    """The attention weights (rows, H, Q, K), computed beside the kernel; zero where there is no token."""
-    q, k = _to_grid(q, attn_context.query_layout), _to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
+    """Compute the attention weights (rows, H, Q, K) beside the kernel; zero where there is no token."""
+    layout = attn_context.query_layout
+    q, k = _to_grid(q, layout), _to_grid(k, attn_context.key_layout)[:, :, : attn_context.key_length]
     bias = select_dense_bias(attn_context, q.shape[1], kept_heads)
     if relative is not None:
-        q, extra = relative(q, k, scale)
+        q, extra = relative(q, k, scale, attn_context)
         bias = _add_bias(extra, bias)
     scores = (q @ k.transpose(-1, -2)).float() * scale
-    if bias is not None:
-        scores = scores.masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else scores + bias
-    real = (
-        torch.arange(attn_context.query_layout.longest, device=q.device) < attn_context.query_layout.lengths[:, None]
-    )  # (rows, Q)
-    found = scores.softmax(-1) * real[:, None, :, None]
+    scores = scores if bias is None else _add_bias(scores, bias)
+    real = torch.arange(layout.longest, device=q.device) < layout.lengths[:, None]  # (rows, Q)
+    weights = scores.softmax(-1) * real[:, None, :, None]
     if attn_context.ungrouped_layout is None:
-        return found
-    return attn_context.ungrouped_layout.unpack(attn_context.query_layout.pack(found.transpose(1, 2))).transpose(1, 2)
+        return weights
+    return attn_context.ungrouped_layout.unpack(layout.pack(weights.transpose(1, 2))).transpose(1, 2)
 
 
 def select_dense_bias(
     attn_context: AttentionContext, heads: int, kept_heads: KeptHeads | None, padded: bool = True
 ) -> Tensor | None:
-    """The dense mask or bias of the heads that there are; of pruned ones, out of that of all."""
+    """Return the dense mask or bias of the heads that there are; of pruned ones, out of that of all."""
     bias = attn_context.get_dense_mask(heads if kept_heads is None else kept_heads[0], padded=padded)
     return bias if bias is None or kept_heads is None or bias.shape[1] == 1 else bias[:, list(kept_heads[1])]
 
 
+def _select_kept(bias: Tensor, kept_heads: KeptHeads | None) -> Tensor:
+    """Of a bias (H, …) of all heads, return that of the heads that are left."""
+    return bias if kept_heads is None else bias[list(kept_heads[1])]
+
+
 def _to_grid(x: Tensor, layout: Layout) -> Tensor:
-    """Packed (N, H, D), or a cache's (rows, T, H, D) → (rows, H, T, D)."""
+    """Lay out packed (N, H, D), or a cache's (rows, T, H, D), as (rows, H, T, D)."""
     return (layout.unpack(x) if x.dim() == 3 else x).transpose(1, 2)
 
 
+def _to_grids(call: AttentionCall) -> tuple[Tensor, Tensor, Tensor]:
+    query, key = call.attn_context.query_layout, call.attn_context.key_layout
+    return _to_grid(call.q, query), _to_grid(call.k, key), _to_grid(call.v, key)
+
+
 def _add_bias(bias: Tensor, other: Tensor | None) -> Tensor:
-    """A bias with another bias or a mask on top."""
+    """Add another bias to a bias, or put a mask on it."""
     if other is None:
         return bias
     return bias.masked_fill(~other, -math.inf) if other.dtype == torch.bool else bias + other
@@ -232,165 +395,6 @@ def _add_bias(bias: Tensor, other: Tensor | None) -> Tensor:
 
 def _cast_bias(bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return bias if bias is None or bias.dtype == torch.bool else bias.to(dtype)
-
-
-def _attend_loop(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    attn_context: AttentionContext,
-    scale: float,
-    dropout: float,
-    kept_heads: KeptHeads | None = None,
-) -> Tensor:
-    """One document after the other: no padding at all. The best there is on a CPU."""
-    flag = (
-        attn_context.mask is causal
-        and attn_context.bias is None
-        and attn_context.query_layout is attn_context.key_layout
-    )
-    bias = None if flag else _cast_bias(select_dense_bias(attn_context, q.shape[1], kept_heads, padded=False), q.dtype)
-    ends, stops = attn_context.query_layout.starts.tolist(), attn_context.key_layout.starts.tolist()
-    parts = []
-    for i in range(attn_context.query_layout.rows):
-        one, keys = slice(ends[i], ends[i + 1]), slice(stops[i], stops[i + 1])
-        if one.start == one.stop:
-            continue
-        if keys.start == keys.stop:  # nothing to see
-            parts.append(torch.zeros_like(q[one]))
-            continue
-        here = None if bias is None else bias[..., : one.stop - one.start, : keys.stop - keys.start]
-        x, y, z = (t.transpose(0, 1)[None] for t in (q[one], k[keys], v[keys]))  # (1, H, T, D)
-        out = F.scaled_dot_product_attention(x, y, z, attn_mask=here, dropout_p=dropout, is_causal=flag, scale=scale)
-        parts.append(out[0].transpose(0, 1))
-    return torch.cat(parts) if parts else torch.zeros_like(q)
-
-
-def _attend_band(
-    q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float, dropout: float
-) -> Tensor:
-    """A causal window of w tokens: blocks of w queries over their own and the block before, so the work grows with
-    n · w and not with n². Keys behind a document's end come after its queries: no mask of lengths is needed."""
-    layout, w = attn_context.query_layout, _get_window_width(attn_context.mask)
-    count = -(-layout.longest // w)
-    grid = [F.pad(layout.unpack(t), (0, 0, 0, 0, 0, count * w - layout.longest)) for t in (q, k, v)]
-    x, y, z = (t.unflatten(1, (count, w)).transpose(2, 3) for t in grid)  # (rows, blocks, H, w, D)
-    y, z = (torch.cat((F.pad(t, (0, 0, 0, 0, 0, 0, 1, 0))[:, :-1], t), 3) for t in (y, z))  # (rows, blocks, H, 2w, D)
-    here = torch.arange(w, device=q.device)[:, None]
-    there = torch.arange(2 * w, device=q.device) - w  # counted from the block's first token
-    mask = (there <= here) & (here - there < w)
-    first = torch.arange(count, device=q.device)[:, None, None, None] > 0
-    mask = mask & (first | (there >= 0))  # (blocks, 1, w, 2w): there is nothing before the first block
-    x, y, z, mask = x.flatten(0, 1), y.flatten(0, 1), z.flatten(0, 1), mask.repeat(layout.rows, 1, 1, 1)
-    out = F.scaled_dot_product_attention(x, y, z, attn_mask=mask, dropout_p=dropout, scale=scale)
-    out = out.transpose(1, 2).reshape(layout.rows, count * w, *q.shape[1:])  # (rows, T, H, D)
-    return layout.pack(out[:, : layout.longest])
-
-
-def _attend_varlen(q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float) -> Tensor:
-    """Flash attention over packed documents (half precision on a GPU)."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    plain = q.shape[-1] ** -0.5
-    q = q if scale == plain else q * (scale / plain)  # the kernel scales by 1/√D
-    kernel: Any = varlen_attn
-    starts, sizes = (
-        (attn_context.query_layout.starts, attn_context.key_layout.starts),
-        (attn_context.query_layout.longest, attn_context.key_layout.longest),
-    )
-    return kernel(q, k, v, *starts, *sizes, window_size=get_window_bounds(attn_context.mask))
-
-
-def _attend_step(
-    q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float, kept_heads: KeptHeads | None
-) -> Tensor:
-    """One new token in each row over what a cache holds, where it lies (on a GPU)."""
-    assert attn_context.cache is not None
-    if attn_context.past_lengths is None:
-        return decode.decode_attention(q, k, v, attn_context.key_layout.lengths, scale)
-    bias = attn_context.get_decode_bias()
-    bias = bias if bias is None or kept_heads is None else bias[list(kept_heads[1])]
-    fresh, attn_context.cache.pending_kv = attn_context.cache.pending_kv, None
-    return decode.decode_attention(
-        q,
-        k,
-        v,
-        attn_context.get_total_lengths(),
-        scale,
-        table=attn_context.cache.slot_table,
-        bias=bias,
-        width=_get_window_width(attn_context.mask),
-        fresh=fresh,
-    )
-
-
-def _attend_fused(
-    q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float, dropout: float,
-    relative: RelativeHook | None,
-    kept_heads: KeptHeads | None = None,
-) -> Tensor:  # fmt: skip
-    """A bias or scores by distance, an order and dropout in one kernel over packed documents (on a GPU)."""
-    from .kernels.biased_flash import biased_flash_attention
-
-    table = scores = extra = None
-    if relative is not None:
-        hook: Any = getattr(relative, "func", relative)
-        q, scores, extra = hook.compute_packed_scores(q, scale, attn_context)
-    elif attn_context.bias is not None:
-        table = (
-            attn_context.get_pairwise_bias()
-            if kept_heads is None
-            else attn_context.get_pairwise_bias()[list(kept_heads[1])]
-        )
-    return biased_flash_attention(
-        q, k, v, (attn_context.query_layout.starts, attn_context.key_layout.starts),
-        (attn_context.query_layout.longest, attn_context.key_layout.longest), scale, table=table,
-        scores=scores, extra=extra, segments=getattr(attn_context, "segment_ids", None),
-        places=attn_context.query_places, ranks=attn_context.get_mask_ranks(),
-        dropout=dropout,
-    )  # fmt: skip
-
-
-def _attend_flex(
-    q: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext, scale: float, kept_heads: KeptHeads | None = None
-) -> Tensor:
-    """One fused kernel for any mask and bias over packed documents (on a GPU; forward only on a CPU)."""
-    score, options = None, None
-    if attn_context.bias is not None:
-        names = None if kept_heads is None else torch.tensor(kept_heads[1], device=q.device)
-        if isinstance(attn_context.bias, AlibiBias) or not hasattr(attn_context.bias, "compute_distance_bias"):
-            bias = (
-                attn_context.bias.bind_device(q.device)
-                if isinstance(attn_context.bias, AlibiBias)
-                else attn_context.bias
-            )
-
-            def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-                return s + bias(b, h if names is None else names[h], i, j)
-        else:
-            near, far = attn_context.query_layout.longest, attn_context.key_layout.longest
-            line = (
-                attn_context.get_distance_bias()
-                if kept_heads is None
-                else attn_context.get_distance_bias()[list(kept_heads[1])]
-            ).contiguous()
-            options = {"BLOCK_M": 128, "BLOCK_N": 64, "num_stages": 2} if q.is_cuda else None
-
-            def score(s: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-                return s + line[h, (j - i + near - 1).clamp(0, near + far - 2)]  # clamped: masked pairs are scored too
-
-    if attn_context.is_uniform:
-        x, y, z = (
-            _to_grid(q, attn_context.query_layout),
-            _to_grid(k, attn_context.key_layout),
-            _to_grid(v, attn_context.key_layout),
-        )  # (rows, H, T, D)
-    else:
-        x, y, z = (t.transpose(0, 1)[None] for t in (q, k, v))  # (1, H, N, D)
-    out = _get_flex_kernel()(
-        x, y, z, score_mod=score, block_mask=attn_context.get_block_mask(), scale=scale, kernel_options=options
-    )
-    return attn_context.query_layout.pack(out.transpose(1, 2)) if attn_context.is_uniform else out[0].transpose(0, 1)
 
 
 def _get_flex_kernel() -> Any:
@@ -420,35 +424,37 @@ def _is_ampere_or_newer() -> bool:
     return torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)
 
 
-def list_available_kernels(q: Tensor) -> set[str]:
-    """The paths that can be taken for queries like these."""
-    if not q.is_cuda:
-        return {"plain", "dense", "loop"}
-    ready = {"varlen": _can_use_flash(q), "flex": _can_use_flex(q), "fused": _can_use_fused(q)}
-    return {"plain", "dense"} | {path for path, there in ready.items() if there}
-
-
-def _can_use_flash(q: Tensor) -> bool:
-    """The varlen kernel takes half precision, head dims in steps of 8, and Ampere or newer."""
-    half = q.dtype in (torch.float16, torch.bfloat16)
-    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _is_ampere_or_newer()
-
-
-def _can_use_flex(q: Tensor) -> bool:
-    """FlexAttention needs triton and a power-of-two head dim of at least 16."""
-    return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and _has_triton()
-
-
-def _can_use_fused(q: Tensor) -> bool:
-    """The fused kernel needs what both others need, and a head that fits the chip's memory."""
-    return _can_use_flash(q) and _can_use_flex(q) and q.shape[-1] <= 128
-
-
 @mark_constant
 def _has_triton() -> bool:
     from torch.utils._triton import has_triton
 
     return bool(has_triton())
+
+
+def list_available_kernels(q: Tensor) -> set[str]:
+    """Return the kernels that full-length batches of queries like these can use, decoding aside."""
+    if not q.is_cuda:
+        return {"sdpa", "dense", "per_document"}
+    supported = {
+        "varlen": _supports_flash(q), "flex": _supports_flex(q), "biased_flash": _supports_biased_flash(q)
+    }  # fmt: skip
+    return {"sdpa", "dense"} | {name for name, is_supported in supported.items() if is_supported}
+
+
+def _supports_flash(q: Tensor) -> bool:
+    """The varlen kernel takes half precision, head dims in steps of 8, and Ampere or newer."""
+    half = q.dtype in (torch.float16, torch.bfloat16)
+    return half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256 and _is_ampere_or_newer()
+
+
+def _supports_flex(q: Tensor) -> bool:
+    """FlexAttention needs triton and a power-of-two head dim of at least 16."""
+    return q.shape[-1] >= 16 and q.shape[-1] & (q.shape[-1] - 1) == 0 and _has_triton()
+
+
+def _supports_biased_flash(q: Tensor) -> bool:
+    """The biased flash kernel needs what both others need, and a head that fits the chip's memory."""
+    return _supports_flash(q) and _supports_flex(q) and q.shape[-1] <= 128
 
 
 @remember

@@ -14,18 +14,19 @@ from torch import Tensor
 from ...batch import Layout
 from ...errors import Error
 from .kernels.decode import is_available
+from .masks import DistanceBias
 
 STATE_FREE_FIELDS = re.compile(".*dropout|init.*|pad|bos|eos|start|memory|reuse")  # settings that no state depends on
 
 
 def get_state_settings(family: str, config: Any) -> dict[str, Any]:
-    """What of a model its states depend on."""
+    """Return the settings of a model that its states depend on."""
     names = (f.name for f in dataclasses.fields(config) if not STATE_FREE_FIELDS.fullmatch(f.name))
     return {"family": family} | {name: getattr(config, name) for name in names}
 
 
 class CarriedState:
-    """What a caller keeps between batches: it serves one kind of model, the one that used it first."""
+    """State that a caller keeps between batches: it serves one kind of model, the one that used it first."""
 
     model_settings: Mapping[str, Any] | None = None  # that one's settings
     forward_argument = "cache"  # of a forward pass, that takes it
@@ -59,31 +60,35 @@ class KVCache(CarriedState):
         self.lengths: Tensor | None = None
         self.written_lengths: Tensor | None = None  # (rows,) how many slots of each row have ever been written
         self.slot_table: Tensor | None = None
-        self.active_rows: Tensor | None = (
-            None  # (rows,) of a static cache: 0 where a row reads a token that does not count
-        )
-        self.static_tensors: tuple[Tensor, Tensor, Tensor] | None = (
-            None  # lengths, written_lengths and active_rows of a static cache
-        )
+        self.active_rows: Tensor | None = None  # (rows,) of a static cache: 0 where a row's token does not count
+        self.static_tensors: tuple[Tensor, Tensor, Tensor] | None = None  # lengths, written_lengths, active_rows
         self.layers: dict[int, LayerKV] = {}
-        self.source_inputs: tuple[Tensor, Tensor] | None = (
-            None  # the source's ids and starts, so that another one is noticed
-        )
+        self.source_inputs: tuple[Tensor, Tensor] | None = None  # ids and starts, so that another source is noticed
         self.encoder_output: tuple[Tensor, Layout] | None = None  # an encoder's output, and where its documents lie
-        self.recurrent_state: tuple[Tensor, ...] | None = (
-            None  # of a recurrent decoder after the tokens seen: (rows, ...) each
-        )
+        self.recurrent_state: tuple[Tensor, ...] | None = None  # of a recurrent decoder: (rows, ...) each
         self.decode_biases: dict[Any, Tensor] = {}  # (H, key_length) a bias by distance, which all steps share
-        self.pending_kv: tuple[Tensor, Tensor] | None = (
-            None  # a layer's new keys and values, which the kernel is to write
-        )
+        self.pending_kv: tuple[Tensor, Tensor] | None = None  # a layer's new keys and values, for the kernel to write
         self._slot_indices: tuple[Layout, Tensor, Tensor | None] | None = None  # of the batch that is being read
+
+    def take_pending_kv(self) -> tuple[Tensor, Tensor] | None:
+        """Hand over the new keys and values that are yet to be written, and forget them."""
+        pending, self.pending_kv = self.pending_kv, None
+        return pending
+
+    def get_decode_bias(self, bias: DistanceBias, size: int) -> Tensor:
+        """Return a bias by distance (H, size) for one new token in each row: first that of the token itself, then that
+        of the one before."""
+        key = id(bias), size
+        if key not in self.decode_biases:
+            assert self.lengths is not None
+            self.decode_biases = {key: bias.compute_distance_bias(1 - size, 1, self.lengths.device).flip(-1)}
+        return self.decode_biases[key]
 
     def __getitem__(self, layer: int) -> LayerKV:
         return self.layers.setdefault(layer, LayerKV(self))
 
     def start_batch(self, layout: Layout) -> Tensor | None:
-        """Check that a batch fits; the number of tokens each row has seen, None if there are none yet."""
+        """Check that a batch fits; return the number of tokens each row has seen, None if there are none yet."""
         if layout.rows != self.rows:
             raise Error(
                 f"the cache has {self.rows} rows, the batch {layout.rows}", fix="make a cache with one row per sequence"
@@ -103,36 +108,35 @@ class KVCache(CarriedState):
 
     @property
     def longest_row(self) -> int:
-        """How many tokens a row has seen at most; this looks at the device."""
+        """The most tokens that a row has seen; this waits for the device."""
         return 0 if self.lengths is None else int(self.lengths.max())
 
     def count_slots(self, layout: Layout) -> int:
-        """The slot behind the last one that is in use after this batch."""
+        """Return the slot behind the last one that is in use after this batch."""
         return self.capacity if self.is_static else self.used_slots + layout.longest
 
     def get_slot_indices(self, layout: Layout) -> tuple[Tensor, Tensor | None]:
-        """Where in the flattened cache a batch's tokens go, (N,), and where the slots in use are found, (rows · end,),
-        if that is not in order. All layers share them."""
+        """Return where in the flattened cache a batch's tokens go, (N,), and where the slots in use are, (rows · end,),
+        if they are not in order. All layers share them."""
         if self._slot_indices is None or self._slot_indices[0] is not layout:
             assert self.lengths is not None
             slot = self.lengths[layout.document_ids] + layout.positions
-            slot = (
-                slot.clamp(max=self.capacity - 1) if self.is_static else slot
-            )  # a token that does not count needs a place
-            found = None
+            if self.is_static:  # a token that does not count needs a place
+                slot = slot.clamp(max=self.capacity - 1)
+            sources = None
             if self.slot_table is not None:
                 self.slot_table.index_put_((layout.document_ids, slot), layout.document_ids)
-                found = self.get_source_indices(self.count_slots(layout))
-            self._slot_indices = layout, layout.document_ids * self.capacity + slot, found
+                sources = self.get_source_indices(self.count_slots(layout))
+            self._slot_indices = layout, layout.document_ids * self.capacity + slot, sources
         return self._slot_indices[1:]
 
     def get_source_indices(self, end: int) -> Tensor:
-        """(rows · end,) where in the flattened cache the first slots of each row are found."""
+        """Return where in the flattened cache the first slots of each row are, (rows · end,)."""
         assert self.slot_table is not None
         return (self.slot_table[:, :end] * self.capacity + torch.arange(end, device=self.slot_table.device)).flatten()
 
     def advance(self, layout: Layout) -> None:
-        """The batch is through: its tokens are now part of the past."""
+        """Count a batch's tokens as past, after its forward pass."""
         assert self.lengths is not None
         assert self.written_lengths is not None
         self._slot_indices = None
@@ -155,9 +159,8 @@ class KVCache(CarriedState):
         lengths = self.lengths[parents]
         if self.slot_table is None:
             self.slot_table = self.build_identity_table()
-        if not equal_lengths and bool(
-            (lengths < self.written_lengths).any()
-        ):  # a row would write where others may still look
+        # A row must not write where others may still look.
+        if not equal_lengths and bool((lengths < self.written_lengths).any()):
             self.materialise_rows(self.slot_table[parents], lengths)
         elif self.is_static:
             self.slot_table.copy_(self.slot_table[parents])
@@ -171,17 +174,17 @@ class KVCache(CarriedState):
         assert self.lengths is not None
         assert self.written_lengths is not None
         self.slot_table.copy_(table)
-        found = self.get_source_indices(self.capacity)
+        sources = self.get_source_indices(self.capacity)
         for layer in self.layers.values():
             for t in (layer.keys, layer.values):
                 if t is not None:
-                    t.copy_(t.flatten(0, 1).index_select(0, found).view(t.shape))
+                    t.copy_(t.flatten(0, 1).index_select(0, sources).view(t.shape))
         self.slot_table.copy_(self.build_identity_table())
         self.lengths.copy_(lengths)
         self.written_lengths.copy_(lengths)
 
     def make_static(self) -> None:
-        """From now on keep the tensors: what changes is written into them. They are the same each time."""
+        """Keep the tensors from now on, the same ones each time: what changes is written into them."""
         assert self.lengths is not None
         assert self.written_lengths is not None
         if self.static_tensors is None:
@@ -198,7 +201,7 @@ class KVCache(CarriedState):
         self.lengths = self.written_lengths = None
 
     def build_identity_table(self) -> Tensor:
-        """The table of rows that hold their own slots."""
+        """Return the table of rows that hold their own slots."""
         assert self.lengths is not None
         return torch.arange(self.rows, device=self.lengths.device)[:, None].repeat(1, self.capacity)
 
@@ -233,18 +236,15 @@ class KVCache(CarriedState):
             for mine, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
                 mine[row] = new[0]
         if other.encoder_output is not None:
-            lengths = (
-                torch.zeros_like(self.lengths)
-                if self.encoder_output is None
-                else self.encoder_output[1].lengths.clone()
-            )
+            known = self.encoder_output
+            lengths = torch.zeros_like(self.lengths) if known is None else known[1].lengths.clone()
             lengths[row] = other.encoder_output[1].longest
             starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
             self.encoder_output = other.encoder_output[0], Layout(starts, source_capacity, int(starts[-1]))
 
 
 def is_decode_step(layout: Layout) -> bool:
-    """One new token in each row, where a kernel looks into the cache by itself (nn/attention/kernels/decode.py)."""
+    """Return whether there is one new token in each row, and the decode kernel reads the cache by itself."""
     return layout.longest == 1 and layout.is_uniform and is_available(layout.starts.device)
 
 
@@ -258,7 +258,7 @@ class LayerKV:
         self.cross_kv: tuple[Tensor, Tensor] | None = None  # of the encoder's output: (rows, longest, heads, head_dim)
 
     def copy_row_from(self, row: int, other: LayerKV, count: int, source_capacity: int) -> None:
-        """What one row has of a layer, from the only row of another."""
+        """Fill one row from the only row of another layer."""
         size = self.cache.rows, self.cache.capacity
         if other.keys is not None and other.values is not None:
             if self.keys is None or self.values is None:
@@ -286,11 +286,11 @@ class LayerKV:
         if is_decode_step(layout) and (cache.is_static or cache.used_slots):
             cache.pending_kv = k.detach(), v.detach()
             return both
-        places, found = cache.get_slot_indices(layout)
+        places, sources = cache.get_slot_indices(layout)
         for held, new in zip(both, (k, v), strict=True):
             held.flatten(0, 1).index_copy_(0, places, new.detach())
         end = cache.count_slots(layout)
-        if found is None:
+        if sources is None:
             return self.keys[:, :end], self.values[:, :end]
-        keys, values = (t.flatten(0, 1).index_select(0, found).view(t.shape[0], end, *t.shape[2:]) for t in both)
+        keys, values = (t.flatten(0, 1).index_select(0, sources).view(t.shape[0], end, *t.shape[2:]) for t in both)
         return keys, values

@@ -22,24 +22,36 @@ from ...errors import Error
 IndexFunction = Callable[[Any, Any, Any, Any], Any]
 
 
+class RowMask:
+    """Base of masks that differ between the documents of a batch; all others depend on head, query and key alone."""
+
+
+class DistanceBias:
+    """Base of biases that depend on the head and the distance between query and key alone."""
+
+    def compute_distance_bias(self, low: int, high: int, device: torch.device) -> Tensor:
+        """Return the bias (heads, high - low) at each distance key - query in [low, high)."""
+        raise NotImplementedError
+
+
 def causal(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-    """A token sees itself and what came before it."""
+    """Let a token see itself and what came before it."""
     return k <= q
 
 
 class WindowMask:
-    """A token sees at most `width` tokens back, itself included."""
+    """Mask that lets a token see at most `width` tokens back, itself included."""
 
     def __init__(self, width: int):  # no dataclass, as below
         self.width = width
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The value at each place."""
+        """Evaluate at each place."""
         return q - k < self.width
 
 
 def build_document_mask(query: Tensor, key: Tensor) -> IndexFunction:
-    """A query sees the keys of its own document only: the document numbers (N,) of both sides are compared."""
+    """Let a query see the keys of its own document only, by the document numbers (N,) of both sides."""
 
     def see(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         return query[q] == key[k]
@@ -47,43 +59,65 @@ def build_document_mask(query: Tensor, key: Tensor) -> IndexFunction:
     return see
 
 
-class TableMask:
-    """What a table (documents, queries, keys) allows; the `memory_slots` before the first token are open."""
+class TableMask(RowMask):
+    """Mask by a table (documents, queries, keys); the `memory_slots` before the first token are visible to all."""
 
-    depends_on_row = True
-
-    def __init__(
-        self, table: Tensor, memory_slots: int = 0
-    ):  # no dataclass: torch 2.11 compiles none that holds tensors
+    # no dataclass: torch 2.11 compiles none that holds tensors
+    def __init__(self, table: Tensor, memory_slots: int = 0):
         self.table, self.memory_slots = table, memory_slots
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The value at each place."""
+        """Evaluate at each place."""
         return (k < self.memory_slots) | self.table[b, q - self.memory_slots, (k - self.memory_slots).clamp(min=0)]
 
 
 class MaskIntersection:
-    """What every one of these masks allows."""
+    """Mask that allows what all of `masks` allow."""
 
     # no dataclass: torch 2.11 compiles none that is made in a step
     def __init__(self, masks: tuple[IndexFunction, ...]):
         self.masks = masks
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The value at each place."""
+        """Evaluate at each place."""
         return functools.reduce(torch.logical_and, [mask(b, h, q, k) for mask in self.masks])
 
 
 def combine_masks(*masks: IndexFunction | None) -> IndexFunction | None:
-    """Masks joined; None is no restriction."""
+    """Return the intersection of masks; None is no restriction."""
     parts: list[IndexFunction] = []
     for mask in masks:
-        parts += mask.masks if isinstance(mask, MaskIntersection) else [] if mask is None else [mask]
+        parts += split_mask(mask)
     return None if not parts else parts[0] if len(parts) == 1 else MaskIntersection(tuple(parts))
 
 
+def split_mask(mask: IndexFunction | None) -> tuple[IndexFunction, ...]:
+    """Return the masks that a mask is the intersection of; none where everything is visible."""
+    return mask.masks if isinstance(mask, MaskIntersection) else () if mask is None else (mask,)
+
+
+def get_window_bounds(mask: IndexFunction | None) -> tuple[int, int] | None:
+    """Return how far back and ahead a mask lets a token see, as flash kernels count it (-1: all); None if the mask is
+    not made of `causal` and windows alone."""
+    left, right = -1, -1
+    for part in split_mask(mask):
+        if part is causal:
+            right = 0
+        elif isinstance(part, WindowMask):
+            left = part.width - 1
+        else:
+            return None
+    return left, right
+
+
+def get_window_width(mask: IndexFunction | None) -> int:
+    """Return how many tokens a causal window shows; 0 if the mask is no causal window."""
+    left, right = get_window_bounds(mask) or (-1, -1)
+    return left + 1 if right == 0 and left >= 0 else 0
+
+
 def build_layer_masks(pattern: Sequence[str], width: int, layers: int) -> list[IndexFunction | None]:
-    """The mask of each layer: "global" is causal, "local" a causal window; the pattern repeats."""
+    """Return the mask of each layer: "global" is causal, "local" a causal window; the pattern repeats."""
     kinds = {"global": causal, "local": combine_masks(causal, WindowMask(width))}
     if not pattern or set(pattern) - set(kinds):
         raise Error(f"a pattern of layers is made of global and local, got {list(pattern)}", fix="for example local")
@@ -91,8 +125,8 @@ def build_layer_masks(pattern: Sequence[str], width: int, layers: int) -> list[I
 
 
 def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
-    """ALiBi's slope of each head (Press et al. 2021, §3); for a count that is no power of two, first those of the
-    lower power of two, then every other slope of the doubled set."""
+    """Return ALiBi's slope of each head (Press et al. 2021, §3); for a count that is no power of two, first those of
+    the lower power of two, then every other slope of the doubled set."""
     n = 2 ** math.floor(math.log2(heads))
 
     def powers(count: int) -> list[float]:
@@ -102,17 +136,17 @@ def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class AlibiBias:
-    """A penalty linear in the distance, one slope per head (Press et al. 2021)."""
+class AlibiBias(DistanceBias):
+    """Penalty linear in the distance, one slope per head (Press et al. 2021)."""
 
     slopes: tuple[float, ...]
 
     def __call__(self, b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        """The value at each place."""
+        """Evaluate at each place."""
         return self.bind_device(k.device)(b, h, q, k)
 
     def bind_device(self, device: torch.device) -> IndexFunction:
-        """The same with the slopes on a device already."""
+        """Return this bias as a function with its slopes on a device."""
         if torch.compiler.is_compiling():  # a list would be copied from the host in every step
             slopes = torch.stack([torch.full((), slope, device=device) for slope in self.slopes])
         else:
@@ -120,19 +154,19 @@ class AlibiBias:
         return lambda b, h, q, k: slopes[h] * (k - q)
 
     def compute_distance_bias(self, low: int, high: int, device: torch.device) -> Tensor:
-        """(heads, high - low) the bias at each distance key - query in [low, high)."""
+        """Return the bias (heads, high - low) at each distance key - query in [low, high)."""
         return torch.tensor(self.slopes, device=device)[:, None] * torch.arange(low, high, device=device)
 
 
 def build_alibi(heads: int) -> AlibiBias:
-    """The penalties of so many heads."""
+    """Return ALiBi's penalties for this number of heads."""
     return AlibiBias(compute_alibi_slopes(heads))
 
 
 def evaluate_on_grid(
     index: IndexFunction, shape: tuple[int, int, int, int], device: torch.device, offset: Tensor | int = 0
 ) -> Tensor:
-    """An index function on a whole (B, H, Q, K) grid; axes that it ignores stay 1 wide. Query i is slot offset + i."""
+    """Evaluate on a (B, H, Q, K) grid; axes that the function ignores stay 1 wide. Query i is slot offset + i."""
     rows, heads, queries, keys = shape
     b = torch.arange(rows, device=device).view(rows, 1, 1, 1)
     h = torch.arange(heads, device=device).view(1, heads, 1, 1)

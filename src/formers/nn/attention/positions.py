@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .masks import DistanceBias
+
 if TYPE_CHECKING:
-    from .dispatch import AttentionContext
+    from .context import AttentionContext
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class SinusoidalPositions:
         return torch.stack((parts[0], angle.cos()), -1).flatten(1)[:, : self.dim].float()
 
 
-class BucketBias(nn.Module):
+class BucketBias(nn.Module, DistanceBias):
     """T5's relative position bias: one learned number for each (log-spaced distance bucket, head).
 
     An index function that owns parameters. T5 §2.1; shared by all layers of a stack.
@@ -111,7 +113,7 @@ class QueryBiases(nn.Module):
 class RelativeScores(nn.Module):
     """Relative positions of Transformer-XL (Dai et al. 2019, §3.3): a score is (q + u)·k + (q + v)·W_kR·R(distance).
 
-    A hook of Attention; R stands in the context's `relative_positions`. Layers may share their biases.
+    A hook of Attention; R stands in the context's `relative`. Layers may share their biases.
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, biases: QueryBiases | None = None):
@@ -123,12 +125,10 @@ class RelativeScores(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, scale: float, attn_context: AttentionContext) -> tuple[Tensor, Tensor]:
         """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
-        assert attn_context.relative_positions is not None
+        assert attn_context.relative is not None
+        encodings, share = attn_context.relative.encodings, 0.0 if attn_context.relative.has_uniform_weights else 1.0
         u, v = (self.select_heads(bias).to(q.dtype)[:, None] for bias in (self.biases.u, self.biases.v))  # (H, 1, D)
-        share = 0.0 if attn_context.has_uniform_weights else 1.0
-        scores = (
-            (q + v) * (scale * share) @ self.project_encodings(attn_context.relative_positions, q)
-        )  # (rows, H, Q, K + 1)
+        scores = (q + v) * (scale * share) @ self.project_encodings(encodings, q)  # (rows, H, Q, K + 1)
         return (q + u) * share, shift_relative_scores(scores, k.shape[2])
 
     def compute_packed_scores(
@@ -136,14 +136,11 @@ class RelativeScores(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Packed queries (N, H, D) → queries, their scores by falling distance (H, N, W), and what is added (H, N) to
         those of keys of another segment"""
-        assert attn_context.relative_positions is not None
+        assert attn_context.relative is not None
+        encodings, share = attn_context.relative.encodings, 0.0 if attn_context.relative.has_uniform_weights else 1.0
         u, v = (self.select_heads(bias).to(q.dtype) for bias in (self.biases.u, self.biases.v))  # (H, D)
-        share = 0.0 if attn_context.has_uniform_weights else 1.0
-        return (
-            (q + u) * share,
-            ((q + v) * (scale * share)).transpose(0, 1) @ self.project_encodings(attn_context.relative_positions, q),
-            None,
-        )
+        scores = ((q + v) * (scale * share)).transpose(0, 1) @ self.project_encodings(encodings, q)
+        return (q + u) * share, scores, None
 
     def project_encodings(self, places: Tensor, q: Tensor) -> Tensor:
         """(W, dim) encodings → (H, D, W) in the type of the queries"""

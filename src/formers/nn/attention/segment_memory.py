@@ -56,7 +56,7 @@ class SegmentMemory(CarriedState):
         self.hidden_states = {layer: x.index_select(0, parents) for layer, x in self.hidden_states.items()}
 
     def start_batch(self, layout: Layout) -> Tensor | None:
-        """Check that a batch fits; the number of states each row holds, None if there are none."""
+        """Check that a batch fits; return the number of states each row holds, None if there are none."""
         if layout.rows != self.rows:
             what = f"the memory has {self.rows} rows, the batch {layout.rows}"
             raise Error(what, fix="make a memory with one row per sequence")
@@ -65,11 +65,11 @@ class SegmentMemory(CarriedState):
         return self.lengths if self.used_slots else None
 
     def count_slots(self, layout: Layout) -> int:
-        """How many slots there are with a batch's tokens."""
+        """Return how many slots there are with a batch's tokens."""
         return self.used_slots + layout.longest
 
     def recall_layer(self, layer: int, x: Tensor) -> Tensor | None:
-        """What a layer was given before, (rows, used_slots, dim), and note what it is given now, packed (N, dim)."""
+        """Return a layer's earlier inputs (rows, used_slots, dim), and note its new one, packed (N, dim)."""
         self._new_states[layer] = x.detach()
         if not self.used_slots:
             return None
@@ -77,7 +77,7 @@ class SegmentMemory(CarriedState):
         return x.new_zeros(self.rows, self.used_slots, x.shape[-1]) if held is None else held.to(x)
 
     def copy(self) -> SegmentMemory:
-        """Another one that holds the same states, which are never changed in place."""
+        """Return another memory with the same states, which are never changed in place."""
         new = copy.copy(self)
         new.hidden_states, new._new_states = dict(self.hidden_states), {}
         return new
@@ -87,7 +87,7 @@ class SegmentMemory(CarriedState):
         self._new_states |= other._new_states
 
     def advance(self, layout: Layout) -> None:
-        """The batch is through: the newest states of each row stay."""
+        """Keep the newest states of each row, after a batch."""
         assert self.lengths is not None
         longest = layout.longest if self.reuse_length is None else min(layout.longest, self.reuse_length)
         lengths = layout.lengths.clamp(max=longest)

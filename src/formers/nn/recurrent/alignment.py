@@ -22,7 +22,7 @@ class DotScore(nn.Module):
     """s · h (Luong et al. 2015, §3.1)"""
 
     def project_keys(self, encoder_output: Tensor) -> Tensor:
-        """What of the encoder's output does not depend on the query, (S, width) → (S, dim): made once."""
+        """Compute what does not depend on the query, (S, width) → (S, dim), once for all of them."""
         return encoder_output
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class LocalWindow(nn.Module):
 
 @dataclass(frozen=True)
 class AlignmentSource:
-    """What the queries look at: keys (R, L, dim), the output itself (R, L, width), and the documents' lengths (R,)."""
+    """Source of the queries: keys (R, L, dim), the output itself (R, L, width), and the documents' lengths (R,)."""
 
     keys: Tensor
     values: Tensor
@@ -141,7 +141,8 @@ class Alignment(nn.Module):
     def build_step_attention(
         self, source: AlignmentSource, steps: PackedSteps, past_lengths: Tensor | None
     ) -> Callable[[int, Tensor], tuple[Tensor, Tensor]]:
-        """The same inside `run_steps`: (step, queries (n, dim)) → contexts (n, width) and weights (n, L)"""
+        """Return the attention to call inside `run_steps`: (step, queries (n, dim)) → contexts (n, width) and weights
+        (n, L)"""
         there = source if steps.is_static else source.select_rows(steps.document_order)
         before = steps.sort_documents(
             steps.layout.starts.new_zeros(steps.layout.rows) if past_lengths is None else past_lengths

@@ -15,18 +15,6 @@ from ...batch import Layout
 from ..layers import get_activation
 
 
-class MaxOverTimeConv(nn.ModuleList):
-    """Filters of several widths side by side, each at its best place: max over time (Collobert et al. 2011)."""
-
-    def __init__(self, width: int, filters: Sequence[Sequence[int]]):
-        super().__init__(nn.Conv1d(width, number, size) for size, number in filters)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, T, width) → (N, number of all filters)"""
-        x = x.transpose(1, 2)
-        return torch.cat([filters(x).amax(-1) for filters in self], -1)
-
-
 class Highway(nn.Module):
     """g · relu(transform(x)) + (1 - g) · x with g = σ(gate(x)) (Srivastava et al. 2015)."""
 
@@ -40,7 +28,8 @@ class Highway(nn.Module):
 
 
 class CharacterCNN(nn.Module):
-    """Words out of their characters: convolutions, highways, a projection. Id 0 is no character: a vector of zeros."""
+    """Words out of their characters: filters of several widths, each at its best place (max over time, Collobert et al.
+    2011), highways, a projection. Id 0 is no character: a vector of zeros."""
 
     def __init__(
         self, characters: int, width: int, filters: Sequence[Sequence[int]], highways: int, out: int, act: str = "relu"
@@ -48,7 +37,7 @@ class CharacterCNN(nn.Module):
         super().__init__()
         total = sum(number for _, number in filters)
         self.character = nn.Embedding(characters, width)
-        self.filters = MaxOverTimeConv(width, filters)
+        self.filters = nn.ModuleList(nn.Conv1d(width, number, size) for size, number in filters)
         self.highways = nn.ModuleList(Highway(total) for _ in range(highways))
         self.project = nn.Linear(total, out)
         self.max_filter_width, self.act = max(size for size, _ in filters), get_activation(act)
@@ -57,15 +46,16 @@ class CharacterCNN(nn.Module):
         """(N, slots) → (N, out)"""
         ids, again = (ids, None) if torch.compiler.is_compiling() else self.deduplicate_words(ids)
         table = F.pad(self.character.weight[1:], (0, 0, 1, 0))
-        x = self.act(self.filters(F.embedding(ids, table)))
+        x = F.embedding(ids, table).transpose(1, 2)
+        x = self.act(torch.cat([conv(x).amax(-1) for conv in self.filters], -1))
         for highway in self.highways:
             x = highway(x)
         x = self.project(x)
         return x if again is None else x.index_select(0, again)
 
     def deduplicate_words(self, ids: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The same words without what would be computed twice: a word that comes again, and the columns in which every
-        word repeats its last character (the padding) beyond one window of the widest filter."""
+        """Leave out what would be computed twice: a word that comes again, and the columns in which every word repeats
+        its last character (the padding) beyond one window of the widest filter. Also return which word each was."""
         words, again = ids.unique(dim=0, return_inverse=True)
         changing = (words != words[:, -1:]).any(0).nonzero()
         columns = (int(changing[-1]) + 1 if len(changing) else 0) + self.max_filter_width

@@ -8,6 +8,7 @@ product for each weight instead of one per step. To torch.compile the loop is a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -15,12 +16,13 @@ from torch import Tensor, nn
 
 from ...batch import Layout
 from ..attention.kv_cache import CarriedState
+from .rnn import get_reversed_slots, order_steps
 
 GATE_BLOCK_TOKENS = 512  # tokens whose gates are held at once when there is no backward pass
 
 
 class LSTMState(CarriedState):
-    """What recurrent layers remember from one batch to the next; it belongs to the caller.
+    """Memory of recurrent layers from one batch to the next; it belongs to the caller.
 
     Row d is the state after document d. A batch with more documents starts the new ones from zero, one with fewer
     leaves the other rows as they are. No gradient flows through it.
@@ -33,7 +35,7 @@ class LSTMState(CarriedState):
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}  # h (2, rows, P) and c (2, rows, H) of each layer
 
     def get_initial_state(self, layer: int, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """The state a layer starts from, in the shapes of these zeros."""
+        """Return the state a layer starts from, in the shapes of these zeros."""
         known = self.layers.get(layer)
         if known is None:
             return h, c
@@ -46,7 +48,7 @@ class LSTMState(CarriedState):
         self.layers = {i: (h.index_select(1, parents), c.index_select(1, parents)) for i, (h, c) in self.layers.items()}
 
     def store_final_state(self, layer: int, h: Tensor, c: Tensor) -> None:
-        """The state after a batch."""
+        """Keep a layer's state after a batch."""
         h, c = h.detach(), c.detach()
         known = self.layers.get(layer, (h, c))
         h, c = (torch.cat((n, k[:, n.shape[1] :].to(n)), 1) for n, k in zip((h, c), known, strict=True))
@@ -61,17 +63,9 @@ class BidirectionalSteps:
     """
 
     def __init__(self, layout: Layout):
-        lengths, slots = layout.lengths.long(), torch.arange(layout.num_tokens, device=layout.starts.device)
-        self.document_order = lengths.argsort(descending=True, stable=True)  # (D,) rank → document
-        self.document_rank = self.document_order.argsort()
-        steps = torch.arange(layout.longest, device=lengths.device)
-        counts = (lengths > steps[:, None]).sum(1)
-        begins, rank = counts.cumsum(0) - counts, self.document_rank[layout.document_ids]
-        ahead = begins[layout.positions] + rank
-        back = begins[lengths[layout.document_ids] - 1 - layout.positions] + rank
-        self.step_indices = torch.cat(
-            (ahead, back + layout.num_tokens)
-        )  # (2N,) where each slot goes, in both directions
+        self.document_order, self.document_rank, counts, ahead = order_steps(layout)
+        back, slots = ahead[get_reversed_slots(layout)], torch.arange(layout.num_tokens, device=layout.starts.device)
+        self.step_indices = torch.cat((ahead, back + layout.num_tokens))  # (2N,) where each slot goes, either way
         self.slot_indices = torch.empty_like(self.step_indices).scatter(0, self.step_indices, slots.repeat(2))
         self.step_counts = counts.cpu()  # the loop runs on the host
         self.rows = layout.rows
@@ -119,16 +113,13 @@ class ProjectedLSTM(nn.Module):
 
 
 def get_step_ranges(counts: Tensor) -> list[tuple[int, int]]:
-    """The places of each step, first and one past the last."""
-    found, end = [], 0
-    for count in counts.tolist():
-        if count:
-            found.append((end, end := end + count))
-    return found
+    """Return the places of each step, first and one past the last."""
+    ends = [0, *itertools.accumulate(count for count in counts.tolist() if count)]
+    return list(itertools.pairwise(ends))
 
 
 def group_steps(steps: list[tuple[int, int]], rows: int) -> Iterator[list[tuple[int, int]]]:
-    """Runs of steps with at least so many places together."""
+    """Group steps into runs with at least so many places together."""
     block: list[tuple[int, int]] = []
     for step in steps:
         block.append(step)
@@ -144,7 +135,7 @@ def run_recurrence(
     x: Tensor, weight: Tensor, bias: Tensor, project: Tensor, h: Tensor, c: Tensor, counts: Tensor, cell_clip: float,
     clip: float, keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """All steps of a layer: outputs (2, N, P), the last h and c by rank, and, to `keep` for the backward pass, the
+    """Run all steps of a layer: outputs (2, N, P), the last h and c by rank, and, to `keep` for the backward pass, the
     gates (2, N, 4H) after their functions and the cells (2, N, H)."""
     total, width, cell = x.shape[1], x.shape[2], c.shape[2]
     inner, across = weight[:, :width], weight[:, width:]
@@ -232,11 +223,11 @@ def save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 
 def backward(ctx, d_out, d_h, d_c, d_gates, d_cells):  # type: ignore[no-untyped-def]
-    """The backward pass; a part of the output that nobody used has no gradient."""
+    """Run the backward pass; an output that nothing depends on has no gradient."""
     x, weight, project, h, c, counts, out, gates, cells = ctx.saved_tensors
-    given = [torch.zeros_like(t) if d is None else d for d, t in ((d_out, out), (d_h, h), (d_c, c))]
-    found = compute_gradients(*given, x, weight, project, h, c, counts, out, gates, cells, ctx.cell_clip, ctx.clip)
-    return *found, None, None, None, None
+    d_outputs = [torch.zeros_like(t) if d is None else d for d, t in ((d_out, out), (d_h, h), (d_c, c))]
+    state = h, c, counts, out, gates, cells
+    return *compute_gradients(*d_outputs, x, weight, project, *state, ctx.cell_clip, ctx.clip), *[None] * 4
 
 
 run_recurrence.register_autograd(backward, setup_context=save_for_backward)

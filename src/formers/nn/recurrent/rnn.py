@@ -28,6 +28,24 @@ CELL_KERNELS: dict[str, tuple[Any, Any, int, int]] = {
 }
 
 
+def order_steps(layout: Layout) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sort packed tokens by step, the longest documents first.
+
+    Returns the documents by falling length (D,), each document's place among them (D,), the tokens of each step
+    (longest,), and where each slot goes (N,).
+    """
+    lengths = layout.lengths.long()
+    order = lengths.argsort(descending=True, stable=True)
+    rank, steps = order.argsort(), torch.arange(layout.longest, device=lengths.device)
+    counts = (lengths > steps[:, None]).sum(1)
+    return order, rank, counts, (counts.cumsum(0) - counts)[layout.positions] + rank[layout.document_ids]
+
+
+def get_reversed_slots(layout: Layout) -> Tensor:
+    """Return, for each slot (N,), the one that is as far from the other end of its document."""
+    return layout.starts[layout.document_ids + 1] - 1 - layout.positions
+
+
 class PackedSteps:
     """A packed batch in the order of reading: all first tokens, all second ones, and so on.
 
@@ -41,19 +59,18 @@ class PackedSteps:
         self.step_sizes = [layout.rows] * layout.longest
         if self.is_static:
             return
-        self.document_order = layout.lengths.argsort(descending=True, stable=True)  # (D,)
-        self.document_rank = self.document_order.argsort()  # (D,)
-        self.step_order = (layout.positions * layout.rows + self.document_rank[layout.document_ids]).argsort()  # (N,)
-        self.slot_order = self.step_order.argsort()  # (N,)
+        self.document_order, self.document_rank, counts, self.slot_order = order_steps(layout)
+        slots = torch.arange(layout.num_tokens, device=layout.starts.device)
+        self.step_order = torch.empty_like(self.slot_order).scatter(0, self.slot_order, slots)  # (N,)
         if not layout.is_uniform:
-            self.step_sizes = layout.positions.bincount().tolist()
+            self.step_sizes = [count for count in counts.tolist() if count]
 
     def sort_documents(self, x: Tensor) -> Tensor:
-        """(D, ...) with the longest documents first."""
+        """Put documents (D, ...) in the order of the steps, the longest first."""
         return x if self.is_static else x.index_select(0, self.document_order)
 
     def restore_documents(self, x: Tensor) -> Tensor:
-        """The same back into the documents' order."""
+        """Put sorted documents (D, ...) back into the batch's order."""
         return x if self.is_static else x.index_select(0, self.document_rank)
 
     def split_steps(self, x: Tensor) -> Sequence[Tensor]:
@@ -63,21 +80,20 @@ class PackedSteps:
         return x.index_select(0, self.step_order).split(self.step_sizes) if self.step_sizes else ()
 
     def join_steps(self, parts: Sequence[Tensor]) -> Tensor:
-        """The same back into one (N, ...)."""
+        """One (n, ...) for each step → (N, ...)"""
         if self.is_static:
             return self.layout.pack(torch.stack(tuple(parts), 1))
         return torch.cat(tuple(parts)).index_select(0, self.slot_order)
 
     def carry_state(self, step: int, new: Tensor, old: Tensor) -> Tensor:
-        """The state after a step: new where a document had a token, else as it was."""
+        """Return the state after a step: new where a document had a token, else as it was."""
         if self.is_static:
             return torch.where((step < self.layout.lengths)[:, None], new, old)
         return new if len(new) == len(old) else torch.cat((new, old[len(new) :]))
 
     def reverse_documents(self, x: Tensor) -> Tensor:
-        """(N, ...) with every document read from its end."""
-        at = self.layout
-        return x.index_select(0, at.starts[at.document_ids + 1] - 1 - at.positions)
+        """Turn every document of (N, ...) back to front."""
+        return x.index_select(0, get_reversed_slots(self.layout))
 
 
 StepFunction = Callable[[int, Tensor, RNNState], tuple[RNNState, RNNState]]
@@ -115,7 +131,7 @@ class Cell(nn.Module):
 
     @property
     def kernel_weights(self) -> tuple[Tensor, ...]:
-        """As torch's kernels take them."""
+        """Weights and biases in the order of torch's kernels."""
         return self.read.weight, self.recall.weight, self.read.bias, self.recall.bias
 
 
@@ -159,7 +175,7 @@ class RecurrentLayer(nn.Module):
         return y.index_select(0, steps.slot_order), tuple(after)
 
     def run_unrolled(self, x: Tensor, steps: PackedSteps, state: RNNState) -> tuple[Tensor, RNNState]:
-        """The same step by step, which torch.compile can follow."""
+        """Run step by step, which torch.compile can follow."""
         outputs, ends = [], []
         begun = zip(*(s.split(self.dim, 1) for s in state), strict=True)
         for cell, start in zip(self.cells, begun, strict=True):

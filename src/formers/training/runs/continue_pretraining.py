@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...config import ProgressCallback
 from ...data.folder_replacement import TAKEN_HINT, replace_folder
 from ...data.readers import is_path_source
 from ...data.readers import read_documents as read_text
@@ -18,11 +19,11 @@ from ...data.store import Store
 from ...errors import Error
 from ...former import Former
 from ...interop.hub import fetch_model
-from ...interop.model_directory import load
+from ...interop.model_directory import load, save
 from ...objectives.registry import UNPAIRED_OBJECTIVES
 from ...registry import find_family
 from ...task import choose_length
-from ...tasks.examples import parse_columns
+from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_examples
 from ...text.tokenizer import Tokenizer
 from ..config_merge import PretrainConfig, configure_pretraining, flatten_tables, read_config
 from ..recipes import LR_TIMES_DIM
@@ -236,3 +237,32 @@ def compute_lm_metrics(score: Score | None) -> dict[str, float]:
         return {}
     right = {} if math.isnan(score.accuracy) else {"accuracy": score.accuracy}
     return {"perplexity": math.exp(min(score.loss, 700.0)), "loss": score.loss, **right}
+
+
+def train_conditional(
+    former: Former, train: Any, folder: str | Path, *, columns: Any = None, epochs: float = 3.0,
+    label_names: Mapping[str, str] | None = None, tell: ProgressCallback | None = None, **settings: Any,
+) -> Former:  # fmt: skip
+    """Continue pretraining on "label: text", for augmentation with conditional=True; returns the trained model.
+
+    Examples do not follow each other, so objectives on sentence pairs are left out. A folder where this was begun with
+    the same model and examples is resumed. `settings` are those of train.
+    """
+    from .finetune import finetune
+
+    if former.tokenizer is None:
+        raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
+    examples = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
+    texts = [make_label_prefix(row, label_names or {}) + row["text"] for row in examples.rows]
+    start = Path(folder) / "start"
+    start.parent.mkdir(parents=True, exist_ok=True)
+    if not start.exists():
+        save(former, start)
+    elif load(start).fingerprint != former.fingerprint:
+        raise Error("another model was trained here", where=folder, fix="remove it, or give another name")
+    overrides = {f"train.{name}": value for name, value in settings.items()}
+    if (objective := find_family(former.family).definition.objective) in UNPAIRED_OBJECTIVES:
+        overrides["objective.name"] = UNPAIRED_OBJECTIVES[objective]
+    run = finetune(start, texts, task="lm", out=Path(folder) / "run", resume=True, epochs=epochs, overrides=overrides,
+                   tell=tell)  # fmt: skip
+    return run.former

@@ -15,7 +15,7 @@ from ...batch import Batch
 from ...config import ProgressCallback
 from ...data.loader import load_batches
 from ...errors import Error
-from ...evaluation.task import evaluate_task, list_metric_names
+from ...evaluation.task import build_task_objective, evaluate_task, list_metric_names
 from ...evaluation.task_metrics import to_cost
 from ...former import count_trainable
 from ...objectives.supervised import Supervised, make_number_store
@@ -28,7 +28,7 @@ from ..trainer import Trainer
 from ..validation import evaluate
 from .finetune_config import FinetuneConfig, derive_train_config
 from .pretrain import check_batch_split
-from .task_model import build_task, build_task_model, build_task_objective, get_labels
+from .task_model import build_task, build_task_model, get_labels
 from .trainable import compute_lr_scales, get_step_hook, initialise_number_head, select_trainable
 
 
@@ -53,7 +53,10 @@ class FinetuneRun:
         data = encode(self.task, training.rows, self.reader, self.former.labels)
         self.report_unknown_tokens("train", data, say)
         self.train_labels = data.labels if self.task.kind == "tags" else data.answers
-        self.objective = build_task_objective(self.former, self.task, data, wanted.tune, self.train_labels)
+        self.objective = build_task_objective(
+            self.former, self.task, data, self.train_labels, balance=wanted.tune.balance,
+            label_smoothing=wanted.tune.label_smoothing, lm_loss_weight=wanted.tune.lm_loss_weight,
+        )  # fmt: skip
         self.eval_objectives = {
             name: self.encode_split(name, say) for name in parts if name != "train"
         }  # odd labels end it here
@@ -89,7 +92,7 @@ class FinetuneRun:
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
         self.report_unknown_tokens(name, data, say)
-        return build_task_objective(self.former, self.task, data, self.tune, self.train_labels, train=False)
+        return build_task_objective(self.former, self.task, data, self.train_labels, balance=self.tune.balance)
 
     def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
         """The batches from a position on."""

@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...batch import Batch
-from ...data.loader import IGNORE_INDEX, blank_batch, load_batches
+from ...batch import IGNORE_INDEX, Batch
+from ...data.loader import blank_batch, load_batches
 from ...data.store import Store
 from ...errors import Error, NonFinite
 from ...former import Former, build, count_trainable
-from ...generation.token_api import Options, continue_ids
 from ...interop.model_directory import load
 from ...nn.attention.segment_memory import SegmentMemory
 from ...nn.block import scale_residual_branches
@@ -232,7 +231,7 @@ class SampleWriter:
         low = int(self.store.starts[0])
         some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
         prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
-        made = continue_ids(self.former, [prompt], SAMPLE_TOKENS, Options(temperature=0.7, top_k=40))[0]
+        made = self.former.continue_ids([prompt], SAMPLE_TOKENS, temperature=0.7, top_k=40)[0]
         return {"given": self.tokenizer.decode(prompt), "made": self.tokenizer.decode(made)}
 
     @torch.no_grad()

@@ -9,34 +9,29 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
 import torch
 from torch import nn
 
 from ...config import ProgressCallback, get_schema
-from ...data.encoded_examples import EncodedExamples
 from ...errors import Error
 from ...family import Family
 from ...former import Former, build, build_empty
-from ...inputs import get_start_token
 from ...interop import safe_files
 from ...interop.model_directory import load
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...models.textcnn import TextCNN
 from ...nn.layers import initialise_weights
-from ...objectives.supervised import Supervised, compute_class_weights, compute_label_weights
 from ...objectives.token_losses import DecoderEnds
 from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
-from ...tasks.prediction import get_head_part
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.templates import FAMILY_TOKENIZERS, get_style
 from ...text.tokenizer import Tokenizer
 from ...text.trainers.registry import train_tokenizer
 from ..distributed.process_group import ProcessGroup
-from .finetune_config import FinetuneConfig, TuneConfig
+from .finetune_config import FinetuneConfig
 from .validate import check_length, validate_settings
 from .vocab_transfer import resize_vocabulary
 
@@ -253,29 +248,6 @@ def collect_row_texts(row: dict[str, Any]) -> list[str]:
     """All text of a row."""
     found = [row.get(key) for key in ("text", "other", "target", "question", "context")]
     return [str(t) for t in (*found, *row.get("choices", ()), " ".join(row.get("words", ()))) if t]
-
-
-def build_task_objective(
-    former: Former, task: Task, data: EncodedExamples, tune: TuneConfig, labels: Any = None, train: bool = True
-) -> Supervised:
-    """What the examples ask for; `labels` are the answers of the training examples, by which others are judged."""
-    part = get_head_part(former, task)
-    start, wraps = None, getattr(former.config, "starts_with_last_token", False)
-    if former.is_encoder_decoder and not (wraps and task.kind != "text"):
-        start = get_start_token(former.config)
-    weights: tuple[float, ...] = ()
-    if tune.balance:
-        weights = (compute_label_weights if task.kind == "many" else compute_class_weights)(
-            np.asarray(labels), len(former.labels)
-        )
-    scale = 1.0
-    if task.kind == "number":
-        scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0])))
-    return Supervised(
-        data, task.kind, part, start, shift_source=former.is_encoder_decoder and task.kind != "text",
-        wrap_last_token=wraps, class_weights=weights, target_std=scale,
-        label_smoothing=tune.label_smoothing if train else 0.0, lm_weight=tune.lm_loss_weight if train else 0.0,
-    )  # fmt: skip
 
 
 def load_word_vectors(source: str, tell: ProgressCallback) -> Former:

@@ -22,10 +22,10 @@ from ...data.readers import find_files, is_path_source
 from ...data.readers import read_documents as read_text
 from ...errors import Error
 from ...former import Former
-from ...inspection.neighbours import find_nearest_words, get_unit_vectors
 from ...interop.model_directory import save
 from ...models.vectors import VectorsConfig
 from ...reports.run_report import write_report, write_text_file
+from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..config_merge import PretrainDataConfig, read_config, tuples_to_lists, unflatten_tables
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LOG2E = 1.4426950408889634
+from .decode import LOG2E, make_contiguous
+
 # queries, keys, warps and pipeline stages of a program
 FORWARD_TILES, QUERY_GRAD_TILES, KEY_GRAD_TILES = (128, 64, 4, 2), (64, 64, 4, 2), (64, 64, 4, 2)
 SHIFTED_TILES = (64, 64, 4, 3)
@@ -24,7 +25,7 @@ SHIFTED_TILES = (64, 64, 4, 3)
 
 @remember
 def load_kernels() -> Any:
-    """The kernels; a machine without triton never asks for them."""
+    """Import the kernels; never called on a machine without triton."""
     from . import biased_flash_triton
 
     return biased_flash_triton
@@ -47,8 +48,8 @@ def biased_flash_attention(
     rank_q, rank_k = (None, None) if ranks is None else (r.to(torch.int32) for r in ranks)
     seg_q, seg_k = (None, None) if segments is None else (s.to(torch.int32) for s in segments)
     at = None if places is None else places.to(torch.int32)
-    given = (q, k, v, *starts, scores if table is None else table, extra, seg_q, seg_k, at, rank_q, rank_k, seed)
-    return forward(*given, *longest, float(scale), float(dropout), scores is not None)[0]
+    tensors = (q, k, v, *starts, scores if table is None else table, extra, seg_q, seg_k, at, rank_q, rank_k, seed)
+    return forward(*tensors, *longest, float(scale), float(dropout), scores is not None)[0]
 
 
 def _collect_arguments(
@@ -57,7 +58,7 @@ def _collect_arguments(
     rank_k: Tensor | None, seed: Tensor | None, q_longest: int, k_longest: int, scale: float,
     dropout: float, shifted: bool,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:  # fmt: skip
-    """What all kernels take, in their order, and what they are compiled for."""
+    """Return what all kernels take, in their order, and what they are compiled for."""
     line = (0, 0) if bias is None else bias.stride()[:2]
     strides = (*q.stride()[:2], *k.stride()[:2], *v.stride()[:2], *line)
     something = q_starts  # in place of what is not there, and never read
@@ -73,7 +74,7 @@ def _collect_arguments(
 def _choose_blocks(
     q: Tensor, k: Tensor, documents: int, longest: tuple[int, int], ranked: bool, size: tuple[int, ...]
 ) -> dict[str, Any]:
-    """How a kernel is cut into blocks; EVEN if all of them are full, SURE if every query sees every key as well."""
+    """Choose the blocks of a kernel; EVEN if all of them are full, SURE if every query sees every key as well."""
     rows, columns, warps, stages = size
     whole = q.shape[0] == documents * longest[0] and k.shape[0] == documents * longest[1]
     even = whole and longest[0] % rows == 0 and longest[1] % columns == 0
@@ -81,26 +82,21 @@ def _choose_blocks(
     return {"BM": rows, "BN": columns, "num_warps": warps, "num_stages": stages, **flags}
 
 
-def _make_contiguous(*tensors: Tensor) -> list[Tensor]:
-    """Tensors whose last axis lies in one piece, as the kernels read it."""
-    return [t if t.stride(-1) == 1 else t.contiguous() for t in tensors]
-
-
-@torch.library.custom_op("formers::attention", mutates_args=())
+@torch.library.custom_op("formers::biased_flash", mutates_args=())
 def forward(
     q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, bias: Tensor | None, extra: Tensor | None,
     seg_q: Tensor | None, seg_k: Tensor | None, places: Tensor | None, rank_q: Tensor | None,
     rank_k: Tensor | None, seed: Tensor | None, q_longest: int, k_longest: int, scale: float,
     dropout: float, shifted: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output (N, H, D) and, for the backward pass, log₂ of each query's sum of weights (H, N)."""
-    q, k, v = _make_contiguous(q, k, v)
+    """Compute the output (N, H, D) and, for the backward pass, log₂ of each query's sum of weights (H, N)."""
+    q, k, v = make_contiguous(q, k, v)
     extra = None if extra is None else extra.contiguous()
-    bias = None if bias is None else _make_contiguous(bias.to(q.dtype))[0]
+    bias = None if bias is None else make_contiguous(bias.to(q.dtype))[0]
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     log = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32, device=q.device)
     sizes = (q_longest, k_longest)
-    given, flags = _collect_arguments(
+    shared, flags = _collect_arguments(
         q, k, v, q_starts, k_starts, bias, extra, seg_q, seg_k, places, rank_q, rank_k, seed, *sizes, scale, dropout,
         shifted,
     )  # fmt: skip
@@ -108,7 +104,7 @@ def forward(
     size = SHIFTED_TILES if shifted else FORWARD_TILES
     grid = (-(-q_longest // size[0]), documents * q.shape[1])
     load_kernels().forward[grid](
-        *given, out, log, q.shape[0], **flags, **_choose_blocks(q, k, documents, sizes, rank_q is not None, size)
+        *shared, out, log, q.shape[0], **flags, **_choose_blocks(q, k, documents, sizes, rank_q is not None, size)
     )
     return out, log
 
@@ -118,23 +114,23 @@ def _(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), q.new_empty(q.shape[1], q.shape[0], dtype=torch.float32)
 
 
-@torch.library.custom_op("formers::attention_backward", mutates_args=())
+@torch.library.custom_op("formers::biased_flash_backward", mutates_args=())
 def backward(
     d_out: Tensor, out: Tensor, log: Tensor, q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor,
     bias: Tensor | None, extra: Tensor | None, seg_q: Tensor | None, seg_k: Tensor | None, places: Tensor | None,
     rank_q: Tensor | None, rank_k: Tensor | None, seed: Tensor | None,
     q_longest: int, k_longest: int, scale: float, dropout: float, shifted: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The gradients of q, k, v, the bias and the extra scores."""
-    q, k, v, d_out = _make_contiguous(q, k, v, d_out)
+    """Compute the gradients of q, k, v, the bias and the extra scores."""
+    q, k, v, d_out = make_contiguous(q, k, v, d_out)
     extra = None if extra is None else extra.contiguous()
     kind = None if bias is None else bias.dtype
-    bias = None if bias is None else _make_contiguous(bias.to(q.dtype))[0]
+    bias = None if bias is None else make_contiguous(bias.to(q.dtype))[0]
     (total, heads, _), documents, sizes = q.shape, q_starts.shape[0] - 1, (q_longest, k_longest)
     d_q, d_k, d_v = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     delta = torch.empty_like(log)
     d_extra = torch.empty(0 if extra is None else log.shape, dtype=torch.float32, device=q.device)
-    given, flags = _collect_arguments(
+    shared, flags = _collect_arguments(
         q, k, v, q_starts, k_starts, bias, extra, seg_q, seg_k, places, rank_q, rank_k, seed, *sizes, scale, dropout,
         shifted,
     )  # fmt: skip
@@ -151,10 +147,10 @@ def backward(
         at = (*d_bias.stride()[:2], 0, d_bias.stride(2))
     more = (d_out, out, log, delta, d_q, d_k, d_v, d_bias, d_extra, *d_out.stride()[:2], *at, total, scale)
     grid = (-(-q_longest // QUERY_GRAD_TILES[0]), documents * heads)
-    load_kernels().backward_queries[grid](*given, *more, **flags, **blocks)
+    load_kernels().backward_queries[grid](*shared, *more, **flags, **blocks)
     grid = (-(-k_longest // KEY_GRAD_TILES[1]), documents * heads)
     load_kernels().backward_keys[grid](
-        *given, *more, **flags, **_choose_blocks(q, k, documents, sizes, rank_q is not None, KEY_GRAD_TILES)
+        *shared, *more, **flags, **_choose_blocks(q, k, documents, sizes, rank_q is not None, KEY_GRAD_TILES)
     )
     if bias is not None and not shifted:
         d_bias = d_bias.sum(0, dtype=torch.float32)
@@ -178,9 +174,9 @@ def _save_for_backward(ctx, inputs, output):  # type: ignore[no-untyped-def]
 
 def _compute_gradients(ctx, d_out, _):  # type: ignore[no-untyped-def]
     out, log, *tensors = ctx.saved_tensors
-    found = backward(d_out, out, log, *tensors, ctx.q_longest, ctx.k_longest, ctx.scale, ctx.dropout, ctx.shifted)
-    d_bias, d_extra = (None if given is None else d for given, d in zip(tensors[5:7], found[3:], strict=True))
-    return *found[:3], None, None, d_bias, d_extra, *[None] * 11
+    grads = backward(d_out, out, log, *tensors, ctx.q_longest, ctx.k_longest, ctx.scale, ctx.dropout, ctx.shifted)
+    d_bias, d_extra = (None if t is None else d for t, d in zip(tensors[5:7], grads[3:], strict=True))
+    return *grads[:3], None, None, d_bias, d_extra, *[None] * 11
 
 
 forward.register_autograd(_compute_gradients, setup_context=_save_for_backward)

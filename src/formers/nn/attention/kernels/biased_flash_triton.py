@@ -13,7 +13,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def hash_uint32(x):
-    """A hash of 32 bits."""
+    """Hash 32 bits."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -21,7 +21,7 @@ def hash_uint32(x):
 
 @triton.jit
 def draw_keep_mask(a, b, drop):
-    """Which weights stay: the hashes of query and key, mixed once more, against the rate."""
+    """Draw which weights stay: the hashes of query and key, mixed once more, against the rate."""
     x = (a ^ b) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x >= drop
@@ -29,13 +29,13 @@ def draw_keep_mask(a, b, drop):
 
 @triton.jit
 def load_block(p, ok, EVEN: tl.constexpr):
-    """What lies there; zeros outside of a document."""
+    """Load a block, with zeros outside of the document."""
     return tl.load(p) if EVEN else tl.load(p, mask=ok, other=0.0)
 
 
 @triton.jit
 def add_bias_and_mask(s, bias, j, ok, rank_q, rank_k, BIASED: tl.constexpr, RANKED: tl.constexpr, SURE: tl.constexpr):
-    """Scores with the bias; -inf where a query does not see a key."""
+    """Add the bias to scores; -inf where a query does not see a key."""
     seen = ok & (rank_k <= rank_q) if RANKED else ok
     if BIASED:
         s += load_block(bias + j, seen, SURE).to(tl.float32) * LOG2E
@@ -44,8 +44,30 @@ def add_bias_and_mask(s, bias, j, ok, rank_q, rank_k, BIASED: tl.constexpr, RANK
 
 @triton.jit
 def compute_segment_bias(extra, seg_q, seg_k):
-    """What is added to the scores of keys of another segment."""
+    """Return what is added to the scores of keys of another segment."""
     return tl.where(seg_q != seg_k, extra.to(tl.float32) * LOG2E, 0.0)
+
+
+@triton.jit
+def find_document(Q_STARTS, K_STARTS, heads):
+    """Return this program's document and head, its first query and key, and how many of both there are."""
+    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
+    first, here = tl.load(Q_STARTS + b), tl.load(K_STARTS + b)
+    return b, h, first, here, tl.load(Q_STARTS + b + 1) - first, tl.load(K_STARTS + b + 1) - here
+
+
+@triton.jit
+def load_query_inputs(
+    BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n,
+    SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, SEGMENTED: tl.constexpr,
+):  # fmt: skip
+    """Load place, rank, segment and extra score of each query, and where its bias begins."""
+    place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
+    rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
+    seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
+    extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
+    bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
+    return place, rank_q, seg_q, extra, bias
 
 
 @triton.jit
@@ -56,20 +78,17 @@ def forward(
     SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
-    """Outputs, and log₂ of the sums of weights."""
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
-    first, here = tl.load(Q_STARTS + b), tl.load(K_STARTS + b)
-    queries, keys = tl.load(Q_STARTS + b + 1) - first, tl.load(K_STARTS + b + 1) - here
+    """Compute outputs, and log₂ of the sums of weights."""
+    _, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BM >= queries:
         return
     i, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
     real, n = i < queries, (first + i).to(tl.int64)
     q = load_block(Q + h * q_h + n[:, None] * q_n + d[None, :], real[:, None], EVEN)
-    place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
-    rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
-    seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
-    extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
-    bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
+    _, rank_q, seg_q, extra, bias = load_query_inputs(
+        BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
+        SEGMENTED,
+    )  # fmt: skip
     seed = tl.load(SEED).to(tl.uint32) if DROP else 0
     hash_q = hash_uint32(hash_uint32((n * heads + h).to(tl.uint32)) + seed) if DROP else i
     top, sums = tl.full([BM], float("-inf"), tl.float32), tl.zeros([BM], tl.float32)
@@ -112,10 +131,8 @@ def backward_queries(
     SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of the queries and of the bias; also the sums of output times gradient, which back_keys needs."""
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
-    first, here = tl.load(Q_STARTS + b), tl.load(K_STARTS + b)
-    queries, keys = tl.load(Q_STARTS + b + 1) - first, tl.load(K_STARTS + b + 1) - here
+    """Compute gradients of queries and bias; also the sums of output times gradient, which backward_keys needs."""
+    b, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BM >= queries:
         return
     i, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
@@ -126,11 +143,10 @@ def backward_queries(
     delta = tl.sum(out.to(tl.float32) * d_out.to(tl.float32), 1)
     tl.store(DELTA + h.to(tl.int64) * total + n, delta, mask=real)
     log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
-    place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
-    rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
-    seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
-    extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
-    bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
+    place, rank_q, seg_q, extra, bias = load_query_inputs(
+        BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
+        SEGMENTED,
+    )  # fmt: skip
     d_bias = D_BIAS + b.to(tl.int64) * d_b + h.to(tl.int64) * d_h + n * d_n + i.to(tl.int64) * d_i
     if SHIFTED:
         d_bias += last - place
@@ -177,10 +193,8 @@ def backward_keys(
     SEGMENTED: tl.constexpr, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, EVEN: tl.constexpr,
     SURE: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of keys and values. Scores lie on their side, (keys, queries): a product takes them as they are."""
-    b, h = tl.program_id(1) // heads, tl.program_id(1) % heads
-    first, here = tl.load(Q_STARTS + b), tl.load(K_STARTS + b)
-    queries, keys = tl.load(Q_STARTS + b + 1) - first, tl.load(K_STARTS + b + 1) - here
+    """Compute gradients of keys and values. Scores are (keys, queries): a product takes them as they are."""
+    _, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BN >= keys:
         return
     j, d = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, D)
@@ -199,11 +213,10 @@ def backward_keys(
         d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], EVEN)
         log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
         delta = tl.load(DELTA + h.to(tl.int64) * total + n, mask=real, other=0.0)
-        place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
-        rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
-        seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
-        extra = tl.load(EXTRA + h.to(tl.int64) * total + n, mask=real, other=0.0) if SEGMENTED else i
-        bias = BIAS + h.to(tl.int64) * bias_h + (n * bias_n + (last - place) if SHIFTED else place * bias_n)
+        _, rank_q, seg_q, extra, bias = load_query_inputs(
+            BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
+            SEGMENTED,
+        )  # fmt: skip
         ok = there[:, None] & real[None, :]
         s = tl.dot(k, tl.trans(q)) * scale
         if SEGMENTED:

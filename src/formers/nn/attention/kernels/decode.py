@@ -19,9 +19,14 @@ KEY_BLOCK, TARGET_PROGRAMS = 64, 512  # keys that are read at once; programs tha
 failed_kernels: set[str] = set()  # kernels that have failed here
 
 
+def make_contiguous(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors whose last axis lies in one piece, as the kernels read it."""
+    return [t if t.stride(-1) == 1 else t.contiguous() for t in tensors]
+
+
 @remember
 def load_kernels() -> Any:
-    """The kernels; a machine without triton never asks for them."""
+    """Import the kernels; never called on a machine without triton."""
     from . import decode_triton
 
     return decode_triton
@@ -29,7 +34,7 @@ def load_kernels() -> Any:
 
 @remember
 def is_available(device: torch.device) -> bool:
-    """There is a GPU with triton."""
+    """Return whether there is a GPU with triton."""
     from torch.utils._triton import has_triton
 
     return device.type == "cuda" and bool(has_triton())
@@ -69,7 +74,7 @@ def write_new_kv(k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, fr
 
 
 def run_with_fallback(name: str, fast: Callable[[], Any], slow: Callable[[], Any]) -> Any:
-    """What the fast way gives, or where triton cannot compile it, the slow one from then on, with a word about it."""
+    """Run the fast way, or where triton cannot compile it, the slow one from then on, with a warning."""
     if name not in failed_kernels:
         try:
             return fast()
@@ -77,8 +82,8 @@ def run_with_fallback(name: str, fast: Callable[[], Any], slow: Callable[[], Any
             raise
         except Exception as error:
             failed_kernels.add(name)
-            said = " ".join(str(error).split())[:150]
-            warnings.warn(f"the kernel {name} does not work here, and steps are slower for it: {said}", stacklevel=2)
+            reason = " ".join(str(error).split())[:150]
+            warnings.warn(f"the kernel {name} does not work here, and steps are slower for it: {reason}", stacklevel=2)
     return slow()
 
 
@@ -87,10 +92,9 @@ def run_decode_kernel(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, table: Tensor | None, bias: Tensor | None, new_k: Tensor | None,
     new_v: Tensor | None, scale: float, width: int,
 ) -> Tensor:  # fmt: skip
-    """The stretches one beside the other, then what they found put together."""
+    """Attend to all stretches of keys side by side, then merge what they gave."""
     (total, heads, dim), size = q.shape, k.shape[1]
-    given = (q, q, q) if new_k is None or new_v is None else (q, new_k, new_v)
-    q, *fresh = (t if t.stride(-1) == 1 else t.contiguous() for t in given)
+    q, *fresh = make_contiguous(q, *((q, q) if new_k is None or new_v is None else (new_k, new_v)))
     bias = None if bias is None else bias.float().contiguous()
     blocks = -(-size // KEY_BLOCK)
     parts = max(1, min(blocks, TARGET_PROGRAMS // (total * heads)))
@@ -123,8 +127,8 @@ def _(q: Tensor, *rest: Any) -> Tensor:
 
 @torch.library.custom_op("formers::add_norm", mutates_args=())
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, eps: float, mean: bool) -> list[Tensor]:
-    """(N, dim) x + y, and its norm: of the layer, or without the mean by the root of the mean square."""
-    (rows, dim), (x, y) = x.shape, (t if t.stride(-1) == 1 else t.contiguous() for t in (x, y))
+    """Return x + y (N, dim), and its layer norm, or without `mean` its RMS norm."""
+    (rows, dim), (x, y) = x.shape, make_contiguous(x, y)
     both, wide = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(2)], 1 << (dim - 1).bit_length()
     load_kernels().add_norm[(rows,)](
         x, y, weight, weight if bias is None else bias, *both, dim, eps, x.stride(0), y.stride(0), MEAN=mean,

@@ -15,8 +15,8 @@ def attend_chunk(
     TABLE: tl.constexpr, BIASED: tl.constexpr, WINDOW: tl.constexpr, FRESH: tl.constexpr, D: tl.constexpr,
     BN: tl.constexpr,
 ):  # fmt: skip
-    """What one stretch of keys gives one query, and log₂ of its sum of weights. A fresh key and value stand in for what
-    the last slot holds; the program of the stretch that has this slot writes them there."""
+    """Compute what one stretch of keys gives one query, and log₂ of its sum of weights. A fresh key and value stand in
+    for what the last slot holds; the program of the stretch that has this slot writes them there."""
     n, h, part = tl.program_id(0) // heads, tl.program_id(0) % heads, tl.program_id(1)
     row = (n // each).to(tl.int64)
     length = tl.minimum(tl.load(LENGTHS + row).to(tl.int32), slots)  # a row that does not count may be full
@@ -72,7 +72,7 @@ def attend_chunk(
 
 @triton.jit
 def merge_chunks(OUT, LOG, JOINED, dim, parts, D: tl.constexpr, P: tl.constexpr):
-    """What the stretches gave, each by its share of the weights."""
+    """Merge what the stretches gave, each by its share of the weights."""
     at = tl.program_id(0).to(tl.int64)
     part, d = tl.arange(0, P), tl.arange(0, D)
     log = tl.load(LOG + at * parts + part, mask=part < parts, other=float("-inf"))
@@ -89,7 +89,7 @@ def merge_chunks(OUT, LOG, JOINED, dim, parts, D: tl.constexpr, P: tl.constexpr)
 def add_norm(
     X, Y, W, B, SUM, OUT, dim, eps, x_n, y_n, MEAN: tl.constexpr, BIASED: tl.constexpr, D: tl.constexpr
 ):  # fmt: skip
-    """x + y of one row, and its norm: of the layer (MEAN), or by the root of the mean square."""
+    """Add x and y of one row, and compute the layer norm (MEAN) or the RMS norm of the sum."""
     n, d = tl.program_id(0).to(tl.int64), tl.arange(0, D)
     real = d < dim
     x = tl.load(X + n * x_n + d, mask=real, other=0.0).to(tl.float32)

@@ -1,0 +1,93 @@
+"""The contracts between rooms, as types: what a model, an objective and the records of a run must have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from .batch import Batch
+from .data import plans
+
+Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of places that it is divided by
+
+
+class Body(Protocol):
+    """The network under the heads: packed ids in, hidden states (N, dim) out."""
+
+    embed: Any  # the input embeddings; ERNIE 2.0 has a table of tasks in them
+    encoder: Any  # of encoder-decoders
+
+    @property
+    def embedding_table(self) -> Tensor:
+        """(vocab, dim) the token embeddings, which a tied output layer shares."""
+        ...
+
+    def __call__(self, batch: Batch, **options: Any) -> Tensor:
+        """Compute hidden states; options are a cache or memory, a capture and masks of heads."""
+        ...
+
+
+class Model(Protocol):
+    """A body and its head, as objectives see it."""
+
+    training: bool
+
+    @property
+    def body(self) -> Body:
+        """The network under the head."""
+        ...
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The parts of the head by name, each with its output layer `out` and its declaration `spec`."""
+        ...
+
+    def __call__(self, batch: Batch, **options: Any) -> Tensor:
+        """Compute hidden states (N, dim); of an encoder-decoder, the decoder's."""
+        ...
+
+    def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
+        """Compute what a part of the head answers; parts that pool need the batch of the hidden states."""
+        ...
+
+
+class Objective(plans.Objective, Protocol):
+    """A training objective: what the loader needs (data/plans.py), and what the trainer and validation read."""
+
+    part: str  # the part of the head that it trains
+    pair_part: str | None = None  # the part that answers for whole documents: NSP, SOP
+    num_streams: int = 0  # parallel streams of text whose state is carried from batch to batch; 0: none
+    streams_per_batch: int = 0  # 0: all of them
+    reuse_length: int | None = None  # tokens of a segment that are remembered; None: all
+
+    def loss(self, model: Model, batch: Batch) -> Losses:
+        """Compute the named losses as (sum, count)."""
+        ...
+
+    def select_labels(self, batch: Batch) -> Any:
+        """Return the labels that its own part is asked for, of a batch that is still in numpy."""
+        ...
+
+
+class RunRecords(Protocol):
+    """What a report reads of a run."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        ...
+
+    def read_info(self) -> dict[str, Any]:
+        """Read run.json: settings, data, machine and result."""
+        ...
+
+    def read_history(self) -> list[dict[str, Any]]:
+        """Read the measurements so far, one row for each step or evaluation."""
+        ...
+
+    def read_samples(self) -> list[dict[str, Any]]:
+        """Read what the model could do at some steps: rows with `step`, `given`, `made` and perhaps `asked`."""
+        ...
