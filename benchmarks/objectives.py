@@ -23,7 +23,7 @@ from formers.data.plans import gather_examples
 from formers.data.readers import load_bundled_corpus
 from formers.data.store import Store
 from formers.objectives.registry import build_objective
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 from .harness import describe_machine, time_in_turns
 

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 import formers
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 from .run import DATA_FOLDER, UNCOMPILED, FinetuneJob, get_data_path, run_job, summarise_by_label
 

@@ -81,7 +81,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def bench_training(kinds: list[str], vocab_size: int, megabytes: int, workers: int) -> None:
-    from formers.text.trainers.registry import train_tokenizer
+    from formers.registry import train_tokenizer
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "corpus.txt"
@@ -111,7 +111,7 @@ def bench_training(kinds: list[str], vocab_size: int, megabytes: int, workers: i
 
 def bench_encoding(vocab_size: int) -> None:
     """encode_batch beside the Rust library's own, on one core, turn by turn."""
-    from formers.text.trainers.registry import train_tokenizer
+    from formers.registry import train_tokenizer
 
     text = lzma.decompress((DATA_FOLDER / CORPUS_FILES[0]).read_bytes()) + lzma.decompress(
         (DATA_FOLDER / CORPUS_FILES[1]).read_bytes()

@@ -459,7 +459,7 @@ def test_a_notebook_shows_what_a_model_is(tmp_path):
 
 
 def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
-    from formers.text.trainers.registry import train_tokenizer
+    from formers.registry import train_tokenizer
 
     f = small("bert", vocab=80)
     f.tokenizer = train_tokenizer("bert", ["the cat sat on the mat"], 80, workers=1)
@@ -478,7 +478,7 @@ def test_a_model_saves_exports_and_shows_its_attention(tmp_path):
 
 
 def test_text_instead_of_ids_is_told_how_to_become_ids():
-    from formers.text.trainers.registry import train_tokenizer
+    from formers.registry import train_tokenizer
 
     f = small("bert", vocab=80)
     with pytest.raises(Error, match="must be numbers, not text.*this model has none: load it with its own"):

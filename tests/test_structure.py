@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import formers
-from formers.registry import FAMILIES, read_card
+from formers.registry import FAMILIES, FamilyEntry
 from formers.verbs import METHODS
 
 ROOT = Path(formers.__file__).parent
@@ -152,17 +152,16 @@ def test_only_weights_reads_safetensors_and_only_pickled_weights_unpickles():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_model_files_say_what_they_must(name):
-    card = read_card(name)
+    card = FAMILIES[name].card
     assert card.year >= 2013
     assert all((card.title, card.paper, card.parent, card.new, card.shapes, card.differs))
 
 
 def test_a_card_in_bad_form_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "models").mkdir()
-    (tmp_path / "models" / "odd.py").write_text('"""Odd (2020)\n\nParent  bert\n"""\n')
-    monkeypatch.setattr("formers.registry.__file__", str(tmp_path / "registry.py"))
+    (tmp_path / "odd_card.py").write_text('"""Odd (2020)\n\nParent  bert\n"""\n')
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(formers.Error, match="not in form"):
-        read_card.__wrapped__("odd")
+        _ = FamilyEntry("odd", "", module="odd_card").card
 
 
 def test_help_needs_no_torch():

@@ -15,9 +15,8 @@ import torch
 import formers
 from formers import Error
 from formers.errors import NonFinite
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, train_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers.registry import FAMILY_TOKENIZERS, train_tokenizer
 from formers.verbs import VERBS, list_verbs
 from tests.models.test_family import ALL, make
 
@@ -66,7 +65,7 @@ def model(name, head):
 
         words = [*LINES[0].split(), *LINES[1].split()]
         return build_vectors_model(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
-    words = tokenizer(FAMILY_TOKENIZERS[name])
+    words = tokenizer((FAMILIES[name].definition.tokenizer, FAMILIES[name].definition.tokenizer_style))
     sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
     known = {key: value for key, value in sizes.items() if hasattr(FAMILIES[name].definition.config_class(), key)}
     f = make(name, head, **known)

@@ -57,7 +57,30 @@ class CheckpointFormat:
     )
     choose_architecture: Callable[[Any, str], str | None] | None = None  # exceptions from the table when we write
     unsupported_reason: str = ""  # why today's version of the other library does not read it, and which one does
+    has_encoder_model: bool = False  # sentence-transformers takes the encoder alone, as formers.embed does
     config_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys to write where no original has a word
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings that a family is trained with, by table; what is not named keeps its default."""
+
+    train: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    objective: Mapping[str, Any] = field(default_factory=dict)
+    tune: Mapping[str, Any] = field(default_factory=dict)  # of fine-tuning
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+def make_adamw_settings(lr: float, second: float = 0.999, eps: float = 1e-8, **more: Any) -> dict[str, Any]:
+    """Make a table of training settings for AdamW: its rate, β₂ and ε, and what else is given."""
+    return {"optimizer": "adamw", "lr": lr, "betas": (0.9, second), "eps": eps, **more}
+
+
+# How an encoder-decoder learns to translate from random weights.
+TRANSLATION_TUNE = {
+    "epochs": 30, "batch_size": 128, "label_smoothing": 0.1, "patience": 5, "seq_length": 128, "warmup_ratio": 0.0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,13 +94,36 @@ class Family:
     counted_head: str  # the head that published parameter counts include
     build_init_rules: Callable[[Any], Mapping[str, Any]]  # name pattern → standard deviation (nn/layers.py)
     presets: Mapping[str, Mapping[str, Any]]
-    reads_segments: bool = False  # it reads segments beside the tokens
+    # What it reads and how; the other rooms ask these fields, never the body or the config's fields.
+    reads_segments: bool = False  # segments beside the tokens
+    reads_tasks: bool = False  # the number of a task beside the tokens, if its config says so (ERNIE 2.0)
+    reads_characters: bool = False  # a word is a row of `config.slots` characters (ELMo)
+    is_encoder_decoder: bool = False
+    is_two_stream: bool = False  # a second stream predicts tokens that it does not see (XLNet)
+    is_static: bool = False  # a table of vectors: words are looked up, whatever their context
+    can_be_causal: bool = False  # reads both ways, unless `config.causal` says otherwise
+    starts_with_last_token: bool = False  # a text shifted right begins with its own last token, its language (mBART)
+    state_class: type | None = None  # what keeps earlier tokens; None: a cache of keys and values
+    after_step: Callable[[Any, Any], None] | None = None  # (model, config): a constraint on the weights after each step
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     lr_falls_with_dim: bool = (
         False  # the highest stable rate falls faster than 1/√dim; larger models need larger batches
     )
-    tokenizer: str = ""  # the kind that its papers use: a name in text/trainers/registry.py
-    objective: str = ""  # its own pretraining objective: a name in objectives/registry.py
+    tokenizer: str = "words"  # the kind that it was published with: a name in text/trainers/registry.py
+    tokenizer_style: str = "words"  # its special tokens and templates: a name in text/templates.py
+    objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
+    quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
+    paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
+    scratch_recipe: Recipe = Recipe()  # of a task learnt from random weights
+    finetune_recipe: Recipe = Recipe()  # of a task learnt from a checkpoint; `tune` is for tasks that answer by a label
+    task_tokenizer_options: Mapping[str, Any] = field(default_factory=dict)  # of a tokenizer trained for a task alone
+    adds_task_tokens: bool = False  # fine-tuning adds the last special tokens of its style (GPT)
+    load_word_vectors: Callable[[Any, Any, Any], None] | None = None  # (body, vectors, known rows) → its own embeddings
+    task_prefixes: Mapping[str, str] = field(default_factory=dict)  # task → words before the text (T5)
+    has_language_codes: bool = False  # the languages of a translation are tokens (mBART)
+    never_writes_pad: bool = False  # its decoder starts with the pad token and must not write it (Marian)
+    hub_checkpoints: tuple[str, ...] = ()  # owner/name of those that are known by their bare name
+    hub_tag: str = "text-generation"  # the hub's name of what its language model does
     hf_format: CheckpointFormat | None = None
     bilm_format: CheckpointFormat | None = None  # options.json and hdf5 weights (interop/bilm.py)
     export_remedy: str = ""  # without `hf_format`: what to do instead, as the remedy of an error

@@ -18,6 +18,7 @@ from . import config as settings
 from . import registry
 from .batch import Batch
 from .errors import Error
+from .family import Family
 from .inputs import (
     PERMUTATION_INPUTS,
     ModelInputs,
@@ -31,7 +32,7 @@ from .inputs import (
     shift_source,
     to_tensor,
 )
-from .model import Model, build_model, search_spans
+from .model import Model, build_model, get_output_vocab, search_spans
 from .nn.attention.kv_cache import KVCache, get_state_settings
 from .nn.attention.segment_memory import SegmentMemory
 from .nn.capture import Capture
@@ -66,23 +67,23 @@ class Former:
     )  # an imported checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:
-        """The verbs: f.generate(...) is formers.generate(f, ...); so are f.save, f.export and f.attention."""
+        """Look up a verb or method (verbs.py): f.generate(...) is formers.generate(f, ...)."""
         name = VERB_SYNONYMS.get(name, name)
         if name not in VERBS and name not in METHODS:
             raise AttributeError(f"a Former has no {name!r}; its verbs are {', '.join(VERBS)}")
         return types.MethodType(resolve_verb(name), self)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """A tokenizer that comes to a model learns how much the model can read: there it cuts texts (truncation)."""
+        """Set a field; a tokenizer also gets the model's context, at which it truncates texts."""
         super().__setattr__(name, value)
         if name == "tokenizer" and value is not None and value.context is None:
-            value.context = getattr(self.config, "context", None)
+            value.context = self.context
 
     def __dir__(self) -> list[str]:
         return sorted([*super().__dir__(), *VERBS, *METHODS])
 
     def __repr__(self) -> str:
-        """Three lines: what it is and how large, what it reads with, what it can do."""
+        """Describe the model in three lines: family and size, tokenizer, verbs."""
         where = f"{str(self.dtype)[6:]} on {self.device}"
         labels = f", {len(self.labels)} labels" if self.labels else ""
         task = f", trained to {self.task['name']}" if self.task else ""
@@ -93,39 +94,54 @@ class Former:
         ))  # fmt: skip
 
     @property
+    def definition(self) -> Family:
+        """What the family's file declares."""
+        return registry.find_family(self.family).definition
+
+    @property
+    def context(self) -> int | None:
+        """The number of tokens that the model can read at once; None for a family without such a limit."""
+        return getattr(self.config, "context", None)
+
+    @property
+    def output_vocab(self) -> int:
+        """The number of tokens that the model chooses from when it writes."""
+        return get_output_vocab(self.config)
+
+    @property
     def num_parameters(self) -> int:
         """The number of parameters, each counted once, however often it is used."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of the weights."""
+        """The dtype of the weights."""
         return next(self.model.parameters()).dtype
 
     @property
     def fingerprint(self) -> str:
-        """What tells two models apart: a hash of the weights, of what they mean, and of the tokenizer."""
+        """A hash of the weights, the config, the labels and the tokenizer."""
         words = None if self.tokenizer is None else self.tokenizer.fingerprint
-        found = hashlib.sha256(repr((self.family, self.head, self.config, self.labels, words)).encode())
+        digest = hashlib.sha256(repr((self.family, self.head, self.config, self.labels, words)).encode())
         for name, weight in self.model.state_dict().items():
-            found.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
-            found.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        return found.hexdigest()
+            digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}".encode())
+            digest.update(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """There is an encoder and a decoder."""
+        """True if the model has an encoder and a decoder."""
         return all(getattr(self.model.body, side, None) is not None for side in ("encoder", "decoder"))
 
     @property
     def is_two_stream(self) -> bool:
         """True for XLNet, whose second stream predicts tokens that it does not see."""
-        return hasattr(self.model.body, "blank")
+        return self.definition.is_two_stream
 
     @property
     def can_read_segments(self) -> bool:
@@ -143,8 +159,10 @@ class Former:
         return self
 
     def freeze(self, kind: str = "fp32") -> Former:
-        """Make the model ready for reading alone on a CPU, faster for it: weights as fp32, bf16 or int8, laid out as
-        the processor likes them. It can no longer be trained, saved or moved; returns itself."""
+        """Prepack the weights as fp32, bf16 or int8 for faster CPU inference; returns itself.
+
+        The model can no longer be trained, saved or moved.
+        """
         check_kind(self.model, kind)
         self.to(dtype=torch.bfloat16 if kind == "bf16" else torch.float32)
         freeze_for_inference(self.model, kind)
@@ -164,14 +182,14 @@ class Former:
         given = collect_inputs("logits", (ids, keep, segments, target), inputs, without=())
         parts = {name: part for name, part in self.model.parts.items() if part.out is not None}
         if not parts:
-            head = registry.find_family(self.family).definition.pretraining_head
+            head = self.definition.pretraining_head
             what = f"a bare {self.family} has no logits"
             raise Error(what, fix=f"load it with a head, for example head={head!r}, or use hidden()")
         batch, rows = self.pack_inputs(given)
         how = self.build_forward_args(given.memory, given.heads)
         if given.permutation:
             tensors = {name: self.to_device_tensor(value) for name, value in given.permutation.items()}
-            batch, more = apply_permutation(self.model.body, batch, tuple(ids.shape), tensors)
+            batch, more = apply_permutation(self.definition, batch, tuple(ids.shape), tensors)
             how |= more
             if "targets" in more and (self.head == "beam" or any(part.spec.pool for part in parts.values())):
                 raise Error(f"head {self.head!r} reads whole texts", fix="leave target_mapping out")
@@ -221,8 +239,8 @@ class Former:
         return states[layer]
 
     def prune(self, heads: Mapping[Any, Any]) -> Former:
-        """Take attention heads out for good: {layer: [heads]}, for encoder-decoders {stack: {layer: [heads]}} with
-        encoder, decoder and cross. The weights shrink, the numbers are those of masked heads; returns itself."""
+        """Remove attention heads: {layer: [heads]}, for encoder-decoders {stack: {layer: [heads]}} with encoder,
+        decoder and cross. The weights shrink, and the output is that of masked heads; returns itself."""
         known = find_attentions(self.model.body)
         names = format_head_names(heads, dict.fromkeys(kind for kind, _ in known))
         prune_heads(self.model.body, names)
@@ -243,11 +261,10 @@ class Former:
             None if mask is None else self.to_device_tensor(mask, "keep") for mask in (inputs.keep, inputs.target_keep)
         )
         target = None if inputs.target is None else self.to_device_tensor(inputs.target, "target", integer=True)
-        reads_segments = registry.find_family(self.family).definition.reads_segments
         beside = {}
         for name, value, is_read in (
-            ("segments", inputs.segments, reads_segments),
-            ("tasks", inputs.tasks, getattr(self.config, "use_tasks", False)),
+            ("segments", inputs.segments, self.definition.reads_segments),
+            ("tasks", inputs.tasks, self.definition.reads_tasks and self.config.use_tasks),
         ):
             if value is not None and not is_read:
                 raise Error(f"{self.family} does not read {name}", fix=f"leave {name} out")
@@ -255,41 +272,42 @@ class Former:
                 beside[name] = self.to_device_tensor(value, name, integer=True)
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
-        source = pack_padded(self.config, ids, keep, beside)
+        source = pack_padded(self.definition, self.config, ids, keep, beside)
         check_length(
-            source.longest if self.is_encoder_decoder else self.measure_row_length(memory, source.longest), self.config
+            source.longest if self.is_encoder_decoder else self.measure_row_length(memory, source.longest), self.context
         )
         if self.is_encoder_decoder and isinstance(memory, KVCache):
             source_inputs = source.ids, source.starts
             if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, source_inputs)):
                 raise Error("this cache has seen another source", fix="make a cache for each source")
             memory.source_inputs = source_inputs
-        rows = get_row_shape(self.config, ids)
+        rows = get_row_shape(self.definition, ids)
         if not self.is_encoder_decoder or encoder_only:
             if target is not None:
                 raise Error(f"{self.family} with head {self.head!r} has no decoder", fix="leave target out")
             return source, rows
         if target is not None:
-            batch = pack_target(self.config, target, target_keep, source, rows)
-            check_length(self.measure_row_length(memory, batch.longest), self.config)
+            batch = pack_target(self.definition, self.config, target, target_keep, source, rows)
+            check_length(self.measure_row_length(memory, batch.longest), self.context)
             return batch, rows
         if self.head in ("lm", "none"):
             what = f"{self.family} needs target, the decoder's input"
             raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
-        return shift_source(self.config, source), rows
+        return shift_source(self.definition, self.config, source), rows
 
     def measure_row_length(self, memory: KVCache | SegmentMemory | LSTMState | None, longest: int) -> int:
-        """How many tokens a row has at most, with those that a cache has seen."""
+        """Return the largest number of tokens in a row, with those in the cache."""
         if not isinstance(memory, KVCache) or memory.lengths is None:
             return longest
         most = memory.used_slots + longest
-        limit = getattr(self.config, "context", None)
-        if limit is not None and most > limit:  # `used_slots` is a bound, and rows may have advanced differently
+        if (
+            self.context is not None and most > self.context
+        ):  # `used_slots` is a bound, and rows may have advanced differently
             most = int(memory.lengths.max()) + longest
         return most
 
     def to_device_tensor(self, values: Any, name: str = "value", integer: bool = False) -> Tensor:
-        """What a caller gives, as a tensor on the model's device."""
+        """Convert values to a tensor on the model's device; text gets an Error that says how to encode it."""
         if self.device.type == "meta":
             raise Error("this model has no weights", fix="build or load it outside of torch.device('meta')")
         first = values[0] if isinstance(values, list | tuple) and values else values
@@ -298,8 +316,8 @@ class Former:
         return to_tensor(values, name, self.device, integer)
 
     def explain_ids(self) -> str:
-        """How text becomes what `logits` and `hidden` read, in a line of code."""
-        if hasattr(self.config, "slots"):
+        """Return a line of code that turns text into the inputs of `logits` and `hidden`."""
+        if self.definition.reads_characters:
             make = "ids, keep = formers.text.character_ids.encode_sentences([text.split()])"
             return f"{make} makes them: f.logits(ids, keep)"
         if self.tokenizer is None:
@@ -309,34 +327,34 @@ class Former:
 
     @property
     def state_class(self) -> type[KVCache | SegmentMemory | LSTMState]:
-        """What keeps earlier tokens: a cache of keys and values, or a memory of hidden states."""
-        return getattr(self.model.body, "state_class", KVCache)
+        """The class of the state that holds earlier tokens: a KV cache, a segment memory or an LSTM's state."""
+        return self.model.state_class
 
     def create_state(self, rows: int, size: int) -> KVCache | SegmentMemory | LSTMState:
-        """An empty state for `rows` sequences: a cache of up to `size` tokens, or a memory of the last `size` ones."""
+        """Create an empty state for `rows` sequences: a cache of `size` tokens, or a memory of the last `size`."""
         return self.state_class(rows, size)
 
     def build_forward_args(self, memory: KVCache | SegmentMemory | LSTMState | None, heads: Any) -> dict[str, Any]:
-        """The arguments of a forward pass that are not part of the batch."""
+        """Build the arguments of a forward pass that are not part of the batch."""
         how: dict[str, Any] = {}
         if memory is not None:
             if not isinstance(memory, self.state_class):
                 kind, given = self.state_class.__name__, type(memory).__name__
                 what = f"{self.family} keeps earlier tokens in a {kind}, not in a {given}"
                 raise Error(what, fix="make one with create_state(rows, size)")
-            if isinstance(memory, KVCache) and getattr(self.config, "causal", True) is False:
+            if isinstance(memory, KVCache) and self.definition.can_be_causal and not self.config.causal:
                 raise Error(f"{self.family} reads both ways, and a cache only what came before", fix="leave memory out")
             memory.bind_model(get_state_settings(self.family, self.config))
             how[memory.forward_argument] = memory
         if heads is not None:
-            how["head_mask"] = make_head_masks(self.config, heads, hasattr(self.model.body, "encoder"), self.device)
+            how["head_mask"] = make_head_masks(self.config, heads, self.definition.is_encoder_decoder, self.device)
         return how
 
 
 def build(
     family: str, head: str = "auto", preset: str | None = None, seed: int = 0, labels: Any = None, **overrides: Any
 ) -> Former:
-    """A model with random weights: a preset's settings with some of them changed.
+    """Build a model with random weights: a preset's settings with some of them changed.
 
     `head` auto is the family's pretraining head; `labels` are names, or a number of them. Under torch.device("meta")
     the model takes no memory.
@@ -356,8 +374,8 @@ def build(
 
 
 class SkipWeightInit(TorchFunctionMode):
-    """Inside, torch fills no new weights: on the meta device there are none, and it would import the compiler to see
-    to it, for more than a second."""
+    """A mode in which torch initialises no weights: on the meta device there are none, and torch would import the
+    compiler for it, which takes more than a second."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -367,11 +385,11 @@ class SkipWeightInit(TorchFunctionMode):
 
 
 def build_empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
-    """A model on the meta device: shapes only."""
+    """Build a model on the meta device: shapes only."""
     with torch.device("meta"), SkipWeightInit():
         model, config = build_model(registry.find_family(family).definition, config, head, len(labels) or None)
-    wanted = any(part.spec.out == "labels" for part in model.parts.values())
-    return Former(family, head, config, model.eval(), labels=(labels or parse_labels(2)) if wanted else ())
+    has_label_head = any(part.spec.out == "labels" for part in model.parts.values())
+    return Former(family, head, config, model.eval(), labels=(labels or parse_labels(2)) if has_label_head else ())
 
 
 def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
@@ -389,7 +407,7 @@ def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
 
 
 def parse_labels(labels: Any) -> tuple[str, ...]:
-    """Labels given as names or as a number."""
+    """Return labels, given as names or as a number of them, as names."""
     if labels is None:
         return ()
     if type(labels) is int and 1 <= labels <= MAX_LABELS:
@@ -408,7 +426,7 @@ def parse_labels(labels: Any) -> tuple[str, ...]:
 
 
 def count_trainable(model: nn.Module) -> int:
-    """The number of parameters that are trained."""
+    """Count the parameters that are trained."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
@@ -417,8 +435,8 @@ CARD_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
 def tree(family: str | None = None) -> list[dict[str, Any]]:
-    """The members of the family, or one of them: name, what its file's docstring says, the presets with their exact
-    sizes, the objective and the tokenizer that it is pretrained with, its heads, and the tasks that it can learn.
+    """List the members of the family, or one of them: name, what its file's docstring says, presets with exact sizes,
+    pretraining objective and tokenizer, heads, and the tasks that it can be fine-tuned for.
 
     A size names the head it includes, as published counts do: {"parameters": 109482240, "head": "none"}.
     """

@@ -1,4 +1,4 @@
-"""Padded tensors from a caller: checked, and packed into a batch."""
+"""Inputs of a forward pass: a caller's padded tensors are checked and packed into a batch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from .batch import Batch
 from .config import format_value, suggest_name
 from .errors import Error
+from .family import Family
 from .nn.attention.kv_cache import KVCache
 from .nn.attention.segment_memory import SegmentMemory
 from .nn.recurrent.projected_lstm import LSTMState
@@ -55,13 +56,13 @@ def collect_inputs(method: str, tensors: tuple[Any, ...], named: dict[str, Any],
     return ModelInputs(*tensors, **named)
 
 
-def get_row_shape(config: Any, ids: Tensor) -> tuple[int, ...]:
-    """The shape of the rows: what stands before the tokens, and before the characters of a model that reads those."""
-    return tuple(ids.shape[: -2 if hasattr(config, "slots") else -1])
+def get_row_shape(family: Family, ids: Tensor) -> tuple[int, ...]:
+    """Return the dimensions before the tokens (and characters): (B,) or (B, choices)."""
+    return tuple(ids.shape[: -2 if family.reads_characters else -1])
 
 
 def to_tensor(values: Any, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
-    """What a caller gives as a tensor on a device; whole numbers in the type that torch indexes with."""
+    """Convert values to a tensor on a device; integers become int64, which torch indexes with."""
     try:
         made = torch.as_tensor(values, device=device)
     except (TypeError, ValueError, RuntimeError):
@@ -71,9 +72,9 @@ def to_tensor(values: Any, name: str, device: torch.device | None = None, intege
     return made.long() if integer else made
 
 
-def check_shape(ids: Tensor, config: Any, name: str) -> None:
-    """Refuse what are not rows of tokens, or of words of characters."""
-    slots = getattr(config, "slots", None)
+def check_shape(ids: Tensor, family: Family, config: Any, name: str) -> None:
+    """Refuse a tensor that is not rows of tokens, or of words as characters."""
+    slots = config.slots if family.reads_characters else None
     if slots is not None and (ids.dim() < 3 or ids.shape[-2] == 0 or ids.shape[-1] != slots):
         what = f"{name} must be (rows, words, {slots}), got {tuple(ids.shape)}"
         raise Error(what, fix="formers.text.character_ids.encode_sentences makes them out of words")
@@ -83,16 +84,15 @@ def check_shape(ids: Tensor, config: Any, name: str) -> None:
         )
 
 
-def check_length(length: int, config: Any) -> None:
+def check_length(length: int, limit: int | None) -> None:
     """Refuse more tokens than the model has positions for."""
-    limit = getattr(config, "context", None)
     if limit is not None and length > limit:
         raise Error(f"{length} tokens are more than the context of {limit}", fix=f"give at most {limit} at once")
 
 
-def check_ids(ids: Tensor, config: Any, name: str, keep: Tensor | None = None) -> None:
+def check_ids(ids: Tensor, family: Family, config: Any, name: str, keep: Tensor | None = None) -> None:
     """Refuse real tokens that the model has no embedding for."""
-    if hasattr(config, "slots"):
+    if family.reads_characters:
         return check_range(ids, config.characters, name, "characters", None if keep is None else keep[..., None])
     other = getattr(config, "target_vocab", None) if name == "target" else None
     return check_range(ids, other or config.vocab, name, "vocabulary", keep)
@@ -110,20 +110,25 @@ def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | 
 
 
 def pack_padded(
-    config: Any, ids: Tensor, keep: Tensor | None, token_features: Mapping[str, Tensor] | None = None, name: str = "ids"
+    family: Family,
+    config: Any,
+    ids: Tensor,
+    keep: Tensor | None,
+    token_features: Mapping[str, Tensor] | None = None,
+    name: str = "ids",
 ) -> Batch:
-    """Rows of ids (…, T), or (…, T, slots) characters, as a batch; every row must have a token. `token_features` is
-    what a model reads beside the ids: their segments and tasks."""
+    """Pack rows of ids (…, T), or (…, T, slots) characters, into a batch; every row must have a token. `token_features`
+    are segments and tasks."""
     token_features = token_features or {}
-    check_shape(ids, config, name)
-    rows = len(get_row_shape(config, ids))
+    check_shape(ids, family, config, name)
+    rows = len(get_row_shape(family, ids))
     for other, value in {**token_features, "keep": keep}.items():
         if value is not None and value.shape != ids.shape[: rows + 1]:
             what = f"{other} {tuple(value.shape)} does not fit {name} {tuple(ids.shape)}"
             raise Error(what, fix=f"give {other} one value for each token")
     if keep is not None and keep.dtype != torch.bool:
         raise Error(f"keep must be bool, got {str(keep.dtype)[6:]}", fix="use for example keep = ids != pad")
-    check_ids(ids, config, name, keep)
+    check_ids(ids, family, config, name, keep)
     for other, value in token_features.items():
         check_range(value, getattr(config, other, config.vocab), other, other, keep)  # GPT-2's segments are tokens
     flat = {other: value.flatten() if keep is None else value[keep] for other, value in token_features.items()}
@@ -134,17 +139,19 @@ def pack_padded(
     return batch
 
 
-def pack_target(config: Any, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]) -> Batch:
-    """The decoder's side of a pair."""
-    check_shape(target, config, "target")
+def pack_target(
+    family: Family, config: Any, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]
+) -> Batch:
+    """Pack the decoder's input, with the source as its other side."""
+    check_shape(target, family, config, "target")
     if target.shape[:-1] != rows:
         what = f"target {tuple(target.shape)} has other rows than ids {rows}"
         raise Error(what, fix="give one target row per source row")
-    return pack_padded(config, target, keep, name="target").replace(source=source)
+    return pack_padded(family, config, target, keep, name="target").replace(source=source)
 
 
 def list_texts(texts: Any) -> list[Any]:
-    """Several texts as a list; what cannot be several is refused."""
+    """Return several texts as a list; refuse a single value or a table."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise Error(
             f"{format_value(texts)} is no text, and there are none in it", fix="give a string, or a list of them"
@@ -156,7 +163,7 @@ def list_texts(texts: Any) -> list[Any]:
 
 
 def get_start_token(config: Any) -> int:
-    """The decoder's first input: `start`, else the begin mark, else the pad."""
+    """Return the decoder's first input: `start`, else the begin mark, else the pad."""
     first = next((token for token in (config.start, config.bos, config.pad) if token is not None), None)
     if first is None:
         raise Error("the config does not say how the decoder starts", fix="set start, bos or pad")
@@ -164,27 +171,26 @@ def get_start_token(config: Any) -> int:
     return first
 
 
-def shift_source(config: Any, source: Batch) -> Batch:
-    """The source once more as the decoder's input, one to the right, as T5's classifiers take it; before it stands the
-    start token, or (mBART) the row's own last token, which names the language."""
+def shift_source(family: Family, config: Any, source: Batch) -> Batch:
+    """Make the decoder's input of a classifier from the source, shifted right (T5), after the start token or, for
+    mBART, the row's own last token, which names the language."""
     layout, ids = source.layout, source.ids.roll(1)
     ids[layout.get_first_slots()] = (
-        source.ids[layout.get_last_slots()]
-        if getattr(config, "starts_with_last_token", False)
-        else get_start_token(config)
+        source.ids[layout.get_last_slots()] if family.starts_with_last_token else get_start_token(config)
     )
     return source.replace(ids=ids, source=source)
 
 
 def apply_permutation(
-    body: Any, batch: Batch, shape: tuple[int, ...], given: dict[str, Tensor]
+    family: Family, batch: Batch, shape: tuple[int, ...], given: dict[str, Tensor]
 ) -> tuple[Batch, dict[str, Any]]:
-    """What XLNet's two streams are told, for the rows of a padded grid of this shape: in the packed batch, and beside
-    it the arguments `visible_pairs` and `targets` of the forward pass."""
+    """Add XLNet's permutation inputs, given for a padded grid of `shape`, to a packed batch; returns it with the
+    arguments `visible_pairs` and `targets` of the forward pass."""
     known = {"order": shape, "perm_mask": (*shape, shape[-1]), "target_mapping": (*shape[:-1], -1, shape[-1])}
     for name, value in given.items():
-        if not hasattr(body, "blank"):
-            raise Error(f"{type(body).__name__} has no second stream, which {name} is for", fix=f"leave {name} out")
+        if not family.is_two_stream:
+            what = f"{family.body_class.__name__} has no second stream, which {name} is for"
+            raise Error(what, fix=f"leave {name} out")
         wanted = known[name]
         if value.dim() != len(wanted) or any(a != b for a, b in zip(value.shape, wanted, strict=True) if b >= 0):
             raise Error(f"{name} {tuple(value.shape)} does not fit ids {shape}", fix=f"give {name} as {wanted}")
@@ -213,7 +219,7 @@ def apply_permutation(
 
 
 def make_head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
-    """Masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
+    """Check masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
     if not hasattr(config, "heads"):
         raise Error("this model has no attention heads that could be masked", fix="leave heads out")
     if isinstance(heads, dict) != pair:

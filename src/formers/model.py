@@ -17,6 +17,7 @@ from .batch import Batch
 from .config import get_schema
 from .errors import Error
 from .family import Family, Head
+from .nn.attention.kv_cache import KVCache
 from .nn.capture import Capture
 from .nn.head_pruning import prune_heads
 from .nn.layers import LayerNorm, MixNorm, OutputLayer, ScalarMix, get_activation
@@ -104,8 +105,9 @@ class Model(nn.Module):
     """A body and its head. `forward` gives hidden states (mixed, if the head asks for it), `logits` what the head makes
     of them."""
 
-    def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart]):
+    def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
         super().__init__()
+        self.state_class = state_class or KVCache  # what keeps earlier tokens
         self.body: Any = body
         self.heads = nn.ModuleDict(parts)
 
@@ -198,18 +200,18 @@ def build_model(family: Family, config: Any, head: str, labels: int | None = Non
     body = family.body_class(config)
     if getattr(config, "pruned", ()):
         prune_heads(body, config.pruned)
-    return Model(body, built), config
+    return Model(body, built, family.state_class), config
 
 
 def get_output_width(head: Head, config: Any, labels: int | None) -> int | None:
     """How many numbers a part gives."""
     if head.out == "vocab":
-        return getattr(config, "target_vocab", None) or config.vocab
+        return get_output_vocab(config)
     return (labels or 2) if head.out == "labels" else head.out
 
 
 def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
-    """(n, dim) → (dim,); of none, zeros."""
+    """Pool vectors (n, dim) → (dim,); no vectors give zeros."""
     if not len(vectors):
         return vectors.new_zeros(vectors.shape[-1])
     if pool == "weighted":  # SGPT (Muennighoff 2022, eq. 2)
@@ -218,6 +220,11 @@ def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
     if pool in ("first", "last"):
         return vectors[0 if pool == "first" else -1]
     return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
+
+
+def get_output_vocab(config: Any) -> int:
+    """The size of the vocabulary that a model writes: a translator may have one for each side."""
+    return getattr(config, "target_vocab", None) or config.vocab
 
 
 def search_spans(model: Model, hidden: Tensor, batch: Batch, config: Any) -> dict[str, Tensor]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .config import suggest_name
 from .errors import Error
 
 if TYPE_CHECKING:
     from .family import Family
+    from .text.tokenizer import Tokenizer
 
 CARD_FIELDS = ("Parent", "New", "Shapes", "Differs from the reference:")
 
@@ -40,27 +43,33 @@ class FamilyEntry:
     help: str
     aliases: tuple[str, ...] = ()  # Hugging Face's model_type where it is another word
     is_variant: bool = False  # same machinery as its parent, other values
+    module: str = ""  # where its definition and its card are; formers.models.NAME if not named
+    # Known here as well as in the file, for help without torch.
+    is_pretrained: bool = True
+    takes_pairs: bool = False  # it learns from a source and its target
 
     @property
     def definition(self) -> Family:
         """What the member's file declares."""
-        return importlib.import_module(f"formers.models.{self.name}").FAMILY
+        return importlib.import_module(self.module or f"formers.models.{self.name}").FAMILY
 
     @property
     def card(self) -> FamilyCard:
         """The member's docstring, read without importing the file."""
-        return read_card(self.name)
+        return read_card(self.module or f"formers.models.{self.name}")
 
 
 FAMILIES = {
     member.name: member
     for member in (
-        FamilyEntry("vectors", "static word vectors: word2vec, GloVe, fastText"),
-        FamilyEntry("seq2seq", "a recurrent encoder-decoder, with or without attention"),
-        FamilyEntry("gnmt", "a deep LSTM encoder-decoder with residual connections"),
-        FamilyEntry("textcnn", "a classifier: convolutions over word vectors"),
+        FamilyEntry("vectors", "static word vectors: word2vec, GloVe, fastText", is_pretrained=False),
+        FamilyEntry("seq2seq", "a recurrent encoder-decoder, with or without attention", takes_pairs=True),
+        FamilyEntry("gnmt", "a deep LSTM encoder-decoder with residual connections", takes_pairs=True),
+        FamilyEntry("textcnn", "a classifier: convolutions over word vectors", is_pretrained=False),
         FamilyEntry("elmo", "two LSTM language models over characters, all layers mixed by the task"),
-        FamilyEntry("transformer", "an encoder-decoder: attention alone, sinusoids", aliases=("marian",)),
+        FamilyEntry(
+            "transformer", "an encoder-decoder: attention alone, sinusoids", aliases=("marian",), takes_pairs=True
+        ),
         FamilyEntry("bert", "an encoder: masked tokens and next sentence"),
         FamilyEntry("roberta", "BERT without next sentence, byte-level BPE", is_variant=True),
         FamilyEntry("albert", "BERT with one shared block and narrow embeddings"),
@@ -81,28 +90,13 @@ FAMILIES = {
         FamilyEntry("switch", "T5 with many experts, one for each token", aliases=("switch_transformers",)),
     )
 }
-FAMILY_ALIASES = {alias: member.name for member in FAMILIES.values() for alias in member.aliases}
 
 
-# Who publishes the checkpoints that are known by a bare name; the same name may be a size of ours with random weights.
-HUB_OWNERS = {
-    "google-bert": ("bert-base-uncased", "bert-large-uncased", "bert-base-cased", "bert-large-cased",
-                    "bert-base-multilingual-cased", "bert-base-multilingual-uncased", "bert-base-chinese"),
-    "FacebookAI": ("roberta-base", "roberta-large"),
-    "albert": tuple(f"albert-{size}-{v}" for size in ("base", "large", "xlarge", "xxlarge") for v in ("v1", "v2")),
-    "nghuyong": ("ernie-1.0-base-zh", "ernie-2.0-base-en", "ernie-2.0-large-en", "ernie-3.0-base-zh"),
-    "openai-community": ("openai-gpt", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"),
-    "EleutherAI": ("gpt-neo-125m", "gpt-neo-1.3B", "gpt-neo-2.7B", "gpt-j-6b", "gpt-neox-20b", "pythia-70m",
-                   "pythia-160m", "pythia-410m"),
-    "transfo-xl": ("transfo-xl-wt103",),
-    "bigscience": ("bloom-560m", "bloom-1b1", "bloom-1b7", "bloom-3b", "bloom-7b1", "bloom"),
-    "xlnet": ("xlnet-base-cased", "xlnet-large-cased"),
-    "facebook": ("bart-base", "bart-large", "mbart-large-cc25", "mbart-large-50"),
-    "google-t5": ("t5-small", "t5-base", "t5-large", "t5-3b", "t5-11b"),
-    "google": (*(f"{kind}-{size}" for kind in ("t5-v1_1", "mt5") for size in ("small", "base", "large", "xl", "xxl")),
-               *(f"switch-base-{n}" for n in (8, 16, 32, 64, 128, 256)), "switch-large-128"),
-}  # fmt: skip
-PUBLISHED_CHECKPOINTS = {name.lower(): f"hub:{owner}/{name}" for owner, names in HUB_OWNERS.items() for name in names}
+def list_published_checkpoints() -> dict[str, str]:
+    """Where the checkpoints are that are known by a bare name: name in lower case → hub:owner/name. The same name may
+    be a size of ours with random weights."""
+    places = [place for member in FAMILIES.values() for place in member.definition.hub_checkpoints]
+    return {place.split("/")[1].lower(): f"hub:{place}" for place in places}
 
 
 def find_published_checkpoint(name: str) -> str | None:
@@ -110,17 +104,33 @@ def find_published_checkpoint(name: str) -> str | None:
     unless it begins with a folder that is here: then it is a path with a mistake in it."""
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name) and not Path(name).parent.exists():
         return f"hub:{name}"
-    return PUBLISHED_CHECKPOINTS.get(name.lower())
+    return list_published_checkpoints().get(name.lower())
 
 
 def find_family(name: str) -> FamilyEntry:
     """A member by its name or alias."""
     if not isinstance(name, str):
         raise Error(f"a family is a name, not {name!r}", fix="known: " + ", ".join(FAMILIES))
-    found = FAMILIES.get(FAMILY_ALIASES.get(name, name))
-    if found is None:
-        raise Error(f"unknown family {name!r}", fix=suggest_name(name, [*FAMILIES, *FAMILY_ALIASES]))
-    return found
+    if name in FAMILIES:
+        return FAMILIES[name]
+    aliases = {alias: member for member in FAMILIES.values() for alias in member.aliases}
+    if name not in aliases:
+        raise Error(f"unknown family {name!r}", fix=suggest_name(name, [*FAMILIES, *aliases]))
+    return aliases[name]
+
+
+def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
+    """Train a tokenizer of a family (bert, t5, …: its kind, special tokens and template), or of a kind with the options
+    of text/trainers/registry.py."""
+    from .text.trainers.registry import TRAINER_MODULES, train_by_kind
+
+    if name in FAMILIES:
+        declared = FAMILIES[name].definition
+        return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})
+    if name not in TRAINER_MODULES:
+        fix = suggest_name(name, [*TRAINER_MODULES, *FAMILIES])
+        raise Error(f"formers does not train {name!r} tokenizers", fix=fix)
+    return train_by_kind(name, lines, vocab_size, **options)
 
 
 def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[str, object]]:
@@ -143,16 +153,19 @@ def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[s
 
 
 @cache
-def read_card(name: str) -> FamilyCard:
+def read_card(module: str) -> FamilyCard:
     """Take a model file's docstring apart: a line "Title (authors year, paper)", then the fields."""
-    path = Path(__file__).parent / "models" / f"{name}.py"
+    spec = importlib.util.find_spec(module)
+    path = Path((spec and spec.origin) or module)
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     head, _, rest = text.partition("\n")
     line = re.match(r"(?P<title>[^(]+?) \((?P<paper>.*?(?P<year>\d{4}).*?)\)", head)
     starts = [rest.find(f"\n{field}") for field in CARD_FIELDS]
     if line is None or -1 in starts:
         raise Error(
-            f"the docstring of {name} is not in form", where=path, fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS)
+            f"the docstring of {module} is not in form",
+            where=path,
+            fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS),
         )
     ends = [*starts[1:], len(rest)]
     parts = [" ".join(rest[a + 1 + len(f) : b].split()) for f, a, b in zip(CARD_FIELDS, starts, ends, strict=True)]

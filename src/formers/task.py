@@ -84,7 +84,7 @@ def get_task(former: Any, name: str) -> Task:
     if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
         raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
     kind = TASKS[name][0][0]
-    return Task(name=name, kind=kind, length=choose_length(former.config))
+    return Task(name=name, kind=kind, length=choose_length(former.context))
 
 
 TASK_VERBS = {
@@ -96,14 +96,13 @@ TASK_VERBS = {
 def list_tasks(family: Any, config: Any) -> list[str]:
     """Return the tasks that a family has a head for and can learn; translating and summarising need two sides."""
     heads = family.build_heads(config)
-    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
     can = [name for name, (_, head) in TASKS.items() if head in heads or (head == "choose" and "double" in heads)]
-    return can if pair else [name for name in can if name not in ("translate", "summarise")]
+    return can if family.is_encoder_decoder else [name for name in can if name not in ("translate", "summarise")]
 
 
-def choose_length(config: Any, most: int = 512) -> int:
+def choose_length(context: int | None, most: int = 512) -> int:
     """How many tokens a model reads at once: its context, or as many as is usual."""
-    return min(getattr(config, "context", None) or most, most)
+    return min(context or most, most)
 
 
 def get_frame(tokenizer: Tokenizer, pair: bool) -> Template:

@@ -49,9 +49,10 @@ def can_generate(former: Any) -> bool:
 
     ELMo reads words as characters and has no token to continue with; BERT with a language-model head reads both ways.
     """
-    if former.head not in GENERATIVE_HEADS or "lm" not in former.model.parts or hasattr(former.config, "slots"):
+    if former.head not in GENERATIVE_HEADS or "lm" not in former.model.parts or former.definition.reads_characters:
         return False
-    return getattr(former.config, "causal", True) or hasattr(former.model.body, "blank")
+    declared = former.definition
+    return declared.is_two_stream or not declared.can_be_causal or former.config.causal
 
 
 def can_fill(former: Any) -> bool:

@@ -10,9 +10,9 @@ import sys
 import pytest
 
 import formers
+from formers import registry
 from formers.cli.main import main
 from formers.task import Task
-from formers.text.trainers import registry
 from tests.cli.test_predict import LINES
 
 ROWS = [("the cat sat on the mat", "the dog sat", "0"), ("안녕하세요 여러분", "오늘은 날씨가 좋습니다", "1")]

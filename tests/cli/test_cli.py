@@ -197,9 +197,10 @@ def test_sizes_that_are_none(text):
 def small_demo(monkeypatch):
     """A demo of a tenth of the text and a few steps; make demo runs it whole."""
     from formers.data import readers
+    from formers.models import bert
     from formers.training import recipes
 
-    for table in (recipes.QUICK_TRAIN, recipes.MASKED_TRAIN):
+    for table in (recipes.QUICK_TRAIN, bert.QUICK_TRAIN):
         monkeypatch.setitem(table, "steps", 8)
     whole = readers.load_bundled_corpus
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import formers
+from formers import registry
 from formers.cli.common import Placement, place_model
 from formers.cli.main import app, main
 from formers.cli.terminal import to_json
 from formers.former import choose_device
-from formers.text.trainers import registry
 from formers.verbs import VERBS
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4

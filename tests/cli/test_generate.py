@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import formers
+from formers import registry
 from formers.cli.main import main
-from formers.text.trainers import registry
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 

@@ -6,7 +6,7 @@ import pytest
 
 import formers
 from formers.cli.main import main
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 HUGE = "99999999999999999999999999"
 LINES = [f"The cat number {i} sat down. Then the dog ran away." for i in range(30)]

@@ -11,10 +11,10 @@ import warnings
 import pytest
 
 import formers
+from formers import registry
 from formers.cli.common import summarise_warnings
 from formers.cli.main import main
 from formers.task import Task
-from formers.text.trainers import registry
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 

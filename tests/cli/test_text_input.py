@@ -10,7 +10,7 @@ import formers
 from formers import Store
 from formers.cli.main import main
 from formers.interop.tokenizer_files import load_tokenizer
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 ROWS = [(f"title {i}", f"The cat number {i} sat down. Then the dog ran away, number {i * 7}.") for i in range(40)]
 KOREAN = [f"{i}번째 영화는 정말 재미있었습니다. 또 보고 싶네요." for i in range(60)]

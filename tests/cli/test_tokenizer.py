@@ -10,7 +10,7 @@ import pytest
 from formers.cli.main import main
 from formers.data.readers import load_bundled_corpus
 from formers.interop.tokenizer_files import load_tokenizer
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ from formers.data.file_lock import hold_lock
 from formers.data.preparation import pipeline as module
 from formers.data.preparation.document_encoder import PHRASE_BIT
 from formers.interop.tokenizer_files import load_tokenizer
+from formers.registry import train_tokenizer
 from formers.text.trainers import bpe, wordpiece
-from formers.text.trainers.registry import train_tokenizer
 
 TEXTS = [
     f"The cat number {i} sat down. Then the dog number {i * 7} ran away! And {'so ' * (i % 9)}on." for i in range(300)

@@ -135,7 +135,7 @@ def test_a_fine_tuned_model_by_its_task():
 
 def test_refusals(gpt):
     for call, word in (
-        (lambda: gpt.evaluate(TEXTS, "taste"), "no measure"),
+        (lambda: gpt.evaluate(TEXTS, "taste"), "no evaluation"),
         (lambda: gpt.evaluate([{"good": "x", "bad": ""}]), "row 1"),
         (lambda: evaluate_cloze(gpt, ["one"]), "fewer than two"),
         (lambda: gpt.evaluate([{"text": "x", "label": "1"}], "task"), "does not classify"),

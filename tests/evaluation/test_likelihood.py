@@ -152,11 +152,11 @@ def test_as_transformers(name, kind, tmp_path):
 def test_refusals():
     gpt, bert, t5 = speaker("gpt2"), speaker("bert"), speaker("t5")
     for call, word in (
-        (lambda: compute_likelihood(member("bert"), "x"), "no language model"),
+        (lambda: compute_likelihood(member("bert"), "x"), "not a language model"),
         (lambda: compute_likelihood(gpt, ["x", 3]), "text 2"),
         (lambda: compute_likelihood(gpt, ["x"], char_starts=[1, 2]), "2 char_starts"),
         (lambda: compute_likelihood(gpt, "x", batch=0), "at least 1"),
-        (lambda: compute_likelihood(t5, "x"), "no pair"),
+        (lambda: compute_likelihood(t5, "x"), "not a pair"),
         (lambda: compute_likelihood(bert, [LONG], mask_together=True), "too long"),
     ):
         with pytest.raises(Error, match=word):

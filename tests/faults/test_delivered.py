@@ -12,7 +12,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 GOLDEN = Path(__file__).parent.parent / "parity" / "golden"
 SENTENCES = [f"number {n} of some sentences with words" for n in range(50)]

@@ -20,7 +20,7 @@ from formers.cli import main as command
 from formers.cli.main import main
 from formers.config import parse_yaml
 from formers.errors import advise_on_write
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 from tests.cli.test_cli import run
 from tests.faults import small_runs
 

@@ -21,7 +21,7 @@ from formers.data.worker_pool import WorkerPool
 from formers.data.preparation.document_encoder import EncoderPool, PrepareOptions
 from formers.interop import sandbox
 from formers.text.worker_processes import ProcessPool
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 folder = Path(sys.argv[1])
 pools = {how: WorkerPool(2, time.sleep, 1, how) for how in ("fork", "spawn")}

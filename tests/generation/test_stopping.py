@@ -8,8 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from formers import registry
 from formers.generation.stopping import StopWatcher
-from formers.text.trainers import bpe, registry, wordpiece
+from formers.text.trainers import bpe, wordpiece
 
 LINES = [
     "안녕하세요 여러분, 반갑습니다. 오늘은 날씨가 좋아요!",

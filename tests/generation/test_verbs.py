@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import formers
-from formers import Error
+from formers import Error, registry
 from formers.generation import prompts
 from formers.generation.decoding import DecodingBatch
 from formers.generation.logits_processors import build_constraints, read_search_options
 from formers.generation.options import Options
 from formers.generation.token_api import decode_batch
-from formers.text.trainers import registry, wordpiece
+from formers.text.trainers import wordpiece
 
 LINES = [
     "the cat sat on the mat and the dog sat on the log",

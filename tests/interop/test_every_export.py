@@ -23,9 +23,7 @@ import formers
 from formers import Error
 from formers.interop.export_check import compare_embeddings, compare_outputs, make_cases
 from formers.interop.export_check_worker import run_sentence_transformers, run_transformers
-from formers.registry import FAMILIES
-from formers.text.templates import FAMILY_TOKENIZERS
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import FAMILIES, train_tokenizer
 from formers.training.recipes import get_recipe
 
 pytest.importorskip("transformers")
@@ -61,7 +59,7 @@ def trained(name: str, folder: Path, said: list[str]):
     pairs = FAMILIES[name].definition.objective == "seq2seq"
     rows = [f"{a[:80]}\t{b[:80]}" for a, b in itertools.pairwise(documents)] if pairs else documents
     source.write_text(("\n" if pairs else "\n\n").join(rows), encoding="utf-8")
-    style = FAMILY_TOKENIZERS[name]
+    style = FAMILIES[name].definition.tokenizer, FAMILIES[name].definition.tokenizer_style
     made = formers.pretrain(
         name, source, out=folder / "run", tokenizer=TOKENIZERS.get(style), train=TRAIN,
         data={"vocab_size": 500}, say=said.append,
@@ -162,8 +160,8 @@ def test_it_opens_elsewhere_and_comes_back(name, tmp_path):
 
 def classifier(name: str):
     """A classifier with random weights of the family's quick sizes, and a tokenizer of its style."""
-    family, (kind, style) = FAMILIES[name].definition, FAMILY_TOKENIZERS[name]
-    tokenizer = train_tokenizer(kind, text().split("\n\n"), 500, style=style)
+    family = FAMILIES[name].definition
+    tokenizer = train_tokenizer(name, text().split("\n\n"), 500)
     known = {field.name for field in dataclasses.fields(family.config_class)}
     roles = {role: tokenizer.id(role) for role in ("pad", "bos", "eos") if role in known}
     former = formers.build(name, head="classify", **get_recipe(name).model, **roles, vocab=len(tokenizer))

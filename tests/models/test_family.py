@@ -49,14 +49,14 @@ def make(name, head="auto", seed=0, **more):
 
 def read(f, ids):
     """Tokens as the member reads them: as they are, or each as a word of characters."""
-    if not hasattr(f.config, "slots"):
+    if not f.definition.reads_characters:
         return ids
     return (ids[..., None] * torch.arange(1, f.config.slots + 1)) % (f.config.characters - 1) + 1
 
 
 def ahead(f, logits):
     """What is said of the next token; a bidirectional language model also says something of the one before."""
-    return logits[..., 0, :] if hasattr(f.config, "slots") else logits
+    return logits[..., 0, :] if f.definition.reads_characters else logits
 
 
 def rows(f, lengths=(7, 4, 6), seed=5):
@@ -85,7 +85,7 @@ def whole(f, batch):
     """The batch with all that the model has parameters for: segments, and an order for the second of two streams."""
     if any("segment" in name for name, _ in f.model.named_parameters()):
         batch = batch.replace(segments=batch.ids % 2)
-    return batch.replace(order=torch.arange(len(batch.ids)) % 5) if hasattr(f.model.body, "blank") else batch
+    return batch.replace(order=torch.arange(len(batch.ids)) % 5) if f.definition.is_two_stream else batch
 
 
 def energy(model, batch):
@@ -392,3 +392,14 @@ def test_presets_build(name):
     for preset in FAMILIES[name].definition.presets:
         with torch.device("meta"):
             assert formers.build(name, preset=preset).family == name
+
+
+@every_member
+def test_declared_abilities_match_the_settings(name):
+    """What a family declares to read agrees with its config's settings and with its body."""
+    f = make(name)
+    fields = {field.name for field in dataclasses.fields(f.config)}
+    named = {"causal": "can_be_causal", "slots": "reads_characters", "use_tasks": "reads_tasks"}
+    assert {key: getattr(f.definition, ability) for key, ability in named.items()} == {k: k in fields for k in named}
+    assert f.definition.is_encoder_decoder == f.is_encoder_decoder
+    assert f.definition.is_two_stream == hasattr(f.model.body, "blank")

@@ -276,7 +276,7 @@ def test_hidden_states_and_attention_weights(tmp_path):
         batch = former.pack_inputs(ModelInputs(**given))[0]
         from formers.inputs import apply_permutation
 
-        batch, how = apply_permutation(former.model.body, batch, (4, 9), more)
+        batch, how = apply_permutation(former.definition, batch, (4, 9), more)
         former.model(batch, capture=capture, **how)
     asked = more["target_mapping"].sum(1).bool()  # (rows, tokens)
     for (content, query), one, two in zip(

@@ -9,8 +9,8 @@ import torch
 
 import formers
 from formers.errors import Error
+from formers.registry import train_tokenizer
 from formers.task import Task
-from formers.text.trainers.registry import train_tokenizer
 
 TEXT = ["Anna lives in Seoul, and Bob lives in Paris.", "서울에 사는 안나는 파리에 간다.", "one two three"] * 4
 ODD = ["Anna", "안나", "cafe\u0301 👩\u200d🚀!", "a" * 300, "서울에 사는 Bob.", "\u1100\u1161 NFD"]

@@ -13,9 +13,9 @@ import formers
 from formers.batch import IGNORE_INDEX
 from formers.data.encoded_examples import group_by_length
 from formers.errors import Error
+from formers.registry import train_tokenizer
 from formers.task import Task
 from formers.tasks.task_encoder import TaskEncoder, encode, find_first_pieces
-from formers.text.trainers.registry import train_tokenizer
 
 TEXT = [
     "Anna lives in Seoul, and Bob lives in Paris.",

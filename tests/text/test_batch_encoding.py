@@ -11,8 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 import formers
 from formers.interop.tokenizer_files import build_tokenizer_options, save_tokenizer
+from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.trainers.registry import train_tokenizer
 
 LINES = ["the cat sat on the mat and the dog sat on the log", "안녕하세요 여러분 오늘은 날씨가 좋습니다"] * 4
 WORDS = ["the", "cat", "sat", "on", "a", "log", "안녕하세요", "여러분", "좋다"]

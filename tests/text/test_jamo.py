@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from formers import Error
 from formers.generation.stopping import StopWatcher
 from formers.interop.tokenizer_files import load_tokenizer, save_tokenizer
+from formers.registry import train_tokenizer
 from formers.text.decode_stream import DecodeStream
 from formers.text.normalise import normalise
 from formers.text.tokenizer import BYTE_ALPHABET
 from formers.text.trainers import bpe
-from formers.text.trainers.registry import train_tokenizer
 from tests.text import brute
 
 LINES = [

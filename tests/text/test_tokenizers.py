@@ -16,13 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, train_tokenizer
 from formers.text.decode_stream import DecodeStream
 from formers.text.normalise import CleaningReport, normalise, scrub_text
-from formers.text.templates import FAMILY_TOKENIZERS
+from formers.text.templates import STYLES
 from formers.text.tokenizer import Tokenizer, byte_level_to_bytes, call_backend
 from formers.text.trainers import bpe, wordpiece
-from formers.text.trainers.registry import train_tokenizer
 
 LINES = [
     "the cat sat on the mat",
@@ -96,8 +95,8 @@ def test_bytes_of_pieces():
 def test_every_family_has_its_tokenizer(name):
     """By the family's name, and by the kind that its model file declares."""
     made = train_tokenizer(name, LINES, 420)
-    assert name in FAMILY_TOKENIZERS
-    assert len(train_tokenizer(FAMILIES[name].definition.tokenizer or "words", LINES, 420)) >= 15
+    assert FAMILIES[name].definition.tokenizer_style in STYLES
+    assert len(train_tokenizer(FAMILIES[name].definition.tokenizer, LINES, 420)) >= 15
     ids = made.encode("the cat sat", "the dog")
     frame = made.get_template(pair=True)
     a, b = (made.encode(text, special=False) for text in ("the cat sat", "the dog"))
@@ -377,7 +376,7 @@ def test_notes_on_korean():
     assert np.array_equal(cased.encode_batch([apart])[0], [2, 1, 3])
 
 
-@pytest.mark.parametrize("name", FAMILY_TOKENIZERS)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_raw_text_forges_no_special_token(name):
     """Also as capitals or in full width, which a normaliser may make plain, and next to other letters."""
     made = train_tokenizer(name, LINES, 400, workers=1)

@@ -52,7 +52,7 @@ def trainer(name):
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
     options = dict(MORE.get(family.objective, {}))
     known = list_options(OBJECTIVES[family.objective].objective_class)
-    if has_carried_state(family.body_class) and "num_streams" in known:
+    if has_carried_state(family) and "num_streams" in known:
         options |= {"num_streams": 8, "streams_per_batch": 4}
     goal = build_objective(family.objective, TOKENIZER, 24, **options)
     return Trainer(

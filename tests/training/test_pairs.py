@@ -12,7 +12,7 @@ from formers import Error
 from formers.data.preparation.document_encoder import encode_documents, find_tab_starts
 from formers.data.store import Store
 from formers.objectives.registry import build_objective
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 
 WORDS = {"eins": "one", "zwei": "two", "drei": "three", "vier": "four"}
 

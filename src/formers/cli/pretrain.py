@@ -27,10 +27,8 @@ from .text_input import TextFileOptions
 if TYPE_CHECKING:
     from ..training.validation import Score
 
-PAIR_FAMILIES = ("seq2seq", "gnmt", "transformer")  # these learn from a source and its target
 TABLES = ("data", "model", "objective", "train")  # of settings, as --TABLE.NAME
 VECTOR_TABLES = ("data", "model", "train")
-NOT_PRETRAINED = ("textcnn", "vectors")  # these are not pretrained: a task's, or a method of its own
 FAMILY_HELP = """{help}.
 
 Trains a tokenizer, prepares the text, trains with the family's own objective and writes a report. Ctrl-C saves; the
@@ -130,19 +128,19 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
 
     words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
     pretrain.__doc__ = FAMILY_HELP.format(
-        help=words, name=member.name, first=format_data_example(member.name), presets=presets
+        help=words, name=member.name, first=format_data_example(member), presets=presets
     )
     return pretrain
 
 
-def format_data_example(name: str) -> str:
+def format_data_example(member: FamilyEntry) -> str:
     """How text is given to a family."""
-    if name not in PAIR_FAMILIES:
-        return f"formers pretrain {name} --data my.txt"
+    if not member.takes_pairs:
+        return f"formers pretrain {member.name} --data my.txt"
     return f"""It learns from pairs: source TAB target in each line, or two columns.
 
-formers pretrain {name} --data pairs.txt
-formers pretrain {name} --data pairs.csv --column de,en"""
+formers pretrain {member.name} --data pairs.txt
+formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
 def run_pretraining(
@@ -269,10 +267,11 @@ def explain_unknown_family(*words: SettingWords) -> None:
         named = next((word for word in words if word in FAMILIES or word in VECTOR_METHODS), None)
         rest = [word for word in words if word != named]
         raise Error("the family comes before the options", fix=f"formers pretrain {named or 'FAMILY'} {join(rest)}")
-    if name == "textcnn":
-        raise Error("a TextCNN is trained on a task, not pretrained", fix="formers finetune textcnn --train FILE")
-    if name == "vectors":
-        raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
+    if name in FAMILIES:  # the others are commands of their own
+        if FAMILIES[name].definition.is_static:
+            raise Error("word vectors are trained by their method", fix="choose pretrain word2vec, glove or fasttext")
+        what = f"a {FAMILIES[name].card.title} is trained on a task, not pretrained"
+        raise Error(what, fix=f"formers finetune {name} --train FILE")
     family, place = identify_checkpoint(name)
     if place:
         fix = f"go on from its weights: formers pretrain {family or 'FAMILY'} --init {place} --data FILE"
@@ -285,7 +284,7 @@ def explain_unknown_family(*words: SettingWords) -> None:
         )
         raise Error(f"{name!r} is not the name of a family", fix=fix)
     raise Error(
-        f"there is no family {name!r}", fix=suggest_name(name, [m for m in FAMILIES if m not in NOT_PRETRAINED])
+        f"there is no family {name!r}", fix=suggest_name(name, [m.name for m in FAMILIES.values() if m.is_pretrained])
     )
 
 
@@ -298,5 +297,5 @@ pretrain.default(explain_unknown_family)
 for _method in VECTOR_METHODS:
     pretrain.command(build_vector_command(_method), name=_method)
 for _member in FAMILIES.values():
-    if _member.name not in NOT_PRETRAINED:
+    if _member.is_pretrained:
         pretrain.command(build_family_command(_member), name=_member.name)

@@ -132,7 +132,7 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
     """The tokenizer that is asked for, or a small one of the kind that suits the objective."""
     from ..data.readers import load_bundled_corpus
     from ..interop.tokenizer_files import load_tokenizer
-    from ..text.trainers.registry import train_tokenizer
+    from ..registry import train_tokenizer
 
     if where is not None:
         made = load_tokenizer(where)

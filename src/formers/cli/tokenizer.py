@@ -76,7 +76,7 @@ def train(
     """
     from ..interop.safe_files import check_output_folder
     from ..interop.tokenizer_files import save_tokenizer
-    from ..text.trainers.registry import train_tokenizer
+    from ..registry import train_tokenizer
     from .terminal import show_progress
 
     check_output_folder(out, overwrite)

@@ -111,9 +111,9 @@ def list_commands(member: dict[str, Any], asked: str) -> list[str]:
         made.append(f'formers fill {model} "The capital of France is ___."')
     elif pairs:
         made.append(f'formers translate {model} "How are you?"')
-    elif "lm" in heads and name != "elmo":
+    elif "lm" in heads and not FAMILIES[name].definition.reads_characters:
         made.append(f'formers generate {model} "Once upon a time"')
-    if name == "vectors":
+    if FAMILIES[name].definition.is_static:
         method = "word2vec" if asked == name else asked
         made, model = [f"formers pretrain {method} --data my.txt"], f"runs/{method}-1"
         made.append(f"formers neighbours {model} king")

@@ -1,4 +1,4 @@
-"""What a model is worth on a file: language models by likelihood, fine-tuned ones by their task's measures."""
+"""Evaluation on a file: language models by likelihood, fine-tuned ones by the metrics of their task."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD_COLUMNS, BAD_COLUMNS = (
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What was measured, on how many examples, what was understood of the file, and the measures, the main first."""
+    """The kind of evaluation, the number of examples, how the file was read, and the metrics, the main one first."""
 
     kind: str
     num_examples: int
@@ -41,24 +41,24 @@ class EvaluationResult:
 
 
 def score(former: Former, texts: Any, **how: Any) -> Any:
-    """What a model gives a text or each of many: of a language model its `Likelihood` (total_log_prob, perplexity and
-    tokens), of one fine-tuned to numbers, the number."""
+    """Score a text or each of several: a language model gives a `Likelihood` (total_log_prob, perplexity and tokens), a
+    model fine-tuned for regression a number."""
     check_verb(former, "score")
     if not is_language_model(former):
         return number(former, texts, **how)
     some = [texts] if isinstance(texts, str) else texts
     if isinstance(some, list) and "" in some:  # before all are read
-        what = f"text {some.index('') + 1} has no token to foretell"
+        what = f"text {some.index('') + 1} has no token to predict"
         raise Error(what, fix="leave it out, or give a longer one")
     found = compute_likelihood(former, texts, **how)
     for place, one in enumerate([found] if isinstance(found, Likelihood) else found, 1):
         if not len(one.log_probs):
-            raise Error(f"text {place} has no token to foretell", fix="leave it out, or give a longer one")
+            raise Error(f"text {place} has no token to predict", fix="leave it out, or give a longer one")
     return found
 
 
 def is_language_model(former: Former) -> bool:
-    """The model is a language model, and was not taught a task."""
+    """Return whether the model is a language model that was not fine-tuned to a task."""
     return LM_PARTS.get(former.head) in former.model.parts and not former.task
 
 
@@ -67,7 +67,7 @@ def evaluate(
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
     header: bool | None = None, **how: Any,
 ) -> EvaluationResult:  # fmt: skip
-    """Measure a model on a file, rows or a dataset.
+    """Evaluate a model on a file, rows or a dataset.
 
     A language model by its perplexity on texts (of an encoder-decoder: of targets), by `pairs` of a good and a bad
     sentence (which is likelier), by `choices` (which is the likeliest behind a text), or by `cloze`: the last word of
@@ -79,19 +79,19 @@ def evaluate(
     reading: dict[str, Any] = {
         "text_column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
-    asked = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory_length": None} | how)
-    check_sizes(asked, "limit", "batch", "stride")
-    check_sizes(asked, "memory_length", minimum=0)
+    inputs = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory_length": None} | how)
+    check_sizes(inputs, "limit", "batch", "stride")
+    check_sizes(inputs, "memory_length", minimum=0)
     if kind is not None and kind not in EVALUATION_KINDS:
-        raise Error(f"there is no measure {kind!r}", fix="choose " + ", ".join(EVALUATION_KINDS))
+        raise Error(f"there is no evaluation {kind!r}", fix="choose " + ", ".join(EVALUATION_KINDS))
     kind = kind or detect_kind(former, data, columns, reading)
     if kind == "task":
         return evaluate_task_file(former, data, columns, limit, how.get("tell"), **reading)
     if kind == "pairs":
         table, sides = find_pair_columns(data, columns, reading)
         sentences = read_pairs(table, sides)[:limit]
-        said = f"good = column {sides['good']!r}, bad = column {sides['bad']!r}"
-        return EvaluationResult(kind, len(sentences), said, evaluate_pairs(former, sentences, **how))
+        summary = f"good = column {sides['good']!r}, bad = column {sides['bad']!r}"
+        return EvaluationResult(kind, len(sentences), summary, evaluate_pairs(former, sentences, **how))
     task = "choose" if kind == "choices" else "translate" if former.is_encoder_decoder else "lm"
     found = read_examples(data, task, columns, limit=limit, **reading)
     if kind == "choices":
@@ -108,7 +108,7 @@ def evaluate(
 
 
 def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]) -> str:
-    """What there is to measure: the task of a fine-tuned model, else what the columns are good for."""
+    """Choose the kind of evaluation: the task of a fine-tuned model, else what the columns allow."""
     if not is_language_model(former):
         return "task"
     table, sides = find_pair_columns(data, columns, reading)
@@ -122,7 +122,7 @@ def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]
 
 
 def find_pair_columns(data: Any, columns: Any, reading: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
-    """A table, and which of its columns are the good and the bad sentence, if there are such."""
+    """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
     files = {name: value for name, value in reading.items() if name != "text_column"}
     table = read_table(data, names, column=reading["text_column"], **files)
@@ -131,16 +131,16 @@ def find_pair_columns(data: Any, columns: Any, reading: dict[str, Any]) -> tuple
 
 
 def find_column(table: Table, known: Sequence[str]) -> str | None:
-    """The first known column."""
+    """Return the first column of a known name, None if there is none."""
     return next((name for name in table.column_names if name.lower() in known), None)
 
 
 def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
-    """Pairs of a good and a bad sentence."""
-    lost = [side for side in ("good", "bad") if sides.get(side) not in table.column_names]
-    if lost:
+    """Read pairs of a good and a bad sentence; refuse a table without both columns."""
+    missing = [side for side in ("good", "bad") if sides.get(side) not in table.column_names]
+    if missing:
         names = ", ".join(map(repr, table.column_names))
-        raise Error(f"which column is {lost[0]}? There are {names}", where=table.where, fix="columns='good=A bad=B'")
+        raise Error(f"which column is {missing[0]}? There are {names}", where=table.where, fix="columns='good=A bad=B'")
     rows = []
     for number_, row in table.rows:
         good, bad = (row.get(sides[side]) for side in ("good", "bad"))
@@ -157,11 +157,11 @@ def read_pairs(table: Table, sides: dict[str, Any]) -> list[tuple[str, str]]:
 def evaluate_perplexity(
     former: Former, texts: Sequence[Any], tell: ProgressCallback | None = None, **how: Any
 ) -> dict[str, float]:
-    """Perplexity by token, by word (between spaces) and by byte, bits by byte, and the share of right first guesses."""
+    """Compute perplexity per token, word and byte, bits per byte, and the accuracy of the likeliest token."""
     found: list[Likelihood] = compute_likelihood(former, list(texts), tell=tell, **how)
     tokens = sum(len(one.log_probs) for one in found)
     if not tokens:
-        raise Error("there is no token to foretell", fix="give longer texts")
+        raise Error("there is no token to predict", fix="give longer texts")
     nats = -math.fsum(one.total_log_prob for one in found)
     words = sum(len(one.text.split()) for one in found)
     size = sum(len(one.text.encode("utf-8", "ignore")) for one in found)
@@ -179,10 +179,10 @@ def evaluate_perplexity(
 
 
 def evaluate_pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Any) -> dict[str, float]:
-    """How often the good sentence is likelier than the bad one (Warstadt et al. 2020), as a whole and by token."""
-    both = [side for row in rows for side in row]
-    asked: list[Any] = [(side, side) for side in both] if former.is_encoder_decoder else both
-    found: list[Likelihood] = compute_likelihood(former, asked, **how)
+    """Compute how often the good sentence is likelier than the bad (Warstadt et al. 2020), in total and per token."""
+    sentences = [side for row in rows for side in row]
+    inputs: list[Any] = [(side, side) for side in sentences] if former.is_encoder_decoder else sentences
+    found: list[Likelihood] = compute_likelihood(former, inputs, **how)
     by = {
         "accuracy": [one.total_log_prob for one in found],
         "accuracy_token": [compute_mean_log_prob(one) for one in found],
@@ -191,24 +191,24 @@ def evaluate_pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Any) 
 
 
 def compute_mean_log_prob(one: Likelihood) -> float:
-    """The log-probability by token."""
+    """Return the mean log-probability per token."""
     return one.total_log_prob / max(1, len(one.log_probs))
 
 
 def evaluate_choices(
     former: Former, rows: Sequence[dict[str, Any]], separator: str = " ", **how: Any
 ) -> dict[str, float]:
-    """How often the right choice is the likeliest behind its text: as a whole, by token and by byte (longer choices are
-    not worse then). `separator` stands between a text and a choice."""
-    asked: list[Any] = []
-    begins: list[int] = []
+    """Compute how often the right choice is the likeliest continuation of its text: in total, per token and per byte,
+    which does not favour short choices. `separator` stands between a text and a choice."""
+    inputs: list[Any] = []
+    char_starts: list[int] = []
     for row in rows:
         front = normalise(" ".join(filter(None, (row["text"], row.get("other")))))
         for choice in map(normalise, row["choices"]):
             whole = f"{front}{separator if front.strip() else ''}{choice}"
-            asked.append((front or " ", choice) if former.is_encoder_decoder else whole)
-            begins.append(len(whole) - len(choice))
-    found = compute_likelihood(former, asked, char_starts=None if former.is_encoder_decoder else begins, **how)
+            inputs.append((front or " ", choice) if former.is_encoder_decoder else whole)
+            char_starts.append(len(whole) - len(choice))
+    found = compute_likelihood(former, inputs, char_starts=None if former.is_encoder_decoder else char_starts, **how)
     right = {"accuracy": 0, "accuracy_token": 0, "accuracy_byte": 0}
     at = 0
     for row in rows:
@@ -223,15 +223,15 @@ def evaluate_choices(
 
 
 def evaluate_cloze(former: Former, texts: Sequence[str], **how: Any) -> dict[str, float]:
-    """How often the last word is foretold rightly, as LAMBADA has it (Paperno et al. 2016), and its perplexity; a
-    masked model has all of that word hidden."""
+    """Compute the accuracy and perplexity of the last word, as in LAMBADA (Paperno et al. 2016); for a masked model all
+    of that word is masked."""
     if former.is_encoder_decoder:
         raise Error("an encoder-decoder has no last word of its own", fix="measure the perplexity of its targets")
     rows = [normalise(text).rstrip() for text in texts]
-    begins = [len(text) - len(text.split()[-1]) for text in rows]
+    char_starts = [len(text) - len(text.split()[-1]) for text in rows]
     if short := [i for i, text in enumerate(rows, 1) if len(text.split()) < 2]:
         raise Error(f"text {short[0]} has fewer than two words", fix="leave it out")
-    found: list[Likelihood] = compute_likelihood(former, rows, char_starts=begins, mask_together=True, **how)
+    found: list[Likelihood] = compute_likelihood(former, rows, char_starts=char_starts, mask_together=True, **how)
     nats = -math.fsum(one.total_log_prob for one in found)
     return {
         "accuracy": sum(bool(one.is_top.all()) for one in found) / len(found),
@@ -242,18 +242,20 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Any) -> dict[str
 def evaluate_task_file(
     former: Former, data: Any, columns: Any, limit: int | None, tell: ProgressCallback | None, **reading: Any
 ) -> EvaluationResult:  # fmt: skip
-    """A fine-tuned model, by the measures of its task."""
+    """Evaluate a fine-tuned model by the metrics of its task."""
     name = former.task["name"] if former.task else None
     found = read_examples(data, name, columns, limit=limit, **reading)
     task = get_task(former, found.task)
-    reader = TaskEncoder.from_former(former, task)
-    coded = encode(task, found.rows, reader, former.labels)
-    said = "; ".join(filter(None, (found.summary, reader.describe_unknown(coded))))
-    answers = coded.labels if task.kind == "tags" else coded.answers
-    goal = build_task_objective(former, task, coded, answers)
-    seen = evaluate_task(former, task, goal, found.rows, tell)
-    if not all(map(math.isfinite, seen.confidences)) or not (
-        task.kind == "text" or task.label_as_text or math.isfinite(seen.loss)
+    encoder = TaskEncoder.from_former(former, task)
+    encoded = encode(task, found.rows, encoder, former.labels)
+    summary = "; ".join(filter(None, (found.summary, encoder.describe_unknown(encoded))))
+    answers = encoded.labels if task.kind == "tags" else encoded.answers
+    objective = build_task_objective(former, task, encoded, answers)
+    evaluation = evaluate_task(former, task, objective, found.rows, tell)
+    if not all(map(math.isfinite, evaluation.confidences)) or not (
+        task.kind == "text" or task.label_as_text or math.isfinite(evaluation.loss)
     ):
         raise NonFinite(f"answers to {found.task}")
-    return EvaluationResult(found.task, len(found.rows), said, seen.metrics, get_metric_signatures(task, seen))
+    return EvaluationResult(
+        found.task, len(found.rows), summary, evaluation.metrics, get_metric_signatures(task, evaluation)
+    )

@@ -1,4 +1,4 @@
-"""How likely a text is to a language model, token by token: decoders, models with a memory, masked language models
+"""Log-probabilities of texts, token by token: decoders, models with a memory, masked language models
 (each token hidden in turn: Salazar et al. 2020), encoder-decoders (a target, given its source), ELMo's forward half.
 """
 
@@ -29,7 +29,7 @@ SEGMENT_LENGTH = 512  # tokens read at once by a model with a memory
 
 @dataclass(frozen=True)
 class Likelihood:
-    """A text's tokens, where each is in the text, its log-probability, and whether it was the likeliest one."""
+    """The tokens of a text, their character spans, log-probabilities, and whether each was the likeliest."""
 
     text: str
     tokens: list[str]
@@ -39,12 +39,12 @@ class Likelihood:
 
     @property
     def total_log_prob(self) -> float:
-        """The log-probability of all tokens."""
+        """The sum of the log-probabilities."""
         return math.fsum(self.log_probs.tolist())
 
     @property
     def perplexity(self) -> float:
-        """By token."""
+        """Perplexity per token."""
         return safe_exp(-self.total_log_prob / len(self.log_probs)) if len(self.log_probs) else math.nan
 
 
@@ -55,7 +55,7 @@ def safe_exp(nats: float) -> float:
 
 @dataclass
 class ScoringRequest:
-    """What is asked about one text: ids as they are read, and of which tokens (slots of these ids) the probability."""
+    """A tokenized text and the first of its tokens that is scored."""
 
     tokenized: TokenizedText
     first_scored: int  # the first of the pieces that is asked for
@@ -72,7 +72,7 @@ def compute_likelihood(
     memory_length: int | None = None,
     tell: ProgressCallback | None = None,
 ) -> Any:
-    """The log-probability of every token of a text, or of each of many; of an encoder-decoder, of pairs (source,
+    """Compute the log-probability of every token of a text, or of several; of an encoder-decoder, of pairs (source,
     target).
 
     A decoder's text begins with its mark of the beginning (or end) where it has one, else the first token is given and
@@ -84,29 +84,29 @@ def compute_likelihood(
     part = LM_PARTS.get(former.head)
     if part is None or part not in former.model.parts:
         fix = "load it with head='lm' or head='mlm'"
-        raise Error(f"{former.family} with head {former.head!r} is no language model", fix=fix)
+        raise Error(f"{former.family} with head {former.head!r} is not a language model", fix=fix)
     alone = isinstance(texts, str) or (former.is_encoder_decoder and isinstance(texts, tuple))
     rows = [texts] if alone else list_texts(texts)
     if char_starts is not None and len(char_starts) != len(rows):
         raise Error(f"there are {len(char_starts)} char_starts for {len(rows)} texts", fix="give one for each")
     if batch < 1 or (stride is not None and stride < 1):
-        raise Error("a batch and a stride have at least 1", fix="leave them out")
+        raise Error("batch and stride must be at least 1", fix="leave them out")
     if former.is_encoder_decoder:
-        found = score_seq2seq(former, rows, batch, tell)
+        results = score_seq2seq(former, rows, batch, tell)
     else:
-        if odd := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
-            raise Error(f"text {odd[0]} is no string", fix="give strings")
-        places = [
+        if invalid := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
+            raise Error(f"text {invalid[0]} is not a string", fix="give strings")
+        requests = [
             ScoringRequest(p, find_first_scored(p, char_starts[i] if char_starts else 0))
             for i, p in enumerate(tokenize_texts(former, rows))
         ]
         if part == "mlm":
-            found = score_masked(former, places, batch, mask_together, tell)
+            results = score_masked(former, requests, batch, mask_together, tell)
         elif issubclass(former.state_class, SegmentMemory):
-            found = score_with_memory(former, places, batch, memory_length, get_begin_ids(former), tell)
+            results = score_with_memory(former, requests, batch, memory_length, get_begin_ids(former), tell)
         else:
-            found = score_windowed(former, places, batch, stride, get_begin_ids(former), tell)
-    return found[0] if alone else found
+            results = score_windowed(former, requests, batch, stride, get_begin_ids(former), tell)
+    return results[0] if alone else results
 
 
 def compute_id_log_probs(
@@ -118,72 +118,76 @@ def compute_id_log_probs(
     memory: int | None = None,
     segment: int | None = None,
 ) -> list[Tensor]:
-    """(T - 1,) the log-probability of each token but the first, for rows of ids that a decoder reads as they are."""
+    """Compute the log-probability (T - 1,) of each token but the first, for rows of ids read as they are."""
     void = torch.zeros(0, dtype=torch.long)
-    made = [torch.as_tensor(np.asarray(row, np.int64)) for row in rows]
-    places = [ScoringRequest(TokenizedText("", [], [], ids, void, void), 0) for ids in made]
+    id_rows = [torch.as_tensor(np.asarray(row, np.int64)) for row in rows]
+    requests = [ScoringRequest(TokenizedText("", [], [], ids, void, void), 0) for ids in id_rows]
     if issubclass(former.state_class, SegmentMemory):
-        return [one.log_probs for one in score_with_memory(former, places, batch, memory, [], None, segment)]
-    return [one.log_probs for one in score_windowed(former, places, batch, stride, [], None)]
+        return [one.log_probs for one in score_with_memory(former, requests, batch, memory, [], None, segment)]
+    return [one.log_probs for one in score_windowed(former, requests, batch, stride, [], None)]
 
 
-def find_first_scored(pieces: TokenizedText, begin: int) -> int:
-    """The first token that reaches behind a character; one that begins before it (a space, say) is asked for too."""
-    return next((i for i, (_, end) in enumerate(pieces.spans) if end > begin), len(pieces.spans))
+def find_first_scored(tokenized: TokenizedText, begin: int) -> int:
+    """Return the first token that ends after a character; it may begin before (with a space, say)."""
+    return next((i for i, (_, end) in enumerate(tokenized.spans) if end > begin), len(tokenized.spans))
 
 
-def make_likelihood(pieces: TokenizedText, first: int, logs: Tensor, right: Tensor) -> Likelihood:
-    """The answer about the pieces from `first` on."""
-    return Likelihood(pieces.text, pieces.tokens[first:], pieces.spans[first:], logs, right)
+def make_likelihood(tokenized: TokenizedText, first: int, log_probs: Tensor, is_top: Tensor) -> Likelihood:
+    """Make the likelihood of the tokens from `first` on."""
+    return Likelihood(tokenized.text, tokenized.tokens[first:], tokenized.spans[first:], log_probs, is_top)
 
 
 @torch.inference_mode()
 def score_slots(former: Former, batch: Batch, slots: Tensor, labels: Tensor, **how: Any) -> tuple[Tensor, Tensor]:
-    """(M,) the log-probability of labels at slots of a batch, and whether nothing is likelier."""
+    """Compute the log-probability (M,) of labels at slots of a batch, and whether each is the likeliest."""
     part = LM_PARTS[former.head]
     hidden = former.model(batch.to(former.device), **how)[slots.to(former.device)]
-    logs, right = [], []
+    log_probs, is_top = [], []
     for low in range(0, len(slots), LOGITS_CHUNK):
         scores = former.model.logits(hidden[low : low + LOGITS_CHUNK], part=part).float()
         scores = scores[:, 0] if scores.dim() == 3 else scores  # ELMo: of the next word
         want = labels[low : low + LOGITS_CHUNK].to(scores.device)
-        logs.append(scores.log_softmax(-1).gather(1, want[:, None])[:, 0].cpu())
-        right.append((scores.argmax(-1) == want).cpu())
-    found = torch.cat(logs)
-    if not found.isfinite().all():
+        log_probs.append(scores.log_softmax(-1).gather(1, want[:, None])[:, 0].cpu())
+        is_top.append((scores.argmax(-1) == want).cpu())
+    label_log_probs = torch.cat(log_probs)
+    if not label_log_probs.isfinite().all():
         raise NonFinite("log-probabilities of tokens")
-    return found, torch.cat(right)
+    return label_log_probs, torch.cat(is_top)
 
 
 def get_begin_ids(former: Former) -> list[int]:
-    """What stands before a text that begins: the mark of a beginning, else that of an end."""
+    """Return the id put before a text: the begin mark, else the end mark, else none."""
     named = former.tokenizer
     for role in ("bos", "eos"):
-        found = getattr(former.config, role, None) if named is None or named.id(role) is None else named.id(role)
-        if isinstance(found, int):
-            return [found]
+        mark = getattr(former.config, role, None) if named is None or named.id(role) is None else named.id(role)
+        if isinstance(mark, int):
+            return [mark]
     return []
 
 
 def score_windowed(
     former: Former,
-    places: list[ScoringRequest],
+    requests: list[ScoringRequest],
     batch: int,
     stride: int | None,
     begin_ids: list[int],
     tell: ProgressCallback | None,
 ) -> list[Likelihood]:
-    """Decoders: windows as wide as the context, every token counted in one of them."""
-    words = hasattr(former.config, "slots")
-    context = getattr(former.config, "context", None)
+    """Score with a decoder: windows as wide as the context, each token scored in one of them."""
+    words = former.definition.reads_characters
+    context = former.context
     rows: list[tuple[int, Any, Tensor, Tensor]] = []  # text, what is read, slots, labels
-    for number, place in enumerate(places):
-        pieces = place.tokenized
-        ids, front = get_label_ids(former, pieces), [] if words else begin_ids
-        read = torch.cat((pieces.prefix_ids, pieces.ids)) if words else torch.tensor([*front, *ids], dtype=torch.long)
+    for number, request in enumerate(requests):
+        tokenized = request.tokenized
+        ids, front = get_label_ids(former, tokenized), [] if words else begin_ids
+        read = (
+            torch.cat((tokenized.prefix_ids, tokenized.ids))
+            if words
+            else torch.tensor([*front, *ids], dtype=torch.long)
+        )
         shift = 1 if words else len(front)
-        place.first_scored = max(place.first_scored, 1 - shift)
-        done = place.first_scored + shift - 1  # the slot that foretells the first token asked for
+        request.first_scored = max(request.first_scored, 1 - shift)
+        done = request.first_scored + shift - 1  # the slot that predicts the first scored token
         last = len(ids) + shift - 1
         size = context or max(1, last)
         while done < last:
@@ -192,48 +196,48 @@ def score_windowed(
             labels = torch.tensor(ids[done + 1 - shift : end + 1 - shift])
             rows.append((number, read[low:end], torch.arange(done, end) - low, labels))
             done = end
-    return score_in_batches(former, places, rows, batch, tell)
+    return score_in_batches(former, requests, rows, batch, tell)
 
 
-def get_label_ids(former: Former, pieces: TokenizedText) -> list[int]:
-    """The ids that a model answers with: those that it reads, or the words of ELMo's vocabulary."""
-    if not hasattr(former.config, "slots"):
-        return pieces.ids.tolist()
+def get_label_ids(former: Former, tokenized: TokenizedText) -> list[int]:
+    """Return the ids that are predicted: those that are read, or the words of ELMo's vocabulary."""
+    if not former.definition.reads_characters:
+        return tokenized.ids.tolist()
     if former.tokenizer is None:
-        raise Error("this elmo has no vocabulary of words to foretell", fix="load it with its tokenizer")
+        raise Error("this elmo has no vocabulary of words to predict", fix="load it with its tokenizer")
     number, unknown = former.tokenizer.backend.token_to_id, former.tokenizer.id("unk")
-    return [found if (found := number(name)) is not None else unknown or 0 for name in pieces.tokens]
+    return [index if (index := number(name)) is not None else unknown or 0 for name in tokenized.tokens]
 
 
 def score_in_batches(
-    former: Former, places: list[ScoringRequest], rows: list[Any], batch: int, tell: ProgressCallback | None
+    former: Former, requests: list[ScoringRequest], rows: list[Any], batch: int, tell: ProgressCallback | None
 ) -> list[Likelihood]:
-    """Rows that do not depend on each other, run in batches of like length and put back in order."""
-    logs: dict[int, Tensor] = {}
-    right: dict[int, Tensor] = {}
+    """Score independent rows in batches of similar length, and put the results back in order."""
+    log_probs: dict[int, Tensor] = {}
+    is_top: dict[int, Tensor] = {}
     order = sorted(range(len(rows)), key=lambda i: -len(rows[i][1]))
     for low in range(0, len(order), batch):
         group = order[low : low + batch]
-        made = pack_tensors([rows[i][1] for i in group])
-        slots = torch.cat([rows[i][2] + int(made.starts[at]) for at, i in enumerate(group)])
-        both = score_slots(former, made, slots, torch.cat([rows[i][3] for i in group]))
+        packed = pack_tensors([rows[i][1] for i in group])
+        slots = torch.cat([rows[i][2] + int(packed.starts[at]) for at, i in enumerate(group)])
+        both = score_slots(former, packed, slots, torch.cat([rows[i][3] for i in group]))
         sizes = [len(rows[i][2]) for i in group]
         for i, log, hit in zip(group, both[0].split(sizes), both[1].split(sizes), strict=True):
-            logs[i], right[i] = log, hit
+            log_probs[i], is_top[i] = log, hit
         if tell is not None:
             tell("likelihoods", min(low + batch, len(order)), len(order), "texts")
-    owners: list[list[int]] = [[] for _ in places]
+    owners: list[list[int]] = [[] for _ in requests]
     for i, row in enumerate(rows):
         owners[row[0]].append(i)
-    found = []
-    for place, own in zip(places, owners, strict=True):
-        log, hit = (torch.cat([part[i] for i in own]) if own else torch.zeros(0) for part in (logs, right))
-        found.append(make_likelihood(place.tokenized, place.first_scored, log, hit.bool()))
-    return found
+    results = []
+    for request, own in zip(requests, owners, strict=True):
+        log, hit = (torch.cat([part[i] for i in own]) if own else torch.zeros(0) for part in (log_probs, is_top))
+        results.append(make_likelihood(request.tokenized, request.first_scored, log, hit.bool()))
+    return results
 
 
 def pack_tensors(rows: Sequence[Tensor]) -> Batch:
-    """Rows of ids, or of characters, as one batch."""
+    """Pack rows of ids, or of characters, into a batch."""
     lengths = torch.tensor([len(row) for row in rows])
     starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
     return Batch(torch.cat(list(rows)), starts, int(lengths.max()))
@@ -241,65 +245,70 @@ def pack_tensors(rows: Sequence[Tensor]) -> Batch:
 
 def score_with_memory(
     former: Former,
-    places: list[ScoringRequest],
+    requests: list[ScoringRequest],
     batch: int,
     memory: int | None,
     begin_ids: list[int],
     tell: ProgressCallback | None,
     segment: int | None = None,
 ) -> list[Likelihood]:
-    """Models with a memory: segment by segment, several texts side by side (Dai et al. 2019, §3.2)."""
-    two, segment = former.is_two_stream, segment or SEGMENT_LENGTH
+    """Score with a segment memory: segment by segment, several texts side by side (Dai et al. 2019, §3.2)."""
+    two_stream, segment = former.is_two_stream, segment or SEGMENT_LENGTH
     size = memory if memory is not None else getattr(former.config, "memory", None) or SEGMENT_LENGTH
-    order = sorted(range(len(places)), key=lambda i: -len(places[i].tokenized.ids))
-    found: dict[int, Likelihood] = {}
+    order = sorted(range(len(requests)), key=lambda i: -len(requests[i].tokenized.ids))
+    results: dict[int, Likelihood] = {}
     for low in range(0, len(order), batch):
         group = order[low : low + batch]
-        rows = [torch.tensor([*begin_ids, *places[i].tokenized.ids.tolist()], dtype=torch.long) for i in group]
+        rows = [torch.tensor([*begin_ids, *requests[i].tokenized.ids.tolist()], dtype=torch.long) for i in group]
         state = former.create_state(len(group), size)
-        logs: list[list[Tensor]] = [[] for _ in group]
-        right: list[list[Tensor]] = [[] for _ in group]
+        log_probs: list[list[Tensor]] = [[] for _ in group]
+        is_top: list[list[Tensor]] = [[] for _ in group]
         longest = max(map(len, rows))
         for at in range(0, longest, segment):
-            # One stream foretells the next token, the second of two the token itself.
-            ends = [len(row) - (not two) for row in rows]
+            # One stream predicts the next token, the second of two the token itself.
+            ends = [len(row) - (not two_stream) for row in rows]
             parts = [row[at : max(at, min(end, at + segment))] for row, end in zip(rows, ends, strict=True)]
             if not any(map(len, parts)):
                 break
-            made = pack_tensors(parts)
-            if two:
-                made = made.replace(order=torch.cat([torch.arange(len(part)) for part in parts]))
+            packed = pack_tensors(parts)
+            if two_stream:
+                packed = packed.replace(order=torch.cat([torch.arange(len(part)) for part in parts]))
             labels = torch.cat(
-                [row[at + (not two) : at + (not two) + len(p)] for row, p in zip(rows, parts, strict=True)]
+                [
+                    row[at + (not two_stream) : at + (not two_stream) + len(p)]
+                    for row, p in zip(rows, parts, strict=True)
+                ]
             )
             how = former.build_forward_args(state, None)
-            log, hit = score_slots(former, made, torch.arange(len(labels)), labels, **how)
+            log, hit = score_slots(former, packed, torch.arange(len(labels)), labels, **how)
             sizes = [len(part) for part in parts]
             for row, a, b in zip(range(len(group)), log.split(sizes), hit.split(sizes), strict=True):
-                logs[row].append(a)
-                right[row].append(b)
+                log_probs[row].append(a)
+                is_top[row].append(b)
         for row, i in enumerate(group):
-            pieces, lost = places[i].tokenized, len(begin_ids) if two else 0
-            first = max(places[i].first_scored, 0 if two or begin_ids else 1)
-            skip = lost + first - (0 if two or begin_ids else 1)
-            found[i] = make_likelihood(pieces, first, torch.cat(logs[row])[skip:], torch.cat(right[row])[skip:])
+            tokenized, lost = requests[i].tokenized, len(begin_ids) if two_stream else 0
+            first = max(requests[i].first_scored, 0 if two_stream or begin_ids else 1)
+            skip = lost + first - (0 if two_stream or begin_ids else 1)
+            results[i] = make_likelihood(
+                tokenized, first, torch.cat(log_probs[row])[skip:], torch.cat(is_top[row])[skip:]
+            )
         if tell is not None:
             tell("likelihoods", min(low + batch, len(order)), len(order), "texts")
-    return [found[i] for i in range(len(places))]
+    return [results[i] for i in range(len(requests))]
 
 
 def score_masked(
-    former: Former, places: list[ScoringRequest], batch: int, together: bool, tell: ProgressCallback | None
+    former: Former, requests: list[ScoringRequest], batch: int, together: bool, tell: ProgressCallback | None
 ) -> list[Likelihood]:
-    """Masked language models: each token in a row of its own where it is hidden; of long texts, in the window in whose
-    middle it is nearest."""
+    """Score with a masked language model: each token is masked in a row of its own; of a long text, in the window whose
+    middle is nearest."""
     hidden = None if former.tokenizer is None else former.tokenizer.id("mask")
     if hidden is None:
         raise Error("this model has no mask token", fix="load it with its tokenizer")
     rows = []
-    for number, place in enumerate(places):
-        pieces = place.tokenized
-        spans, wanted = make_windows(former, pieces, None), list(range(place.first_scored, len(pieces.ids)))
+    for number, request in enumerate(requests):
+        tokenized = request.tokenized
+        spans, wanted = make_windows(former, tokenized, None), list(range(request.first_scored, len(tokenized.ids)))
         groups = [wanted] if together and wanted else [[t] for t in wanted]
         for some, at in zip(
             groups, find_nearest_window(spans, [(some[0] + some[-1]) / 2 for some in groups]), strict=True
@@ -307,35 +316,37 @@ def score_masked(
             low, high = spans[at]
             if not low <= some[0] <= some[-1] < high:
                 raise Error(f"text {number + 1} is too long to hide so much at once", fix="shorten it")
-            row = torch.cat((pieces.prefix_ids, pieces.ids[low:high], pieces.suffix_ids)).clone()
-            slots = torch.tensor(some) - low + len(pieces.prefix_ids)
+            row = torch.cat((tokenized.prefix_ids, tokenized.ids[low:high], tokenized.suffix_ids)).clone()
+            slots = torch.tensor(some) - low + len(tokenized.prefix_ids)
             row[slots] = hidden
-            rows.append((number, row, slots, pieces.ids[some]))
-    return score_in_batches(former, places, rows, batch, tell)
+            rows.append((number, row, slots, tokenized.ids[some]))
+    return score_in_batches(former, requests, rows, batch, tell)
 
 
 def score_seq2seq(former: Former, rows: list[Any], batch: int, tell: ProgressCallback | None) -> list[Likelihood]:
-    """Encoder-decoders: the target with its marks, given the source."""
-    if odd := [i for i, row in enumerate(rows, 1) if not (isinstance(row, tuple | list) and len(row) == 2)]:
-        raise Error(f"text {odd[0]} is no pair", fix=f"give {former.family} pairs: (source, target)")
+    """Score with an encoder-decoder: the target with its marks, given the source."""
+    if invalid := [i for i, row in enumerate(rows, 1) if not (isinstance(row, tuple | list) and len(row) == 2)]:
+        raise Error(f"text {invalid[0]} is not a pair", fix=f"give {former.family} pairs: (source, target)")
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
     writes = former.tokenizer.target or former.tokenizer
-    found: list[Likelihood] = []
+    results: list[Likelihood] = []
     for low in range(0, len(rows), batch):
         some = [(normalise(source), normalise(target)) for source, target in rows[low : low + batch]]
         sources = [former.tokenizer.encode(source, parse_special=False) for source, _ in some]
         targets = [writes.encode_with_offsets(target, parse_special=False) for _, target in some]
         if empty := [i for i, (s, t) in enumerate(zip(sources, targets, strict=True), low + 1) if not s or not t[0]]:
             raise Error(f"text {empty[0]} is empty", fix="leave empty texts out")
-        wraps = getattr(former.config, "starts_with_last_token", False)
+        wraps = former.definition.starts_with_last_token
         inputs = [[ids[-1] if wraps else get_start_token(former.config), *ids[:-1]] for ids, _ in targets]
-        made = Batch.from_rows(inputs).replace(source=Batch.from_rows(sources))
+        packed = Batch.from_rows(inputs).replace(source=Batch.from_rows(sources))
         labels = torch.tensor([i for ids, _ in targets for i in ids])
-        logs, right = score_slots(former, made, torch.arange(len(labels)), labels)
+        log_probs, is_top = score_slots(former, packed, torch.arange(len(labels)), labels)
         sizes = [len(ids) for ids, _ in targets]
-        for (_, text), (ids, spans), a, b in zip(some, targets, logs.split(sizes), right.split(sizes), strict=True):
-            found.append(Likelihood(text, [writes.get_token_text(i) for i in ids], spans, a, b))
+        for (_, text), (ids, spans), a, b in zip(
+            some, targets, log_probs.split(sizes), is_top.split(sizes), strict=True
+        ):
+            results.append(Likelihood(text, [writes.get_token_text(i) for i in ids], spans, a, b))
         if tell is not None:
             tell("likelihoods", min(low + batch, len(rows)), len(rows), "texts")
-    return found
+    return results

@@ -1,4 +1,4 @@
-"""How well a fine-tuned model does its task: guesses for rows, measures, and tables for the report."""
+"""Evaluation of fine-tuned models: predictions for rows, metrics, and tables for the report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MAX_WORST_EXAMPLES, MAX_CONFUSION_CLASSES, MAX_SHOWN_CHARS = (
 
 @dataclass
 class TaskEvaluation:
-    """What a model says of rows: its guesses beside the truth, how sure it is of the truth, and the measures."""
+    """Predictions beside the references, the confidence in each reference, the metrics and the loss."""
 
     references: list[Any]
     predictions: list[Any]
@@ -49,7 +49,7 @@ def build_task_objective(
     `labels` are the answers of the training examples: class weights (`balance`) and the scale of numbers come from
     them. Evaluation leaves out smoothing and the language model's loss.
     """
-    starts_with_last = getattr(former.config, "starts_with_last_token", False)
+    starts_with_last = former.definition.starts_with_last_token
     start = None
     if former.is_encoder_decoder and not (starts_with_last and task.kind != "text"):
         start = get_start_token(former.config)
@@ -68,29 +68,29 @@ def build_task_objective(
 def evaluate_task(
     former: Former,
     task: Task,
-    goal: Supervised,
+    objective: Supervised,
     rows: ExampleRows,
     tell: ProgressCallback | None = None,
     autocast: Any = None,
 ) -> TaskEvaluation:
-    """Ask a model about rows that are encoded in `goal`. `autocast` is entered around its passes."""
+    """Evaluate a model on rows, which `goal` holds encoded; its forward passes run inside `autocast`."""
     if task.label_as_text:
         return evaluate_label_words(former, task, rows, tell)
-    if goal.task_kind == "text":
-        return evaluate_generated_text(former, task, goal.data, rows, tell)
+    if objective.task_kind == "text":
+        return evaluate_generated_text(former, task, objective.data, rows, tell)
     sums = [0.0, 0.0]
 
     def accumulate_loss(logits: Any, batch: Any) -> None:
-        total, count = goal.compute_head_loss(logits, batch)
+        total, count = objective.compute_head_loss(logits, batch)
         sums[0] += float(total)
         sums[1] += float(count)
 
     with autocast() if autocast is not None else nullcontext():
-        said = prediction.compute_outputs(former, goal.data, goal.part, tell, accumulate_loss)
-    made = OUTPUT_EVALUATORS[task.kind](former, task, goal.data, said, rows)
-    made.loss = sums[0] / max(1.0, sums[1])
-    made.metrics = compute_metrics(task.name, made.references, made.predictions)
-    return made
+        outputs = prediction.compute_outputs(former, objective.data, objective.part, tell, accumulate_loss)
+    results = OUTPUT_EVALUATORS[task.kind](former, task, objective.data, outputs, rows)
+    results.loss = sums[0] / max(1.0, sums[1])
+    results.metrics = compute_metrics(task.name, results.references, results.predictions)
+    return results
 
 
 REFERENCE_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -102,72 +102,91 @@ REFERENCE_READERS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 def get_references(task: Task, rows: ExampleRows) -> list[Any]:
-    """What is right, in the form in which it is judged."""
+    """Return the reference answers in the form that the metrics compare."""
     return [REFERENCE_READERS["class" if task.label_as_text else task.kind](row) for row in rows]
 
 
 def list_metric_names(task: Task, rows: ExampleRows) -> tuple[str, ...]:
-    """The names of the measures that guesses for rows will have."""
-    truths = get_references(task, rows[:1] if task.kind == "text" else rows)  # those of texts are always the same
-    return tuple(compute_metrics(task.name, truths, [""] * len(truths) if task.kind == "span" else truths))
+    """List the names of the metrics that predictions for these rows will have."""
+    references = get_references(task, rows[:1] if task.kind == "text" else rows)  # those of texts are always the same
+    return tuple(compute_metrics(task.name, references, [""] * len(references) if task.kind == "span" else references))
 
 
-def evaluate_classes(former: Former, task: Task, data: EncodedExamples, said: Any, rows: ExampleRows) -> TaskEvaluation:
-    """One label each."""
-    shares = prediction.average_windows(task, data, said)
+def evaluate_classes(
+    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
+) -> TaskEvaluation:
+    """Predict one label for each row."""
+    probabilities = prediction.average_windows(task, data, outputs)
     index = {label: i for i, label in enumerate(former.labels)}
-    truths = get_references(task, rows)
-    sure = [float(share[index[t]]) for share, t in zip(shares, truths, strict=True)]
-    return TaskEvaluation(truths, [former.labels[i] for i in shares.argmax(1)], sure)
+    references = get_references(task, rows)
+    confidences = [
+        float(row_probabilities[index[t]]) for row_probabilities, t in zip(probabilities, references, strict=True)
+    ]
+    return TaskEvaluation(references, [former.labels[i] for i in probabilities.argmax(1)], confidences)
 
 
 def evaluate_multilabel(
-    former: Former, task: Task, data: EncodedExamples, said: Any, rows: ExampleRows
+    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
 ) -> TaskEvaluation:
-    """Any number of labels each: those that are likelier than not."""
-    shares = prediction.average_windows(task, data, said)
-    truths = get_references(task, rows)
-    guesses = [[name for name, share in zip(former.labels, row, strict=True) if share > 0.5] for row in shares]
-    sure = [
-        float(np.prod([s if name in t else 1 - s for name, s in zip(former.labels, row, strict=True)]))
-        for row, t in zip(shares, truths, strict=True)
+    """Predict any number of labels for each row: those with a probability above one half."""
+    probabilities = prediction.average_windows(task, data, outputs)
+    references = get_references(task, rows)
+    predictions = [
+        [name for name, row_probabilities in zip(former.labels, row, strict=True) if row_probabilities > 0.5]
+        for row in probabilities
     ]
-    return TaskEvaluation(truths, guesses, sure)
+    confidences = [
+        float(np.prod([s if name in t else 1 - s for name, s in zip(former.labels, row, strict=True)]))
+        for row, t in zip(probabilities, references, strict=True)
+    ]
+    return TaskEvaluation(references, predictions, confidences)
 
 
-def evaluate_numbers(former: Former, task: Task, data: EncodedExamples, said: Any, rows: ExampleRows) -> TaskEvaluation:
-    """A number each; the further away, the less sure."""
-    found = prediction.average_windows(task, data, said)[:, 0]
-    truths = get_references(task, rows)
-    return TaskEvaluation(truths, found.tolist(), [-abs(t - g) for t, g in zip(truths, found.tolist(), strict=True)])
-
-
-def evaluate_tags(former: Former, task: Task, data: EncodedExamples, said: Any, rows: ExampleRows) -> TaskEvaluation:
-    """A tag for each word; a word that has no token gets the commonest, the first."""
-    found = prediction.predict_tags(data, said, [len(row["words"]) for row in rows])
-    guesses = [[former.labels[max(0, i)] for i in tag] for tag, _ in found]
-    truths = get_references(task, rows)
-    right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in zip(truths, guesses, strict=True)]
-    return TaskEvaluation(truths, guesses, [float(r) for r in right])
-
-
-def evaluate_spans(former: Former, task: Task, data: EncodedExamples, said: Any, rows: ExampleRows) -> TaskEvaluation:
-    """The best place in each context, or none."""
-    left = former.tokenizer is not None and former.tokenizer.is_left_padded
-    found = prediction.predict_spans(task, data, said, [row["context"] for row in rows], pads_left=left)
-    truths = get_references(task, rows)
-    guesses = [some[0].text if some else "" for some in found]
+def evaluate_numbers(
+    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
+) -> TaskEvaluation:
+    """Predict a number for each row; the confidence is minus the absolute error."""
+    found = prediction.average_windows(task, data, outputs)[:, 0]
+    references = get_references(task, rows)
     return TaskEvaluation(
-        truths, guesses, [float(g in t or (not t and not g)) for t, g in zip(truths, guesses, strict=True)]
+        references, found.tolist(), [-abs(t - g) for t, g in zip(references, found.tolist(), strict=True)]
     )
 
 
-def evaluate_choices(former: Former, task: Task, data: EncodedExamples, said: Any, rows: ExampleRows) -> TaskEvaluation:
-    """The number of a choice."""
-    shares = prediction.predict_choices(said)
-    truths = get_references(task, rows)
+def evaluate_tags(former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows) -> TaskEvaluation:
+    """Predict a tag for each word; a word without a token gets the first, the most frequent."""
+    found = prediction.predict_tags(data, outputs, [len(row["words"]) for row in rows])
+    predictions = [[former.labels[max(0, i)] for i in tag] for tag, _ in found]
+    references = get_references(task, rows)
+    right = [np.mean([a == b for a, b in zip(t, g, strict=True)]) for t, g in zip(references, predictions, strict=True)]
+    return TaskEvaluation(references, predictions, [float(r) for r in right])
+
+
+def evaluate_spans(
+    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
+) -> TaskEvaluation:
+    """Predict the best span of each context, or none."""
+    left = former.tokenizer is not None and former.tokenizer.is_left_padded
+    found = prediction.predict_spans(task, data, outputs, [row["context"] for row in rows], pads_left=left)
+    references = get_references(task, rows)
+    predictions = [some[0].text if some else "" for some in found]
     return TaskEvaluation(
-        truths, [int(s.argmax()) for s in shares], [float(s[t]) for s, t in zip(shares, truths, strict=True)]
+        references,
+        predictions,
+        [float(g in t or (not t and not g)) for t, g in zip(references, predictions, strict=True)],
+    )
+
+
+def evaluate_choices(
+    former: Former, task: Task, data: EncodedExamples, outputs: Any, rows: ExampleRows
+) -> TaskEvaluation:
+    """Predict the number of a choice for each row."""
+    probabilities = prediction.predict_choices(outputs)
+    references = get_references(task, rows)
+    return TaskEvaluation(
+        references,
+        [int(s.argmax()) for s in probabilities],
+        [float(s[t]) for s, t in zip(probabilities, references, strict=True)],
     )
 
 
@@ -181,38 +200,42 @@ OUTPUT_EVALUATORS: dict[str, OutputEvaluator] = {
 def evaluate_label_words(
     former: Former, task: Task, rows: ExampleRows, tell: ProgressCallback | None = None
 ) -> TaskEvaluation:
-    """The label that a decoder is likeliest to write."""
+    """Predict the label that the decoder is likeliest to generate."""
     reader = TaskEncoder.from_former(former, task)
-    shares = prediction.score_label_words(former, rows, task.labels, lambda some: encode(task, some, reader), tell)
-    truths, index = get_references(task, rows), {label: i for i, label in enumerate(task.labels)}
-    guesses = [task.labels[i] for i in shares.argmax(1)]
-    sure = [float(share[index[t]]) for share, t in zip(shares, truths, strict=True)]
-    return TaskEvaluation(truths, guesses, sure, compute_metrics(task.name, truths, guesses))
+    probabilities = prediction.score_label_words(
+        former, rows, task.labels, lambda some: encode(task, some, reader), tell
+    )
+    references, index = get_references(task, rows), {label: i for i, label in enumerate(task.labels)}
+    predictions = [task.labels[i] for i in probabilities.argmax(1)]
+    confidences = [
+        float(row_probabilities[index[t]]) for row_probabilities, t in zip(probabilities, references, strict=True)
+    ]
+    return TaskEvaluation(references, predictions, confidences, compute_metrics(task.name, references, predictions))
 
 
 def evaluate_generated_text(
     former: Former, task: Task, data: EncodedExamples, rows: ExampleRows, tell: ProgressCallback | None = None
 ) -> TaskEvaluation:
-    """What a decoder writes for each text."""
+    """Generate a text for each row greedily, and compare it with its reference."""
     assert former.tokenizer is not None
     tokenizer = former.tokenizer.target or former.tokenizer
-    made: list[str] = [""] * len(data)
+    results: list[str] = [""] * len(data)
     done = 0
     for some in prediction.group_by_length(data.lengths, prediction.BATCH_TOKENS.get(former.device.type, 4096)):
         sources = [data.ids[data.starts[i] : data.starts[i + 1]].tolist() for i in some]
         longest = min(task.max_output_tokens, 20 + 2 * max(map(len, sources)))
         for number, ids in zip(some, former.continue_ids(sources, longest, temperature=0), strict=True):
-            made[number] = tokenizer.decode(ids).strip()
+            results[number] = tokenizer.decode(ids).strip()
         done += len(some)
         if tell is not None:
             tell("writing", done, len(data), "texts")
-    truths = get_references(task, rows)
-    return TaskEvaluation(truths, made, metrics=compute_metrics(task.name, truths, made))
+    references = get_references(task, rows)
+    return TaskEvaluation(references, results, metrics=compute_metrics(task.name, references, results))
 
 
-def get_metric_signatures(task: Task, seen: TaskEvaluation) -> dict[str, str]:
-    """How measures that have variants were computed; to be quoted with them. Of BLEU and chrF, sacrebleu's words."""
-    return get_signatures(seen.references, seen.predictions) if task.name == "translate" else {}
+def get_metric_signatures(task: Task, evaluation: TaskEvaluation) -> dict[str, str]:
+    """Return sacrebleu's signatures of BLEU and chrF, to be quoted with them; nothing for other tasks."""
+    return get_signatures(evaluation.references, evaluation.predictions) if task.name == "translate" else {}
 
 
 ReportTable = dict[str, Any]  # title, head, rows
@@ -227,52 +250,54 @@ CONFIDENCE_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 
 
 def build_report_tables(
-    task: Task, labels: Sequence[str], seen: TaskEvaluation, rows: ExampleRows
+    task: Task, labels: Sequence[str], evaluation: TaskEvaluation, rows: ExampleRows
 ) -> list[ReportTable]:
-    """The confusion matrix and the worst examples."""
+    """Build the report's tables: the confusion matrix and the worst examples."""
     found = (
-        [build_confusion_matrix(labels, seen)] if task.kind == "class" and len(labels) <= MAX_CONFUSION_CLASSES else []
+        [build_confusion_matrix(labels, evaluation)]
+        if task.kind == "class" and len(labels) <= MAX_CONFUSION_CLASSES
+        else []
     )
-    if seen.confidences:
-        order = np.argsort(seen.confidences, kind="stable")
-        wrong = [i for i in order if seen.references[i] != seen.predictions[i]][:MAX_WORST_EXAMPLES]
+    if evaluation.confidences:
+        order = np.argsort(evaluation.confidences, kind="stable")
+        wrong = [i for i in order if evaluation.references[i] != evaluation.predictions[i]][:MAX_WORST_EXAMPLES]
         last = CONFIDENCE_COLUMNS.get("class" if task.label_as_text else task.kind)
         more = [last[0]] if last else []
         lines = [
             [
                 format_example(rows[i]),
-                format_answer(seen.references[i]),
-                format_answer(seen.predictions[i]),
-                *([last[1](seen.confidences[i])] if last else []),
+                format_answer(evaluation.references[i]),
+                format_answer(evaluation.predictions[i]),
+                *([last[1](evaluation.confidences[i])] if last else []),
             ]
             for i in wrong
         ]
         found.append({"title": "Worst examples", "head": ["text", "truth", "guess", *more], "rows": lines})
     elif task.kind == "text":
         lines = [
-            [format_example(rows[i]), format_answer(seen.references[i]), format_answer(seen.predictions[i])]
+            [format_example(rows[i]), format_answer(evaluation.references[i]), format_answer(evaluation.predictions[i])]
             for i in range(min(MAX_WORST_EXAMPLES, len(rows)))
         ]
         found.append({"title": "Examples", "head": ["text", "truth", "written"], "rows": lines})
     return found
 
 
-def build_confusion_matrix(labels: Sequence[str], seen: TaskEvaluation) -> ReportTable:
-    """How often each truth was taken for each label."""
-    pairs = Counter(zip(seen.references, seen.predictions, strict=True))
+def build_confusion_matrix(labels: Sequence[str], evaluation: TaskEvaluation) -> ReportTable:
+    """Count how often each label was predicted for each reference."""
+    pairs = Counter(zip(evaluation.references, evaluation.predictions, strict=True))
     rows = [[truth, *(f"{pairs[truth, guess]:,}" for guess in labels)] for truth in labels]
     return {"title": "Truth (rows) and guess (columns)", "head": ["", *labels], "rows": rows}
 
 
 def format_example(row: dict[str, Any]) -> str:
-    """A row in a few words."""
+    """Format the text of a row, shortened."""
     text = row.get("question") or row.get("text") or " ".join(row.get("words", ()))
     both = f"{text} ‖ {row['other']}" if row.get("other") else str(text)
     return both if len(both) <= MAX_SHOWN_CHARS else both[: MAX_SHOWN_CHARS - 1] + "…"
 
 
 def format_answer(value: Any) -> str:
-    """An answer in a few words."""
+    """Format an answer, shortened."""
     if isinstance(value, float):
         return f"{value:.3f}"
     return (", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))[:MAX_SHOWN_CHARS]

@@ -41,8 +41,8 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class AugmentConfig:
-    """How examples are made: `times` of each, `rate` of the words hidden or of the text continued, by draws among the
-    `top_k` likeliest tokens; `conditional` puts the label (or its name) in front while the model reads."""
+    """Settings of augmentation: `times` new examples of each, with `rate` of the words masked or of the text continued,
+    sampled from the `top_k` likeliest tokens; `conditional` puts the label (or its name) before the text."""
 
     method: str = "fill"
     times: int = 1
@@ -67,7 +67,7 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class Augmented:
-    """New examples, each with the number of the one that it was made from ("from"), and what became of the others."""
+    """New examples, each with the number of its source ("from"), and how many were skipped for which reason."""
 
     rows: list[Row]
     skipped: dict[str, int]
@@ -127,7 +127,7 @@ def augment(
 
 
 def build_config(former: Former, how: dict[str, Any]) -> AugmentConfig:
-    """The settings; the method is what the model can do, if it is not said."""
+    """Build the settings; the default method is what the model can do."""
     if odd := [name for name in how if name not in AugmentConfig.__dataclass_fields__]:
         fix = suggest_name(odd[0], AugmentConfig.__dataclass_fields__)
         raise Error(f"augment does not take {odd[0]!r}", fix=fix)
@@ -137,7 +137,7 @@ def build_config(former: Former, how: dict[str, Any]) -> AugmentConfig:
 def generate_candidates(
     former: Former, rows: Sequence[Row], how: AugmentConfig, done: int = 0
 ) -> Iterator[list[list[str]]]:
-    """For some examples at a time behind those that are `done`, `times` new texts each."""
+    """Yield `times` new texts for each example, chunk by chunk, from number `done` on."""
     every = make_keys(rows, how)
     for low in range(done, len(rows), CHUNK_SIZE):
         some, own = rows[low : low + CHUNK_SIZE], every[low : low + CHUNK_SIZE]
@@ -154,7 +154,7 @@ def generate_candidates(
 
 
 def make_keys(rows: Sequence[Row], how: AugmentConfig) -> list[list[RandomKey]]:
-    """What the draws of each example come from: its text, wherever it stands, and how often it was there before."""
+    """Make the random keys of each example from its text (wherever it stands) and how often it occurred before."""
     before: Counter[str] = Counter()
     found = []
     for row in rows:
@@ -167,7 +167,7 @@ def make_keys(rows: Sequence[Row], how: AugmentConfig) -> list[list[RandomKey]]:
 def continue_texts(
     former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[RandomKey]], how: AugmentConfig
 ) -> list[str]:
-    """The beginnings of texts, gone on with; of a conditional model, whole texts behind the label."""
+    """Continue the beginnings of texts; with rate 1 and a conditional model, write whole texts after the label."""
     begun = [keep_beginning(row["text"], how.rate) for row in rows]
     prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
     options = Options(
@@ -184,18 +184,18 @@ def continue_texts(
 
 
 def join_text(begun: str, text: str) -> str:
-    """A beginning and what was written behind it, in one line."""
+    """Join a beginning and its continuation in one line."""
     return " ".join(f"{begun}{text}".split())
 
 
 def keep_beginning(text: str, rate: float) -> str:
-    """The first words of a text: what is left when the last `rate` of them are to be written anew."""
+    """Return the first words of a text, without the last `rate` of them."""
     words = text.split()
     return " ".join(words[: math.floor(len(words) * (1 - rate))])
 
 
 def filter_candidates(rows: Sequence[Row], made: Sequence[Sequence[str]], same: LabelFilter) -> Any:
-    """New rows that are new, and whose label stays; and a count of the others."""
+    """Return the rows that are new and keep their label, and how many others there were for each reason."""
     left: Counter[str] = Counter(dict.fromkeys(SKIP_REASONS, 0))
     seen = {to_comparison_form(row["text"]) for row in rows}
     new: list[Row] = []
@@ -215,22 +215,22 @@ def filter_candidates(rows: Sequence[Row], made: Sequence[Sequence[str]], same: 
 
 
 def to_comparison_form(text: str) -> str:
-    """What two texts have in common that differ in spaces, punctuation or case alone; of signs alone, the text."""
+    """Reduce a text to what is left without differences in spaces, punctuation and case."""
     return PUNCTUATION.sub(" ", normalise(text).lower()).strip() or "".join(normalise(text).split())
 
 
 def hash_rows(rows: Sequence[Row]) -> str:
-    """What tells these examples from others."""
+    """Hash the examples, to recognise them when a run is resumed."""
     return hashlib.sha256(repr([(row["text"], row.get("other"), row["label"]) for row in rows]).encode()).hexdigest()
 
 
 def hash_text(text: str) -> int:
-    """A number for a text: the same example is changed the same way wherever it stands."""
+    """Hash a text to 64 bits, so that an example is changed in one way wherever it stands."""
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8], "little")
 
 
 def to_json_lines(rows: Sequence[Row]) -> Iterator[bytes]:
-    """Rows as JSON lines."""
+    """Encode rows as JSON lines."""
     for row in rows:
         kept = {name: value for name, value in row.items() if value is not None}
         yield json.dumps(kept, ensure_ascii=False).encode() + b"\n"

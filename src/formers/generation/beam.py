@@ -19,11 +19,10 @@ NO_SCORE = -math.inf  # of a complete text that is not there
 
 
 class BeamState:
-    """The K running texts of each prompt, and the K best that are complete; all of it stays on the device, where a
-    recorded choice finds it.
+    """The K running hypotheses of each prompt and the K best complete ones, in fixed tensors that a CUDA graph can use.
 
-    A complete text is held as three numbers: the step at which it ended, the row it had then, and its last token (-1 if
-    that was an end mark, which does not belong to it).
+    A complete hypothesis is three numbers: the step at which it ended, its row then, and its last token (-1 if that was
+    an end mark, which is not part of it).
     """
 
     def __init__(self, batch: DecodingBatch, constraints: Constraints):
@@ -58,12 +57,12 @@ class BeamState:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
 
     def compute_norm(self, length: int) -> float:
-        """What the log-probability of so many new tokens is divided by."""
+        """Return what the log-probability of `length` new tokens is divided by."""
         gnmt = self.options.length_normalisation == "gnmt"
         return compute_length_penalty(length, self.alpha) if gnmt else length**self.alpha
 
     def score_next(self, step: int) -> Tensor:
-        """(rows, vocab) log-probabilities of the next tokens, what is forbidden taken out."""
+        """Compute log-probabilities (rows, vocab) of the next tokens, with the constraints applied."""
         capture = Capture(with_attention=True) if self.options.coverage else None
         if self.pending_steps:
             logs = self.batch.runner.step(self.pending_steps[-1][0], self.live_rows).float().log_softmax(-1)
@@ -83,7 +82,7 @@ class BeamState:
         return self.constraints.apply(logs, self.batch.sequence_tensor, step)
 
     def compute_coverage(self) -> Tensor | None:
-        """(rows,) the coverage penalty, if there is one."""
+        """Compute the coverage penalty (rows,), None without one."""
         beta = self.options.coverage
         if self.attention_sums is None or self.batch.sources is None or beta is None:
             return None
@@ -95,7 +94,7 @@ class BeamState:
         return compute_coverage_penalty(attention, keep.to(self.attention_sums.device), beta)
 
     def step(self, step: int) -> None:
-        """One more token: complete texts are kept, the best of the others go on."""
+        """Extend every beam by a token: complete hypotheses are stored, the best others continue."""
         scores, last = self.score_next(step), step == self.options.max_new_tokens - 1
         if self.graphed_step is None or last or self.should_check_each_step:
             picked = self.select_beams(scores, self.step_table[step], last)
@@ -109,12 +108,12 @@ class BeamState:
 
     @property
     def should_check_each_step(self) -> bool:
-        """Whether more than the model's scores must be looked at after each step."""
+        """True if the host must see every step: stop strings and coverage."""
         return bool(self.options.stop or self.options.coverage)
 
     def select_beams(self, scores: Tensor, facts: Tensor, last: bool = False) -> Tensor:
-        """(2, rows) the tokens with which texts go on, and their parents; what is complete is kept. The tensors of this
-        search stay where they are."""
+        """Return (2, rows) the tokens of the running beams and their parents, and store complete hypotheses; works in
+        place on the tensors of this state."""
         k, vocab = self.num_beams, scores.shape[-1]
         total = (scores.unflatten(0, (self.num_prompts, k)) + self.running_scores[..., None]).flatten(1)
         wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K go on even if all the likeliest end
@@ -139,7 +138,7 @@ class BeamState:
         return torch.stack((tokens.gather(1, continuing).masked_fill(out, 0).flatten(), parents.flatten()))
 
     def find_stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
-        """Which texts have a stop string with their new token."""
+        """Return which beams contain a stop string with their new token."""
         texts = [
             [
                 self.constraints.has_stop_string([*self.batch.get_new_ids(row), token])
@@ -150,7 +149,7 @@ class BeamState:
         return torch.tensor(texts, device=rows.device)
 
     def keep_complete(self, facts: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
-        """Put texts that are complete, (prompts, K) each, among the K best; they have no value where they are not."""
+        """Merge complete hypotheses (prompts, K) into the K best; where `values` is NO_SCORE there is none."""
         covered = self.compute_coverage()
         scores = values / facts[1] + (0 if covered is None else covered[rows])
         scores = torch.cat((self.complete_scores, scores.masked_fill(~self.open_prompts[:, None], NO_SCORE)), 1)
@@ -160,7 +159,7 @@ class BeamState:
         self.complete_keys.copy_(keys.gather(1, order[..., None].expand(-1, -1, 3)))
 
     def close_finished(self, facts: Tensor) -> None:
-        """Close the prompts of which no running text can become better than the worst complete one."""
+        """Close the prompts whose running beams cannot beat the worst complete hypothesis any more."""
         worst = self.complete_scores[:, -1]
         hopeful = worst == NO_SCORE
         if self.options.early_stopping is not True:
@@ -168,7 +167,7 @@ class BeamState:
         self.open_prompts.logical_and_(hopeful)
 
     def flush_steps(self, step: int) -> None:
-        """Tell the desk what the steps since `step` have written, and which prompts are done."""
+        """Append the tokens of all steps since `step` to the batch, and finish the rows of closed prompts."""
         assert self.log_probs is not None
         check_rows_finite(are_finite(self.log_probs).tolist(), self.live_rows)
         batch, keys = self.batch, {tuple(one) for some in self.complete_keys.tolist() for one in some}
@@ -184,7 +183,7 @@ class BeamState:
                 batch.finish_row(row)
 
     def collect_hypotheses(self) -> list[list[Hypothesis]]:
-        """The complete texts of each prompt, the best first."""
+        """Return the complete hypotheses of each prompt, the best first."""
         both = zip(self.complete_keys.tolist(), self.complete_scores.tolist(), strict=True)
         return [
             [
@@ -198,8 +197,11 @@ class BeamState:
 
 @torch.inference_mode()
 def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hypothesis]]:
-    """The `num_samples` best texts of each prompt, the best first. Where the model's scores alone decide, a GPU takes
-    many steps before the host looks at them; what it does beyond a prompt's end counts for nothing."""
+    """Search for the `num_samples` best hypotheses of each prompt, the best first.
+
+    Where only the model's scores decide, a GPU takes many steps between two host syncs; steps past a prompt's end are
+    ignored.
+    """
     if constraints.has_history_rules:
         batch.build_sequence_tensor()
     beams, step, options = BeamState(batch, constraints), 0, constraints.options
@@ -217,12 +219,12 @@ def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hyp
 
 
 def compute_length_penalty(length: Any, alpha: float) -> Any:
-    """((5 + length) / 6)^α: log p is divided by it; α = 0 does nothing, 1 takes nearly the mean (eq. 14)."""
+    """Compute ((5 + length) / 6)^α, the divisor of log p; α = 0 does nothing, 1 takes nearly the mean (eq. 14)."""
     return ((5 + length) / 6) ** alpha
 
 
 def compute_coverage_penalty(weights: Tensor, keep: Tensor | None = None, beta: float = 0.2) -> Tensor:
-    """β · Σᵢ log min(Σⱼ pᵢⱼ, 1) of attention weights (..., target, source): source words never looked at cost most.
+    """Compute β · Σᵢ log min(Σⱼ pᵢⱼ, 1) of attention weights (..., target, source): unattended source words cost most.
 
     `keep` (..., source) is False where the source is padding.
     """

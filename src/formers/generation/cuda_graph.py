@@ -1,4 +1,4 @@
-"""Steps of a decoder as one CUDA graph: all of its kernels start at once, with no word from the host."""
+"""Decoding steps as one CUDA graph: its kernels are launched together, without the host."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class GraphedStep:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, run: StepFunction, *given: Tensor, kept: Any = None) -> Tensor:
-        """What `run` makes of some tensors. It is not held, as what was recorded may outlive it; `kept` is: the graph
-        looks at its tensors."""
+        """Return `run` of some tensors. `run` is not kept, as the graph may outlive it; `kept` is, because the graph
+        reads its tensors."""
         if self.graph is None and self.warmup_left:
             self.warmup_left -= 1
             return run(*given)
@@ -42,7 +42,7 @@ class GraphedStep:
         return self.static_output
 
     def capture_graph(self, run: StepFunction, given: tuple[Tensor, ...], kept: Any) -> bool:
-        """Record a step without taking it; whether that is possible."""
+        """Capture a step without running it; returns whether that was possible."""
         self.static_inputs, self.kept_alive = [one.clone() for one in given], kept
         graph = torch.cuda.CUDAGraph()
         try:
@@ -60,7 +60,7 @@ class GraphedStep:
 
 @dataclass
 class CachedGraph:
-    """A step that was recorded, with the tensors that it reads and writes, for the next who needs the same."""
+    """A captured step with the tensors that it reads and writes, for the next runner of the same kind."""
 
     key: tuple[Any, ...]
     graphed_step: GraphedStep
@@ -75,7 +75,7 @@ _lock = threading.RLock()  # a runner may be freed, and hand over its step, whil
 
 
 def make_graph_key(model: nn.Module, rows: int, size: int) -> tuple[Any, ...]:
-    """What a recorded step depends on: sizes, where all weights lie, and how the model is run."""
+    """Return what a captured step depends on: sizes, the addresses of all weights, and how the model is run."""
     weights = itertools.chain(model.parameters(), model.buffers())
     places = tuple((w.data_ptr(), w.shape, w.dtype) for w in weights)
     how = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
@@ -83,7 +83,7 @@ def make_graph_key(model: nn.Module, rows: int, size: int) -> tuple[Any, ...]:
 
 
 def store_graph(model: nn.Module, held: CachedGraph) -> None:
-    """Keep a recorded step in place of the last one, unless it needs much memory or serves one search alone."""
+    """Store a captured step in place of the last one, unless it needs much memory or belongs to one beam search."""
     layers = held.state.layers.values()
     tensors = [t for layer in layers for t in (layer.keys, layer.values) if t is not None]
     small = sum(t.nbytes for t in tensors) <= get_cache_limit(tensors[0].device) if tensors else True
@@ -98,13 +98,13 @@ def store_graph(model: nn.Module, held: CachedGraph) -> None:
 
 
 def get_cache_limit(device: torch.device) -> int:
-    """How many bytes of keys and values are kept with a recorded step."""
+    """Return the bytes of keys and values that are kept with a captured step."""
     there = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 2**36
     return min(2**30, there // 64)
 
 
 def take_graph(model: nn.Module, key: tuple[Any, ...] | None) -> CachedGraph | None:
-    """The step that was kept, if it is of this kind: from now on it is the caller's alone. Else it is given up."""
+    """Take the stored step out if it is of this kind; another is dropped."""
     with _lock:
         found = _cached_graphs.pop(model, None)
     if found is None or found.key != key:

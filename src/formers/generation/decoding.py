@@ -51,7 +51,7 @@ class DecodingBatch:
         begin = (get_start_token(former.config) if start is None else start) if former.is_encoder_decoder else None
         self.sequences = [list(row) if begin is None else [begin] for row in prompts for _ in range(rows_per_prompt)]
         self.prompt_lengths = [len(text) for text in self.sequences]
-        self.context: int | None = getattr(former.config, "context", None)
+        self.context: int | None = former.context
         max_length = max(self.prompt_lengths) + max_new_tokens
         has_memory = issubclass(former.state_class, SegmentMemory)
         self.should_reread = getattr(

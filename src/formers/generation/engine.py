@@ -63,7 +63,7 @@ class Engine:
     """
 
     def __init__(self, former: Former, num_slots: int = 8, cache_size: int | None = None):
-        context = getattr(former.config, "context", None)
+        context = former.context
         self.former, self.cache_size = former, cache_size or context or 1024
         self.context = min(context or self.cache_size, self.cache_size)
         if not issubclass(former.state_class, KVCache):

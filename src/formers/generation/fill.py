@@ -24,7 +24,7 @@ BATCH_ROWS = 32  # texts that are read at a time
 
 @dataclass(frozen=True)
 class Guess:
-    """One way to fill a blank: the piece as the tokenizer names it, its probability, and the text with it.
+    """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it.
 
     In `text` a piece that goes on with a word (##ing) is joined to it, and other blanks have their likeliest pieces.
     """
@@ -35,7 +35,7 @@ class Guess:
 
 
 def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Any:
-    """The likeliest pieces for the blanks in a text, written ___ or as the mask token, the likeliest first.
+    """Predict the tokens at the blanks of a text, written ___ or as the mask token, the likeliest first.
 
     A text of one blank gives a list of guesses, one of several a list of such lists; a list of texts gives a list of
     what each of them gives.
@@ -48,7 +48,7 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Any:
     ]
     rows = [encode_blanks(former, text) for text in given]
     for row in rows:
-        check_length(len(row), former.config)
+        check_length(len(row), former.context)
     found = []
     for at in range(0, len(rows), BATCH_ROWS):
         for text, chances in zip(
@@ -60,7 +60,7 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Any:
 
 
 def encode_blanks(former: Former, text: str) -> list[int]:
-    """The ids of a text with its blanks; refuse a model or a text that has none."""
+    """Encode a text with its blanks; refuse a model without a mask token and a text without blanks."""
     tokenizer = former.tokenizer
     if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
@@ -77,7 +77,7 @@ def encode_blanks(former: Former, text: str) -> list[int]:
 
 @torch.inference_mode()
 def predict_blanks(former: Former, rows: list[list[int]]) -> list[Tensor]:
-    """(blanks, vocab) of each row: what may stand at its blanks."""
+    """Compute the probabilities (blanks, vocab) at the blanks of each row."""
     assert former.tokenizer is not None
     batch, mask = Batch.from_rows(rows, former.device), former.tokenizer.id("mask")
     hidden = former.model(batch)[batch.ids == mask]  # the output layer answers at the blanks alone
@@ -88,7 +88,7 @@ def predict_blanks(former: Former, rows: list[list[int]]) -> list[Tensor]:
 
 
 def make_guesses(former: Former, text: str, chances: Tensor, top: int) -> list[list[Guess]]:
-    """The likeliest pieces for each blank of a text; around them it stays as it was written."""
+    """Make the `top` guesses for each blank; the rest of the text stays as it was written."""
     tokenizer = former.tokenizer
     assert tokenizer is not None
     between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
@@ -112,7 +112,7 @@ def make_guesses(former: Former, text: str, chances: Tensor, top: int) -> list[l
 
 
 def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
-    """A piece as it stands in a text, without the marks of its kind; a special token by its name."""
+    """Decode a token as it stands in a text, without sub-word marks; a special token by its name."""
     return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.get_token_text(piece)
 
 

@@ -1,4 +1,4 @@
-"""What judges new examples: a classifier that must still see the label of each."""
+"""Label filters: a classifier must still predict the label of a new example."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def make_label_filter(keep: Any, rows: Sequence[Row], min_probability: float) ->
 
 
 def has_same_label(shares: Mapping[str, float], label: Any, several: bool, sure: float) -> bool:
-    """The probabilities of all labels say what a row says."""
+    """Return whether a classifier's probabilities confirm a row's label or labels."""
     own = flatten([label])
     if not several:
         return shares[own[0]] >= max(sure, *shares.values())
@@ -47,7 +47,7 @@ def has_same_label(shares: Mapping[str, float], label: Any, several: bool, sure:
 
 
 def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
-    """The probabilities of a linear model that learns from the rows."""
+    """Train a linear model on the rows; returns a function from rows to label probabilities."""
     from ..evaluation.baseline import LinearBaseline
 
     model = LinearBaseline(rows)
@@ -55,7 +55,7 @@ def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[s
 
 
 def make_model_scorer(keep: Former, rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
-    """The probabilities of a fine-tuned model, which must know the labels of the rows and no others."""
+    """Check that a fine-tuned model has the labels of the rows; returns a function from rows to probabilities."""
     task = get_task(keep, "classify")
     known, own = set(task.labels or keep.labels), set(flatten(row["label"] for row in rows))
     if known != own:

@@ -75,7 +75,7 @@ class Constraints:
 def build_constraints(former: Former, options: Options, forced_first: int | None = None) -> Constraints:
     """Collect the constraints of a checkpoint and of the options; `forced_first` is mBART's language token."""
     file_config = read_generation_config(former)
-    vocab = getattr(former.config, "target_vocab", None) or former.config.vocab
+    vocab = former.output_vocab
 
     def read_token_ids(name: str) -> tuple[int, ...]:
         value = file_config.get(name)
@@ -96,7 +96,7 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
     rows = [row for row in known if not (len(row) == 1 and row[0] in ends)]
     rows += [row for word in options.bad_words for row in encode_bad_word(former, word, vocab)]
     banned = {row[0] for row in rows if len(row) == 1} | set(read_token_ids("suppress_tokens"))
-    if former.family == "transformer" and former.config.pad not in (None, *ends):
+    if former.definition.never_writes_pad and former.config.pad not in (None, *ends):
         banned.add(former.config.pad)  # Marian starts with it, and would generate it
     if len(banned) >= vocab:
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")

@@ -1,4 +1,4 @@
-"""Words of a text hidden and written anew by a masked language model, one piece after the other."""
+"""Mask infilling: words of a text are masked and predicted anew by a masked language model, token by token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def infill_texts(
     former: Former, texts: Sequence[str], fronts: Sequence[str], keys: Sequence[RandomKey], rate: float, top: int,
     temperature: float,
 ) -> list[str]:  # fmt: skip
-    """Texts with a share of their words replaced, at least one of them; everything else stays as it is.
+    """Replace a share of the words of each text, at least one; everything else stays as it is.
 
     `fronts` are read before the texts and never changed. All draws come from a text's key. A long text is changed in
     the part that fits into the context.
@@ -44,7 +44,7 @@ def infill_texts(
 
 
 def make_piece_mask(former: Former) -> torch.Tensor:
-    """(vocab, 2) which pieces may stand inside and at the beginning of a word: no marks, no unknown ones."""
+    """Return a mask (vocab, 2) of the tokens that may continue or begin a word: no special tokens, no signs."""
     tokenizer = former.tokenizer
     assert tokenizer is not None
     size = min(len(tokenizer), former.config.vocab)
@@ -59,7 +59,7 @@ def make_piece_mask(former: Former) -> torch.Tensor:
 
 
 class InfillText:
-    """One text on its way: its ids with blanks, and which words they belong to."""
+    """A text with masked words: its ids, and the slots of each masked word."""
 
     def __init__(self, former: Former, front: str, text: str, key: RandomKey, rate: float):
         tokenizer = former.tokenizer
@@ -67,7 +67,7 @@ class InfillText:
         self.tokenizer, self.prefix, self.full_text, self.key = tokenizer, front, front + text, key
         frame = tokenizer.get_template()
         ids, spans = tokenizer.encode_with_offsets(self.full_text, special=False, parse_special=False)
-        limit = getattr(former.config, "context", None)
+        limit = former.context
         if limit is not None:
             room = limit - len(frame.before) - len(frame.after)
             ids, spans = ids[:room], spans[:room]
@@ -85,7 +85,7 @@ class InfillText:
             self.ids[slot] = mask
 
     def choose_words(self, spans: Sequence[tuple[int, int]], rate: float) -> list[tuple[tuple[int, int], list[int]]]:
-        """Words to hide, each with the slots of its tokens; a word that shares a token with another is left alone."""
+        """Choose words to mask, each with its slots; a word that shares a token with another is left out."""
         found = []
         for word in WORD_PATTERN.finditer(self.full_text, len(self.prefix)):
             low, high = word.span()
@@ -100,7 +100,7 @@ class InfillText:
         return [found[i] for i in sorted(np.argsort(draws, kind="stable")[:count].tolist())]
 
     def fill_next(self, chances: torch.Tensor, top: int, temperature: float, allowed: torch.Tensor) -> None:
-        """Fill the first blank by a draw among the likeliest pieces that may stand there."""
+        """Fill the first mask by sampling from the likeliest allowed tokens."""
         slot = self.open_slots.pop(0)
         good = (
             chances * allowed[:, int(self.word_start_flags[slot])]
@@ -113,7 +113,7 @@ class InfillText:
         self.ids[slot] = int(best.indices[int((weights.cumsum(0) <= draw).sum().clamp(max=len(weights) - 1))])
 
     def build_text(self) -> str:
-        """The text with the new words in it."""
+        """Return the text with its new words."""
         parts, last = [], len(self.prefix)
         for (low, high), slots in self.hidden_words:
             parts += [self.full_text[last:low], self.tokenizer.decode([self.ids[s] for s in slots]).strip()]

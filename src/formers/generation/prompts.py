@@ -18,8 +18,7 @@ def make_few_shot_prompt(
     answer_prefix: str = "A:",
     separator: str = "\n\n",
 ) -> str:
-    """A task, some examples with their answers, and a question to be answered: the model goes on behind it. Stop at
-    the `separator` between two examples."""
+    """Write a prompt of a task, examples with answers, and a question; stop generation at the `separator`."""
     if not separator:
         raise Error("nothing stands between two examples", fix="take an empty line: separator='\\n\\n'")
     shots = [f"{question_prefix}{question}\n{answer_prefix} {answer}" for question, answer in check_pairs(examples)]
@@ -27,29 +26,29 @@ def make_few_shot_prompt(
 
 
 def make_translation_prompt(text: str, to: str, source: str = "English", examples: FewShotExamples = ()) -> str:
-    """A translation, line by line: every example shows what is wanted. Stop at the end of the line."""
+    """Write a prompt for translation with examples, line by line; stop generation at the end of the line."""
     lines = [f"{source}: {to_one_line(left)}\n{to}: {to_one_line(right)}\n" for left, right in check_pairs(examples)]
     task = f"Translate {source} to {to}.\n\n" if not lines else ""
     return task + "\n".join([*lines, f"{source}: {to_one_line(text)}\n{to}:"])
 
 
 def make_summary_prompt(text: str, cue: str = "TL;DR:") -> str:
-    """A text and the cue that people on the web write before a short version (Radford et al. 2019, §3.6)."""
+    """Write a prompt for a summary: the text and the cue before summaries on the web (Radford et al. 2019, §3.6)."""
     return f"{text.rstrip()}\n{cue}"
 
 
 def make_question_prompt(context: str, query: str, examples: FewShotExamples = ()) -> str:
-    """A text, some questions with their answers, and one more (Radford et al. 2019, §3.5)."""
+    """Write a prompt of a text, questions with answers, and a last question (Radford et al. 2019, §3.5)."""
     return make_few_shot_prompt(query, examples, task=context.strip(), separator="\n")
 
 
 def check_pairs(examples: FewShotExamples) -> list[tuple[str, str]]:
-    """Examples as pairs; anything else is refused."""
+    """Return examples as stripped pairs; refuse anything else."""
     if not all(isinstance(e, tuple | list) and len(e) == 2 and all(isinstance(s, str) for s in e) for e in examples):
         raise Error("an example must be a pair of texts", fix="for example [('cheese', 'fromage')]")
     return [(left.strip(), right.strip()) for left, right in examples]
 
 
 def to_one_line(text: str) -> str:
-    """A text in one line."""
+    """Put a text on one line."""
     return " ".join(text.split())

@@ -1,4 +1,4 @@
-"""A model at work on several texts: it reads what is new of each and says what comes next."""
+"""A model with the state of several sequences: it reads the new tokens of each and scores the next ones."""
 
 from __future__ import annotations
 
@@ -22,9 +22,11 @@ from .cuda_graph import CachedGraph, GraphedStep, make_graph_key, store_graph, t
 
 
 class Runner:
-    """What a model has read of `rows` texts, up to `size` tokens each. Of encoder-decoders, `sources` are what the
-    encoder reads, each of them for `rows_per_source` rows in turn. On a GPU, steps of one token for each row are
-    recorded."""
+    """A model and its cache for `rows` sequences of up to `size` tokens.
+
+    Of encoder-decoders, `sources` are what the encoder reads, each for `rows_per_source` rows in turn. On a GPU, steps
+    of one token per row are captured as CUDA graphs.
+    """
 
     def __init__(
         self,
@@ -61,14 +63,14 @@ class Runner:
         self.can_chain_steps = self.graphed_step is not None  # steps follow each other without a look at what they give
 
     def __del__(self) -> None:
-        """What was recorded serves the next runner of the same size."""
+        """Hand the captured graph on to the next runner of the same size."""
         key, recorded = getattr(self, "graph_key", None), getattr(self, "graphed_step", None)
         if key is not None and recorded is not None and not sys.is_finalizing():
             store_graph(self.former.model, CachedGraph(key, recorded, cast(KVCache, self.state), self.padded_output))
 
     @torch.inference_mode()
     def score_next(self, new_ids: Sequence[Sequence[int]], capture: Capture | None = None) -> Tensor:
-        """(rows, vocab) what comes after these tokens, one list for each row; of an empty one, anything.
+        """Return the logits (rows, vocab) after these tokens, a list for each row; of an empty list, anything.
 
         Of two streams (XLNet), the query stream at one more place answers, which no other sees. Its states and those
         of the token before it are forgotten: that token is read again with its successor (two by two, as transformers
@@ -93,7 +95,7 @@ class Runner:
 
     @torch.inference_mode()
     def score_every(self, fed: Sequence[int]) -> Tensor:
-        """(tokens, vocab) what comes after each of these tokens of the only row."""
+        """Return the logits (tokens, vocab) after each of these tokens of the only row."""
         self.longest_row += len(fed)
         self.unfix_cache()
         return self.run_forward(Batch.from_rows([fed], self.former.device).replace(source=self.source_batch))
@@ -124,7 +126,7 @@ class Runner:
         return self.graphed_step(lambda ids: self.run_forward(batch.replace(ids=ids)), ids, kept=batch)
 
     def run_forward(self, batch: Batch, ends: Tensor | None = None, capture: Capture | None = None) -> Tensor:
-        """One pass; the logits at some places, or at all."""
+        """Run the model, and return the logits at slots `ends` (default: all)."""
         look = {} if capture is None else {"capture": capture}
         hidden = self.former.model(batch, **self.former.build_forward_args(self.state, None), **look)
         out: Any = self.former.model.parts["lm"].out
@@ -132,25 +134,25 @@ class Runner:
             return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
 
     def unfix_cache(self) -> None:
-        """Before rows advance by more than one token: nothing is recorded of that."""
+        """Leave the fixed-size form of the cache before rows advance by more than one token."""
         if isinstance(self.state, KVCache) and self.state.is_static:
             self.state.is_static, self.state.used_slots = False, self.state.longest_row
             self.reset_graph()
 
     def reset_graph(self) -> None:
-        """What was recorded no longer holds."""
+        """Drop the captured graph, which no longer matches the cache."""
         self.graphed_step = None if self.graphed_step is None else GraphedStep()
 
     @torch.inference_mode()
     def forget_tokens(self, counts: Sequence[int]) -> None:
-        """Row i has never read its newest counts[i] tokens."""
+        """Drop the newest counts[i] tokens of each row i."""
         if not isinstance(self.state, KVCache):
             what = f"{self.former.family} cannot forget the newest tokens of some rows"
             raise Error(what, fix="take a model with a cache of keys and values")
         self.state.drop_newest(torch.tensor(counts, device=self.former.device))
 
     def adopt_row(self, row: int, other: Runner, room: int) -> None:
-        """A row goes on from what the only row of another runner has read; its source has at most `room` tokens."""
+        """Copy the only row of another runner into a row; its source has at most `room` tokens."""
         assert isinstance(self.state, KVCache)
         assert isinstance(other.state, KVCache)
         if self.former.is_encoder_decoder:  # where the sources lie changes
@@ -160,7 +162,7 @@ class Runner:
 
     @torch.inference_mode()
     def clear_row(self, row: int) -> None:
-        """Forget all that a row has read; what has a memory forgets by itself."""
+        """Clear a row of the KV cache; a segment memory needs no clearing."""
         if not isinstance(self.state, KVCache):
             return
         for t in (self.state.lengths, self.state.written_lengths):
@@ -169,8 +171,10 @@ class Runner:
 
     @torch.inference_mode()
     def reorder_rows(self, parents: Sequence[int] | Tensor, equal_lengths: bool = False) -> None:
-        """Row i goes on from what row parents[i] has read; of encoder-decoders, both have the same source. Rows have
-        `equal_lengths` where each is as long as its parent: then nobody needs to look."""
+        """Make row i a copy of row parents[i]; in an encoder-decoder both have the same source.
+
+        `equal_lengths` promises that each row is as long as its parent, which saves a host sync.
+        """
         parents = torch.as_tensor(parents, device=self.former.device)
         if not isinstance(self.state, KVCache):
             return self.state.reorder_rows(parents)
@@ -180,7 +184,7 @@ class Runner:
 
 
 def can_capture_graph(former: Former) -> bool:
-    """Steps of this model can be recorded: it is on a GPU and has a cache of keys and values."""
+    """Return whether steps can be captured as CUDA graphs: the model is on a GPU and has a KV cache."""
     still = issubclass(former.state_class, KVCache) and not isinstance(former.model.body, RecurrentEncoderDecoder)
     return still and former.device.type == "cuda"
 
@@ -189,7 +193,7 @@ def can_capture_graph(former: Former) -> bool:
 def refresh_padded_output(
     former: Former, wide: tuple[Tensor, Tensor | None] | None
 ) -> tuple[Tensor, Tensor | None] | None:
-    """A filled-up output layer with the weights of now, where it lies."""
+    """Copy the current weights into a padded output layer, in place."""
     for old, new in zip(wide or (), pad_output_layer(former) or (), strict=True):
         if old is not None and new is not None:
             old.copy_(new)
@@ -197,7 +201,7 @@ def refresh_padded_output(
 
 
 def pad_output_layer(former: Former) -> tuple[Tensor, Tensor | None] | None:
-    """The output layer with rows added up to a multiple of 64, where a GPU would be slow without (GPT-2's 50,257)."""
+    """Pad the output layer to a multiple of 64 rows, where a GPU would be slow without (GPT-2's 50,257)."""
     out, tied = former.model.parts["lm"].out, getattr(former.model.body, "embedding_table", None)
     weight = None if type(out) is not OutputLayer else tied if out.weight is None else out.weight
     if weight is None or weight.shape[0] % 8 == 0:

@@ -75,10 +75,7 @@ class SpeculativeDecoder:
             [prompt] if self.former.is_encoder_decoder else None,
             constraints.options.max_new_tokens,
         )
-        limits = [
-            getattr(f.config, "context", None) or prompt_length + tokens + self.draft_length
-            for f in (self.former, self.draft)
-        ]
+        limits = [f.context or prompt_length + tokens + self.draft_length for f in (self.former, self.draft)]
         if prompt_length > min(limits):
             what = f"{prompt_length:,} tokens are more than the context of {min(limits):,} that both models have"
             raise Error(what, fix="give a shorter prompt, or leave the draft out")

@@ -1,4 +1,4 @@
-"""Where a text ends: stop strings over the borders of tokens, and pieces that are shown as soon as they are safe."""
+"""Stop strings across token borders, and streaming of text as soon as it cannot be part of one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROMPT_TAIL = 8  # tokens of a prompt that say how the text goes on: is there a 
 
 
 class StopWatcher:
-    """A text as it grows: `push` ids and get what may be shown, characters that are whole and no part of a stop string.
+    """A growing text: `push` ids and get whole characters that are no part of a stop string.
 
     As soon as a stop string is complete the text `is_stopped`: it ends before it. Where several are complete at once,
     it ends before the longest. What `push` and `flush` give, joined, is the text; how its tokens are cut does not
@@ -30,11 +30,11 @@ class StopWatcher:
         self.stream.drop_open_syllable()
 
     def push(self, index: int) -> str:
-        """What one more id makes safe to show."""
+        """Add an id; returns the text that is now safe to show."""
         return "" if self.is_stopped else self.add_text(self.stream.push(index))
 
     def flush(self) -> str:
-        """What was held back and was no stop string after all."""
+        """End the text; returns what was held back and is no stop string."""
         if self.is_stopped:
             return ""
         piece = self.add_text(self.stream.flush())
@@ -42,7 +42,7 @@ class StopWatcher:
         return piece
 
     def add_text(self, more: str) -> str:
-        """What of the text is safe with so much more of it."""
+        """Add text; returns what is now safe to show."""
         text = self.held_back + more
         found = [(at + len(stop), at) for stop in self.stop_strings if (at := text.find(stop)) >= 0]
         if found:
@@ -53,6 +53,6 @@ class StopWatcher:
         return text[: len(text) - keep]
 
     def count_held_back(self, text: str) -> int:
-        """How many characters at the end might begin a stop string."""
+        """Return how many characters at the end might begin a stop string."""
         longest = min(len(text), max(map(len, self.stop_strings), default=1) - 1)
         return next((n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in self.stop_strings)), 0)

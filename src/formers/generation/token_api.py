@@ -67,8 +67,8 @@ def check_prompts(former: Former, prompts: Sequence[Sequence[int]] | Tensor, tok
         raise Error(f"max_new_tokens must be at least 1, got {format_value(tokens)}", fix="ask for a number of tokens")
     rows = to_prompt_rows(prompts)
     for row in rows:
-        check_ids(row[None], former.config, "ids")
-        check_length(len(row) if former.is_encoder_decoder else 0, former.config)
+        check_ids(row[None], former.definition, former.config, "ids")
+        check_length(len(row) if former.is_encoder_decoder else 0, former.context)
     return [row.tolist() for row in rows]
 
 

@@ -17,7 +17,6 @@ from .logits_processors import read_search_options
 from .options import SAMPLING_OPTIONS, Options, make_options
 from .prompts import FewShotExamples, make_summary_prompt, make_translation_prompt
 
-PREFIX_FAMILIES = ("t5", "switch")  # families that learn what to do from words before the text
 LANGUAGE_CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")  # a language of mBART
 
 
@@ -31,7 +30,7 @@ def translate(
     prefix: str | None = None,
     **settings: Any,
 ) -> Any:
-    """A translation of each text: a string gives a string, a list a list.
+    """Translate each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily). T5 is told "translate English to German: "
     (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others know their
@@ -47,17 +46,17 @@ def translate(
         return answer_prompts(former, texts, prompts, settings, stop="\n")
     if examples:
         raise Error("examples are for decoders, that are prompted", fix="leave examples out")
-    if (to or source) and former.family not in (*PREFIX_FAMILIES, "mbart"):
+    if (to or source) and not (former.definition.task_prefixes or former.definition.has_language_codes):
         what = f"{former.family} knows its languages, and does not take {format_value(to or source)}"
         raise Error(what, fix="leave the languages out")
-    if prefix is None and former.family in PREFIX_FAMILIES and to is not None:
-        prefix = f"translate {source or 'English'} to {to}: "
-    codes = resolve_languages(former, source, to) if former.family == "mbart" else {}
+    if prefix is None and to is not None and (own := former.definition.task_prefixes.get("translate")):
+        prefix = own.format(source=source or "English", to=to)
+    codes = resolve_languages(former, source, to) if former.definition.has_language_codes else {}
     return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix), **codes)
 
 
 def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: Any) -> Any:
-    """A summary of each text: a string gives a string, a list a list.
+    """Summarise each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
     `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
@@ -67,18 +66,18 @@ def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None 
     if not former.is_encoder_decoder:
         prompts = [make_summary_prompt(text, "TL;DR:" if prefix is None else prefix) for text in list_prompts(texts)]
         return answer_prompts(former, texts, prompts, settings, stop="\n\n")
-    prefix = prefix if prefix is not None or former.family not in PREFIX_FAMILIES else "summarize: "
+    prefix = former.definition.task_prefixes.get("summarise") if prefix is None else prefix
     return generate_texts(former, add_prefix(texts, prefix), build_search_options(former, settings, prefix))
 
 
 def warn_other_task(former: Former, name: str) -> None:
-    """A note where the model was trained to write something else."""
+    """Warn if the model was trained for another task."""
     if former.task.get("name", name) not in (name, "lm"):
         warnings.warn(f"this model was trained to {former.task['name']}, not to {name}", stacklevel=3)
 
 
 def build_search_options(former: Former, settings: dict[str, Any], prefix: str | None = None) -> Options:
-    """Options for an encoder-decoder: the checkpoint's own where nothing else is asked for, else greedy."""
+    """Build the options for an encoder-decoder: the given settings over the checkpoint's own; greedy by default."""
     settings = resolve_generation_options(settings, Options.__dataclass_fields__)
     settings = {name: value for name, value in settings.items() if value is not None}
     own = read_search_options(former, prefix)
@@ -94,7 +93,7 @@ def build_search_options(former: Former, settings: dict[str, Any], prefix: str |
 
 
 def answer_prompts(former: Former, texts: Any, prompts: list[str], settings: dict[str, Any], stop: str) -> Any:
-    """What a decoder says to prompts up to a stop string, greedily if nothing else is asked for."""
+    """Continue prompts up to a stop string, greedily by default, and return the stripped texts."""
     settings = resolve_generation_options(settings, Options.__dataclass_fields__)
     greedy = settings.get("num_beams") in (None, 1) and not any(settings.get(name) for name in SAMPLING_OPTIONS)
     options = make_options(settings, stop=(stop,), **({"temperature": 0} if greedy else {}))
@@ -104,14 +103,17 @@ def answer_prompts(former: Former, texts: Any, prompts: list[str], settings: dic
 
 
 def add_prefix(texts: Any, prefix: str | None) -> Any:
-    """Words before each text; before an empty one, none."""
+    """Put a prefix before each text that is not empty."""
     prefixed = [f"{prefix or ''}{text}" if text.strip() else text for text in list_prompts(texts)]
     return prefixed[0] if isinstance(texts, str) else prefixed
 
 
 def resolve_languages(former: Former, source: str | None, to: str | None) -> dict[str, Any]:
-    """mBART's languages. The target's is what the decoder starts with (25 languages), or the first token that it
-    writes (50 of them); the source's stands in the place of the one in the tokenizer's template."""
+    """Return mBART's language codes as arguments of `generate_texts`.
+
+    The target's code is the decoder's start token (mBART-25) or its forced first token (mBART-50); the source's
+    replaces the code in the tokenizer's template.
+    """
     backend = get_output_tokenizer(former).backend
     for code in (source, to):
         if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):

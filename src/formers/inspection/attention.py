@@ -31,10 +31,13 @@ class Attention:
 
 @torch.inference_mode()
 def attention(former: Former, text: str) -> Attention:
-    """What each token of a text looks at, in every layer and head. (Weights show where a layer reads from; they are no
-    proof of why the model answers as it does: Jain & Wallace 2019, Wiegreffe & Pinter 2019.)"""
+    """Compute the attention weights of a text in every layer and head.
+
+    Weights show where a layer reads from, and do not explain why the model answers as it does (Jain & Wallace 2019,
+    Wiegreffe & Pinter 2019).
+    """
     nothing = Error(f"{former.family} has no attention within a text", fix="look at another member of the family")
-    if hasattr(former.config, "slots"):  # ELMo, which reads characters
+    if former.definition.reads_characters:  # ELMo, which reads characters
         raise nothing
     if former.tokenizer is None:
         raise Error("this model has no tokenizer", fix="load one that has, to look at text")

@@ -49,7 +49,7 @@ def embed(
     window: int | None = None,
     tell: ProgressCallback | None = None,
 ) -> Any:
-    """Vectors of texts: (n, dim), or (dim,) of one string; of level word or token, `SpanVectors` for each text.
+    """Embed texts: (n, dim), or (dim,) for one string; at level word or token, `SpanVectors` for each text.
 
     `pool` makes one vector of a text's tokens, or of a word's: mean, first, last, max, sum, or weighted (later tokens
     count more, for decoders). `layers` is one (-1 the last, 0 the embeddings), several with a `mix` of mean, sum, max
@@ -79,14 +79,14 @@ def embed(
 
 
 def check_choices(level: str, pool: str, mix: str) -> None:
-    """Refuse words that mean nothing."""
+    """Refuse an unknown level, pool or mix."""
     for name, value, known in (("level", level, LEVELS), ("pool", pool, POOLS), ("mix", mix, MIXES)):
         if value not in known:
             raise Error(f"there is no {name} {value!r}", fix="choose " + ", ".join(known))
 
 
 def make_layer_mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int | None, Callable[[Tensor], Tensor]]:
-    """The layer to ask for (None: all), and what makes one of several: (layers, B, T, dim) → (B, T, dim)."""
+    """Return the layer to read (None: all), and the function that mixes (layers, B, T, dim) → (B, T, dim)."""
     if type(layers) is int:
         return layers, lambda x: x
     chosen: list[int]
@@ -116,7 +116,7 @@ def make_layer_mixer(layers: int | Sequence[int] | str, mix: str) -> tuple[int |
 
 
 def embed_sentence(read: TextStates, pool: str, special: bool) -> Tensor:
-    """One vector of a text."""
+    """Pool the vectors of a text into one."""
     vectors = read.vectors[read.known_mask]
     if special or not len(vectors):  # an empty text has nothing but its marks
         vectors = torch.cat((read.prefix_vectors, vectors, read.suffix_vectors))
@@ -124,12 +124,12 @@ def embed_sentence(read: TextStates, pool: str, special: bool) -> Tensor:
 
 
 def embed_tokens(read: TextStates) -> SpanVectors:
-    """The tokens of a text, without marks."""
+    """Return the vectors of the tokens of a text, without marks."""
     return SpanVectors(read.tokenized.text, read.tokenized.tokens, read.tokenized.spans, read.vectors)
 
 
 def embed_spans(read: TextStates, pool: str, spans: Sequence[Span] | None = None) -> SpanVectors:
-    """The words of a text, or the stretches that are asked for, each from the tokens that reach into it."""
+    """Pool the words of a text, or given spans, each from the tokens that overlap it."""
     text = read.tokenized.text
     spans = find_words(text)[0] if spans is None else list(spans)
     names = [text[low:high] for low, high in spans]

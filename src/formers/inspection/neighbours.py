@@ -21,7 +21,7 @@ from .states import compute_states
 
 
 class Neighbour(NamedTuple):
-    """A text, or a word in its text, and its cosine with what was asked for."""
+    """A text, or a word in its text, and its cosine with the query."""
 
     name: str
     score: float
@@ -30,7 +30,7 @@ class Neighbour(NamedTuple):
 
 
 def compute_cosine(former: Former, one: str, other: str) -> float:
-    """The cosine of the angle between two words' vectors."""
+    """Return the cosine of the angle between two words' vectors."""
     first, second = get_unit_vectors(former, [one, other])
     return float(first @ second)
 
@@ -45,7 +45,7 @@ def neighbours(
     same_word: bool = False,
     **how: Any,
 ) -> list[Any]:
-    """What lies nearest to a query, the nearest first.
+    """Find what is nearest to a query, the nearest first.
 
     Of word vectors, and without `texts`: the words nearest to a word, as (word, cosine). With texts: those nearest to
     the query text, as `Neighbour`; with a `word` of the query, the words in the texts that are nearest to it as it is
@@ -77,7 +77,7 @@ def neighbours(
 
 
 def find_occurrences(text: str, word: str) -> list[Span]:
-    """Where a word stands in a text: as a whole, else with something behind it, as Korean has particles (배를)."""
+    """Find a word in a text: as a whole word, else followed by letters, such as Korean particles (배를)."""
     found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}(?!\w)", text, re.IGNORECASE)]
     return found or [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}", text, re.IGNORECASE)]
 
@@ -91,7 +91,7 @@ def embed_in_context(
     mix: str = "mean",
     **how: Any,
 ) -> list[tuple[Neighbour, Tensor]]:
-    """The stretches of texts with their vectors at length 1, in the texts' order."""
+    """Embed spans of texts in context, at length 1, in the order of the texts."""
     check_choices("word", pool, mix)
     layer, join = make_layer_mixer(layers, mix)
     rows: dict[int, list[tuple[Neighbour, Tensor]]] = {}
@@ -104,13 +104,13 @@ def embed_in_context(
 
 
 def select_best(rows: Sequence[Neighbour], scores: Tensor, k: int) -> list[Neighbour]:
-    """The k rows with the highest scores; of equal ones the first."""
+    """Return the k rows with the highest scores; of equal ones the first."""
     order = scores.argsort(descending=True, stable=True)[:k].tolist()
     return [rows[i]._replace(score=float(scores[i])) for i in order]
 
 
 def solve_analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
-    """a is to b as c is to …: the words nearest to b - a + c, all of length 1 (Mikolov et al. 2013b, §4); the three
-    words themselves are left out."""
+    """Solve "a is to b as c is to …": the words nearest to b - a + c, all of length 1 (Mikolov et al. 2013b, §4),
+    without these three."""
     first, second, third = get_unit_vectors(former, [a, b, c])
     return find_nearest_words(former, F.normalize(second - first + third, dim=0), k, [a, b, c])

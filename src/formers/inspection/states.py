@@ -28,8 +28,8 @@ from ..text.tokenizer import Template
 
 @dataclass(frozen=True)
 class TextStates:
-    """What a model makes of a text: a vector for each token, for the marks before and after it, and which tokens have
-    one (word vectors do not know all words)."""
+    """Vectors of the tokens of a text and of the marks around it, and which tokens have one (word vectors do not know
+    all words)."""
 
     tokenized: TokenizedText
     vectors: Tensor  # (T, dim)
@@ -48,7 +48,7 @@ def compute_states(
     layer: int | None = -1,
     tell: ProgressCallback | None = None,
 ) -> Iterator[tuple[int, TextStates]]:
-    """The number of each text and its states, the longest texts first; `mix` makes one layer of those that are read.
+    """Yield the number of each text and its states, the longest texts first; `mix` reduces the layers to one.
 
     A token of a long text has the vector that it gets in the window in whose middle it is nearest; marks have the mean
     of theirs.
@@ -86,7 +86,7 @@ def compute_group_states(
     window: int | None,
     layer: Any,
 ) -> list[TextStates]:
-    """The states of some texts that are read at once, window by window."""
+    """Compute the states of texts that are read together, window by window."""
     places = [make_windows(former, piece, window) for piece in group]
     rows = [
         torch.cat((p.prefix_ids, p.ids[low:high], p.suffix_ids))
@@ -114,15 +114,15 @@ def compute_group_states(
 
 
 def make_segment_rows(frame: Template, rows: Sequence[Tensor]) -> Tensor:
-    """The segments of single texts with their marks, (B, T): XLNet's last mark has one of its own."""
+    """Make the segments (B, T) of single texts with their marks; XLNet's last mark has its own."""
     before, own, _, _, after = frame.segments
     made = [torch.tensor([*before, *[own] * (len(row) - len(before) - len(after)), *after]) for row in rows]
     return pad_sequence(made, batch_first=True)
 
 
 def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[Span, Span, Span]]:
-    """Where in what is read of each window the marks before, the tokens that are nearest to its middle, and the marks
-    after are."""
+    """Return for each window the slots of the marks before, of the tokens nearest to its middle, and of the marks
+    after."""
     first, end = len(piece.prefix_ids), len(piece.suffix_ids)
     own = np.searchsorted(find_nearest_window(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
     found = []

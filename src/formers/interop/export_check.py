@@ -141,9 +141,9 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
 
     `ids` and `segments` of our own reading stand beside the text under "ours".
     """
-    limit = getattr(former.config, "context", None)
+    limit = former.context
     start = next((i for i in (getattr(former.config, n, None) for n in ("start", "bos", "pad")) if i is not None), 0)
-    vocab = getattr(former.config, "target_vocab", None) or former.config.vocab
+    vocab = former.output_vocab
     first = [start, *(i % vocab for i in range(7, 12))]
     needs_decoder = former.is_encoder_decoder and former.head in ("lm", "none")
     more: dict[str, Any] = {"decoder": first[:limit]} if needs_decoder else {}
@@ -171,7 +171,7 @@ def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int],
     one = former.tokenizer.encode(text, special=False)
     two = [] if pair is None else former.tokenizer.encode(pair, special=False)
     marks = len(frame.before) + len(frame.between) * (pair is not None) + len(frame.after)
-    limit = getattr(former.config, "context", None)
+    limit = former.context
     if limit is not None and marks + len(one) + len(two) > limit:
         left, right = truncate_lengths(len(one), len(two), limit - marks)
         one, two = one[:left], two[:right]

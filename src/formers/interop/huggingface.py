@@ -372,7 +372,7 @@ def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
     """
     assert former.tokenizer is not None
     name = "tokenizer_config.json"
-    limit = getattr(former.config, "context", None)
+    limit = former.context
     needed: dict[str, Any] = {} if limit is None else {"model_max_length": limit}
     if name in former.source_files:
         options = safe_files.parse_json(former.source_files[name], Path(name))
@@ -431,7 +431,7 @@ def drop_substitute_pad(former: Former, pad: Any) -> None:
 
 def can_generate(former: Former) -> bool:
     """True for a language model that writes text: generation_config.json belongs to it."""
-    causal = find_family(former.family).definition.pretraining_head == "lm" or getattr(former.config, "causal", False)
+    causal = former.definition.pretraining_head == "lm" or (former.definition.can_be_causal and former.config.causal)
     return former.head == "lm" and causal
 
 
@@ -446,6 +446,6 @@ def build_generation_config(former: Former) -> dict[str, Any]:
     if former.is_encoder_decoder:
         found["decoder_start_token_id"] = next((i for i in (c.start, c.bos, c.pad) if i is not None), None)
     written: dict[str, Any] = {key: value for key, value in found.items() if value is not None}
-    if former.family == "transformer" and pad is not None and pad != eos:
+    if former.definition.never_writes_pad and pad is not None and pad != eos:
         written["bad_words_ids"] = [[pad]]  # as generation here: it begins with it, and never writes it
     return written

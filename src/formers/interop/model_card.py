@@ -188,7 +188,7 @@ def build_front_matter(former: Former, architecture: str, language: str, sentenc
     library = "sentence-transformers" if sentences else "transformers" if architecture else "formers"
     pipeline = "sentence-similarity" if sentences else PIPELINE_TAGS.get(former.head)
     if former.head == "lm":
-        pipeline = "translation" if former.family == "transformer" else "text-generation"
+        pipeline = former.definition.hub_tag
     rows = [
         "---", f"language: {language}", "license:  # fill in: apache-2.0, cc-by-4.0, …", f"library_name: {library}",
         *([f"pipeline_tag: {pipeline}"] if pipeline else []), "tags:", "- formers", f"- {former.family}",

@@ -153,7 +153,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
         former.task = dataclasses.asdict(settings.build_config(Task, task, where=path))
     former.training_info = settings.coerce_value(about.get("training", {}), dict, "training", path)
     if safe_files.has_file(where, "tokenizer.json"):
-        limit = safe_files.MAX_VOCAB_BYTES if one.name == "vectors" else safe_files.MAX_FILE_BYTES
+        limit = safe_files.MAX_VOCAB_BYTES if one.definition.is_static else safe_files.MAX_FILE_BYTES
         former.tokenizer = load_own_tokenizer(where, about["special"], limit)
         if former.tokenizer.fingerprint != about.get("tokenizer"):
             raise Error(

@@ -19,10 +19,6 @@ POOLING_KEYS = {
     "mean": "mean_tokens", "first": "cls_token", "max": "max_tokens", "last": "lasttoken",
     "weighted": "weightedmean_tokens",
 }  # fmt: skip
-ENCODER_ONLY_FAMILIES = (
-    "t5",
-    "mt5",
-)  # encoder-decoders of which sentence-transformers takes the encoder, as formers.embed does
 
 
 def write_sentence_encoder(
@@ -64,7 +60,7 @@ def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> N
         for i, (path, kind) in enumerate(steps)
     ]
     safe_files.write_json(folder / "modules.json", modules)
-    limit = getattr(former.config, "context", None)
+    limit = former.context
     safe_files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
     chosen = {f"pooling_mode_{name}": ours == pool for ours, name in POOLING_KEYS.items()}
     (folder / "1_Pooling").mkdir()
@@ -80,7 +76,7 @@ def extract_encoder(former: Former) -> Former:
     form = huggingface.find_format(former)
     config = former.config
     if former.is_encoder_decoder:
-        if former.family not in ENCODER_ONLY_FAMILIES:
+        if not form.has_encoder_model:
             what = f"sentence-transformers would read the decoder of a {former.family}, and formers.embed the encoder"
             others = "bert, roberta, albert, ernie, xlnet, t5 and the GPTs"
             raise Error(what, fix=f"keep the formers directory, or take one of {others}")

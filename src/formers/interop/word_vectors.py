@@ -349,7 +349,7 @@ def write_word_vectors(
     The row for unknown words is left out if it is only zeros. A fasttext file has no output table: it can be looked
     up with, but not trained on.
     """
-    if former.family != "vectors" or former.tokenizer is None:
+    if not former.definition.is_static or former.tokenizer is None:
         raise Error(f"{former.family} is not word vectors", fix="write models by formers.save or formers.export")
     c, table = former.config, former.model.body.embedding_table.detach().float().cpu()
     words = [former.tokenizer.backend.id_to_token(i) for i in range(c.vocab)]

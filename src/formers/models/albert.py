@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, check_sizes
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head
+from ..family import CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -162,10 +162,21 @@ PRESETS: dict[str, dict[str, Any]] = {
     "albert-xxlarge": {"dim": 4096, "layers": 12, "heads": 64, "ff": 16384},
 }
 
+PAPER_TRAIN = {
+    "optimizer": "lamb", "lr": 1.76e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 0.01, "schedule": "linear",
+    "warmup_steps": 3125, "steps": 125_000, "batch_tokens": 65_536, "accumulate": 32, "seq_length": 512,
+}  # fmt: skip
+
 FAMILY = Family(
     ALBERTConfig, ALBERT, build_heads, pretraining_head="pretraining", counted_head="none",
     build_init_rules=bert.build_init_rules, presets=PRESETS,
-    reads_segments=True, tokenizer="unigram", objective="sop", norm_order="post",
+    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style="albert",
+    objective="sop", norm_order="post",
+    quick_recipe=Recipe(bert.QUICK_TRAIN, bert.QUICK_MODEL | {"embed": 64}),
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=tuple(
+        f"albert/albert-{size}-{v}" for size in ("base", "large", "xlarge", "xxlarge") for v in ("v1", "v2")
+    ),
     hf_format=CheckpointFormat("albert", {
         "AlbertModel": "none", "AlbertForPreTraining": "pretraining", "AlbertForMaskedLM": "mlm",
         "AlbertForSequenceClassification": "classify", "AlbertForTokenClassification": "tag",

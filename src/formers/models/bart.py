@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
@@ -240,9 +240,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bart-large": {},
 }
 
+PAPER_TRAIN = make_adamw_settings(
+    4e-4, 0.98, 1e-6, weight_decay=0.01, schedule="linear", warmup_steps=10_000, steps=500_000, batch_tokens=65_536,
+    accumulate=64, seq_length=512,
+)  # fmt: skip
+
 FAMILY = Family(
     BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, tokenizer="bpe", objective="denoising", norm_order="post",
+    presets=PRESETS, tokenizer="bpe", tokenizer_style="roberta", objective="denoising", is_encoder_decoder=True,
+    norm_order="post",
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=("facebook/bart-base", "facebook/bart-large"),
     hf_format=CheckpointFormat(
         "bart", map_classes("Bart"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("Bart"),
         config_defaults=NO_FORCED_EOS,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -183,10 +183,24 @@ PRESETS: dict[str, dict[str, Any]] = {
     "bert-mini": {"vocab": 8192, "context": 256, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 
+QUICK_MODEL = {"dim": 96, "layers": 2, "ff": 384, "context": 32}
+QUICK_TRAIN = {"steps": 1500, "batch_tokens": 2040, "seq_length": 24, "lr": 1.5e-3}
+PAPER_TRAIN = make_adamw_settings(  # §A.2: 256 examples of 512
+    1e-4, eps=1e-6, weight_decay=0.01, schedule="linear", warmup_steps=10_000, steps=1_000_000, batch_tokens=65_536,
+    accumulate=2, seq_length=512, short_length=128,
+)  # fmt: skip
+
 FAMILY = Family(
     BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none",
-    build_init_rules=build_init_rules, presets=PRESETS, reads_segments=True,
-    tokenizer="wordpiece", objective="nsp", norm_order="post",
+    build_init_rules=build_init_rules, presets=PRESETS, reads_segments=True, can_be_causal=True,
+    tokenizer="wordpiece", tokenizer_style="bert", objective="nsp", norm_order="post",
+    quick_recipe=Recipe(QUICK_TRAIN, QUICK_MODEL),
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=tuple(
+        f"google-bert/bert-{name}"
+        for name in ("base-uncased", "large-uncased", "base-cased", "large-cased", "base-multilingual-cased",
+                     "base-multilingual-uncased", "base-chinese")
+    ),
     hf_format=CheckpointFormat("bert", {
         "BertModel": "none", "BertForPreTraining": "pretraining", "BertForMaskedLM": "mlm", "BertLMHeadModel": "lm",
         "BertForNextSentencePrediction": "nsp", "BertForSequenceClassification": "classify",

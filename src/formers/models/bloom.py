@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -22,7 +22,7 @@ from ..nn.block import Block, BlockStack
 from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
 from ..nn.layers import FeedForward, LayerNorm
-from . import gpt2
+from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     BLOOMConfig, BLOOM, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=gpt2.build_init_rules,
-    presets=PRESETS, tokenizer="bpe", objective="causal",
+    presets=PRESETS, tokenizer="bpe", tokenizer_style="bloom", objective="causal",
+    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 3e-4, "steps": 400_000}),
+    hub_checkpoints=tuple(f"bigscience/bloom{size}" for size in ("-560m", "-1b1", "-1b7", "-3b", "-7b1", "")),
     hf_format=CheckpointFormat("bloom", {
         "BloomModel": "none", "BloomForCausalLM": "lm", "BloomForSequenceClassification": "classify",
         "BloomForTokenClassification": "tag", "BloomForQuestionAnswering": "answer",

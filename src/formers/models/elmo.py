@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head
+from ..family import CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.capture import Capture
 from ..nn.embeddings import to_autocast_dtype
@@ -75,8 +75,6 @@ class ELMoConfig:
 
 class ELMo(nn.Module):
     """Characters → words → LSTMs in both directions, each layer reading the one below of its own direction."""
-
-    state_class = LSTMState
 
     def __init__(self, config: ELMoConfig):
         super().__init__()
@@ -195,9 +193,20 @@ PRESETS: dict[str, dict[str, Any]] = {
     "elmo-mini": {"vocab": 8192, "dim": 256, "cell": 512, "highways": 1, "filters": FILTERS[:5]},
 }
 
+PAPER_TRAIN = {
+    "optimizer": "adagrad", "lr": 0.2, "schedule": "constant", "warmup_steps": 0, "steps": 500_000,
+    "batch_tokens": 2560, "seq_length": 20, "grad_clip": 10.0, "weight_decay": 0.0,
+}  # fmt: skip
+
 FAMILY = Family(
     ELMoConfig, ELMo, build_heads, pretraining_head="lm", counted_head="none", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="characters", objective="bidirectional", lr_falls_with_dim=True,
+    presets=PRESETS, tokenizer="characters", tokenizer_style="elmo", objective="bidirectional", lr_falls_with_dim=True,
+    reads_characters=True, state_class=LSTMState,
+    quick_recipe=Recipe(
+        {"batch_tokens": 512, "seq_length": 16, "lr": 1e-3},
+        {"dim": 64, "layers": 2, "filters": ((1, 16), (2, 16), (3, 32), (4, 64)), "highways": 1},
+    ),
+    paper_recipe=Recipe(PAPER_TRAIN),
     bilm_format=CheckpointFormat("bilm", {"bilm": "none"}, BILM_CONFIG, build_key_map),
     export_remedy="formers export without --to writes the options.json and hdf5 file of bilm-tf and AllenNLP",
 )  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from ..config import ConfigMap, check_sizes
-from ..family import CheckpointFormat, Family
+from ..family import CheckpointFormat, Family, Recipe
 from ..keymap import KeyMap
 from . import bert
 
@@ -69,7 +69,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 FAMILY = Family(
     ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none",
     build_init_rules=bert.build_init_rules, presets=PRESETS,
-    reads_segments=True, tokenizer="wordpiece", objective="ernie-units", norm_order="post",
+    reads_segments=True, can_be_causal=True, reads_tasks=True,
+    tokenizer="wordpiece", tokenizer_style="bert", objective="ernie-units", norm_order="post",
+    quick_recipe=bert.FAMILY.quick_recipe,
+    paper_recipe=Recipe({**bert.PAPER_TRAIN, "lr": 5e-5, "warmup_steps": 4000, "short_length": None}),
+    hub_checkpoints=tuple(
+        f"nghuyong/ernie-{name}" for name in ("1.0-base-zh", "2.0-base-en", "2.0-large-en", "3.0-base-zh")
+    ),
     hf_format=CheckpointFormat("ernie", {
         "ErnieModel": "none", "ErnieForPreTraining": "pretraining", "ErnieForMaskedLM": "mlm", "ErnieForCausalLM": "lm",
         "ErnieForNextSentencePrediction": "nsp", "ErnieForSequenceClassification": "classify",

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
-from ..family import Family, Head
+from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
 from ..nn.capture import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
@@ -144,8 +144,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gnmt-mini": {"vocab": 8192, "dim": 128, "layers": 3, "dropout": 0.1, "shared": True, "tied": True},
 }
 
+PAPER_TRAIN = make_adamw_settings(
+    2e-4, weight_decay=0.0, schedule="constant", warmup_steps=0, steps=340_000, batch_tokens=8192, seq_length=128,
+    grad_clip=5.0,
+)  # fmt: skip
+
 FAMILY = Family(
     GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=seq2seq.build_init_rules,
-    presets=PRESETS, tokenizer="wordpiece", objective="seq2seq",
+    presets=PRESETS, tokenizer="wordpiece", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
+    quick_recipe=Recipe(model={"layers": 2}),
+    paper_recipe=Recipe(PAPER_TRAIN),
+    scratch_recipe=Recipe(
+        seq2seq.SCRATCH_TRAIN | {"grad_clip": 5.0}, {"dim": 256, "layers": 3, "dropout": 0.3}, tune=TRANSLATION_TUNE
+    ),
     export_remedy="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

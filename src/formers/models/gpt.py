@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
-from ..family import HF_SUMMARY_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Pooling
+from ..family import (
+    HF_SUMMARY_ACT_ROW,
+    HF_TOKEN_ROWS,
+    CheckpointFormat,
+    Family,
+    Head,
+    Pooling,
+    Recipe,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -150,10 +159,20 @@ def build_key_map(c: GPTConfig, head: str) -> KeyMap:
 
 PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
 
+PAPER_TRAIN = make_adamw_settings(
+    2.5e-4, weight_decay=0.01, schedule="cosine", warmup_steps=2000, steps=1_000_000, batch_tokens=32_768,
+    seq_length=512,
+)  # fmt: skip
+
 FAMILY = Family(
     GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
     presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", objective="causal", norm_order="post",
+    tokenizer="bpe", tokenizer_style="gpt", objective="causal", norm_order="post",
+    quick_recipe=Recipe({"lr": 1e-3}),  # it stalls at rates that other post-norm families bear
+    paper_recipe=Recipe(PAPER_TRAIN),
+    finetune_recipe=Recipe(tune={"lm_loss_weight": 0.5}),  # §3.2
+    adds_task_tokens=True,
+    hub_checkpoints=("openai-community/openai-gpt",),
     hf_format=CheckpointFormat("openai-gpt", {
         "OpenAIGPTModel": "none", "OpenAIGPTLMHeadModel": "lm", "OpenAIGPTDoubleHeadsModel": "double",
         "OpenAIGPTForSequenceClassification": "classify",

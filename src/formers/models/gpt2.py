@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -141,10 +141,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "gpt2-mini": {"vocab": 8192, "context": 256, "dim": 256, "layers": 4, "heads": 4, "bos": None, "eos": None},
 }
 
+PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
+    6e-4, 0.95, weight_decay=0.1, schedule="cosine", warmup_steps=750, steps=600_000, batch_tokens=65_536,
+    accumulate=8, seq_length=1024,
+)  # fmt: skip
+
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
     presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", objective="causal",
+    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {
         "GPT2Model": "none", "GPT2LMHeadModel": "lm", "GPT2DoubleHeadsModel": "double",
         "GPT2ForSequenceClassification": "classify", "GPT2ForTokenClassification": "tag",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import check_sizes
-from ..family import Family
+from ..family import Family, Recipe
 from ..nn.attention.masks import build_layer_masks
 from . import gpt2
 
@@ -50,9 +50,12 @@ PRESETS: dict[str, dict[str, Any]] = {  # table 2.1; 2.7B and 6.7B as printed, 1
     "gpt3-175b": {"dim": 12288, "layers": 96, "heads": 96},
 }
 
+PAPER_TRAIN = {**gpt2.PAPER_TRAIN, "seq_length": 2048}
+
 FAMILY = Family(
     GPT3Config, GPT3, gpt2.build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=gpt2.build_init_rules, presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", objective="causal",
+    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    paper_recipe=Recipe(PAPER_TRAIN),
     export_remedy="pretrain gpt2, the same model without bands, or gpt_neo, whose bands transformers knows",
 )  # fmt: skip

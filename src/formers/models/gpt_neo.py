@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
@@ -22,7 +22,7 @@ from ..nn.block import Block, BlockStack
 from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
 from ..nn.layers import FeedForward, LayerNorm, get_activation
-from . import bert, gpt2
+from . import bert, gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 FAMILY = Family(
     GPTNeoConfig, GPTNeo, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
     presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", objective="causal",
+    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 2e-4, "warmup_steps": 3000, "steps": 400_000}),
+    hub_checkpoints=tuple(f"EleutherAI/gpt-neo-{size}" for size in ("125m", "1.3B", "2.7B")),
     hf_format=CheckpointFormat("gpt_neo", {
         "GPTNeoModel": "none", "GPTNeoForCausalLM": "lm", "GPTNeoForSequenceClassification": "classify",
         "GPTNeoForTokenClassification": "tag", "GPTNeoForQuestionAnswering": "answer",

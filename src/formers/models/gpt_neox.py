@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -24,7 +24,7 @@ from ..nn.block import Block, BlockStack
 from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
 from ..nn.layers import FeedForward, LayerNorm, get_activation
-from . import gpt2
+from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +176,11 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     GPTNeoXConfig, GPTNeoX, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="bpe", objective="causal",
+    presets=PRESETS, tokenizer="bpe", tokenizer_style="gpt_neox", objective="causal",
+    paper_recipe=Recipe(
+        {**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}
+    ),
+    hub_checkpoints=("EleutherAI/gpt-neox-20b", *(f"EleutherAI/pythia-{size}" for size in ("70m", "160m", "410m"))),
     hf_format=CheckpointFormat("gpt_neox", {
         "GPTNeoXModel": "none", "GPTNeoXForCausalLM": "lm", "GPTNeoXForSequenceClassification": "classify",
         "GPTNeoXForTokenClassification": "tag", "GPTNeoXForQuestionAnswering": "answer",

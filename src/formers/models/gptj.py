@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -24,7 +24,7 @@ from ..nn.block import Block, BlockStack
 from ..nn.block_stack import TransformerBody
 from ..nn.embeddings import Embeddings
 from ..nn.layers import FeedForward, LayerNorm, get_activation
-from . import bert, gpt2
+from . import bert, gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,11 @@ PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 FAMILY = Family(
     GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
     presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", objective="causal",
+    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    paper_recipe=Recipe(
+        {**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}
+    ),
+    hub_checkpoints=("EleutherAI/gpt-j-6b",),
     hf_format=CheckpointFormat("gptj", {
         "GPTJModel": "none", "GPTJForCausalLM": "lm", "GPTJForSequenceClassification": "classify",
         "GPTJForQuestionAnswering": "answer",

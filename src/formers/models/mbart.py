@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import ConfigMap
-from ..family import CheckpointFormat, Family
+from ..family import CheckpointFormat, Family, Recipe
 from ..nn.block import NormOrder
 from . import bart, bert
 
@@ -26,8 +26,6 @@ class MBARTConfig(bart.BARTConfig):
     scaled: bool = True
     start: int | None = None  # None: generation begins with bos
 
-    starts_with_last_token = True  # a text shifted right begins with its own last token, which names the language
-
 
 HF_CONFIG = ConfigMap(
     bart.CONFIG_ROWS,
@@ -37,10 +35,16 @@ HF_CONFIG = ConfigMap(
     defaults={"vocab_size": 50265, "scale_embedding": False},
 )
 
+PAPER_TRAIN = {**bart.PAPER_TRAIN, "lr": 3e-4, "weight_decay": 0.0, "accumulate": 32}
+
 FAMILY = Family(
     MBARTConfig, bart.BART, bart.build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=bert.build_init_rules, presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
-    tokenizer="unigram", objective="denoising",
+    tokenizer="unigram", tokenizer_style="mbart", objective="denoising",
+    is_encoder_decoder=True, starts_with_last_token=True,
+    paper_recipe=Recipe(PAPER_TRAIN),
+    has_language_codes=True,
+    hub_checkpoints=("facebook/mbart-large-cc25", "facebook/mbart-large-50"),
     hf_format=CheckpointFormat(
         "mbart", bart.map_classes("MBart"), HF_CONFIG, bart.build_key_map, bart.adjust_settings,
         bart.build_architecture_rule("MBart"), config_defaults=bart.NO_FORCED_EOS,

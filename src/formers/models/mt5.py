@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap
-from ..family import CheckpointFormat, Family
+from ..family import CheckpointFormat, Family, Recipe
 from . import t5
 
 
@@ -43,8 +43,14 @@ PRESETS = {f"mt5-{size}": values for size, values in t5.SIZES_V1_1.items()}
 
 FAMILY = Family(
     MT5Config, t5.T5, t5.build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=t5.build_init_rules,
-    presets=PRESETS, tokenizer="unigram", objective="span-corruption",
+    presets=PRESETS, tokenizer="unigram", tokenizer_style="t5", objective="span-corruption", is_encoder_decoder=True,
+    quick_recipe=t5.FAMILY.quick_recipe,
+    paper_recipe=Recipe({**t5.PAPER_TRAIN, "seq_length": 1024, "accumulate": 16, "steps": 1_000_000}),
+    scratch_recipe=t5.FAMILY.scratch_recipe,
+    finetune_recipe=t5.FAMILY.finetune_recipe,
+    hub_checkpoints=tuple(f"google/mt5-{size}" for size in ("small", "base", "large", "xl", "xxl")),
     hf_format=CheckpointFormat(
         "mt5", t5.map_classes("MT5"), HF_CONFIG, t5.build_key_map, adjust_settings, t5.build_architecture_rule("MT5"),
+        has_encoder_model=True,
     ),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head
+from ..family import CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap
 from . import bert
 
@@ -98,10 +98,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "roberta-large": {"dim": 1024, "layers": 24, "heads": 16, "ff": 4096},
 }
 
+PAPER_TRAIN = make_adamw_settings(
+    6e-4, 0.98, 1e-6, weight_decay=0.01, schedule="linear", warmup_steps=24_000, steps=500_000, batch_tokens=65_536,
+    accumulate=64, seq_length=512,
+)  # fmt: skip
+
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
-    build_init_rules=bert.build_init_rules, presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", objective="mlm", norm_order="post",
+    build_init_rules=bert.build_init_rules, presets=PRESETS, reads_segments=True, can_be_causal=True,
+    tokenizer="bpe", tokenizer_style="roberta", objective="mlm", norm_order="post",
+    quick_recipe=bert.FAMILY.quick_recipe,
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=("FacebookAI/roberta-base", "FacebookAI/roberta-large"),
     hf_format=CheckpointFormat("roberta", {
         "RobertaModel": "none", "RobertaForMaskedLM": "mlm", "RobertaForCausalLM": "lm",
         "RobertaForSequenceClassification": "classify", "RobertaForTokenClassification": "tag",

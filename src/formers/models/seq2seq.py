@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import Family, Head
+from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
 from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
@@ -291,8 +291,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+QUICK_MODEL = {"layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True}
+PAPER_TRAIN = make_adamw_settings(
+    1e-3, weight_decay=0.0, schedule="constant", warmup_steps=0, steps=200_000, batch_tokens=4096, seq_length=64,
+)  # fmt: skip
+SCRATCH_TRAIN = {
+    "lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999),
+}  # fmt: skip
+
 FAMILY = Family(
     Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="bpe", objective="seq2seq",
+    presets=PRESETS, tokenizer="bpe", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
+    quick_recipe=Recipe(model=QUICK_MODEL),
+    paper_recipe=Recipe(PAPER_TRAIN),
+    scratch_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL | {"dim": 256, "dropout": 0.3}, tune=TRANSLATION_TUNE),
     export_remedy="keep the formers directory; formers pretrain transformer trains a translator that exports as Marian",
 )  # fmt: skip

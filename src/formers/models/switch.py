@@ -209,7 +209,13 @@ PRESETS["switch-large-128"] = {"dim": 1024, "layers": 24, "heads": 16, "ff": 409
 
 FAMILY = Family(
     SwitchConfig, Switch, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", objective="switch",
+    presets=PRESETS, tokenizer="unigram", tokenizer_style="t5", objective="switch", is_encoder_decoder=True,
+    quick_recipe=t5.FAMILY.quick_recipe,
+    paper_recipe=t5.FAMILY.paper_recipe,
+    scratch_recipe=t5.FAMILY.scratch_recipe,
+    finetune_recipe=t5.FAMILY.finetune_recipe,
+    task_prefixes=t5.FAMILY.task_prefixes,
+    hub_checkpoints=(*(f"google/switch-base-{n}" for n in (8, 16, 32, 64, 128, 256)), "google/switch-large-128"),
     hf_format=CheckpointFormat(
         "switch_transformers", HF_CLASSES, HF_CONFIG, build_key_map, adjust_settings,
         t5.build_architecture_rule(HF_PREFIX),

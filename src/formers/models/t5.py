@@ -18,7 +18,7 @@ from torch import nn
 
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
@@ -264,10 +264,28 @@ PRESETS: dict[str, dict[str, Any]] = {
     "t5-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 
+# The initial weights are a share of 1/√fan_in: with the init of others it would begin, and step, 20 times too small.
+QUICK_MODEL = {"layers": 2, "init": 1.0}
+SCRATCH_TRAIN = {"optimizer": "rms-adamw", "lr": 1e-2}
+PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
+    "optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse", "warmup_steps": 10_000, "steps": 524_288,
+    "batch_tokens": 65_536, "seq_length": 512, "grad_clip": 0.0, "weight_decay": 0.0,
+}  # fmt: skip
+
 FAMILY = Family(
     T5Config, T5, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="unigram", objective="span-corruption",
+    presets=PRESETS, tokenizer="unigram", tokenizer_style="t5", objective="span-corruption", is_encoder_decoder=True,
+    quick_recipe=Recipe(SCRATCH_TRAIN, QUICK_MODEL),
+    paper_recipe=Recipe(PAPER_TRAIN),
+    scratch_recipe=Recipe(SCRATCH_TRAIN),
+    finetune_recipe=Recipe({"optimizer": "rms-adamw", "lr": 1e-3, "schedule": "constant"}),
+    task_prefixes={"translate": "translate {source} to {to}: ", "summarise": "summarize: "},
+    hub_checkpoints=(
+        *(f"google-t5/t5-{size}" for size in ("small", "base", "large", "3b", "11b")),
+        *(f"google/t5-v1_1-{size}" for size in ("small", "base", "large", "xl", "xxl")),
+    ),
     hf_format=CheckpointFormat(
         "t5", map_classes("T5"), HF_CONFIG, build_key_map, adjust_settings, build_architecture_rule("T5"),
+        has_encoder_model=True,
     ),
 )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import Family, Head
+from ..family import Family, Head, Recipe
 from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
 from ..nn.layers import get_activation
@@ -138,8 +138,17 @@ PRESETS: dict[str, dict[str, Any]] = {
     "textcnn-mini": {"vocab": 8192, "embed": 64, "filters": 32},
 }
 
+SCRATCH_MODEL = {"init": 0.05}  # short vectors: words that are seldom seen are then no noise
+SCRATCH_TUNE = {"epochs": 10, "batch_size": 50, "patience": 3, "warmup_ratio": 0.0}
+SCRATCH_TRAIN = {
+    "optimizer": "adam", "lr": 1e-3, "schedule": "constant", "weight_decay": 0.0, "betas": (0.9, 0.999), "ema": 0.99,
+}  # fmt: skip
+
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
-    build_init_rules=build_init_rules, presets=PRESETS,
+    build_init_rules=build_init_rules, presets=PRESETS, after_step=clip_output_norms,
+    scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
+    task_tokenizer_options={"lower": True, "min_count": 2},
+    load_word_vectors=TextCNN.load_word_vectors,
     export_remedy="keep the formers directory: formers.load and formers classify open it",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..config import ConfigMap, KeyRule, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head
+from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.embeddings import Embeddings
@@ -162,10 +162,27 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+PAPER_TRAIN = make_adamw_settings(  # §5.3; the highest rate of eq. 3
+    512**-0.5 * 4000**-0.5, 0.98, 1e-9, weight_decay=0.0, schedule="inverse", warmup_steps=4000, steps=100_000,
+    batch_tokens=25_000, seq_length=256,
+)  # fmt: skip
+SCRATCH_MODEL = {
+    "dim": 256, "layers": 3, "heads": 4, "ff": 1024, "dropout": 0.3, "attention_dropout": 0.1, "tied": True,
+    "context": 256,
+}  # fmt: skip
+SCRATCH_TRAIN = {
+    "lr": 2e-3, "schedule": "inverse", "warmup_steps": 1000, "weight_decay": 0.0, "betas": (0.9, 0.98), "eps": 1e-9,
+}  # fmt: skip
+
 FAMILY = Family(
     TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=build_init_rules, presets=PRESETS,
-    tokenizer="bpe", objective="seq2seq", norm_order="post",
+    tokenizer="bpe", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
+    norm_order="post",
+    paper_recipe=Recipe(PAPER_TRAIN, objective={"label_smoothing": 0.1}),
+    scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=TRANSLATION_TUNE | {"epochs": 60}),
+    never_writes_pad=True,
+    hub_tag="translation",
     hf_format=CheckpointFormat(
         "marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, build_key_map,
         adjust_settings, choose_architecture, config_defaults=bart.NO_FORCED_EOS,

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes
 from ..errors import Error
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
@@ -100,8 +100,6 @@ class TransformerXLConfig:
 
 class TransformerXL(nn.Module):
     """A decoder with a memory: adaptive tokens · √dim → blocks that see distances."""
-
-    state_class = SegmentMemory
 
     def __init__(self, config: TransformerXLConfig):
         super().__init__()
@@ -248,10 +246,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+PAPER_TRAIN = make_adamw_settings(
+    2.5e-4, weight_decay=0.0, schedule="cosine", warmup_steps=0, steps=400_000, batch_tokens=9_000, seq_length=150,
+    grad_clip=0.25,
+)  # fmt: skip
+
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
     build_init_rules=build_init_rules, presets=PRESETS,
-    tokenizer="bpe", objective="causal", norm_order="post",
+    tokenizer="words", tokenizer_style="transformer_xl", objective="causal", norm_order="post",
+    state_class=SegmentMemory,
+    quick_recipe=Recipe({"lr": 1e-3}, {"layers": 2}),  # it stalls at higher rates
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=("transfo-xl/transfo-xl-wt103",),
     hf_format=CheckpointFormat("transfo-xl", {
         "TransfoXLModel": "none", "TransfoXLLMHeadModel": "lm", "TransfoXLForSequenceClassification": "classify",
     }, HF_CONFIG, build_key_map,

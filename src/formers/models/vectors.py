@@ -98,7 +98,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 FAMILY = Family(
     VectorsConfig, Vectors, build_heads, pretraining_head="none", counted_head="none",
-    build_init_rules=build_init_rules, presets=PRESETS,
+    build_init_rules=build_init_rules, presets=PRESETS, is_static=True,
     export_remedy="formers.interop.word_vectors.write_word_vectors(f, 'vectors.txt') writes the files of word2vec, "
     "GloVe and fastText",
 )  # fmt: skip

@@ -20,7 +20,17 @@ from torch import Tensor, nn
 from ..batch import Batch, Layout
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, rename_key
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_SUMMARY_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Pooling
+from ..family import (
+    HF_ACT_ROW,
+    HF_SUMMARY_ACT_ROW,
+    HF_TOKEN_ROWS,
+    CheckpointFormat,
+    Family,
+    Head,
+    Pooling,
+    Recipe,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.context import AttentionContext, RelativeInputs
 from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
@@ -83,8 +93,6 @@ class XLNetConfig:
 
 class XLNet(nn.Module):
     """Tokens → post-norm blocks with relative positions, in one stream or two."""
-
-    state_class = SegmentMemory
 
     def __init__(self, config: XLNetConfig):
         super().__init__()
@@ -286,10 +294,19 @@ PRESETS: dict[str, dict[str, Any]] = {
     "xlnet-mini": {"vocab": 8192, "dim": 256, "layers": 4, "heads": 4, "ff": 1024},
 }
 
+PAPER_TRAIN = make_adamw_settings(
+    4e-4, eps=1e-6, weight_decay=0.01, schedule="linear", warmup_steps=40_000, steps=500_000, batch_tokens=65_536,
+    accumulate=16, seq_length=512,
+)  # fmt: skip
+
 FAMILY = Family(
     XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
     presets=PRESETS, reads_segments=True,
-    tokenizer="unigram", objective="plm", norm_order="post",
+    tokenizer="unigram", tokenizer_style="xlnet", objective="plm", norm_order="post",
+    is_two_stream=True, can_be_causal=True, state_class=SegmentMemory,
+    quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
+    paper_recipe=Recipe(PAPER_TRAIN),
+    hub_checkpoints=("xlnet/xlnet-base-cased", "xlnet/xlnet-large-cased"),
     hf_format=CheckpointFormat("xlnet", {
         "XLNetModel": "none", "XLNetLMHeadModel": "lm", "XLNetForSequenceClassification": "classify",
         "XLNetForTokenClassification": "tag", "XLNetForMultipleChoice": "choose",

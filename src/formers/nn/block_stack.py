@@ -22,9 +22,15 @@ class TransformerBody(nn.Module):
     """
 
     def __init__(
-        self, embed: Embeddings, blocks: BlockStack, norm: nn.Module | None = None, *,
-        masks: Sequence[IndexFunction | None], bias: IndexFunction | None = None, stack_name: str = "decoder",
-    ):  # fmt: skip
+        self,
+        embed: Embeddings,
+        blocks: BlockStack,
+        norm: nn.Module | None = None,
+        *,
+        masks: Sequence[IndexFunction | None],
+        bias: IndexFunction | None = None,
+        stack_name: str = "decoder",
+    ):
         super().__init__()
         self.embed, self.blocks, self.norm = embed, blocks, norm
         self.masks, self.bias, self.stack_name = tuple(masks), bias, stack_name

@@ -17,7 +17,7 @@ Line = Sequence[tuple[float, float]]
 
 
 def render_page(title: str, body: Sequence[str], language: str = "en") -> str:
-    """One self-contained page."""
+    """Render a self-contained HTML page."""
     style = resources.files("formers.reports").joinpath("page.css").read_text(encoding="utf-8")
     head = [
         f'<!doctype html><html lang="{language}"><head><meta charset="utf-8">',
@@ -28,13 +28,13 @@ def render_page(title: str, body: Sequence[str], language: str = "en") -> str:
 
 
 def draw_text(x: float, y: float, words: str, **attributes: str) -> str:
-    """A label."""
+    """Draw a label."""
     extra = "".join(f' {key.replace("_", "-")}="{value}"' for key, value in attributes.items())
     return f'<text x="{x:.1f}" y="{y:.1f}"{extra.replace("class-", "class")}>{html.escape(words)}</text>'
 
 
 def draw_rule(left: float, right: float, y: float, kind: str) -> str:
-    """A horizontal line."""
+    """Draw a horizontal line."""
     return f'<line class="{kind}" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
 
 
@@ -52,7 +52,7 @@ def compute_ticks(low: float, high: float, whole: bool = False) -> list[tuple[fl
 
 
 def draw_chart(lines: Mapping[str, Line], label: str, reference_line: tuple[str, float] | None = None) -> str:
-    """Lines over steps, smoothed a little, few points shown each; `reference_line` is a dashed line to compare with."""
+    """Draw lines over steps, slightly smoothed; `reference_line` is a dashed horizontal line with its label."""
     width, height, left, bottom, right = 720, 260, 52, 34, 150
     points = [p for line in lines.values() for p in line]
     if not points:
@@ -93,28 +93,28 @@ def draw_chart(lines: Mapping[str, Line], label: str, reference_line: tuple[str,
 
 
 def find_label_position(wanted: float, taken: Sequence[float], low: float, high: float) -> float:
-    """The place of a label nearest to the wanted one that no other label covers, between two borders."""
+    """Find the free position for a label that is nearest to the wanted one, between two borders."""
     shifts = sorted(range(-300, 301), key=abs)
     free = (wanted + s for s in shifts if low <= wanted + s <= high and all(abs(wanted + s - t) >= 14 for t in taken))
     return next(free, wanted)
 
 
 def wrap_figure(width: int, height: int, drawing: str, caption: str) -> str:
-    """A drawing with its caption."""
+    """Wrap a drawing with its caption."""
     name = html.escape(caption)
     svg = f'<svg viewBox="0 0 {width} {height}" width="{width}" role="img" aria-label="{name}">{drawing}</svg>'
     return f"<figure>{svg}<figcaption>{name}</figcaption></figure>"
 
 
 def smooth_line(line: Line, most: int = 200) -> list[tuple[float, float]]:
-    """At most so many points, each the mean of its neighbours."""
+    """Average neighbouring points, down to about `most` points."""
     group = max(1, len(line) // most)
     groups = [line[i : i + group] for i in range(0, len(line), group)]
     return [(sum(x for x, _ in g) / len(g), sum(y for _, y in g) / len(g)) for g in groups]
 
 
 def draw_heatmap(pieces: Sequence[str], weights: Tensor, label: str) -> str:
-    """One head's weights (queries, keys): a row is a token that looks, a column one that is looked at."""
+    """Draw one head's weights (queries, keys): rows are queries, columns are keys."""
     cell, room = 15, 78
     size = room + cell * len(pieces)
     parts = []
@@ -139,7 +139,7 @@ def draw_heatmap(pieces: Sequence[str], weights: Tensor, label: str) -> str:
 
 
 def draw_attention(pieces: Sequence[str], weights: Tensor, caption: str, language: str = "en") -> str:
-    """All heads of a stack (layers, heads, queries, keys) side by side."""
+    """Draw all heads of a stack (layers, heads, queries, keys) side by side."""
     cells = []
     for layer in range(weights.shape[0]):
         for head in range(weights.shape[1]):

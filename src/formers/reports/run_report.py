@@ -1,4 +1,4 @@
-"""The report of a run, or of several side by side: self-contained HTML, and Markdown, out of the run's folder."""
+"""Reports of one run, or of several on one page: self-contained HTML, and Markdown."""
 
 from __future__ import annotations
 
@@ -36,52 +36,52 @@ class RunReport:
         self.title = find_family(self.settings["family"]).card.title
         self.history = run.read_history()
         self.step_rows = [row for row in self.history if "losses" in row]
-        held = [(row["step"], row["held"]) for row in self.history if "held" in row]
+        valid_rows = [(row["step"], row["held"]) for row in self.history if "held" in row]
         self.valid_losses = [
-            (step, seen) for step, seen in held if seen.get("loss") is not None
+            (step, seen) for step, seen in valid_rows if seen.get("loss") is not None
         ]  # what was no number is null
         self.language: Language = language or self.result.get("language") or self.guess_language()
 
     def guess_language(self) -> Language:
-        """The language of the samples: for a run that has not ended, or was made before its result named one."""
+        """Detect the language of the samples, for a run whose result does not name one."""
         return detect_language(str(sample["given"]) for sample in self.run.read_samples())
 
     def localise(self, words: str, **values: Any) -> str:
-        """Words of the report in its language."""
+        """Translate words of the report into its language."""
         return translate_report(words, self.language, **values)
 
     @property
     def loss_name(self) -> str | None:
-        """The loss of the tokens, where a model has several (NSP, SOP, the balance of experts): the unigram has that
-        one alone, and the chart shows it."""
+        """The name of the token loss, where there are several losses (NSP, SOP, expert balance): the chart shows it,
+        because the unigram baseline has no other."""
         score = self.result.get("score") or {}
         several = any(len(row["losses"]) > 1 for row in self.step_rows[:1])
         found = [k for k, v in score.get("all", {}).items() if v is not None and v == score.get("loss")]
         return next((k for k in found if several and all(k in row["losses"] for row in self.step_rows)), None)
 
     def get_curves(self) -> dict[str, list[tuple[float, float]]]:
-        """Loss over steps, in training and on validation text."""
+        """Return the loss over steps, in training and in validation."""
         part = self.loss_name
         training = [(r["step"], r["losses"][part] if part else r["loss"]) for r in self.step_rows]
-        held = [(step, seen.get(part or "loss")) for step, seen in self.valid_losses]
+        valid_rows = [(step, seen.get(part or "loss")) for step, seen in self.valid_losses]
         return {
             self.localise(name): [(float(step), float(loss)) for step, loss in line if loss is not None]
-            for name, line in (("training", training), ("validation", held))
+            for name, line in (("training", training), ("validation", valid_rows))
         }
 
     def render_chart(self) -> str:
-        """The curves as a picture."""
+        """Draw the curves as SVG."""
         words = "{title}: loss over steps" + (" ({part})" if self.loss_name else "")
         return draw_chart(
             self.get_curves(), self.localise(words, title=self.title, part=self.loss_name), self.get_unigram_level()
         )
 
     def get_last_step(self) -> dict[str, Any]:
-        """What was done so far: the last step, its tokens and seconds."""
+        """Return the row of the last step: step, tokens and seconds."""
         return self.step_rows[-1] if self.step_rows else {"step": 0, "tokens": 0, "seconds": 0.0}
 
     def list_facts(self) -> LabelledRows:
-        """The run in numbers, each with a key of the table of strings."""
+        """List the facts of the run, each with its key for translation."""
         data, machine, result, last, say = (
             self.run_info["data"],
             self.run_info["machine"],
@@ -114,7 +114,7 @@ class RunReport:
         return [*rows, ("steps left out", f"{skipped}")] if skipped else rows
 
     def build_score_table(self) -> list[list[str]]:
-        """Validation text: what the columns are, the unigram, then the model; nothing where there is no score."""
+        """Build the table of validation scores: head, unigram, model; empty without a score."""
         rows = []
         names = (self.localise("unigram (token frequencies alone)"), self.localise("this {title}", title=self.title))
         for name, key in zip(names, ("baseline", "score"), strict=True):
@@ -125,37 +125,37 @@ class RunReport:
         return [head, *rows] if rows and not self.read_sections() else []
 
     def list_other_metrics(self) -> LabelledRows:
-        """Every other number on validation text: NSP, bits per byte."""
+        """List the other validation metrics: NSP, bits per byte."""
         found = (self.result.get("score") or {}).get("all", {})
         return [(k, format_number(k, v)) for k, v in found.items() if v is not None and not self.read_sections()]
 
     def format_samples(self) -> LabelledRows:
-        """The samples in words, each with a heading."""
+        """Format the samples, each with a heading."""
         rows = []
         for sample in self.run.read_samples():
-            asked = [("asked: {text}", sample["asked"])] if "asked" in sample else []
-            parts = [("given: {text}", sample["given"]), *asked, ("model: {text}", sample["made"])]
+            question = [("asked: {text}", sample["asked"])] if "asked" in sample else []
+            parts = [("given: {text}", sample["given"]), *question, ("model: {text}", sample["made"])]
             words = "\n".join(self.localise(form, text=text) for form, text in parts)
             rows.append((self.localise("After step {step:,}", step=sample["step"]), words))
         return rows
 
     def read_sections(self) -> list[dict[str, Any]]:
-        """Tables of a fine-tuned model: measures, confusion, worst examples. What is not ours (labels, names of
-        measures, texts) is not translated."""
+        """Read the tables of a fine-tuned model: metrics, confusion matrix, worst examples. Labels, metric names and
+        texts are not translated."""
         file = self.run.path / "evaluation.json"
         found = json.loads(file.read_text(encoding="utf-8"))["sections"] if file.is_file() else []
-        made = []
+        sections = []
         for part in found:
             head, rows = part["head"], part["rows"]
             if head[:1] != [""]:  # the others have labels or measures in their head
                 head = [self.localise(word) for word in head]
             if part["title"] == "Measures":
                 rows = [[self.localise(row[0]), *row[1:]] for row in rows]
-            made.append({"title": self.localise(part["title"]), "head": head, "rows": rows})
-        return made
+            sections.append({"title": self.localise(part["title"]), "head": head, "rows": rows})
+        return sections
 
     def get_unigram_level(self) -> tuple[str, float] | None:
-        """The unigram's loss, to compare with: the chart shows the same loss, of the same text."""
+        """Return the unigram's label and loss for the chart, None where the chart shows another loss."""
         base = self.result.get("baseline")
         one = self.loss_name is not None or all(len(row["losses"]) == 1 for row in self.step_rows[:1])
         return (
@@ -164,14 +164,14 @@ class RunReport:
 
 
 def format_number(name: str, value: float, digits: int = 3) -> str:
-    """A share of right guesses as per cent, a count as an integer, anything else with so many digits."""
+    """Format an accuracy as per cent, a count as an integer, anything else with `digits` digits."""
     if name.endswith("/right"):
         return f"{value:.1%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
 
 def render_html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table; columns that hold numbers are set right."""
+    """Render a table as HTML; columns of numbers are right-aligned."""
     numbers = [i > 0 and all(NUMBER_PATTERN.fullmatch(row[i]) for row in rows) for i in range(len(head))]
     style = [' class="num"' if number else "" for number in numbers]
     top = "".join(f"<th{s}>{html.escape(cell)}</th>" for s, cell in zip(style, head, strict=True))
@@ -183,29 +183,29 @@ def render_html_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def render_section(
-    story: RunReport, samples: Sequence[tuple[str, str]] = (), looked: Attention | None = None
+    report: RunReport, samples: Sequence[tuple[str, str]] = (), attention: Attention | None = None
 ) -> list[str]:
-    """One model: scores, curve, samples, attention."""
-    last, scores = story.get_last_step(), story.build_score_table()
-    spent = {"parameters": story.result.get("parameters", 0), "tokens": last["tokens"], "seconds": last["seconds"]}
-    words = story.localise("{parameters:,} parameters; {tokens:,} tokens in {seconds:.0f} s.", **spent)
+    """Render one model: scores, curve, samples, attention."""
+    last, scores = report.get_last_step(), report.build_score_table()
+    spent = {"parameters": report.result.get("parameters", 0), "tokens": last["tokens"], "seconds": last["seconds"]}
+    words = report.localise("{parameters:,} parameters; {tokens:,} tokens in {seconds:.0f} s.", **spent)
     parts = [
-        f"<h2>{html.escape(story.title)}</h2>",
+        f"<h2>{html.escape(report.title)}</h2>",
         f'<p class="soft">{html.escape(words)}</p>',
         render_html_table(scores[0], scores[1:]) if scores else "",
-        story.render_chart(),
+        report.render_chart(),
     ]
     for title, text in samples:
         parts += [f"<p>{html.escape(title)}</p>", f"<blockquote>{html.escape(text)}</blockquote>"]
-    if looked is not None:
-        kind, weights = next(iter(looked.weights.items()))
-        caption = story.localise(ATTENTION_CAPTION, kind=story.localise(kind))
-        parts.append(draw_attention(looked.tokens, weights, caption, story.language))
+    if attention is not None:
+        kind, weights = next(iter(attention.weights.items()))
+        caption = report.localise(ATTENTION_CAPTION, kind=report.localise(kind))
+        parts.append(draw_attention(attention.tokens, weights, caption, report.language))
     return parts
 
 
 def write_report(run: RunRecords, language: Language | None = None) -> Path:
-    """Write report.html and report.md of a run, in the language of its text or in another; the first one's path."""
+    """Write report.html and report.md into the run's folder; returns the path of the first."""
     try:
         pages = render_report(run, language)
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, OSError) as error:
@@ -218,53 +218,53 @@ def write_report(run: RunRecords, language: Language | None = None) -> Path:
 
 
 def render_report(run: RunRecords, language: Language | None = None) -> dict[str, str]:
-    """Make report.html and report.md of a run, by name."""
-    story = RunReport(run, language)
-    title = f"{story.title}: {run.path.name}"
-    settings = yaml.safe_dump(story.settings, sort_keys=False, allow_unicode=True)
-    facts, others = [(story.localise(key), value) for key, value in story.list_facts()], story.list_other_metrics()
+    """Render report.html and report.md of a run; returns them by name."""
+    report = RunReport(run, language)
+    title = f"{report.title}: {run.path.name}"
+    settings = yaml.safe_dump(report.settings, sort_keys=False, allow_unicode=True)
+    facts, others = [(report.localise(key), value) for key, value in report.list_facts()], report.list_other_metrics()
     body = [
-        f"<h1>{html.escape(title)}</h1>", *render_section(story, story.format_samples()),
+        f"<h1>{html.escape(title)}</h1>", *render_section(report, report.format_samples()),
         render_html_table(["", ""], facts),
-        render_html_table([story.localise("validation text"), ""], others) if others else "",
+        render_html_table([report.localise("validation text"), ""], others) if others else "",
         *(f"<h2>{html.escape(s['title'])}</h2>{render_html_table(s['head'], s['rows'])}"
-          for s in story.read_sections()),
-        f"<h2>{story.localise('Settings')}</h2><pre>{html.escape(settings)}</pre>",
+          for s in report.read_sections()),
+        f"<h2>{report.localise('Settings')}</h2><pre>{html.escape(settings)}</pre>",
     ]  # fmt: skip
-    text = "\n".join(render_markdown(story, title, settings))
-    return {"report.html": render_page(title, body, story.language), "report.md": text}
+    text = "\n".join(render_markdown(report, title, settings))
+    return {"report.html": render_page(title, body, report.language), "report.md": text}
 
 
-def render_markdown(story: RunReport, title: str, settings: str) -> list[str]:
+def render_markdown(report: RunReport, title: str, settings: str) -> list[str]:
     """Render the report as Markdown, for a terminal or a README."""
-    facts = [(story.localise(key), value) for key, value in story.list_facts()]
+    facts = [(report.localise(key), value) for key, value in report.list_facts()]
     lines = [f"# {escape_markdown(title)}", "", *render_markdown_table(["", ""], facts), ""]
-    if scores := story.build_score_table():
+    if scores := report.build_score_table():
         lines += [*render_markdown_table(scores[0], scores[1:]), ""]
-    lines += [f"- {escape_markdown(key)}: {value}" for key, value in story.list_other_metrics()]
-    for part in story.read_sections():
+    lines += [f"- {escape_markdown(key)}: {value}" for key, value in report.list_other_metrics()]
+    for part in report.read_sections():
         lines += ["", f"## {escape_markdown(part['title'])}", "", *render_markdown_table(part["head"], part["rows"])]
-    losses = [(f"{int(step):,}", f"{loss:.4f}") for step, loss in story.get_curves()[story.localise("validation")]]
-    head = [story.localise("step"), story.localise("loss") + (f" ({story.loss_name})" if story.loss_name else "")]
-    lines += ["", f"## {story.localise('Validation loss')}", "", *render_markdown_table(head, losses)]
-    for name, text in story.format_samples():
+    losses = [(f"{int(step):,}", f"{loss:.4f}") for step, loss in report.get_curves()[report.localise("validation")]]
+    head = [report.localise("step"), report.localise("loss") + (f" ({report.loss_name})" if report.loss_name else "")]
+    lines += ["", f"## {report.localise('Validation loss')}", "", *render_markdown_table(head, losses)]
+    for name, text in report.format_samples():
         lines += ["", f"## {name}", "", *fence_text(text)]
-    return [*lines, "", f"## {story.localise('Settings')}", "", *fence_text(settings, "yaml"), ""]
+    return [*lines, "", f"## {report.localise('Settings')}", "", *fence_text(settings, "yaml"), ""]
 
 
 def escape_markdown(text: str) -> str:
-    """A text on one line that no reader of Markdown takes for HTML, or for the end of a table's cell."""
+    """Escape a text for a Markdown table cell: on one line, without HTML or cell borders."""
     return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
 
 
 def fence_text(text: str, kind: str = "") -> list[str]:
-    """A text as it is, between fences longer than any in it."""
+    """Put a text between code fences longer than any in it."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return [fence + kind, text, fence]
 
 
 def render_markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A Markdown table."""
+    """Render a Markdown table."""
     return [
         *render_markdown_row(head),
         f"|{'---|' * len(head)}",
@@ -273,7 +273,7 @@ def render_markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) ->
 
 
 def render_markdown_row(cells: Sequence[str]) -> list[str]:
-    """A row of a Markdown table."""
+    """Render a row of a Markdown table."""
     return ["| " + " | ".join(map(escape_markdown, cells)) + " |"]
 
 
@@ -283,22 +283,22 @@ def write_runs_page(
     intro: str,
     runs: Mapping[str, RunRecords],
     samples: Mapping[str, Sequence[tuple[str, str]]],
-    looked: Mapping[str, Attention],
+    attention: Mapping[str, Attention],
     language: Language = "en",
 ) -> None:
     """Write one page for several runs."""
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(intro)}</p>"]
     machine = ""
     for name, run in runs.items():
-        story = RunReport(run, language)
-        body += render_section(story, samples.get(name, ()), looked.get(name))
-        machine = ", ".join(value for key, value in story.list_facts() if key in ("versions", "machine"))
+        report = RunReport(run, language)
+        body += render_section(report, samples.get(name, ()), attention.get(name))
+        machine = ", ".join(value for key, value in report.list_facts() if key in ("versions", "machine"))
     body.append(f'<p class="soft">{html.escape(machine)}</p>')
     write_text_file(path, render_page(title, body, language))
 
 
 def write_text_file(path: Path, text: str) -> None:
-    """Write a file; where that fails, an Error."""
+    """Write a text file; raises an Error if that fails."""
     try:
         path.write_text(text, encoding="utf-8", errors="backslashreplace")  # a name may hold half a character
     except OSError as error:

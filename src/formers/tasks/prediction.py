@@ -43,7 +43,7 @@ def compute_outputs(
         for some in group_by_length(data.lengths, size):
             batch = data.make_batch(some)
             if pair:
-                wraps = getattr(former.config, "starts_with_last_token", False)
+                wraps = former.definition.starts_with_last_token
                 batch = shift_right(batch, None if wraps else get_start_token(former.config), wraps)
             moved = batch.to(former.device)
             said = former.model.logits(former.model(moved), moved, part)

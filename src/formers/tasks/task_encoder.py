@@ -41,13 +41,13 @@ class TaskEncoder:
         tokenizer = former.tokenizer
         if tokenizer is None:
             raise Error("this model has no tokenizer", fix="put its tokenizer.json beside it")
-        slots = getattr(former.config, "slots", None)
+        slots = former.config.slots if former.definition.reads_characters else None
         frames = (
             (make_character_frame(slots), make_character_frame(slots))
             if slots
             else (get_frame(tokenizer, False), get_frame(tokenizer, True))
         )
-        limit = getattr(former.config, "context", None)
+        limit = former.context
         length = task.length if limit is None else min(task.length, limit)
         return TaskEncoder(tokenizer, *frames, length, former.can_read_segments, slots, task.prefix)
 

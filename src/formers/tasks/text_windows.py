@@ -21,8 +21,8 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """The tokens of a text as the model reads it, where each begins and ends, and the ids (or characters, or nothing)
-    that stand for them, with the family's marks before and after."""
+    """The tokens of a text, their character spans, and their ids (or characters, or nothing), with the family's marks
+    before and after."""
 
     text: str
     tokens: list[str]
@@ -33,10 +33,10 @@ class TokenizedText:
 
 
 def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
-    """The tokens of texts, composed to NFC first."""
+    """Tokenize texts, composed to NFC first, with the family's marks beside them."""
     whole = [normalise(text) for text in texts]
     none = torch.zeros(0, dtype=torch.long)
-    if hasattr(former.config, "slots"):  # ELMo
+    if former.definition.reads_characters:  # ELMo
         slots, found = former.config.slots, []
         marks = [
             torch.tensor([character_ids.pad_word([mark], slots)])
@@ -70,24 +70,24 @@ def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
 
 
 def find_words(text: str) -> tuple[list[Span], list[str]]:
-    """Where the words and punctuation marks of a text are, and what they are."""
+    """Find the words and punctuation marks of a text: their spans and their strings."""
     found = list(word_level.WORD_PATTERN.finditer(text))
     return [m.span() for m in found], [m.group() for m in found]
 
 
 def has_static_vectors(former: Former) -> bool:
-    """Word vectors: no context, and words are looked up."""
-    return hasattr(former.model.body, "word") and former.family == "vectors"
+    """Return whether this is a table of word vectors, which look up words without context."""
+    return former.definition.is_static
 
 
 def find_nearest_window(spans: list[Span], places: Any) -> np.ndarray:
-    """The number of the window whose middle is nearest to each place; of two that are as near, the first."""
+    """Return the window whose middle is nearest to each place; of two equally near, the first."""
     middles = np.array([(low + high - 1) / 2 for low, high in spans])
     return np.searchsorted((middles[1:] + middles[:-1]) / 2, places)
 
 
 def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
-    """Where the windows of a text lie: half of each is in the next one too."""
+    """Cut a text into windows that fit the context, each half in the next one."""
     limit = getattr(former.config, "context", None)
     limit = limit if limit is not None else DEFAULT_WINDOW if hasattr(former.config, "heads") else None
     if window is not None:

@@ -34,7 +34,7 @@ def look_up_words(former: Former, words: Sequence[str]) -> tuple[Tensor, Tensor]
 
     A word is looked for as it is, then in lower case; fastText makes up vectors for the rest from their n-grams.
     """
-    if former.tokenizer is None or not hasattr(former.model.body, "word"):
+    if former.tokenizer is None or not former.definition.is_static:
         raise Error(f"this {former.family} has no words", fix="take word vectors (family vectors) with a vocabulary")
     c, table, number = former.config, former.model.body.embedding_table.detach(), former.tokenizer.backend.token_to_id
     unknown, words = former.tokenizer.id("unk"), [normalise(word) for word in words]
@@ -52,7 +52,7 @@ def look_up_words(former: Former, words: Sequence[str]) -> tuple[Tensor, Tensor]
 
 
 def get_unit_vectors(former: Former, words: Sequence[str]) -> Tensor:
-    """The vectors (n, dim) of words, at length 1; a word without a vector is an Error."""
+    """Return the vectors (n, dim) of words, at length 1; a word without a vector is an Error."""
     vectors, has = look_up_words(former, words)
     if not has.all():
         lost = words[int((~has).nonzero()[0])]
@@ -64,7 +64,7 @@ def get_unit_vectors(former: Former, words: Sequence[str]) -> Tensor:
 
 @torch.inference_mode()
 def find_nearest_words(former: Former, direction: Tensor, k: int, without: Sequence[str]) -> list[tuple[str, float]]:
-    """The k words whose vectors point most into a direction; unknown ones and those named are left out."""
+    """Find the k words whose vectors are nearest to a direction, without the unknown token and those in `without`."""
     assert former.tokenizer is not None
     table = former.model.body.embedding_table[: former.config.vocab]
     near = torch.mv(table.float(), direction) / table.float().norm(dim=1).clamp(min=1e-12)

@@ -124,15 +124,3 @@ STYLES: dict[str, TokenizerStyle] = {
     "elmo": TokenizerStyle({"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}, ("<S>", "</S>", "<UNK>")),
     "words": TokenizerStyle({"unk": "[UNK]"}, ("[UNK]",)),
 }  # fmt: skip
-
-# What each family was published with: the kind of tokenizer, and the style of its marks.
-FAMILY_TOKENIZERS: dict[str, tuple[str, str]] = {
-    "bert": ("wordpiece", "bert"), "ernie": ("wordpiece", "bert"), "gnmt": ("wordpiece", "translation"),
-    "gpt": ("bpe", "gpt"), "gpt2": ("bpe", "gpt2"), "gpt3": ("bpe", "gpt2"), "gpt_neo": ("bpe", "gpt2"),
-    "gptj": ("bpe", "gpt2"), "gpt_neox": ("bpe", "gpt_neox"), "bloom": ("bpe", "bloom"),
-    "roberta": ("bpe", "roberta"), "bart": ("bpe", "roberta"), "transformer": ("bpe", "translation"),
-    "seq2seq": ("bpe", "translation"), "mbart": ("unigram", "mbart"), "t5": ("unigram", "t5"),
-    "mt5": ("unigram", "t5"), "switch": ("unigram", "t5"), "albert": ("unigram", "albert"),
-    "xlnet": ("unigram", "xlnet"), "transformer_xl": ("words", "transformer_xl"), "elmo": ("characters", "elmo"),
-    "textcnn": ("words", "words"), "vectors": ("words", "words"),
-}  # fmt: skip

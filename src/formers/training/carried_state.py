@@ -22,7 +22,7 @@ class CarriedStates:
     """One memory for each group of streams that make a batch; whoever trains those streams has theirs."""
 
     def __init__(self, model: Model, objective: Any, carry: bool = True):
-        self.body, self.streams = model.body, getattr(objective, "num_streams", 0) if carry else 0
+        self.model, self.streams = model, getattr(objective, "num_streams", 0) if carry else 0
         self.rows = getattr(objective, "streams_per_batch", 0) or self.streams
         self.reuse = getattr(objective, "reuse_length", None)
         self.active: dict[int, Any] = {}
@@ -30,9 +30,9 @@ class CarriedStates:
 
     def make_empty(self) -> Any:
         """An empty one."""
-        length = getattr(getattr(self.body, "config", None), "memory", 0) or 0
+        length = getattr(getattr(self.model.body, "config", None), "memory", 0) or 0
         more = {} if self.reuse is None else {"reuse": self.reuse}
-        return self.body.state_class(self.rows, length, **more)
+        return self.model.state_class(self.rows, length, **more)
 
     def select_for_batch(self, batch: Batch) -> Any:
         """The memory of a batch's streams; None if nothing is carried over."""

@@ -124,7 +124,7 @@ def configure_pretraining(
     base = get_recipe(found.name, name, sizes if top.get("preset") else None, given)
     model = base.model if top.get("init") is None else {}  # a checkpoint has its own sizes
     layers: list[dict[str, Any]] = [
-        {"data": {"vocab_size": base.vocab_size}, "model": model, "objective": base.objective, "train": base.train},
+        {"data": base.data, "model": model, "objective": base.objective, "train": base.train},
         {key: told[key] for key in PRETRAIN_TABLES},
         single,
     ]

@@ -59,8 +59,3 @@ def build_schedule(name: str, steps: int, warmup: int) -> Schedule:
         return max(0.0, min((step + 1) / max(1, warmup), 1.0) if step < warmup else shape(step, steps, warmup))
 
     return get_lr_scale
-
-
-def compute_noam_lr(dim: int, warmup: int) -> float:
-    """The highest rate of Vaswani et al. 2017, eq. 3: d^-0.5 · warmup^-0.5, from which `inverse` goes down."""
-    return dim**-0.5 * max(1, warmup) ** -0.5

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.interop.tokenizer_files import save_tokenizer
+from formers.registry import train_tokenizer
 from formers.text.trainers import bpe, pair_merging, punctuation_spacing, word_counts, wordpiece
-from formers.text.trainers.registry import train_tokenizer
 from tests.text import brute
 
 LINES = [

@@ -9,7 +9,7 @@ import pytest
 import formers
 from formers.errors import Error
 from formers.interop.model_directory import save
-from formers.text.trainers.registry import train_tokenizer
+from formers.registry import train_tokenizer
 from formers.training.runs.cross_validation import compare_settings
 
 from .test_finetune import ROWS, TINY, tune

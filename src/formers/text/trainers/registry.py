@@ -1,4 +1,4 @@
-"""The tokenizers that formers trains, by kind or by the family that they are for."""
+"""The kinds of tokenizers that formers trains."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 from ...config import suggest_name
 from ...errors import Error
-from ..templates import FAMILY_TOKENIZERS
 from ..tokenizer import Tokenizer
 
 TRAINER_MODULES = {  # and the module that trains it
@@ -23,20 +22,14 @@ TRAINER_MODULES = {  # and the module that trains it
 MAX_VOCAB_SIZE, MAX_WORKERS = 1 << 24, 1024  # pieces, processes
 
 
-def train_tokenizer(kind: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
-    """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters) or of a family (bert, t5, …).
+def train_by_kind(kind: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
+    """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters).
 
     Options are those of the kind's own `train`; all have `style` (whose special tokens), `workers` and `tell`. The
     result is the same, byte for byte, however many processes count the words.
     """
-    if kind in FAMILY_TOKENIZERS:
-        kind, style = FAMILY_TOKENIZERS[kind]
-        options.setdefault("style", style)
     if kind not in TRAINER_MODULES:
-        raise Error(
-            f"formers does not train {kind!r} tokenizers",
-            fix=suggest_name(kind, [*TRAINER_MODULES, *FAMILY_TOKENIZERS]),
-        )
+        raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest_name(kind, TRAINER_MODULES))
     for name, value, most in (
         ("vocab_size", vocab_size, MAX_VOCAB_SIZE),
         ("workers", options.get("workers"), MAX_WORKERS),

@@ -172,7 +172,7 @@ def schedule_text_run(
         name: single.get(f"tune.{name}", getattr(TuneConfig(), name))
         for name in ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch")
     }
-    length = single.get("tune.seq_length") or choose_length(former.config)
+    length = single.get("tune.seq_length") or choose_length(former.context)
     (path / "data").mkdir(parents=True, exist_ok=True)
     (path / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
     files = {"data.source": [str(text)]} if is_path_source(text) else {}

@@ -12,10 +12,11 @@ import yaml
 
 from ...config import build_config, check_rates, check_sizes, coerce_value, get_schema, suggest_name
 from ...errors import Error
-from ...registry import FAMILIES, PUBLISHED_CHECKPOINTS, find_family, find_preset, find_published_checkpoint
+from ...family import TRANSLATION_TUNE
+from ...registry import FAMILIES, find_family, find_preset, find_published_checkpoint, list_published_checkpoints
 from ...task import TASKS
 from ..config_merge import READER_SETTINGS, read_config, tuples_to_lists, unflatten_tables
-from ..recipes import FAMILY_QUICK, LR_TIMES_DIM, SMALL_MODEL
+from ..recipes import LR_TIMES_DIM, SMALL_MODEL
 from ..train_config import TrainConfig
 
 FINETUNE_TABLES = ("data", "model", "tune", "train")
@@ -162,40 +163,6 @@ def floats_to_ints(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
-# What learns a task from nothing within minutes: model, tune, train, data.
-SEQ2SEQ_TUNE = {
-    "epochs": 30, "batch_size": 128, "label_smoothing": 0.1, "patience": 5, "seq_length": 128, "warmup_ratio": 0.0,
-}  # fmt: skip
-SCRATCH_RECIPES: dict[str, tuple[dict[str, Any], ...]] = {
-    "textcnn": (
-        {"init": 0.05},  # short vectors: words that are seldom seen are then no noise
-        {"epochs": 10, "batch_size": 50, "patience": 3, "warmup_ratio": 0.0},
-        {"optimizer": "adam", "lr": 1e-3, "schedule": "constant", "weight_decay": 0.0, "betas": (0.9, 0.999),
-         "ema": 0.99},
-        {"vocab_size": 30_000},
-    ),
-    "transformer": (
-        {"dim": 256, "layers": 3, "heads": 4, "ff": 1024, "dropout": 0.3, "attention_dropout": 0.1, "tied": True,
-         "context": 256},
-        {**SEQ2SEQ_TUNE, "epochs": 60},
-        {"lr": 2e-3, "schedule": "inverse", "warmup_steps": 1000, "weight_decay": 0.0, "betas": (0.9, 0.98),
-         "eps": 1e-9},
-        {},
-    ),
-    "seq2seq": (
-        {"dim": 256, "layers": 1, "attention": "additive", "cell": "gru", "bidirectional": True, "dropout": 0.3},
-        SEQ2SEQ_TUNE,
-        {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999)},
-        {},
-    ),
-    "gnmt": (
-        {"dim": 256, "layers": 3, "dropout": 0.3}, SEQ2SEQ_TUNE,
-        {"lr": 1e-3, "schedule": "linear", "warmup_steps": 100, "weight_decay": 0.0, "betas": (0.9, 0.999),
-         "grad_clip": 5.0},
-        {},
-    ),
-}  # fmt: skip
-T5_FAMILIES = ("t5", "mt5", "switch")
 FINETUNE_TRAIN = {
     "optimizer": "adamw",
     "betas": (0.9, 0.999),
@@ -209,27 +176,23 @@ FINETUNE_TRAIN = {
 def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool) -> dict[str, dict[str, Any]]:
     """The settings of a family for a task: of a checkpoint (BERT, §A.3), or from nothing."""
     tables: dict[str, dict[str, Any]] = {"data": {}, "model": {}, "tune": {}, "train": dict(FINETUNE_TRAIN)}
+    declared = find_family(family).definition
     if source is not None:
-        if family in T5_FAMILIES:
-            tables["train"] |= {"optimizer": "rms-adamw", "lr": 1e-3, "schedule": "constant"}
-        if family == "gpt" and task in ("classify", "regress", "choose"):
-            tables["tune"]["lm_loss_weight"] = 0.5  # §3.2
+        tables["train"] |= declared.finetune_recipe.train
+        if task in ("classify", "regress", "choose"):
+            tables["tune"] |= declared.finetune_recipe.tune
         if task in ("translate", "summarise"):
             tables["tune"] |= {"epochs": 5, "label_smoothing": 0.1}
         return tables
-    known = get_schema(find_family(family).definition.config_class)
-    small = {**SMALL_MODEL, **FAMILY_QUICK.get(family, ({}, {}))[0], "context": 256, "dropout": 0.1}
-    model = {k: v for k, v in small.items() if k in known and family != "textcnn"}
-    tune: dict[str, Any] = {"epochs": 10, "patience": 3}
-    train: dict[str, Any] = {"lr": 5e-4}
-    own = SCRATCH_RECIPES.get(family)
-    if own is None and family in T5_FAMILIES:
-        train |= {"optimizer": "rms-adamw", "lr": 1e-2}
-    for table, values in zip((model, tune, train, tables["data"]), own or (), strict=False):
-        table |= values
-    if task in ("translate", "summarise") and own is None:
-        tune = {**SEQ2SEQ_TUNE, **tune, "epochs": 30}
-    tables |= {"model": {} if sized else model, "tune": tune, "train": {**FINETUNE_TRAIN, **train}}
+    known, own = get_schema(declared.config_class), declared.scratch_recipe
+    small = {**SMALL_MODEL, **declared.quick_recipe.model, "context": 256, "dropout": 0.1}
+    # What is not pretrained is as small as it was published.
+    model = {k: v for k, v in small.items() if k in known and declared.objective} | {**own.model}
+    tune = {"epochs": 10, "patience": 3, **own.tune}
+    if task in ("translate", "summarise") and not own.tune:
+        tune = {**TRANSLATION_TUNE, **tune, "epochs": 30}
+    tables |= {"data": {**own.data}, "model": {} if sized else model, "tune": tune}
+    tables["train"] |= {"lr": 5e-4, **own.train}
     return tables
 
 
@@ -247,7 +210,8 @@ def resolve_model(model: str) -> tuple[str, str | None, str | None]:
         if place := find_published_checkpoint(model):
             what = f"the checkpoint {model!r} is not on this machine"
             raise Error(what, fix=f"{place} fetches it from the hub (pip install 'formers[hub]'), or give its folder")
-        names = [*FAMILIES, *(p for one in FAMILIES.values() for p in one.definition.presets), *PUBLISHED_CHECKPOINTS]
+        presets = [name for one in FAMILIES.values() for name in one.definition.presets]
+        names = [*FAMILIES, *presets, *list_published_checkpoints()]
         raise Error(f"there is no model {model!r}", fix=f"{suggest_name(model, names)}; a folder is a checkpoint")
     place = find_published_checkpoint(model) or "hub:owner/name"
     fix = f"give its folder, or {place} to fetch it from the hub, or a family's name"

@@ -21,9 +21,8 @@ from ...interop.prepare import prepare
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...registry import find_family
 from ...text.normalise import CleaningReport
-from ...text.templates import FAMILY_TOKENIZERS
 from ...text.tokenizer import Tokenizer
-from ...text.trainers.registry import train_tokenizer
+from ...text.trainers.registry import train_by_kind
 from ..config_merge import PretrainDataConfig
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned
@@ -238,7 +237,8 @@ def load_or_train_tokenizer(
     if data.tokenizer is not None:
         return load_tokenizer(data.tokenizer)
     kept, store = folder / "tokenizer", folder / "store"
-    kind, style = FAMILY_TOKENIZERS[find_family(family).name]
+    declared = find_family(family).definition
+    kind, style = declared.tokenizer, declared.tokenizer_style
     if run is not None and (kept.is_dir() or (store / "store.json").is_file()):
         return load_tokenizer(kept) if kept.is_dir() else Store.open(store).tokenizer
     text = fingerprint_text(source, data)
@@ -260,7 +260,7 @@ def load_or_train_tokenizer(
         for d in limit_characters(read_documents(source, **data.reader_options), TOKENIZER_TEXT_CHARS)
         for line in d.split("\n")
     )
-    made = train_tokenizer(kind, lines, max(data.vocab_size, 2 * letters), style=style)
+    made = train_by_kind(kind, lines, max(data.vocab_size, 2 * letters), style=style)
     get_note_path(kept).write_text(asked, encoding="utf-8")
     save_tokenizer(made, kept)
     tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")

@@ -22,6 +22,7 @@ from ...batch import IGNORE_INDEX, Batch
 from ...data.loader import blank_batch, load_batches
 from ...data.store import Store
 from ...errors import Error, NonFinite
+from ...family import Family
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import load
 from ...nn.attention.segment_memory import SegmentMemory
@@ -69,9 +70,9 @@ class PretrainRun:
         asked, s = self.config, self.config.train
         options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
         name = name or asked.objective["name"]
-        body = find_family(asked.family).definition.body_class
+        family = find_family(asked.family).definition
         known = list_options(OBJECTIVES[name].objective_class)
-        if s.carry_memory and has_carried_state(body) and "num_streams" in known and "num_streams" not in options:
+        if s.carry_memory and has_carried_state(family) and "num_streams" in known and "num_streams" not in options:
             for setting in ("batch_rampup_steps", "short_length"):
                 if getattr(s, setting):
                     what = f"train.{setting} does not go with a memory that is carried over"
@@ -151,9 +152,9 @@ class PretrainRun:
         return f"{size}, {s.steps:,} steps of {each:,} ({seen:.1f} times the text)"
 
 
-def has_carried_state(body: Any) -> bool:
+def has_carried_state(family: Family) -> bool:
     """A family whose state is worth carrying from batch to batch while it learns."""
-    return getattr(body, "state_class", None) in (SegmentMemory, LSTMState)
+    return family.state_class in (SegmentMemory, LSTMState)
 
 
 def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:

@@ -20,16 +20,15 @@ from ...former import Former, build, build_empty
 from ...interop import safe_files
 from ...interop.model_directory import load
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
-from ...models.textcnn import TextCNN
 from ...nn.layers import initialise_weights
 from ...objectives.token_losses import DecoderEnds
 from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
-from ...text.templates import FAMILY_TOKENIZERS, get_style
+from ...text.templates import get_style
 from ...text.tokenizer import Tokenizer
-from ...text.trainers.registry import train_tokenizer
+from ...text.trainers.registry import train_by_kind
 from ..distributed.process_group import ProcessGroup
 from .finetune_config import FinetuneConfig
 from .validate import check_length, validate_settings
@@ -74,7 +73,7 @@ def build_task(wanted: FinetuneConfig, examples: Examples) -> Task:
 def check_task_support(family: Family, config: Any, task: Task, name: str) -> None:
     """Refuse a task that a family has no head for, and say what it can do."""
     heads = family.build_heads(config)
-    pair = hasattr(config, "decoder_layers") or hasattr(config, "target_vocab")
+    pair = family.is_encoder_decoder
     can = list_tasks(family, config)
     if task.label_as_text and pair and "lm" in heads:
         return
@@ -114,7 +113,7 @@ def build_task_model(
     else:
         former = load_with_task_head(wanted, head, labels, task)
     check_length(former, tune.seq_length)
-    length = min(task.length, choose_length(former.config, tune.seq_length or 512))
+    length = min(task.length, choose_length(former.context, tune.seq_length or 512))
     task = dataclasses.replace(task, length=length, labels=labels if task.label_as_text else ())
     if tune.vectors is not None:
         initialise_embeddings(former, vectors, tune.vectors_frozen, say)
@@ -137,10 +136,10 @@ def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...],
     """The checkpoint, whose own head is `own`, with the head of the task."""
     if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
         return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
-    if wanted.family == "gpt" and head != "lm":
+    if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
         former = load(wanted.source, head="lm")
         if former.tokenizer is not None and former.tokenizer.id("cls") is None:
-            return replace_head(add_gpt_tokens(former), head, labels, wanted.train.seed)
+            return replace_head(add_task_tokens(former), head, labels, wanted.train.seed)
     if own is not None and own.partition("+")[0] == head.partition("+")[0]:  # a language model beside it or not
         former = load(wanted.source)
         if labels and former.labels != labels:
@@ -164,12 +163,12 @@ def replace_head(former: Former, head: str, labels: tuple[str, ...], seed: int) 
     return new
 
 
-def add_gpt_tokens(former: Former) -> Former:
-    """GPT with the three tokens that fine-tuning adds: start, delimiter, extract (§3.3)."""
+def add_task_tokens(former: Former) -> Former:
+    """Add the tokens that fine-tuning needs to the vocabulary: start, delimiter and extract of GPT (§3.3)."""
     old = former.tokenizer
     assert old is not None
     rust = tokenizers.Tokenizer.from_str(old.json_text)
-    wanted = get_style("gpt")
+    wanted = get_style(former.definition.tokenizer_style)
     rust.add_special_tokens(list(wanted.last_tokens))
     wanted.add_to_backend(rust, {token: rust.token_to_id(token) or 0 for token in wanted.last_tokens})
     roles = {role: token for role, token in wanted.special.items() if token in wanted.last_tokens}
@@ -228,16 +227,17 @@ def load_or_train_task_tokenizer(
     kept = folder / "tokenizer"
     if kept.is_dir() and (folder.parent / "run.json").is_file():
         return load_tokenizer(kept)
-    kind, style = FAMILY_TOKENIZERS[wanted.family]
-    kind = wanted.data.tokenizer_kind or kind
+    declared = find_family(wanted.family).definition
+    kind = wanted.data.tokenizer_kind or declared.tokenizer
     tell("tokenizer", 0, 1, f"{kind}, {wanted.data.vocab_size:,} pieces")
     lines = [line for row in rows for line in collect_row_texts(row)]
     pieces = wanted.data.vocab_size
     if kind in ("wordpiece", "unigram"):  # pieces made of characters must hold the script as well
         pieces = max(pieces, 2 * len(set().union(*lines)))
-    least = 1 if wanted.tune.vectors is not None else 2  # a word that is seen once may have a vector
-    options = {"lower": True, "min_count": least} if kind == "words" and wanted.family == "textcnn" else {}
-    made = train_tokenizer(kind, lines, pieces, style=style, **options)
+    options = dict(declared.task_tokenizer_options) if kind == declared.tokenizer else {}
+    if "min_count" in options and wanted.tune.vectors is not None:
+        options["min_count"] = 1  # a word that is seen once may have a vector
+    made = train_by_kind(kind, lines, pieces, style=declared.tokenizer_style, **options)
     shutil.rmtree(kept, ignore_errors=True)  # of a try that was refused, perhaps with other examples
     save_tokenizer(made, kept)
     tell("tokenizer", 1, 1, f"{kind}, {len(made):,} pieces")
@@ -255,7 +255,7 @@ def load_word_vectors(source: str, tell: ProgressCallback) -> Former:
     from ...interop.word_vectors import read_word_vectors
 
     found = read_word_vectors(source, tell=tell) if Path(source).expanduser().is_file() else load(source)
-    if found.family != "vectors":
+    if not found.definition.is_static:
         raise Error(f"is a {found.family}, not word vectors", where=source, fix="formers pretrain word2vec makes them")
     return found
 
@@ -275,7 +275,7 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
         if not found.num_found:
             what = f"none of the {found.total:,} words of the examples has a vector (for example {found.missing[0]!r})"
             raise Error(what, fix="take vectors of the same language, split into words in the same way")
-        if isinstance(body, TextCNN):  # words without a vector get the variance of the others (Kim, §4.3)
-            body.load_word_vectors(embed.weight.detach().clone(), found.known_rows)
+        if (load_own := former.definition.load_word_vectors) is not None:
+            load_own(body, embed.weight.detach().clone(), found.known_rows)
         say(f"vectors: {found}")
     embed.weight.requires_grad_(learns)

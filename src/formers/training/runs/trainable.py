@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -88,5 +87,5 @@ def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
 
 def get_step_hook(former: Former) -> Callable[[], None] | None:
     """What a family wants done to its weights after each step."""
-    own = getattr(importlib.import_module(f"formers.models.{former.family}"), "clip_output_norms", None)
+    own = former.definition.after_step
     return None if own is None else lambda: own(former.model, former.config)

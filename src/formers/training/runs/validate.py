@@ -68,7 +68,7 @@ def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[b
 
 def check_length(former: Former, length: int | None) -> None:
     """Refuse a length that the model's positions do not have."""
-    most = getattr(former.config, "context", None)
+    most = former.context
     if length is not None and most is not None and length > most:
         fix = f"--tune.seq_length {most} or less; longer texts are read in windows"
         raise Error(f"this {former.family} reads {most} tokens at once, not {length}", fix=fix)

@@ -42,7 +42,7 @@ def transfer_vocabulary(
         key = min(set(changed) - set(free))
         what = f"model.{key} cannot be {changed[key]}: the checkpoint has {getattr(former.config, key, None)}"
         raise Error(what, where=asked.init, fix="leave it out; only dropout may change")
-    context = getattr(former.config, "context", None)
+    context = former.context
     if context is not None and asked.train.seq_length > context:
         what = f"examples of {asked.train.seq_length} tokens are longer than the checkpoint's context of {context}"
         raise Error(what, fix=f"--train.seq_length {context}")

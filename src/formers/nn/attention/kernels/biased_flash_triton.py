@@ -61,7 +61,10 @@ def load_query_inputs(
     BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n,
     SHIFTED: tl.constexpr, PLACED: tl.constexpr, RANKED: tl.constexpr, SEGMENTED: tl.constexpr,
 ):  # fmt: skip
-    """Load place, rank, segment and extra score of each query, and where its bias begins."""
+    """Load place, rank, segment and extra score of each query, and where its bias begins.
+
+    Callers name every result: within a loop, triton refuses a name such as `_` that had another type before.
+    """
     place = tl.load(PLACES + n, mask=real, other=0) if PLACED else i
     rank_q = tl.load(RANK_Q + n, mask=real, other=0) if RANKED else i
     seg_q = tl.load(SEG_Q + n, mask=real, other=0) if SEGMENTED else i
@@ -79,13 +82,13 @@ def forward(
     SURE: tl.constexpr,
 ):  # fmt: skip
     """Compute outputs, and log₂ of the sums of weights."""
-    _, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
+    _document, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BM >= queries:
         return
     i, d = tl.program_id(0) * BM + tl.arange(0, BM), tl.arange(0, D)
     real, n = i < queries, (first + i).to(tl.int64)
     q = load_block(Q + h * q_h + n[:, None] * q_n + d[None, :], real[:, None], EVEN)
-    _, rank_q, seg_q, extra, bias = load_query_inputs(
+    _place, rank_q, seg_q, extra, bias = load_query_inputs(
         BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
         SEGMENTED,
     )  # fmt: skip
@@ -194,7 +197,7 @@ def backward_keys(
     SURE: tl.constexpr,
 ):  # fmt: skip
     """Compute gradients of keys and values. Scores are (keys, queries): a product takes them as they are."""
-    _, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
+    _document, h, first, here, queries, keys = find_document(Q_STARTS, K_STARTS, heads)
     if tl.program_id(0) * BN >= keys:
         return
     j, d = tl.program_id(0) * BN + tl.arange(0, BN), tl.arange(0, D)
@@ -213,7 +216,7 @@ def backward_keys(
         d_out = load_block(D_OUT + h * o_h + n[:, None] * o_n + d[None, :], real[:, None], EVEN)
         log = tl.load(LOG + h.to(tl.int64) * total + n, mask=real, other=float("inf"))
         delta = tl.load(DELTA + h.to(tl.int64) * total + n, mask=real, other=0.0)
-        _, rank_q, seg_q, extra, bias = load_query_inputs(
+        _place, rank_q, seg_q, extra, bias = load_query_inputs(
             BIAS, EXTRA, SEG_Q, PLACES, RANK_Q, i, n, h, real, last, total, bias_h, bias_n, SHIFTED, PLACED, RANKED,
             SEGMENTED,
         )  # fmt: skip
