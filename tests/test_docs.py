@@ -1,11 +1,13 @@
-"""README and docs: their Python runs, their commands exist, their links lead somewhere."""
+"""README and docs: their Python runs, their commands exist, their links resolve, their Korean keeps to its terms."""
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,11 @@ import formers
 from formers.cli.main import app
 from formers.data.readers import load_bundled_corpus
 from formers.text.trainers import bpe, wordpiece
+from formers.training.config_merge import PretrainDataConfig
 from formers.training.recipes import get_recipe
+from formers.training.runs.finetune_config import FinetuneDataConfig, TuneConfig
+from formers.training.train_config import TrainConfig
+from formers.training.word_vectors.vector_run import VectorTrainConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/RESULTS.md")]
@@ -78,20 +84,176 @@ def test_commands_exist(words):
         assert not words, "a command that nothing checks"
 
 
+def load_script(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def list_definitions(path: Path) -> set[str]:
+    """The functions and classes of a Python file; a method is CLASS.NAME."""
+    names = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{one.name}" for one in node.body if isinstance(one, ast.FunctionDef)}
+    return names
+
+
+def list_anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_links(page):
-    text = page.read_text(encoding="utf-8")
-    for link in re.findall(r"\]\(([^)#]+)\)", text):
-        assert link.startswith("https://") or (page.parent / link).exists(), link
+    """Pages, pictures, anchors, and functions of the code (FILE.py#NAME)."""
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text(encoding="utf-8"))):
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if link.startswith("https://"):
+            continue
+        if not target.exists():
+            broken.append(f"{link}: no such file")
+        elif anchor and target.suffix == ".py" and anchor not in list_definitions(target):
+            broken.append(f"{link}: no such function or class")
+        elif anchor and target.suffix == ".md" and anchor not in list_anchors(target):
+            broken.append(f"{link}: no such heading")
+    assert not broken, "\n".join(broken)
 
 
-def test_the_family_page_is_up_to_date():
-    spec = importlib.util.spec_from_file_location("make_family", ROOT / "scripts" / "make_family.py")
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python scripts/make_family.py"
+def list_options(command) -> set[str]:
+    """The options of a command and of its subcommands."""
+    arguments = command.assemble_argument_collection() if command.default_command else ()
+    names = {name for argument in arguments for name in argument.names}
+    return names.union(*(list_options(command[name]) for name in command if not name.startswith("-")))
+
+
+def test_settings_and_options_in_prose_exist():
+    """Commands in code blocks are parsed by another test; these are the ones in running text."""
+    configs = {
+        "train": (TrainConfig, VectorTrainConfig),
+        "data": (PretrainDataConfig, FinetuneDataConfig),
+        "tune": (TuneConfig,),
+    }
+    settings = {f"{table}.{field.name}" for table, kinds in configs.items() for kind in kinds for field in fields(kind)}
+    options = list_options(app) | {"--help"}
+    options |= {"--kill-on-bad-exit", "--shutdown-timeout", "--signal"}  # of srun, torchrun and sbatch
+    missing = []
+    for page in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+        prose = " ".join(re.findall(r"`([^`\n]+)`", BLOCK.sub("", page.read_text(encoding="utf-8"))))
+        names = {*re.findall(r"(?<![\w./-])(?:--)?((?:train|data|tune)\.[a-z_]+)\b", prose)} - settings
+        names |= {*re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w.-])", prose)} - options
+        missing += [f"{page.relative_to(ROOT)}: {name}" for name in sorted(names)]
+    assert not missing, "\n".join(missing)
+
+
+@pytest.mark.parametrize("language", ["en", "ko"])
+def test_walks_link_the_functions_they_name(language):
+    """Every link into the code shows the name it leads to, and both languages name the same ones."""
+    links = {}
+    for name in ("en", "ko"):
+        text = (ROOT / "docs" / name / "architecture.md").read_text(encoding="utf-8")
+        links[name] = re.findall(r"\[`([\w.]+)`\]\(\.\./\.\./(src/[\w/]+\.py)#([\w.]+)\)", text)
+    assert len(links[language]) > 20
+    assert all(shown == name for shown, _, name in links[language])
+    assert sorted(links["en"]) == sorted(links["ko"])
+
+
+def test_the_family_pages_are_up_to_date():
+    script = load_script("make_family")
+    for language in script.TITLES:
+        page = script.DOCS / language / "family.md"
+        assert page.read_text(encoding="utf-8") == script.make_page(language), "run python scripts/make_family.py"
+
+
+def test_the_picture_of_the_rooms_is_up_to_date():
+    script = load_script("make_rooms")
+    assert script.PICTURE.read_text(encoding="utf-8") == script.draw(), "run python scripts/make_rooms.py"
+
+
+def test_the_picture_of_the_rooms_refuses_a_cycle():
+    script = load_script("make_rooms")
+    assert script.sort_into_levels({"a": {"b"}, "b": set(), "c": {"b"}}) == [["b"], ["a", "c"]]
+    assert script.reduce_edges({"a": set(), "b": {"a"}, "c": {"a", "b"}}, ["a", "b", "c"]) == [("b", "a"), ("c", "b")]
+    with pytest.raises(ValueError, match="cycle"):
+        script.sort_into_levels({"a": {"b"}, "b": {"a"}})
 
 
 def test_every_page_is_there_in_korean():
-    english = {p.name for p in (ROOT / "docs" / "en").glob("*.md")} - {"design.md", "family.md"}
-    assert english <= {p.name for p in (ROOT / "docs" / "ko").glob("*.md")}
+    english, korean = ({p.name for p in (ROOT / "docs" / name).glob("*.md")} for name in ("en", "ko"))
+    assert korean == english | {"README.md"}
+
+
+# Korean terms that practitioners do not use, and what to write instead (docs/ko/architecture.md lists the terms).
+FORBIDDEN_KOREAN = {
+    r"배우[고는면며지]|배[운울웁웠]": "학습하다",
+    r"(?<!글)머리(?!글)": "헤드 (of a model), 헤더 (of a file)",
+    r"섞음": "가중합",
+    r"값어치": "평가, 성능",
+    r"사상[되하될된]": "매핑",
+    r"가족": "모델 계열",
+    r"낱말": "단어",
+    r"라벨": "레이블",
+    r"에폭": "에포크",
+    r"폴더": "디렉터리",
+    r"웜업": "워밍업",
+    r"(?<![계심다])층": "레이어",
+    r"사전학습": "사전 학습",
+    r"미세조정": "미세 조정",
+    r"척도": "지표",
+    r"견[주줍줄]": "비교하다",
+    r"목적 함수": "학습 목표",
+    r"떼어 둔 글": "검증 텍스트",
+    r"가르[치친칩]": "학습시키다, 미세 조정하다",
+}
+# One term per thing in English: words that the pages do not use, and the field's term.
+FORBIDDEN_ENGLISH = {
+    r"foret[eo]ll?": "predict",
+    r"learnt": "learned",
+    r"warm-up": "warmup",
+    r"held-out (text|examples)": "validation text, validation examples",
+    r"right (first )?guesses": "accuracy",
+    r"\bmeasures? of\b": "metric",
+    r"no number": "not finite",
+    r"\b(goes|go) on\b": "continue, resume",
+    r"by (itself|themselves)\b": "by default, automatically",
+    r"\bpast one device\b": "distributed training",
+}
+ENGLISH_PAGES = [*(ROOT / "docs" / "en").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("path", sorted(ENGLISH_PAGES), ids=lambda p: str(p.relative_to(ROOT)))
+def test_english_terms(path):
+    if path.name == "family.md":
+        pytest.skip("made from the model files")
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    found = [f"{m.group()} → {term}" for pattern, term in FORBIDDEN_ENGLISH.items() for m in re.finditer(pattern, text)]
+    assert not found, "\n".join(found)
+
+
+KOREAN_SOURCES = [
+    *sorted((ROOT / "docs" / "ko").glob("*.md")),
+    *(ROOT / "src" / "formers" / name for name in ("reports/translations.py", "interop/model_card.py")),
+]
+
+
+@pytest.mark.parametrize("path", KOREAN_SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_korean_terms(path):
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for pattern, term in FORBIDDEN_KOREAN.items():
+            found += [f"line {number}: {match.group()} → {term}" for match in re.finditer(pattern, line)]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "ko").glob("*.md")), ids=lambda p: p.name)
+def test_korean_register(path):
+    """Sentences end in 합니다체 (or 하세요), never in 한다체."""
+    text = BLOCK.sub("", path.read_text(encoding="utf-8"))
+    assert not re.findall(r"[^\s]*(?<!니)다\.(?=\s|$)", text)

@@ -23,7 +23,7 @@ ROOT = Path(formers.__file__).parent
 # - generation stands above tasks and evaluation, because augmentation reads examples and filters by a baseline.
 # - reports stands below training, which writes a report at its end: a report is handed a run's records (protocols.py).
 ORDER = [
-    "errors", "option_aliases", "config", "batch", "text", "keymap", "family", "nn", "inputs", "model", "verbs",
+    "errors", "option_aliases", "config", "batch", "text", "keymap", "nn", "family", "inputs", "model", "verbs",
     "registry", "task", "former", "models", "data", "protocols", "interop", "objectives", "tasks", "evaluation",
     "inspection", "reports", "generation", "training", "cli", "__main__",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""formers: the whole family of pretrained language models in one house.
+"""formers: the whole family of pretrained language models in one library.
 
 import formers
 f = formers.load("path/to/model")            # a formers or a Hugging Face directory, or "hub:owner/name"

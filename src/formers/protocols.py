@@ -1,4 +1,4 @@
-"""The contracts between rooms, as types: what a model, an objective and the records of a run must have."""
+"""The interfaces between packages, as types: what a model, an objective and the records of a run must have."""
 
 from __future__ import annotations
 

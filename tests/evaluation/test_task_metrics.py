@@ -266,7 +266,7 @@ def test_rouge_in_korean():
 
 def test_what_cannot_be_judged():
     for task, truths, guesses, more, word in (
-        ("sing", ["a"], ["a"], {}, "no measure"),
+        ("sing", ["a"], ["a"], {}, "no metric"),
         ("classify", ["a"], [], {}, "one guess"),
         ("classify", [], [], {}, "nothing to judge"),
         ("classify", ["a"], ["a"], {"positive": "z"}, "no example"),

@@ -196,7 +196,7 @@ def test_fill_says_what_is_wrong():
 
 def test_generate_is_a_short_walk():
     """A reader who follows one call meets at most 20 files outside of nn, which is the model's own forward pass."""
-    from formers.text.trainers.registry import train_tokenizer
+    from formers.registry import train_tokenizer
 
     f = formers.build("gpt2", vocab=300, dim=16, heads=2, ff=32, layers=2, context=32)
     f.tokenizer = train_tokenizer("bpe", ["the cat sat on the mat"] * 20, 280, workers=1)

@@ -11,9 +11,8 @@ import torch
 import formers
 from formers import Error
 from formers.inspection.embed import SpanVectors
-from formers.registry import FAMILIES
+from formers.registry import FAMILIES, train_tokenizer
 from formers.tasks.text_windows import find_nearest_window
-from formers.text.trainers.registry import train_tokenizer
 from tests.models.test_family import make
 
 TEXTS = [

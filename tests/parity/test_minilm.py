@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 import formers
 from tests.tolerance import assert_equal_weights, assert_near
 
+pytestmark = pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 SENTENCES = [
     "A man is playing a guitar on the street.",
     "Someone strums an instrument outside.",
@@ -47,7 +48,6 @@ def real(sentences):
     return package.load_model(device="cpu").encode(sentences, convert_to_tensor=True, normalize_embeddings=True)
 
 
-@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 def test_embeddings_are_the_packages_own(f):
     theirs = real(SENTENCES)
     ours = embedded(f, SENTENCES)
@@ -57,7 +57,6 @@ def test_embeddings_are_the_packages_own(f):
     assert (theirs[:, : noted.shape[1]] - noted).abs().max() <= 1e-4
 
 
-@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 def test_embeddings_without_the_packages_libraries(f):
     noted = torch.tensor(json.loads(NOTED.read_text()))
     assert (embedded(f, SENTENCES)[:, : noted.shape[1]] - noted).abs().max() <= 1e-4
@@ -68,7 +67,6 @@ def test_meaning_is_near(f):
     assert a @ b > 0.3 > a @ c
 
 
-@pytest.mark.filterwarnings("ignore:this tokenizer takes Hangul")  # as it was published
 def test_export_and_import_are_exact(f, tmp_path):
     formers.export(f, tmp_path / "hf")
     formers.save(formers.load(tmp_path / "hf"), tmp_path / "own")

@@ -19,8 +19,8 @@ from formers import Error
 from formers.registry import FAMILIES, train_tokenizer
 from formers.text.decode_stream import DecodeStream
 from formers.text.normalise import CleaningReport, normalise, scrub_text
-from formers.text.templates import STYLES
 from formers.text.tokenizer import Tokenizer, byte_level_to_bytes, call_backend
+from formers.text.tokenizer_styles import STYLES
 from formers.text.trainers import bpe, wordpiece
 
 LINES = [

@@ -20,8 +20,8 @@ from formers.data.readers import load_bundled_corpus
 from formers.interop.tokenizer_files import load_tokenizer, save_tokenizer
 from formers.text import sentencepiece, vocab_files
 from formers.text.decode_stream import DecodeStream
-from formers.text.templates import MBART_LANGUAGES
 from formers.text.tokenizer import Tokenizer
+from formers.text.tokenizer_styles import MBART_LANGUAGES
 from formers.text.trainers import bpe, wordpiece
 
 pytestmark = [

@@ -128,14 +128,14 @@ def test_schedules(name):
     assert values[:10] == [(i + 1) / 10 for i in range(10)]
     assert max(values) == pytest.approx(1.0)
     assert all(b <= a + 1e-12 for a, b in itertools.pairwise(values[10:]))
-    end = {"constant": 1.0, "linear": 1 / 90, "cosine": 0.1, "inverse": math.sqrt(0.1), "wsd": 0.05}[name]
+    end = {"constant": 1.0, "linear": 1 / 90, "cosine": 0.1, "inverse_sqrt": math.sqrt(0.1), "wsd": 0.05}[name]
     assert values[-1] == pytest.approx(end, abs=1e-3)
     assert build_schedule(name, 100, 0)(0) == pytest.approx(1.0, abs=0.02)
 
 
 def test_noam_is_the_papers_formula():
     dim, warmup = 512, 4000
-    share = build_schedule("inverse", 10**6, warmup)
+    share = build_schedule("inverse_sqrt", 10**6, warmup)
     for step in (1, 100, 3999, 4000, 4001, 100_000):
         want = dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
         assert (dim * warmup) ** -0.5 * share(step - 1) == pytest.approx(want, rel=1e-6)

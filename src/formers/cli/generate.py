@@ -40,7 +40,10 @@ class GenerationOptions:
     ] = None
     coverage: Annotated[float | None, Parameter(help="Beam search: weight of the coverage penalty (GNMT).")] = None
     early_stopping: Annotated[
-        Literal["yes", "no", "never"] | None, Parameter(help="Beam search: stop as soon as there are enough texts.")
+        Literal["yes", "no", "never"] | None,
+        Parameter(
+            help="Beam search ends: yes, with enough texts; no, when a better one is unlikely; never, impossible."
+        ),
     ] = None
     no_repeat_ngram: Annotated[int | None, Parameter(help="Never repeat an n-gram of this length.")] = None
     repetition_penalty: Annotated[

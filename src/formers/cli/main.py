@@ -36,7 +36,7 @@ LONG_ARGUMENT = {"long": "long_texts"}  # what classify and its like call the se
 
 app = App(
     name="formers",
-    help="The whole family of pretrained language models in one house. Begin with: formers demo",
+    help="The whole family of pretrained language models in one library. Begin with: formers demo",
     version=f"formers {__version__}",
     help_format="plaintext",
     suppress_keyboard_interrupt=False,

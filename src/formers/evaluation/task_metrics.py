@@ -1,4 +1,4 @@
-"""How good answers are: one function for every task, its main measure first.
+"""Metrics: one function for each task, which returns its main metric first. A new metric is a key of that result.
 
 All are between 0 and 1 (correlations between -1 and 1), but BLEU and chrF, which are points out of 100 as sacrebleu
 prints them, and the errors of regress.
@@ -15,28 +15,23 @@ from ..errors import Error
 from ..tasks.tagging import find_entities, find_scheme
 from .text_metrics import bleu, rouge, score_answers
 
-LOWER_IS_BETTER = (
-    "loss",
-    "perplexity",
-    "mse",
-    "mae",
-)  # the measures that are better when they are low; all others when high
+LOWER_IS_BETTER = ("loss", "perplexity", "mse", "mae")
 
 
 def to_cost(name: str, value: float) -> float:
-    """A measure as what is to be low, whichever it is."""
+    """Return a metric as a cost: the lower, the better."""
     return value if name in LOWER_IS_BETTER else -value
 
 
 def compute_metrics(task: str, truths: Sequence[Any], guesses: Sequence[Any], **more: Any) -> dict[str, float]:
-    """The measures of a task; the first is the one to choose by.
+    """Compute the metrics of a task; checkpoints are chosen by the first.
 
     classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: truths are lists of right
     answers, empty where there is none; `language` is "en" or "ko", found by itself if not said. translate: `tokenize`,
     `lowercase` of sacrebleu. summarise: `units`, words, characters or morphemes.
     """
     if task not in METRICS:
-        raise Error(f"there is no measure for the task {task!r}", fix="choose " + ", ".join(METRICS))
+        raise Error(f"there is no metric for the task {task!r}", fix="choose " + ", ".join(METRICS))
     truths, guesses = list(truths), list(guesses)
     if len(truths) != len(guesses):
         raise Error(f"there are {len(truths)} truths and {len(guesses)} guesses", fix="give one guess for each truth")

@@ -18,7 +18,7 @@ from ..verbs import check_verb
 from .decoding import STEPS_AHEAD, DecodingBatch, decode_steps
 from .logits_processors import Constraints, build_constraints
 from .options import Options, make_options
-from .stopping import StopWatcher
+from .stop_strings import StopWatcher
 from .token_api import check_prompts, decode_batch
 
 BATCH_ROWS = 32  # texts at work at a time: more of them gain little and take more memory

@@ -42,16 +42,16 @@ class BeamState:
         self.end_token_mask: Tensor | None = None  # (vocab,) whether a token ends a text
         self.graphed_step = None if batch.runner.graphed_step is None else GraphedStep()
         self.log_probs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
-        self.live_rows: list[int] = []  # of each row, whether it counts, when the desk was last asked
-        self.pending_steps: list[
-            Tensor
-        ] = []  # (2, rows) the tokens and parents of steps that the desk has not been told
+        self.live_rows: list[int] = []  # of each row, whether it counts; as of the last sync with the host
+        self.pending_steps: list[Tensor] = []  # (2, rows) tokens and parents of steps not yet copied to the host
         self.complete_texts: dict[tuple[int, ...], list[int]] = {}  # complete texts, by their three numbers
         self.alpha = 1.0 if options.length_penalty is None else options.length_penalty
         farthest = options.early_stopping == "never" and self.alpha > 0
         norms = [self.compute_norm(length) for length in range(1, options.max_new_tokens + 1)]
-        facts = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
-        self.step_table = torch.tensor(facts, device=device)  # of each step: its number, and by what scores are divided
+        step_norms = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
+        self.step_table = torch.tensor(
+            step_norms, device=device
+        )  # (steps, 3) number, divisor of scores, divisor of the stopping bound
         self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
         if options.coverage and not batch.former.is_encoder_decoder:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
@@ -111,7 +111,7 @@ class BeamState:
         """True if the host must see every step: stop strings and coverage."""
         return bool(self.options.stop or self.options.coverage)
 
-    def select_beams(self, scores: Tensor, facts: Tensor, last: bool = False) -> Tensor:
+    def select_beams(self, scores: Tensor, step_norms: Tensor, last: bool = False) -> Tensor:
         """Return (2, rows) the tokens of the running beams and their parents, and store complete hypotheses; works in
         place on the tensors of this state."""
         k, vocab = self.num_beams, scores.shape[-1]
@@ -129,11 +129,11 @@ class BeamState:
         over = ends | self.find_stopped(rows, tokens) if self.options.stop else ends
         over = torch.ones_like(over) if last else over
         newest = torch.where(ends, -1, tokens)
-        self.keep_complete(facts, values[:, :k].masked_fill(~over[:, :k], NO_SCORE), rows[:, :k], newest[:, :k])
+        self.keep_complete(step_norms, values[:, :k].masked_fill(~over[:, :k], NO_SCORE), rows[:, :k], newest[:, :k])
         continuing = over.int().sort(dim=-1, stable=True).indices[:, :k]  # the first K that are not over
         out = over.gather(1, continuing)
         self.running_scores.copy_(values.gather(1, continuing).masked_fill(out, DEAD_SCORE))
-        self.close_finished(facts)
+        self.close_finished(step_norms)
         parents = torch.where(out, self.first_rows, rows.gather(1, continuing))
         return torch.stack((tokens.gather(1, continuing).masked_fill(out, 0).flatten(), parents.flatten()))
 
@@ -148,22 +148,22 @@ class BeamState:
         ]
         return torch.tensor(texts, device=rows.device)
 
-    def keep_complete(self, facts: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
+    def keep_complete(self, step_norms: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
         """Merge complete hypotheses (prompts, K) into the K best; where `values` is NO_SCORE there is none."""
         covered = self.compute_coverage()
-        scores = values / facts[1] + (0 if covered is None else covered[rows])
+        scores = values / step_norms[1] + (0 if covered is None else covered[rows])
         scores = torch.cat((self.complete_scores, scores.masked_fill(~self.open_prompts[:, None], NO_SCORE)), 1)
-        keys = torch.cat((self.complete_keys, torch.stack((facts[0].long().expand_as(rows), rows, newest), -1)), 1)
+        keys = torch.cat((self.complete_keys, torch.stack((step_norms[0].long().expand_as(rows), rows, newest), -1)), 1)
         order = scores.sort(dim=-1, descending=True, stable=True).indices[:, : self.num_beams]
         self.complete_scores.copy_(scores.gather(1, order))
         self.complete_keys.copy_(keys.gather(1, order[..., None].expand(-1, -1, 3)))
 
-    def close_finished(self, facts: Tensor) -> None:
+    def close_finished(self, step_norms: Tensor) -> None:
         """Close the prompts whose running beams cannot beat the worst complete hypothesis any more."""
         worst = self.complete_scores[:, -1]
         hopeful = worst == NO_SCORE
         if self.options.early_stopping is not True:
-            hopeful = hopeful | (self.running_scores[:, 0] / facts[2] > worst)
+            hopeful = hopeful | (self.running_scores[:, 0] / step_norms[2] > worst)
         self.open_prompts.logical_and_(hopeful)
 
     def flush_steps(self, step: int) -> None:

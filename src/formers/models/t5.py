@@ -268,7 +268,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 QUICK_MODEL = {"layers": 2, "init": 1.0}
 SCRATCH_TRAIN = {"optimizer": "rms-adamw", "lr": 1e-2}
 PAPER_TRAIN = {  # §3.1.2: 128 examples of 512
-    "optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse", "warmup_steps": 10_000, "steps": 524_288,
+    "optimizer": "adafactor", "lr": 1e-2, "schedule": "inverse_sqrt", "warmup_steps": 10_000, "steps": 524_288,
     "batch_tokens": 65_536, "seq_length": 512, "grad_clip": 0.0, "weight_decay": 0.0,
 }  # fmt: skip
 

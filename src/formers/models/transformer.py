@@ -163,7 +163,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 PAPER_TRAIN = make_adamw_settings(  # §5.3; the highest rate of eq. 3
-    512**-0.5 * 4000**-0.5, 0.98, 1e-9, weight_decay=0.0, schedule="inverse", warmup_steps=4000, steps=100_000,
+    512**-0.5 * 4000**-0.5, 0.98, 1e-9, weight_decay=0.0, schedule="inverse_sqrt", warmup_steps=4000, steps=100_000,
     batch_tokens=25_000, seq_length=256,
 )  # fmt: skip
 SCRATCH_MODEL = {
@@ -171,7 +171,8 @@ SCRATCH_MODEL = {
     "context": 256,
 }  # fmt: skip
 SCRATCH_TRAIN = {
-    "lr": 2e-3, "schedule": "inverse", "warmup_steps": 1000, "weight_decay": 0.0, "betas": (0.9, 0.98), "eps": 1e-9,
+    "lr": 2e-3, "schedule": "inverse_sqrt", "warmup_steps": 1000, "weight_decay": 0.0, "betas": (0.9, 0.98),
+    "eps": 1e-9,
 }  # fmt: skip
 
 FAMILY = Family(

@@ -1,4 +1,8 @@
-"""Objectives by the name under which families declare them."""
+"""Objectives by the name under which families declare them.
+
+A new one is a class with `from_tokenizer` and an entry of OBJECTIVES; its options are checked by the tables below it.
+`formers show` (cli/show.py) and the model cards (interop/model_card.py) say in words what it asks for.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,9 @@ from tokenizers import Tokenizer as Rust
 from ..config import parse_json_object
 from ..errors import Error
 from .charsmap import Charsmap
-from .templates import FAIRSEQ_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
 from .tokenizer import Tokenizer, call_backend
 from .tokenizer_limits import MAX_PIECE_CHARACTERS
+from .tokenizer_styles import FAIRSEQ_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
 from .vocab_files import resolve_special_tokens
 
 MAX_PIECES = 2**21  # more than any tokenizer has

@@ -12,8 +12,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from ..config import parse_json_object
 from ..errors import Error
-from .templates import BERT_TOKENS, GPT2_TOKENS, ROBERTA_TOKENS, STYLES, T5_TOKENS, make_special_token
 from .tokenizer import SPECIAL_ROLES, Tokenizer, call_backend
+from .tokenizer_styles import BERT_TOKENS, GPT2_TOKENS, ROBERTA_TOKENS, STYLES, T5_TOKENS, make_special_token
 
 HANGUL_SYLLABLE = re.compile("[가-힣]")
 

@@ -11,8 +11,8 @@ from ..config import ProgressCallback
 from ..errors import Error
 from .normalise import normalise
 from .regex_safety import WORD_REGEX
-from .templates import get_style
 from .tokenizer import Tokenizer
+from .tokenizer_styles import get_style
 from .trainers.word_counts import WordCutter, count_words
 
 WORD_PATTERN = re.compile(WORD_REGEX)

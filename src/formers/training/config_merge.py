@@ -173,7 +173,7 @@ def adjust_warmup(train: dict[str, Any], given: Mapping[str, Any]) -> None:
     if "warmup_steps" in given:
         what = f"a warm-up of {warmup:,} steps does not end within {steps:,} steps"
         raise Error(what, fix=f"--train.warmup_steps {short}, or more --train.steps")
-    if train.get("schedule") != "inverse":
+    if train.get("schedule") != "inverse_sqrt":
         train["warmup_steps"] = short
 
 

@@ -297,7 +297,7 @@ def run_training_loop(
             stop = next((number for number, n in zip(EXIT_CODES, world.sum_over_ranks(caught), strict=True) if n), None)
             due = report.step // s.save_every > (report.step - waiting - 1) // s.save_every
             regular, waiting = done or (due and not trainer.bad_steps), trainer.bad_steps
-            saves = regular or stop is not None  # who asks to stop may not wait long: no look for his sake
+            saves = regular or stop is not None  # a stop request saves at once, without evaluating
             looks = evaluate is not None and (regular or report.step % s.eval_every == 0)
             seen = evaluate() if looks and evaluate is not None else None
             if log is not None and seen is not None:

@@ -1,4 +1,7 @@
-"""Learning rates over a run, as shares of the highest: functions of the step alone, so that resuming needs no state."""
+"""Learning-rate schedules: functions of the step alone (so that resuming needs no state) to shares of the highest rate.
+
+A new one is a function and an entry of SCHEDULES, which the settings are checked against.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ def linear(step: int, steps: int, warmup: int) -> float:
     return (steps - step) / max(1, steps - warmup)
 
 
-def cosine(step: int, steps: int, warmup: int, least: float = 0.1) -> float:
-    """Down to a tenth along half a wave (GPT-3)."""
+def cosine(step: int, steps: int, warmup: int, min_ratio: float = 0.1) -> float:
+    """Decay along half a cosine wave to a tenth (GPT-3)."""
     share = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return least + (1 - least) * 0.5 * (1 + math.cos(math.pi * share))
+    return min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * share))
 
 
 def inverse_sqrt(step: int, steps: int, warmup: int) -> float:
-    """As 1/√step from the end of the warm-up on (T5; Noam's is this times a constant)."""
+    """Decay as 1/√step after the warm-up (T5; the Noam schedule is this times a constant)."""
     return math.sqrt(max(1, warmup) / max(1, step + 1, warmup))
 
 
@@ -42,7 +45,7 @@ SCHEDULES = {
     "constant": constant,
     "linear": linear,
     "cosine": cosine,
-    "inverse": inverse_sqrt,
+    "inverse_sqrt": inverse_sqrt,
     "wsd": warmup_stable_decay,
 }
 

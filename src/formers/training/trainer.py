@@ -289,7 +289,8 @@ class Trainer:
             set_weights(self.model, own)
 
     def get_state(self) -> tuple[dict[str, Tensors], dict[str, Any]]:
-        """All that is needed to go on: tensors by file, and the rest. Every process must ask."""
+        """Return what a checkpoint holds: tensors by file (`average` is the EMA, `generators` the RNG states), and the
+        rest, which goes into state.json. A collective call: every rank must make it."""
         moments, rest = flatten_state(self.optimizer.state_dict())
         memories, about = self.carried_states.get_state()
         groups = {
@@ -308,8 +309,8 @@ class Trainer:
     def restore_state(
         self, groups: Mapping[str, Tensors], state: Mapping[str, Any], shard_folder: Path | None = None
     ) -> None:
-        """Stand where a saved state stood. Every process must ask; all but the first may give tensors of no content.
-        What was written in shards, each reads for itself from `shard_folder`."""
+        """Restore a saved state. A collective call: every rank must make it; all but the first may pass empty tensors.
+        Each rank reads its own shards from `shard_folder`."""
         own, params = get_weights(self.model), [p for group in self.optimizer.param_groups for p in group["params"]]
 
         def find_reference_tensor(group: str, name: str) -> Any:

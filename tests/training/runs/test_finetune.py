@@ -212,7 +212,7 @@ def test_patience_knows_which_measures_are_to_be_low(tmp_path):
 def test_an_unknown_measure_is_refused_before_anything_is_learnt(tmp_path, task, rows, known):
     family = "transformer" if task in ("translate", "summarise") else "bert"
     sizes = TINY if family == "bert" else {"dim": 32, "layers": 1}
-    with pytest.raises(Error, match=f"there is no measure 'colour'. Choose {known}"):
+    with pytest.raises(Error, match=f"there is no metric 'colour'. Choose {known}"):
         tune(family, rows, rows[:4], task=task, metric="colour", sizes=sizes, out=tmp_path)
     assert not (tmp_path / "run.json").exists()
 

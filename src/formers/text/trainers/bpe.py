@@ -20,8 +20,8 @@ from tokenizers import Tokenizer as Rust
 from ...config import ProgressCallback
 from ...errors import Error
 from ..morpheme_marks import MORPHEME_MARK
-from ..templates import get_style
 from ..tokenizer import BYTE_ALPHABET, Tokenizer
+from ..tokenizer_styles import get_style
 from . import punctuation_spacing
 from .pair_merging import MergeCorpus, PairQueue, learn_merges
 from .word_counts import WordCutter, choose_alphabet, count_words

@@ -22,8 +22,8 @@ from tokenizers import Tokenizer as Rust
 from ...config import ProgressCallback
 from ...errors import Error
 from ..morpheme_marks import MORPHEME_MARK
-from ..templates import get_style
 from ..tokenizer import Tokenizer
+from ..tokenizer_styles import get_style
 from .bpe import number_pieces
 from .word_counts import WordCutter, choose_alphabet, count_words
 

@@ -15,8 +15,8 @@ from tokenizers import Tokenizer as Rust
 
 from ...config import ProgressCallback
 from ..morpheme_marks import MORPHEME_MARK
-from ..templates import BERT_TOKENS, get_style
 from ..tokenizer import Tokenizer
+from ..tokenizer_styles import BERT_TOKENS, get_style
 from . import punctuation_spacing
 from .bpe import number_pieces
 from .pair_merging import MergeCorpus, PairQueue, learn_merges

@@ -1,5 +1,7 @@
 """Checkpoints that survive a crash at any moment, a power loss, a full disk and a flipped bit.
 
+This file stores them; what they hold is decided in `Trainer.get_state` and `Trainer.restore_state`.
+
     RUN/steps/step-00001000/    manifest.json, state.json, *.safetensors
 
 A step's folder never changes: it is written under a temporary name, every file is synced, the manifest with the sums of

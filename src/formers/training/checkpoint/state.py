@@ -1,4 +1,7 @@
-"""The state of a run as tensors and plain values, to be written and read back without a pickle."""
+"""Nested state as tensors and plain values, written and read back without a pickle.
+
+What a checkpoint holds is decided in `Trainer.get_state` and `Trainer.restore_state`.
+"""
 
 from __future__ import annotations
 

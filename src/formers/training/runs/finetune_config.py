@@ -145,7 +145,7 @@ class FinetuneConfig:
     @property
     def has_fixed_warmup(self) -> bool:
         """A recipe whose schedule has a warm-up of its own keeps it, whatever the examples are."""
-        return self.train.schedule == "inverse"
+        return self.train.schedule == "inverse_sqrt"
 
 
 # Settings of `train` that follow from the examples unless they are given.
@@ -298,7 +298,7 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
     steps = max(1, round(tune.epochs * epoch))
     values |= {"steps": steps, "eval_every": max(1, round(epoch / tune.evals_per_epoch))}
     values["save_every"] = values["eval_every"]
-    if wanted.train.schedule != "inverse" or "warmup_steps" in wanted.explicit_train:
+    if wanted.train.schedule != "inverse_sqrt" or "warmup_steps" in wanted.explicit_train:
         values["warmup_steps"] = round(tune.warmup_ratio * steps)
     if wanted.source is not None and t.optimizer in ("adamw", "adam"):
         # Adapters and heads alone take ten times as much.
@@ -306,7 +306,7 @@ def derive_train_config(wanted: FinetuneConfig, sizes: Any, dim: int, processes:
     made = dataclasses.replace(
         t, **{k: v for k, v in values.items() if k not in wanted.explicit_train or k == "seq_length"}
     )
-    if made.warmup_steps > made.steps and made.schedule != "inverse":
+    if made.warmup_steps > made.steps and made.schedule != "inverse_sqrt":
         what = f"a warm-up of {made.warmup_steps:,} steps does not end within {made.steps:,} steps"
         raise Error(what, fix=f"--train.warmup_steps {made.steps // 10}, or more --epochs")
     return made

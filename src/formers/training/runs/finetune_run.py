@@ -169,7 +169,7 @@ def choose_main_metric(task: Task, named: str | None, held: Examples) -> str:
         return "loss"
     known = list_metric_names(task, held.rows)
     if named not in (None, "loss", *known):
-        raise Error(f"there is no measure {named!r}", fix=f"choose {', '.join(known)} or loss")
+        raise Error(f"there is no metric {named!r}", fix=f"choose {', '.join(known)} or loss")
     return named or known[0]
 
 

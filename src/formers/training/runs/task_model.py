@@ -26,8 +26,8 @@ from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
-from ...text.templates import get_style
 from ...text.tokenizer import Tokenizer
+from ...text.tokenizer_styles import get_style
 from ...text.trainers.registry import train_by_kind
 from ..distributed.process_group import ProcessGroup
 from .finetune_config import FinetuneConfig

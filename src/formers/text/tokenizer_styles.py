@@ -1,4 +1,7 @@
-"""The special tokens and templates of the family: which marks a text gets, and where they stand in the vocabulary."""
+"""Tokenizer styles: the special tokens of each family, their places in the vocabulary, and the templates of texts.
+
+A model file names its style (`tokenizer_style`); a new one is an entry of STYLES.
+"""
 
 from __future__ import annotations
 
