@@ -195,7 +195,7 @@ def test_fill_says_what_is_wrong():
 
 
 def test_generate_is_a_short_walk():
-    """A reader who follows one call meets at most 20 files outside of nn, which is the model's own forward pass."""
+    """A reader who follows one call meets at most 21 files outside of nn, which is the model's own forward pass."""
     from formers.registry import train_tokenizer
 
     f = formers.build("gpt2", vocab=300, dim=16, heads=2, ff=32, layers=2, context=32)
@@ -215,4 +215,4 @@ def test_generate_is_a_short_walk():
     finally:
         sys.setprofile(before)
     assert "generation/sampling.py" in files
-    assert len({name for name in files if not name.startswith("nn/")}) <= 20, sorted(files)
+    assert len({name for name in files if not name.startswith("nn/")}) <= 21, sorted(files)
