@@ -42,7 +42,7 @@ class GenerationOptions:
     early_stopping: Annotated[
         Literal["yes", "no", "never"] | None,
         Parameter(
-            help="Beam search ends: yes, with enough texts; no, when a better one is unlikely; never, impossible."
+            help="Beam search stops at enough texts (yes), when a better one is unlikely (no), or impossible (never)."
         ),
     ] = None
     no_repeat_ngram: Annotated[int | None, Parameter(help="Never repeat an n-gram of this length.")] = None

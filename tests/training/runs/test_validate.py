@@ -11,6 +11,7 @@ from formers.errors import Error
 from formers.interop.model_directory import save
 from formers.registry import train_tokenizer
 from formers.training.runs.cross_validation import compare_settings
+from formers.training.runs.finetune_config import configure_finetuning
 
 from .test_finetune import ROWS, TINY, tune
 
@@ -117,3 +118,11 @@ def test_a_dataset_of_several_parts(tmp_path, small):
     assert len(folds.trials[0].runs) == 2
     with pytest.raises(Error, match="this holds several parts: 'a', 'b'"):
         tune(str(small), {"a": ROWS, "b": ROWS}, None, out=tmp_path / "odd")
+
+
+@pytest.mark.parametrize("task", ["regress", "answer", "choose", "translate"])
+def test_a_recipes_own_label_smoothing_gives_way_to_the_task(task):
+    asked = configure_finetuning("transformer", None, None, task, None, {})
+    assert asked.tune.label_smoothing == (0.1 if task == "translate" else 0.0)
+    with_own = configure_finetuning("transformer", None, None, task, None, {"tune.label_smoothing": 0.2})
+    assert with_own.tune.label_smoothing == 0.2  # what is given is kept, and refused where it has no meaning

@@ -19,6 +19,7 @@ from ..config_merge import READER_SETTINGS, read_config, tuples_to_lists, unflat
 from ..recipes import LR_TIMES_DIM, SMALL_MODEL
 from ..train_config import TrainConfig
 
+SMOOTHABLE_KINDS = ("class", "tags", "text")  # kinds of answers whose labels can be smoothed
 FINETUNE_TABLES = ("data", "model", "tune", "train")
 Features = Literal["no", "last", "second", "sum4", "cat4", "mix"]
 
@@ -244,7 +245,7 @@ def configure_finetuning(
     for layer in ({key: told.get(key) or {} for key in FINETUNE_TABLES}, single):
         for key, values in layer.items():
             merged[key] |= values
-    resolve_conflicts(merged, {key: {*(told.get(key) or {}), *single.get(key, {})} for key in FINETUNE_TABLES})
+    resolve_conflicts(task, merged, {key: {*(told.get(key) or {}), *single.get(key, {})} for key in FINETUNE_TABLES})
     known = get_schema(found.definition.config_class)
     for key, value in merged["model"].items():
         if key not in known:
@@ -270,9 +271,11 @@ def configure_finetuning(
     )  # fmt: skip
 
 
-def resolve_conflicts(merged: dict[str, dict[str, Any]], given: Mapping[str, set[str]]) -> None:
-    """What the recipe says gives way where it does not go with what was given."""
+def resolve_conflicts(task: str, merged: dict[str, dict[str, Any]], given: Mapping[str, set[str]]) -> None:
+    """Let settings of the recipe give way where they do not fit the task or the settings that were given."""
     tune, model = merged["tune"], merged["model"]
+    if "label_smoothing" not in given["tune"] and not {*SMOOTHABLE_KINDS} & {*TASKS[task][0]}:
+        tune.pop("label_smoothing", None)
     if tune.get("features", "no") != "no" and "lm_loss_weight" not in given["tune"]:
         tune["lm_loss_weight"] = 0.0  # of a model that does not learn
     if "context" in given["model"] and "seq_length" not in given["tune"] and isinstance(model["context"], int):

@@ -8,10 +8,9 @@ from ...errors import Error
 from ...former import Former
 from ...registry import find_family
 from ...task import Task
-from .finetune_config import FinetuneConfig
+from .finetune_config import SMOOTHABLE_KINDS, FinetuneConfig
 
 CLASS_KINDS = ("class", "many", "tags")
-SMOOTHABLE_KINDS = ("class", "tags", "text")
 TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whole text
 
 
