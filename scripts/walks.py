@@ -3,7 +3,7 @@
     python scripts/walks.py
 
 Prints, for each walk, the files in which a function ran, the pairs of rooms between which calls went, and how many of
-them went up again (a lower room calling a higher one).
+the pairs call each other.
 """
 
 from __future__ import annotations
@@ -42,11 +42,12 @@ def trace_calls(run: Callable[[], Any]) -> tuple[set[str], set[tuple[str, str]],
         if caller is not None and caller.f_code.co_filename != name:
             calls.add((caller.f_code.co_filename[len(root) :], name[len(root) :]))
 
+    before = sys.getprofile()
     sys.setprofile(notice)
     try:
         result = run()
     finally:
-        sys.setprofile(None)
+        sys.setprofile(before)
     return files, calls, result
 
 

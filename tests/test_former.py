@@ -512,3 +512,19 @@ def test_one_set_of_inputs_for_every_pass():
     for method, name in ((f.logits, "memry"), (f.hidden, "order"), (f.hidden, "perm_mask")):
         with pytest.raises(Error, match=f"{method.__name__} does not take '{name}'"):
             method(ids, **{name: ids})
+
+
+def test_keywords_of_transformers_are_taken():
+    f = small("bert", "mlm", seed=3)
+    ids, mask = torch.tensor([[5, 6, 7], [8, 9, 1]]), torch.tensor([[1, 1, 1], [1, 1, 0]])
+    segments = torch.tensor([[0, 0, 1], [0, 1, 1]])
+    assert torch.equal(
+        f.logits(ids, attention_mask=mask, token_type_ids=segments), f.logits(ids, mask.bool(), segments)
+    )
+    t5 = small("t5", "lm", seed=3)
+    both = t5.logits(ids, attention_mask=mask, decoder_input_ids=ids, decoder_attention_mask=mask)
+    assert torch.equal(both, t5.logits(ids, mask.bool(), target=ids, target_keep=mask.bool()))
+    with pytest.raises(Error, match="attention_mask and keep are the same input"):
+        f.logits(ids, mask.bool(), attention_mask=mask)
+    with pytest.raises(Error, match="does not take 'labels'. A loss is computed by an objective"):
+        f.logits(ids, labels=ids)

@@ -431,7 +431,7 @@ def count_trainable(model: nn.Module) -> int:
 
 
 MAX_LABELS = 100_000
-CARD_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
+TREE_FIELDS = ("title", "year", "paper", "parent", "new", "shapes", "differs")
 
 
 def tree(family: str | None = None) -> list[dict[str, Any]]:
@@ -447,7 +447,7 @@ def tree(family: str | None = None) -> list[dict[str, Any]]:
         for name, values in facts.presets.items():
             model = build_empty(one.name, settings.build_config(facts.config_class, values), facts.counted_head).model
             sizes[name] = {"parameters": count_trainable(model), "head": facts.counted_head}
-        about = {key: getattr(card, key) for key in CARD_FIELDS}
+        about = {key: getattr(card, key) for key in TREE_FIELDS}
         plain = facts.config_class()
         rows.append({
             "name": one.name, **about, "presets": sizes, "objective": facts.objective, "tokenizer": facts.tokenizer,

@@ -48,12 +48,27 @@ class ModelInputs:
         return {name: value for name in PERMUTATION_INPUTS if (value := getattr(self, name)) is not None}
 
 
+# What transformers calls an input; its masks are numbers, ours are bool.
+INPUT_SYNONYMS = {
+    "attention_mask": "keep", "token_type_ids": "segments", "decoder_input_ids": "target",
+    "decoder_attention_mask": "target_keep",
+}  # fmt: skip
+
+
 def collect_inputs(method: str, tensors: tuple[Any, ...], named: dict[str, Any], without: Sequence[str]) -> ModelInputs:
     """Make the inputs of `method` from its arguments; a name that it does not take is an Error with the nearest."""
     known = [name for name in ModelInputs.__dataclass_fields__ if name not in without]
-    if unknown := [name for name in named if name not in known]:
-        raise Error(f"{method} does not take {unknown[0]!r}", fix=suggest_name(unknown[0], known))
-    return ModelInputs(*tensors, **named)
+    given = dict(zip(known, tensors, strict=False))
+    for name, value in named.items():
+        ours = INPUT_SYNONYMS.get(name, name)
+        if ours not in known:
+            fix = "a loss is computed by an objective: formers.objectives" if name == "labels" else None
+            raise Error(f"{method} does not take {name!r}", fix=fix or suggest_name(name, known))
+        if given.get(ours) is not None:
+            raise Error(f"{name} and {ours} are the same input", fix="give one of them")
+        is_number_mask = name.endswith("attention_mask") and value is not None
+        given[ours] = torch.as_tensor(value).bool() if is_number_mask else value
+    return ModelInputs(**given)
 
 
 def get_row_shape(family: Family, ids: Tensor) -> tuple[int, ...]:

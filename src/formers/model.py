@@ -22,8 +22,6 @@ from .nn.capture import Capture
 from .nn.head_pruning import prune_heads
 from .nn.layers import LayerNorm, MixNorm, OutputLayer, ScalarMix, get_activation
 
-FIXED_WIDTHS = {"answer": 2, "choose": 1, "nsp": 2}  # heads whose number of outputs is not a choice
-
 
 class LayerSelector(nn.Module):
     """What a head reads of the layers' states, nothing of it learnt (BERT, table 7): one layer, or the last four."""

@@ -62,7 +62,7 @@ class Task:
         return "lm" if self.label_as_text else TASKS[self.name][1]
 
     def to_dict(self) -> dict[str, Any]:
-        """As a model's file keeps it."""
+        """Return the fields as formers.json keeps them."""
         return dataclasses.asdict(self)
 
 

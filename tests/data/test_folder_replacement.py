@@ -10,6 +10,7 @@ import formers
 from formers.data.file_lock import hold_lock
 from formers.data.folder_replacement import replace_folder
 from formers.errors import Error
+from formers.training.run_folder import RUN_FOLDER
 from formers.training.runs.cross_validation import compare_settings
 from tests.cli.test_pretrain import run
 from tests.training.runs.test_finetune import ROWS
@@ -48,7 +49,7 @@ def test_a_new_run_that_cannot_begin_leaves_the_earlier_one_as_it_was(tmp_path):
     with pytest.raises(Error, match="is in use"), hold_lock(tmp_path / "run" / "lock"):
         pretrain(out=tmp_path / "run", overwrite=True)
     assert content(tmp_path / "run") == before
-    with pytest.raises(FileNotFoundError), replace_folder(tmp_path / "run", "run", True):
+    with pytest.raises(FileNotFoundError), replace_folder(tmp_path / "run", RUN_FOLDER, True):
         (tmp_path / "run" / "data" / "store").mkdir()  # the place is free: the folder of the run has been moved
     assert content(tmp_path / "run") == before
     assert beside(tmp_path / "run") == ["run"]
@@ -109,7 +110,7 @@ def test_fine_tuning_vectors_and_comparisons_replace_theirs(tmp_path):
         compare_settings("bert", ROWS, seeds=2, out=out, overwrite=True, **TINY)
     made = compare_settings("bert", ROWS, seeds=2, out=tmp_path / "many", **TINY)
     (made.folder / "seed0" / "mark.txt").touch()
-    with pytest.raises(Error, match="'seed0' does not belong to a comparison"):
+    with pytest.raises(Error, match="'mark.txt' does not belong to a run"):
         compare_settings("bert", ROWS, seeds=1, out=made.folder, overwrite=True, **TINY)
     (made.folder / "seed0" / "mark.txt").unlink()
     compare_settings("bert", ROWS, seeds=1, out=made.folder, overwrite=True, **TINY)

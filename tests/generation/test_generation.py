@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,7 +11,9 @@ from formers import Error
 from formers.generation.fill import fill
 from formers.generation.sampling import pick_tokens
 from formers.generation.token_api import Options, continue_ids
+from formers.registry import train_tokenizer
 from formers.text.trainers import wordpiece
+from scripts.walks import trace_calls
 
 
 def decoder(**more):
@@ -196,23 +195,9 @@ def test_fill_says_what_is_wrong():
 
 def test_generate_is_a_short_walk():
     """A reader who follows one call meets at most 21 files outside of nn, which is the model's own forward pass."""
-    from formers.registry import train_tokenizer
-
     f = formers.build("gpt2", vocab=300, dim=16, heads=2, ff=32, layers=2, context=32)
     f.tokenizer = train_tokenizer("bpe", ["the cat sat on the mat"] * 20, 280, workers=1)
-    root, files = str(Path(formers.__file__).parent), set()
-
-    def note(frame, event, _):
-        name = frame.f_code.co_filename
-        if event == "call" and name.startswith(root) and frame.f_code.co_name != "<module>":
-            files.add(Path(name).relative_to(root).as_posix())
-
     f.generate("the cat", 2)  # modules are imported
-    before = sys.getprofile()
-    sys.setprofile(note)
-    try:
-        f.generate("the cat", 5, temperature=0.7, top_k=5)
-    finally:
-        sys.setprofile(before)
+    files, _, _ = trace_calls(lambda: f.generate("the cat", 5, temperature=0.7, top_k=5))
     assert "generation/sampling.py" in files
     assert len({name for name in files if not name.startswith("nn/")}) <= 21, sorted(files)

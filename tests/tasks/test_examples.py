@@ -339,7 +339,7 @@ def test_how_files_are_read(tmp_path):
     (tmp_path / "d.txt").write_text("좋다, 참|1\n나쁘다|0\n", encoding="utf-8")
     assert read_examples(tmp_path / "d.txt", delimiter="|", header=False).rows == want
     (tmp_path / "e.csv").write_text("a,b,c\nx y,z w,1\n", encoding="utf-8")
-    assert read_examples(tmp_path / "e.csv", "classify", "label=2", text_column="0,1").rows[0]["other"] == "z w"
+    assert read_examples(tmp_path / "e.csv", "classify", "label=2", column="0,1").rows[0]["other"] == "z w"
     (tmp_path / "f.tsv").write_bytes(b"text\tlabel\n" + ("참 좋다\t1\n" * 40).encode() + b"bad \xff\t0\n")
     assert "1 bytes or characters that are not UTF-8 removed" in read_examples(tmp_path / "f.tsv").summary
 

@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import pairwise
 
 
-def counted(words):
+def count_pieces(words):
     pieces, pairs = Counter(), Counter()
     for word, count in words.items():
         for piece in word:
@@ -40,7 +40,7 @@ def bpe(words, vocab, size, least=2):
     """The most frequent pair, smaller strings first; the merges and the vocabulary."""
     vocab, merges = list(vocab), []
     while len(vocab) < size:
-        _, pairs = counted(words)
+        _, pairs = count_pieces(words)
         if not pairs or max(pairs.values()) < least:
             break
         best = min(pairs, key=lambda p: (-pairs[p], p))
@@ -56,7 +56,7 @@ def wordpiece(words, marks, size, score="gain", least=2):
     words = Counter({(w[0], *("##" + c for c in w[1:])): c for w, c in words.items()})
     vocab = [*marks, *sorted({p for w in words for p in w})]
     while len(vocab) < size:
-        pieces, pairs = counted(words)
+        pieces, pairs = count_pieces(words)
         total = sum(pieces.values())
 
         def worth(pair, pieces=pieces, pairs=pairs, total=total):

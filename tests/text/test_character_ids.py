@@ -9,27 +9,27 @@ from formers import Error
 from formers.text import character_ids
 
 
-def padded(*ids):
+def pad_ids(*ids):
     return [*ids, *[261] * (50 - len(ids))]
 
 
 def test_words_by_hand():
-    assert character_ids.encode_word("cat") == padded(259, 100, 98, 117, 260)
+    assert character_ids.encode_word("cat") == pad_ids(259, 100, 98, 117, 260)
     # 한 is ED 95 9C in UTF-8; every byte counts one more
-    assert character_ids.encode_word("한") == padded(259, 0xED + 1, 0x95 + 1, 0x9C + 1, 260)
-    assert character_ids.encode_word("é!") == padded(259, 0xC3 + 1, 0xA9 + 1, 0x21 + 1, 260)
-    assert character_ids.encode_word("\x00\x7f") == padded(259, 1, 128, 260)
+    assert character_ids.encode_word("한") == pad_ids(259, 0xED + 1, 0x95 + 1, 0x9C + 1, 260)
+    assert character_ids.encode_word("é!") == pad_ids(259, 0xC3 + 1, 0xA9 + 1, 0x21 + 1, 260)
+    assert character_ids.encode_word("\x00\x7f") == pad_ids(259, 1, 128, 260)
 
 
 def test_sentences_by_hand():
     rows = character_ids.encode_sentence(["I", "가"])
     assert rows.shape == (4, 50)
     assert rows.dtype == np.int64
-    assert rows[0].tolist() == padded(259, 257, 260)
-    assert rows[1].tolist() == padded(259, 74, 260)
-    assert rows[2].tolist() == padded(259, 0xEA + 1, 0xB0 + 1, 0x80 + 1, 260)
-    assert rows[3].tolist() == padded(259, 258, 260)
-    assert character_ids.encode_sentence(["I"], marks=False).tolist() == [padded(259, 74, 260)]
+    assert rows[0].tolist() == pad_ids(259, 257, 260)
+    assert rows[1].tolist() == pad_ids(259, 74, 260)
+    assert rows[2].tolist() == pad_ids(259, 0xEA + 1, 0xB0 + 1, 0x80 + 1, 260)
+    assert rows[3].tolist() == pad_ids(259, 258, 260)
+    assert character_ids.encode_sentence(["I"], marks=False).tolist() == [pad_ids(259, 74, 260)]
     assert character_ids.encode_sentence([], marks=False).shape == (0, 50)
     assert character_ids.encode_sentence([]).shape == (2, 50)
 

@@ -129,7 +129,7 @@ def test_marks_are_put_into_order_in_linear_time(run, form, monkeypatch):
     """Python moves each mark over those that belong behind it: so many steps as it is handed inversions."""
     steps = []
 
-    def counted(kind, text):
+    def count_steps(kind, text):
         last: Counter[int] = Counter()
         for c in "".join(real("NFKD" if "K" in kind else "NFD", c) for c in text):
             own = unicodedata.combining(c)
@@ -140,8 +140,8 @@ def test_marks_are_put_into_order_in_linear_time(run, form, monkeypatch):
         return real(kind, text)
 
     real = unicodedata.normalize
-    monkeypatch.setattr(unicodedata, "normalize", counted)
-    monkeypatch.setattr(unicodedata, "is_normalized", lambda kind, text: counted(kind, text) == text)
+    monkeypatch.setattr(unicodedata, "normalize", count_steps)
+    monkeypatch.setattr(unicodedata, "is_normalized", lambda kind, text: count_steps(kind, text) == text)
     work = []
     for n in (1000, 2000):
         steps.clear()

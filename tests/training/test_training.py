@@ -17,6 +17,7 @@ from formers.data.loader import load_batches
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
+from formers.objectives.token_losses import LabelCounting
 from formers.training.executor import Step
 from formers.training.hardware import ProgressMeter
 from formers.training.train_config import TrainConfig
@@ -24,13 +25,13 @@ from formers.training.trainer import Diverged, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
 
 
-def counted(vocab=30):
+def build_store(vocab=30):
     """A text in which each token follows from the one before."""
     tokens = (np.arange(4000) * 7 % vocab).astype(np.uint16)
     return Store(tokens, np.array([0, 2000, 4000]), vocab, "x")
 
 
-STORE, GOAL = counted(), CausalLM(16)
+STORE, GOAL = build_store(), CausalLM(16)
 
 
 def model(seed=0, dropout=0.1):
@@ -184,7 +185,7 @@ def test_a_checkpoint_that_knows_one_position():
         assert again.positions == positions
 
 
-class Odd:
+class Odd(LabelCounting):
     """An objective whose loss is no number at some steps."""
 
     def __init__(self, bad, kind=math.nan):

@@ -94,7 +94,7 @@ def augment(
     if not teach >= 0:
         raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
     file_options = (reading or TextFileOptions()).to_keywords()
-    found = read_examples(train, "classify", columns, text_column=file_options.pop("column"), **file_options)
+    found = read_examples(train, "classify", columns, **file_options)
     console = SafeConsole(stderr=True)
     console.print(found.summary)
     words = parse_columns(label_names)[0] if label_names else {}

@@ -54,7 +54,7 @@ class GenerationOptions:
     stop: Annotated[tuple[str, ...], Parameter(help="Stop before this string; may be given several times.")] = ()
 
     def to_keywords(self) -> dict[str, Any]:
-        """As formers.generate wants them."""
+        """Return the options as keywords of formers.generate."""
         said = {name: value for name, value in asdict(self).items() if value not in (None, ())}
         if self.early_stopping is not None:
             said["early_stopping"] = {"yes": True, "no": False}.get(self.early_stopping, self.early_stopping)

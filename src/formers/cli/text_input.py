@@ -37,7 +37,7 @@ class TextFileOptions:
     ] = None
 
     def to_keywords(self) -> dict[str, Any]:
-        """As formers.data.readers.read_documents and formers.prepare want them."""
+        """Return the options as keywords of read_documents and formers.prepare."""
         return asdict(self)
 
     def to_overrides(self) -> dict[str, Any]:

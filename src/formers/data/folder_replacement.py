@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,26 @@ from ..errors import Error
 from .file_lock import hold_lock, is_locked
 
 TAKEN_HINT = "go on with --resume, replace it with --overwrite, or choose another --out"
-# What formers writes into a folder of each kind, and what says that a new one has begun.
-FOLDER_CONTENT = {
-    "run": (
-        "run.json", "data", "metrics.jsonl", "samples.jsonl", "steps", "model", "report.html", "report.md", "lock",
-        "evaluation.json", "tensorboard", "wandb", "wandb.json", ".run.json", ".metrics.jsonl", ".samples.jsonl",
-        ".model.*",
-    ),
-    "store": (
-        "store.json", "begun.json", "inputs.json", "tokenizer.json", "phrases.txt", "lock", "lock-*", "plans",
-        "train-*", "held-*", "done-*.json", "*.tmp",
-    ),
-    "run's data": (
-        "store", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl", "tune.json",
-    ),
-    "comparison": ("summary.json", "report.md"),
-}  # fmt: skip
-# The files that say what a folder is, and the keys that each of them has.
-MARKER_FILES = {"run": ("run.json",), "store": ("store.json", "begun.json"), "comparison": ("*/run.json",)}
-MARKER_KEYS = {"run": {"format", "asked", "data"}, "store": {"format", "fingerprint", "seal"}}
-MARKER_KEYS["comparison"] = MARKER_KEYS["run"]
-STARTED_FILES = {"run": ("run.json",), "store": ("store.json", "done-*.json"), "comparison": ("*/run.json",)}
+
+
+@dataclass(frozen=True)
+class FolderKind:
+    """What formers writes into folders of one kind, which is what may be replaced."""
+
+    name: str
+    content: tuple[str, ...]  # patterns of file names
+    markers: tuple[str, ...]  # files that say what the folder is,
+    marker_keys: frozenset[str]  # and the keys that each of them has
+    started: tuple[str, ...]  # files that say that a new one has begun
+    subfolders: tuple[tuple[str, FolderKind], ...] = ()  # pattern of a folder's name, and its kind
+
+
+STORE_FOLDER = FolderKind(
+    "store",
+    ("store.json", "begun.json", "inputs.json", "tokenizer.json", "phrases.txt", "lock", "lock-*", "plans", "train-*",
+     "held-*", "done-*.json", "*.tmp"),
+    ("store.json", "begun.json"), frozenset({"format", "fingerprint", "seal"}), ("store.json", "done-*.json"),
+)  # fmt: skip
 
 
 def check_overwrite(out: Any, resume: bool, overwrite: bool) -> None:
@@ -49,7 +49,9 @@ def check_overwrite(out: Any, resume: bool, overwrite: bool) -> None:
 
 
 @contextmanager
-def replace_folder(path: Path | None, kind: str, overwrite: bool, inputs: Any = ()) -> Iterator[Callable[[], None]]:
+def replace_folder(
+    path: Path | None, kind: FolderKind, overwrite: bool, inputs: Any = ()
+) -> Iterator[Callable[[], None]]:
     """Move an earlier run, store or comparison in `path` aside; gives a function that removes it for good.
 
     At the end it is removed if the new one has begun (a run has its run.json, a store a finished shard); otherwise it
@@ -72,7 +74,7 @@ def replace_folder(path: Path | None, kind: str, overwrite: bool, inputs: Any = 
     try:
         yield remove
     finally:
-        if any(any(whole.glob(mark)) for mark in STARTED_FILES[kind]):
+        if any(any(whole.glob(mark)) for mark in kind.started):
             remove()
         elif aside.exists() and not is_locked(whole / "lock"):
             shutil.rmtree(whole, ignore_errors=True)
@@ -80,7 +82,7 @@ def replace_folder(path: Path | None, kind: str, overwrite: bool, inputs: Any = 
             aside.rmdir()
 
 
-def check_replaceable(path: Path, kind: str, inputs: Any = ()) -> None:
+def check_replaceable(path: Path, kind: FolderKind, inputs: Any = ()) -> None:
     """Refuse to replace what formers did not make, what is in use, and what the new run itself reads."""
     fix = "choose another --out, or remove it yourself"
     strange = describe_foreign(path, kind)
@@ -95,22 +97,20 @@ def check_replaceable(path: Path, kind: str, inputs: Any = ()) -> None:
             raise Error(f"is not replaced: it holds {str(one)!r}, which is needed", where=path, fix=fix)
 
 
-def describe_foreign(path: Path, kind: str) -> str | None:
+def describe_foreign(path: Path, kind: FolderKind) -> str | None:
     """Say what is in a folder that is not of this kind; None if all of it is."""
     if path.is_symlink() or not path.is_dir():
         return "it is not a folder"
-    if kind in MARKER_FILES and not any(
-        MARKER_KEYS[kind] <= read_json_keys(file) for mark in MARKER_FILES[kind] for file in path.glob(mark)
-    ):
-        return f"it is not the folder of a {kind}"
+    markers = [file for mark in kind.markers for file in path.glob(mark)]
+    if kind.markers and not any(kind.marker_keys <= read_json_keys(file) for file in markers):
+        return f"it is not the folder of a {kind.name}"
     for one in path.iterdir():
-        if kind == "run" and one.name == "data" and (inside := describe_foreign(one, "run's data")):
-            return inside
-        inner = kind == "comparison" and one.is_dir() and not one.is_symlink()
-        if inner and describe_foreign(one, "run") is None:
-            continue
-        if one.is_symlink() or not any(fnmatch.fnmatchcase(one.name, name) for name in FOLDER_CONTENT[kind]):
-            return f"{one.name!r} does not belong to a {kind}"
+        inner = next((sub for name, sub in kind.subfolders if fnmatch.fnmatchcase(one.name, name)), None)
+        known = any(fnmatch.fnmatchcase(one.name, name) for name in kind.content)
+        if one.is_symlink() or not (known or (inner and one.is_dir())):
+            return f"{one.name!r} does not belong to a {kind.name}"
+        if inner and one.is_dir() and (strange := describe_foreign(one, inner)):
+            return strange
     return None
 
 

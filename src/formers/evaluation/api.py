@@ -77,7 +77,7 @@ def evaluate(
     """
     check_verb(former, "evaluate")
     reading: dict[str, Any] = {
-        "text_column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
+        "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     inputs = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory_length": None} | how)
     check_sizes(inputs, "limit", "batch", "stride")
@@ -124,8 +124,7 @@ def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]
 def find_pair_columns(data: Any, columns: Any, reading: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
     """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
-    files = {name: value for name, value in reading.items() if name != "text_column"}
-    table = read_table(data, names, column=reading["text_column"], **files)
+    table = read_table(data, names, **reading)
     given = {side: resolve_columns(column, table.column_names) for side, column in given.items()}
     return table, {"good": find_column(table, GOOD_COLUMNS), "bad": find_column(table, BAD_COLUMNS), **given}
 

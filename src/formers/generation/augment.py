@@ -100,7 +100,7 @@ def augment(
     """
     check_verb(former, "augment")
     reading: dict[str, Any] = {
-        "text_column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
+        "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     found = train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)
     plan = build_config(former, how)

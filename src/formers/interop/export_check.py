@@ -320,7 +320,7 @@ def compare_embeddings(
 
 
 def check_vllm_support(former: Former) -> str:
-    """As what vLLM serves this model, by its list of classes; an Error if it has none for it."""
+    """Return the class by which vLLM serves this model; an Error if it has none."""
     one, config = find_family(former.family), build_hf_config(former, former.dtype)
     name = find_architecture(former)
     if name in VLLM_REMOVED:
@@ -339,7 +339,7 @@ def check_vllm_support(former: Former) -> str:
 
 
 def check_tei_support(former: Former) -> str:
-    """As what text-embeddings-inference serves this model: of this family, BERT and RoBERTa; else an Error."""
+    """Return how text-embeddings-inference serves this model: BERT and RoBERTa; an Error for other families."""
     config = build_hf_config(former, former.dtype)
     if former.family not in ("bert", "roberta"):
         raise make_refusal(

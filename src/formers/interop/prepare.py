@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..data.folder_replacement import replace_folder
+from ..data.folder_replacement import STORE_FOLDER, replace_folder
 from ..data.preparation.pipeline import prepare as make
 from ..data.preparation.pipeline import resolve_rank
 from ..data.store import Store
@@ -27,5 +27,5 @@ def prepare(
     if overwrite and resolve_rank(options.get("rank"), options.get("ranks"))[1] > 1:
         raise Error("several processes cannot replace a store together", where=out, fix="remove it first")
     inputs = (source, tokenizer, options.get("tests"), options.get("units"))
-    with replace_folder(Path(out), "store", overwrite, inputs):
+    with replace_folder(Path(out), STORE_FOLDER, overwrite, inputs):
         return make(source, pieces, out, **options)

@@ -111,7 +111,7 @@ def build_heads(c: ELMoConfig) -> dict[str, dict[str, Head]]:
 
 
 def build_init_rules(c: ELMoConfig) -> dict[str, Any]:
-    """As released; a highway starts by carrying its input over."""
+    """Initialise as the released code does; a highway starts by carrying its input over."""
     half, total = c.dim // 2, sum(number for _, number in c.filters)
     return {
         "*": 0.02,

@@ -31,7 +31,7 @@ class MT5Config(t5.T5Config):
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
-    """As T5, but the head never scales."""
+    """Adjust as T5 does, but the head never scales."""
     return t5.adjust_settings(settings, architecture, file) | {"scaled": False}
 
 

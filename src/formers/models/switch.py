@@ -164,8 +164,8 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
-    """As T5; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens and reads
-    the two of the sides."""
+    """Adjust as T5 does; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens
+    and reads the two of the sides."""
     found = t5.adjust_settings(settings, architecture, file)
     alone = {"decoder_sparse": 0} if found.get("decoder_layers") == 0 else {}
     found = found if alone or found.get("decoder_layers") else default_to_encoder(found, decoder_sparse="sparse")

@@ -125,7 +125,7 @@ def build_heads(c: T5Config) -> dict[str, dict[str, Head]]:
 
 
 def build_init_rules(c: T5Config) -> dict[str, Any]:
-    """As released: 1/√fan_in, with the queries smaller by √head_dim in place of the scaling of scores."""
+    """Initialise as the released code does: 1/√fan_in, queries smaller by √head_dim in place of scaled scores."""
     narrow, wide = c.init * c.dim**-0.5, c.init * (c.heads * c.head_dim) ** -0.5
     query = c.init * (c.dim * c.head_dim) ** -0.5
     return {

@@ -78,7 +78,7 @@ def build_heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
 
 
 def build_init_rules(c: TransformerConfig) -> dict[str, float]:
-    """As in the released code: by fan-in and fan-out, embeddings so that × √dim gives them unit variance."""
+    """Initialise as the released code does: by fan-in and fan-out, embeddings of unit variance after × √dim."""
     wide = math.sqrt(2 / (c.dim + c.ff))
     return {"*": c.dim**-0.5, "*.ff.up.weight": wide, "*.ff.down.weight": wide}
 
@@ -122,7 +122,7 @@ HF_CONFIG = ConfigMap(
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
-    """As BART; all of Marian's sines come before its cosines, and a decoder alone reads the decoder's vocabulary."""
+    """Adjust as BART does; Marian's sines come before its cosines; a decoder alone reads its own vocabulary."""
     found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:
         return found | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}

@@ -164,7 +164,7 @@ def build_heads(c: TransformerXLConfig) -> dict[str, dict[str, Head]]:
 
 
 def build_init_rules(c: TransformerXLConfig) -> dict[str, float]:
-    """As released: projections of embeddings start smaller."""
+    """Initialise as the released code does: projections of embeddings start smaller."""
     return {"*": c.init, "*.token.ups.*": c.init_projection, "*.out.downs.*": c.init_projection}
 
 

@@ -82,7 +82,7 @@ def build_heads(c: VectorsConfig) -> dict[str, dict[str, Head]]:
 
 
 def build_init_rules(c: VectorsConfig) -> dict[str, float]:
-    """As wide as the released programs' uniform start, (-1/2 … 1/2)/dim."""
+    """Initialise with the spread of the released programs' uniform start, (-1/2 … 1/2)/dim."""
     return {"*": 12**-0.5 / c.dim}
 
 

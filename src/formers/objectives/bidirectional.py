@@ -63,7 +63,7 @@ class BidirectionalLM(LabelCounting):
         return plan_texts(store, self.eos, self.length - sum(map(len, self.frame)), seed, epoch)
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """As many words and places as the plan says, and the marks."""
+        """Measure words and labels by the plan, with the sentence marks."""
         lengths = plan.lengths + (0 if self.num_streams else sum(map(len, self.frame)))
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 

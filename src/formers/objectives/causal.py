@@ -57,7 +57,7 @@ class CausalLM(LabelCounting):
         return plan_windows(store, self.length, seed, epoch, across=self.across_documents)
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """As many tokens and places as the plan says."""
+        """Measure tokens and labels by the plan."""
         lengths = plan.lengths - (self.num_streams > 0)
         return np.stack((lengths, lengths, np.zeros(len(plan), np.int64)), 1)
 

@@ -38,7 +38,7 @@ class UnitMaskedLM(MaskedLM):
     task_id: int | None = None  # of ERNIE 2.0, which has an embedding for it
 
     def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
-        """As without units, and the task."""
+        """Frame the examples, with ERNIE 2.0's task id for each token."""
         at, more = super().frame_examples(raw)
         return at, more if self.task_id is None else {**more, "tasks": np.full(len(at.ids), self.task_id)}
 
@@ -60,7 +60,7 @@ class UnitMaskedLM(MaskedLM):
         )
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """As without units; the model must know the task."""
+        """Compute the losses; the model must have an embedding for the task."""
         table = getattr(model.body.embed, "task", None)
         known = 0 if table is None else table.num_embeddings
         if self.task_id is not None and self.task_id >= known:

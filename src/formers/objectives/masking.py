@@ -230,7 +230,7 @@ class MaskedLM(LabelCounting):
         return np.stack((lengths, self.count_masked(lengths), np.zeros(len(plan), np.int64)), 1)
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """As many places as full examples have, or more if examples are short: each has one at least."""
+        """Choose room for as many labels as full examples have, or more if they are short: each has one at least."""
         sizes = self.measure_sizes(plan)
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0

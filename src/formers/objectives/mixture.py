@@ -17,6 +17,7 @@ from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
 from .ragged_arrays import compute_row_ids, compute_starts, expand_ranges
+from .token_losses import LabelCounting
 
 LABELS_PER_TASK = 4  # a plan's decisions are -1 … 2
 ORDER_DRAW = 130  # what a random number is for
@@ -50,7 +51,7 @@ class JoinedStore(Store):
 
 
 @dataclass(frozen=True)
-class Mixture:
+class Mixture(LabelCounting):
     """Each epoch takes its exact share of every task's examples, in random order; a task goes on where it stopped.
 
     `rates` are shares; None takes T5's: as many as a task has examples, at most `cap`, to the power of 1/temperature.
@@ -76,7 +77,7 @@ class Mixture:
         return JoinedStore(self.stores)
 
     @property
-    def part(self) -> str:
+    def part(self) -> str:  # type: ignore[override]  # derived: it is that of every task
         """The head that all tasks share."""
         return self.objectives[0].part
 
@@ -173,7 +174,7 @@ class Mixture:
         return concatenate_batches(done)
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
-        """As the first task counts."""
+        """Count the labels; all tasks count as the first does."""
         return self.objectives[0].count_labels(batch)
 
     def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:

@@ -134,7 +134,7 @@ class PermutationLM(LabelCounting):
         return np.maximum(2, np.round(self.target_ratio * lengths)).astype(np.int64)
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """As many places as full examples have; a batch of streams is one example of each."""
+        """Choose room for as many labels as full examples have; a batch of streams is one example of each."""
         if self.num_streams:
             whole = make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
             return dataclasses.replace(

@@ -19,7 +19,7 @@ from ..data.encoded_examples import EncodedExamples, shift_right
 from ..data.plans import BatchShape, Plan, RawExamples, bucket_by_length, estimate_documents, plan_single_spans
 from ..data.store import Store
 from ..protocols import Model
-from .token_losses import Losses, compute_token_loss, upcast_logits
+from .token_losses import LabelCounting, Losses, compute_token_loss, upcast_logits
 
 
 def make_number_store(data: EncodedExamples) -> Store:
@@ -29,7 +29,7 @@ def make_number_store(data: EncodedExamples) -> Store:
 
 
 @dataclass(frozen=True)
-class Supervised:
+class Supervised(LabelCounting):
     """A head's part learns the answers of examples; `task_kind` is the task's (task.py).
 
     `start` is what a decoder starts with; with `shift_source` it reads the source once more, behind that token (or,

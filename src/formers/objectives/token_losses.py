@@ -63,19 +63,29 @@ class DecoderEnds:
 
 
 class LabelCounting:
-    """What each named loss of an objective is divided by, known from a batch alone, before any model runs.
+    """Base of objectives: the defaults of protocols.Objective, and what each named loss is divided by.
 
-    A trainer adds these up over the batches and processes of a step.
+    The counts are known from a batch alone, before any model runs; a trainer adds them up over the batches and
+    processes of a step.
     """
 
     part: str
+    pair_part: str | None = None
+    num_streams: int = 0
+    streams_per_batch: int = 0
+    balance_weight: float = 0.0  # of the loss that keeps experts evenly used (Switch)
+
+    @property
+    def reuse_length(self) -> int | None:
+        """How many tokens of a segment are remembered; None: all."""
+        return None
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """The counts that `loss` gives beside its sums."""
         found = {self.part: count_real_labels(batch.labels)}
-        if (answer := getattr(self, "pair_part", None)) is not None:
-            found[answer] = count_real_labels(batch.document_labels)
-        if getattr(self, "balance_weight", 0):
+        if self.pair_part is not None:
+            found[self.pair_part] = count_real_labels(batch.document_labels)
+        if self.balance_weight:
             found["balance"] = int((batch.sample >= 0).any())
         return found
 

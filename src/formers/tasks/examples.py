@@ -50,14 +50,14 @@ def read_examples(
     needs_labels: bool = True,
     label_separator: str | None = None,
     limit: int | None = None,
-    text_column: str | None = None,
+    column: str | None = None,
     allow_plain_text: bool = True,
     **reading: Any,
 ) -> Examples:
     """The examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
 
     `columns` says what is what: {"text": "document"}, "text=document label=class"; a list names the columns of a table
-    without names; a number counts columns from 0. `text_column` is short for the text alone, or two for a pair.
+    without names; a number counts columns from 0. `column` is short for the text alone, or two for a pair.
     `reading` is how files are read: encoding, skip, delimiter, header. A list under "label" makes one label of each
     column that is 1. `needs_labels=False` takes rows without labels too (their label is None); else they are left out
     and counted. `label_separator` parts several labels in one field. `allow_plain_text=False` refuses a table without
@@ -66,11 +66,9 @@ def read_examples(
     if limit is not None and limit < 1:
         raise Error(f"cannot take {limit} examples", fix="give a limit of 1 or more, or leave it out")
     given, names = parse_columns(columns)
-    given = {**parse_text_column(text_column, task), **given}
+    given = {**parse_text_column(column, task), **given}
     kind = task or ("tag" if {"words", "tags"} & set(given) else None)
-    table = read_table(
-        source, names, task=kind, column=text_column or next(iter(flatten(given.values())), None), **reading
-    )
+    table = read_table(source, names, task=kind, column=column or next(iter(flatten(given.values())), None), **reading)
     if not table.rows:
         raise Error("there are no examples", where=table.where, fix="give at least one row")
     task, roles = (

@@ -10,6 +10,7 @@ import torch
 
 from ..batch import Batch
 from ..model import Model
+from ..protocols import Objective
 from .checkpoint.state import Tensors, flatten_state, unflatten_state
 
 UNSAVED_FIELDS = {
@@ -21,10 +22,10 @@ UNSAVED_FIELDS = {
 class CarriedStates:
     """One memory for each group of streams that make a batch; whoever trains those streams has theirs."""
 
-    def __init__(self, model: Model, objective: Any, carry: bool = True):
-        self.model, self.streams = model, getattr(objective, "num_streams", 0) if carry else 0
-        self.rows = getattr(objective, "streams_per_batch", 0) or self.streams
-        self.reuse = getattr(objective, "reuse_length", None)
+    def __init__(self, model: Model, objective: Objective, carry: bool = True):
+        self.model, self.streams = model, objective.num_streams if carry else 0
+        self.rows = objective.streams_per_batch or self.streams
+        self.reuse = objective.reuse_length
         self.active: dict[int, Any] = {}
         self.restored: dict[int, Any] = {}  # of a checkpoint, until their streams come along
 
@@ -44,14 +45,14 @@ class CarriedStates:
         return self.active[part]
 
     def snapshot(self) -> tuple[dict[int, Any], dict[int, Any]]:
-        """As they are now, for roll_back."""
+        """Copy the states, for roll_back."""
         held, found = (
             {part: copy_state(memory) for part, memory in own.items()} for own in (self.active, self.restored)
         )
         return held, found
 
     def roll_back(self, before: tuple[dict[int, Any], dict[int, Any]]) -> None:
-        """As they were: a step that is left out leaves no trace in them."""
+        """Restore a snapshot, so that a step that is left out leaves no trace."""
         self.active, self.restored = before
 
     def get_state(self) -> tuple[Tensors, dict[str, Any]]:

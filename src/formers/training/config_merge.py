@@ -86,7 +86,7 @@ class PretrainConfig:
     model_overrides: dict[str, Any] = field(default_factory=dict)  # the settings of `init` that were asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file of a run says it."""
+        """Return the settings as run.json keeps them."""
         return {
             "family": self.family, "recipe": self.recipe, "preset": self.preset, "init": self.init,
             "data": tuples_to_lists(dataclasses.asdict(self.data)), "model": tuples_to_lists(self.model),

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..batch import IGNORE_INDEX, Batch
 from ..model import Model
 from ..objectives.token_losses import select_chosen
+from ..protocols import Objective
 
 Losses = dict[str, tuple[Tensor, Tensor]]
 
@@ -49,10 +50,10 @@ class Step(nn.Module):
 
 
 @torch.no_grad()
-def count_correct(model: Any, batch: Batch, objective: Any) -> Losses:
+def count_correct(model: Any, batch: Batch, objective: Objective) -> Losses:
     """How many tokens are guessed right, and how many documents' answers, by the states of the pass before."""
     found: Losses = {}
-    part, answer = getattr(objective, "part", ""), getattr(objective, "pair_part", None)
+    part, answer = objective.part, objective.pair_part
     if part not in model.parts or model.parts[part].spec.directions > 1:
         return found
     hidden = model.hidden

@@ -27,6 +27,7 @@ from typing import Any
 
 from ..config import format_value
 from ..data.file_lock import hold_lock, is_locked
+from ..data.folder_replacement import FolderKind
 from ..errors import Error, advise_on_write, is_disk_full
 from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints
 from .checkpoint.state import Tensors
@@ -79,6 +80,24 @@ class SignalWatcher:
     def __exit__(self, *_: object) -> None:
         for number, handler in self.previous_handlers.items():
             signal.signal(number, handler)
+
+
+RUN_DATA_FOLDER = FolderKind(
+    "run's data",
+    ("store", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl", "tune.json"),
+    (), frozenset(), (),
+)  # fmt: skip
+RUN_FOLDER = FolderKind(
+    "run",
+    ("run.json", "data", "metrics.jsonl", "samples.jsonl", "steps", "model", "report.html", "report.md", "lock",
+     "evaluation.json", "tensorboard", "wandb", "wandb.json", ".run.json", ".metrics.jsonl", ".samples.jsonl",
+     ".model.*"),
+    ("run.json",), frozenset({"format", "asked", "data"}), ("run.json",), (("data", RUN_DATA_FOLDER),),
+)  # fmt: skip
+COMPARISON_FOLDER = FolderKind(
+    "comparison", ("summary.json", "report.md"), ("*/run.json",), RUN_FOLDER.marker_keys, ("*/run.json",),
+    (("*", RUN_FOLDER),),
+)  # fmt: skip
 
 
 @dataclass

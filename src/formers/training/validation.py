@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.store import Store
+from ..protocols import Objective
 from .carried_state import CarriedStates
 from .executor import Step
 
@@ -26,9 +27,9 @@ class Score:
     metrics: dict[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def from_means(means: dict[str, float], objective: Any) -> Score:
+    def from_means(means: dict[str, float], objective: Objective) -> Score:
         """What an objective's own part says among all of them."""
-        part = getattr(objective, "part", "")
+        part = objective.part
         return Score(means.get(part, math.nan), means.get(f"{part}/right", math.nan), means)
 
 

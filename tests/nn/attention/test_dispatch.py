@@ -396,7 +396,7 @@ def test_flex_forward_on_the_cpu():
         torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
 
 
-def counted(run):
+def count_multiplications(run):
     """The multiplications of a run, as torch counts them."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -412,7 +412,7 @@ def test_a_band_costs_tokens_times_width(width):
 
     def cost(n, mask):
         q, k, v = (torch.zeros(n, H, D) for _ in range(3))
-        return counted(lambda: attend(q, k, v, AttentionContext(layout([n]), mask=mask), 1.0))
+        return count_multiplications(lambda: attend(q, k, v, AttentionContext(layout([n]), mask=mask), 1.0))
 
     band = combine_masks(causal, WindowMask(width))
     sizes = [256, 512, 1024, 2048]
@@ -434,7 +434,7 @@ def test_banded_layers_of_whole_models_cost_less():
 
         def cost(n, family=family, sizes=sizes, **more):
             f = formers.build(family, **sizes, **more)
-            return counted(lambda: f.logits(torch.zeros(1, n, dtype=torch.long)))
+            return count_multiplications(lambda: f.logits(torch.zeros(1, n, dtype=torch.long)))
 
         linear = [cost(n, pattern=("local",)) for n in (128, 256, 512)]
         assert linear[2] - linear[1] == 2 * (linear[1] - linear[0])

@@ -27,7 +27,7 @@ from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_e
 from ...text.tokenizer import Tokenizer
 from ..config_merge import PretrainConfig, configure_pretraining, flatten_tables, read_config
 from ..recipes import LR_TIMES_DIM
-from ..run_folder import RunFolder
+from ..run_folder import RUN_FOLDER, RunFolder
 from ..validation import Score
 from .finetune_config import TuneConfig, resolve_model
 from .prepare_data import get_valid_source, prepare_data
@@ -65,7 +65,7 @@ def continue_pretraining(
     if wanted is not None and not overwrite and (wanted / "run.json").is_file():
         raise Error("there is a run here already", where=wanted, fix=TAKEN_HINT)
     with (
-        replace_folder(wanted, "run", overwrite, (source, list(sources.values()), plain, config)),
+        replace_folder(wanted, RUN_FOLDER, overwrite, (source, list(sources.values()), plain, config)),
         claim_run_folder(wanted, f"{read_checkpoint_family(source)}-lm") as path,
     ):
         settings, tokenizer = schedule_text_run(

@@ -24,7 +24,7 @@ from ...tasks.examples import Examples
 from ..config_merge import READER_SETTINGS, parse_value, read_config, unflatten_tables
 from ..distributed.ddp import connect_processes
 from ..distributed.process_group import ProcessGroup
-from ..run_folder import RunFolder
+from ..run_folder import COMPARISON_FOLDER, RunFolder
 from ..trainer import Diverged
 from .finetune import FinetuneResult, check_same_run, collect_overrides, finetune
 from .finetune_config import FINETUNE_TABLES, FinetuneDataConfig, configure_finetuning, resolve_model
@@ -133,7 +133,7 @@ def compare_settings(
         inputs = (model, train, valid, test, dict(overrides or {}), finetune_options.get("config"))
 
         def claim() -> Path:
-            stack.enter_context(replace_folder(wanted, "comparison", overwrite, inputs))
+            stack.enter_context(replace_folder(wanted, COMPARISON_FOLDER, overwrite, inputs))
             return stack.enter_context(claim_run_folder(wanted, "comparison"))
 
         path = world.broadcast_from_main(claim)

@@ -37,7 +37,7 @@ from ..hardware import (
     get_peak_memory,
     use_deterministic,
 )
-from ..run_folder import RunFolder, run_training_loop, to_json_number
+from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
 from ..tracking import Tracker
 from ..train_config import RESUMABLE_SETTINGS
 from .continue_pretraining import (
@@ -161,7 +161,9 @@ def finetune(
             before = None if overwrite else read_resumed_run(path, resume, told)
             now = given if before is None else told | compute_extended_steps(before, told)
             wanted, parts = load_config_and_examples(model, task, sources, columns, config, now, before, path)
-            replaced.append(stack.enter_context(replace_folder(path, "run", overwrite, (wanted.to_dict(), config))))
+            replaced.append(
+                stack.enter_context(replace_folder(path, RUN_FOLDER, overwrite, (wanted.to_dict(), config)))
+            )
             path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
             stack.enter_context(RunFolder(path).lock())
             return path, before, wanted, parts

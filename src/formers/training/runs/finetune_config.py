@@ -121,7 +121,7 @@ class FinetuneConfig:
     model_overrides: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file of a run says it."""
+        """Return the settings as run.json keeps them."""
         return {
             "family": self.family, "source": self.source, "preset": self.preset, "task": self.task,
             "data": tuples_to_lists(dataclasses.asdict(self.data)), "model": tuples_to_lists(self.model),

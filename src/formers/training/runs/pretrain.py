@@ -41,7 +41,7 @@ from ..distributed.ddp import FullySharded, connect_processes, explain_lost_peer
 from ..distributed.process_group import ProcessGroup
 from ..hardware import ProgressMeter, describe_hardware, explain_out_of_memory, get_peak_memory, use_deterministic
 from ..plateau_monitor import NoteParts, PlateauMonitor, format_english
-from ..run_folder import RunFolder, run_training_loop, to_json_number
+from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
 from ..tracking import Tracker
 from ..train_config import TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
@@ -140,7 +140,7 @@ def pretrain(
                 say(line)
             stores = (one.directory.path for one in (text, held) if getattr(one, "directory", None))
             inputs = (asked.to_dict(), config, *stores)
-            replaced.append(stack.enter_context(replace_folder(wanted, "run", overwrite, inputs)))
+            replaced.append(stack.enter_context(replace_folder(wanted, RUN_FOLDER, overwrite, inputs)))
             here = stack.enter_context(claim_run_folder(wanted, asked.family))
             stack.enter_context(RunFolder(here).lock())
             check_disk_space(here, asked, numbers)
@@ -210,7 +210,7 @@ def build_monitor(run: PretrainRun, folder: RunFolder) -> PlateauMonitor:
     """What notices that a run is stuck; it has heard what a resumed run has measured so far."""
     asked, unigram = run.config, run.unigram_baseline
     model = dataclasses.asdict(run.former.config)
-    part = getattr(run.objectives[-1], "part", "")
+    part = run.objectives[-1].part
     monitor = PlateauMonitor(asked.family, model, asked.train, None if unigram is None else unigram.loss, part)
     monitor.load_history(folder.read_history())
     return monitor

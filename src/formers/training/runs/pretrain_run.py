@@ -98,7 +98,7 @@ class PretrainRun:
         if held is None or self.valid_batches is not None:
             return
         self.valid_objective = self.build_objective(self.config.train.seq_length, held, held=True)
-        self.is_validation_replicated = bool(getattr(self.valid_objective, "num_streams", 0))
+        self.is_validation_replicated = bool(self.valid_objective.num_streams)
         ranks = () if self.is_validation_replicated else (self.world.rank, self.world.size)
         try:
             self.valid_batches = self.load_valid_batches(held, *ranks)
@@ -162,7 +162,7 @@ def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, 
     declared = find_family(asked.family).definition
     head = declared.pretraining_head
     if asked.objective["name"] != declared.objective:  # another objective may need another head
-        wanted = {part for part in (goal.part, getattr(goal, "pair_part", None)) if part is not None}
+        wanted = {part for part in (goal.part, goal.pair_part) if part is not None}
         heads = declared.build_heads(
             build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
             if asked.init is None

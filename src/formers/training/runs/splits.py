@@ -77,14 +77,10 @@ def format_overlap_warnings(found: Sequence[tuple[str, str, int, int]], what: st
     ]
 
 
-def read_split(
-    source: Any, task: str | None, columns: Any, between: str | None, column: str | None = None, **reading: Any
-) -> Examples:
+def read_split(source: Any, task: str | None, columns: Any, between: str | None, **reading: Any) -> Examples:
     """The labelled examples of one source; plain text is refused: only the task lm learns from it."""
     if not isinstance(source, Examples):
-        return read_examples(
-            source, task, columns, label_separator=between, text_column=column, allow_plain_text=False, **reading
-        )
+        return read_examples(source, task, columns, label_separator=between, allow_plain_text=False, **reading)
     if source.task == "lm" and task != "lm":
         raise Error("these examples are plain text without labels", fix="name the task: --task lm, or task='lm'")
     return source

@@ -29,7 +29,7 @@ from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..config_merge import PretrainDataConfig, read_config, tuples_to_lists, unflatten_tables
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory
-from ..run_folder import RunFolder
+from ..run_folder import RUN_FOLDER, RunFolder
 from ..runs.prepare_data import check_readable, make_changed_error
 from ..tracking import Tracker
 from .word2vec import train_word_vectors
@@ -76,7 +76,7 @@ class VectorRunConfig:
     model_overrides: frozenset[str] = frozenset()  # the settings of the model that were asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """As the file of a run says it."""
+        """Return the settings as run.json keeps them."""
         data, model = dataclasses.asdict(self.data), dataclasses.asdict(self.model)
         return {
             "family": "vectors", "method": self.method,
@@ -152,7 +152,7 @@ def pretrain_vectors(
     texts = partial(read_text, source, **asked.data.reader_options)
     asked = choose_ngram_lengths(asked, texts, say)
     with ExitStack() as stack:
-        stack.enter_context(replace_folder(path, "run", overwrite, (asked.to_dict(), config)))
+        stack.enter_context(replace_folder(path, RUN_FOLDER, overwrite, (asked.to_dict(), config)))
         here = stack.enter_context(claim_run_folder(path, asked.method))
         folder = stack.enter_context(RunFolder(here).lock())
         if isinstance(hook, Tracker):
