@@ -410,7 +410,7 @@ def record_run(folder: RunFolder, run: FinetuneRun, before: dict[str, Any] | Non
     assert run.former.tokenizer is not None
     data = {
         "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
-        "tokens": int(run.objective.data.starts[-1]), "documents": len(run.splits["train"].rows),
+        "tokens": int(run.objective.source.data.starts[-1]), "documents": len(run.splits["train"].rows),
         "labels": list(run.splits["train"].labels),
     }  # fmt: skip
     chosen = (before or {}).get("chosen", list(run.config.explicit_train))  # a run that goes on was given them all
