@@ -23,9 +23,9 @@ ROOT = Path(formers.__file__).parent
 # - generation stands above tasks and evaluation, because augmentation reads examples and filters by a baseline.
 # - reports stands below training, which writes a report at its end: a report is handed a run's records (protocols.py).
 ORDER = [
-    "errors", "ragged_arrays", "option_aliases", "config", "batch", "text", "keymap", "nn", "family", "inputs", "model",
-    "verbs", "registry", "task", "former", "models", "protocols", "data", "interop", "objectives", "tasks",
-    "evaluation", "inspection", "reports", "generation", "training", "cli", "__main__",
+    "errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "text", "keymap", "nn", "family",
+    "inputs", "model", "verbs", "registry", "task", "former", "models", "protocols", "data", "interop", "objectives",
+    "tasks", "evaluation", "inspection", "reports", "generation", "training", "cli", "__main__",
 ]  # fmt: skip
 # What the order alone would allow: objectives and tasks are handed a model, training a model that can decode.
 FORBIDDEN = {

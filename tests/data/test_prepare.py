@@ -16,8 +16,8 @@ import pytest
 
 import formers
 from formers import Error, Store
+from formers.atomic_files import hold_lock
 from formers.cli.main import main
-from formers.data.file_lock import hold_lock
 from formers.data.preparation import pipeline as module
 from formers.data.preparation.document_encoder import PHRASE_BIT
 from formers.interop.tokenizer_files import load_tokenizer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import time
@@ -168,9 +167,10 @@ def read_plan(work: Path, language: str, seed: int) -> DemoPlan | None:
 
 def write_plan(work: Path, plan: DemoPlan) -> None:
     """Write the plan, whole or not at all."""
+    from ..atomic_files import write_atomically
+
     work.mkdir(parents=True, exist_ok=True)
-    (work / ".plan.json").write_text(json.dumps(asdict(plan)), encoding="utf-8")
-    os.replace(work / ".plan.json", work / "plan.json")
+    write_atomically(work / "plan.json", json.dumps(asdict(plan)))
 
 
 def choose_steps(

@@ -17,15 +17,14 @@ from typing import Protocol
 import numpy as np
 
 from .. import ragged_arrays
+from ..atomic_files import hold_lock, read_checked_json
 from ..batch import Batch, BatchShape
 from ..errors import Error
 from ..protocols import Objective
 from ..ragged_arrays import compute_starts, expand_ranges, ragged_arange
 from . import counter_rng
-from .array_files import ArrayFileReader, ArrayFileWriter, read_checked_json
 from .counter_rng import draw_integers, draw_uniform, shuffle_indices
-from .file_lock import hold_lock
-from .store import Store
+from .store import ArrayFileReader, ArrayFileWriter, Store
 
 MIN_CACHED_EXAMPLES = 1 << 18  # examples; smaller plans are made anew each time
 PLAN_DTYPES = {"begin": np.int64, "end": np.int64, "span_offsets": np.int64, "label": np.int8}

@@ -21,14 +21,13 @@ from typing import Any
 
 import numpy as np
 
+from ...atomic_files import hold_lock, read_checked_json, to_checked_json, write_atomically
 from ...config import ProgressCallback
 from ...errors import Error
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
-from ..array_files import ArrayFileReader, ArrayFileWriter, read_checked_json, to_checked_json, write_atomically
-from ..file_lock import hold_lock
 from ..readers import find_files, read_documents
-from ..store import STORE_FORMAT, Store
+from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
 from ..tables import COLUMN_HINT
 from .contamination import ContaminationIndex, batch_documents
 from .deduplication import NearDuplicateIndex, SeenTexts

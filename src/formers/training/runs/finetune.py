@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import TAKEN_HINT, check_overwrite, replace_folder
 from ...config import ProgressCallback, coerce_value
-from ...data.folder_replacement import TAKEN_HINT, check_overwrite, replace_folder
 from ...data.readers import is_path_source
 from ...errors import Error
 from ...evaluation.baseline import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
