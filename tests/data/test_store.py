@@ -17,11 +17,12 @@ from formers.cli.prepare import print_store_summary
 from formers.data.preparation.document_encoder import (
     ENTITY_BIT,
     PHRASE_BIT,
+    build_unit_finder,
     encode_documents,
     find_unit_starts,
     get_splitter,
+    learn_phrases,
 )
-from formers.data.preparation.phrases import build_unit_finder, learn_phrases
 from formers.data.store import BLOCK_BYTES, ArrayFileReader, ArrayFileWriter, ChainedArray, describe_unknown
 from formers.text import word_level
 from formers.text.trainers import bpe, wordpiece

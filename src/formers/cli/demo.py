@@ -83,7 +83,8 @@ class DemoInterrupted(Error):
 
 def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:
     """Train both models, from the beginning or from where an earlier demo was stopped, and write the report."""
-    from ..data.readers import hold_out_documents, load_bundled_corpus
+    from ..data.preparation.corpus_filters import hold_out_documents
+    from ..data.readers import load_bundled_corpus
     from ..training.runs.pretrain import pretrain
     from .terminal import show_progress
 
