@@ -26,8 +26,7 @@ import torch
 from benchmarks.gpu_works import DEVICE, IS_DRY_RUN, TRAINING_CASES, TrainingCase
 from benchmarks.harness import Timing, describe_machine, exit_with_help, print_timings, synchronise_gpu, time_median
 from formers.batch import Batch
-from formers.training.cuda_graph import GraphedStep
-from formers.training.executor import Step
+from formers.training.executor import GraphedStep, Step
 
 torch.set_float32_matmul_precision("high")
 StepBuilder = Callable[[], Callable[[], Any]]

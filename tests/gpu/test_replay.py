@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.training.cuda_graph import GraphedStep
+from formers.training.executor import GraphedStep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 SIZES = {"vocab": 128, "context": 32, "dim": 64, "layers": 2, "heads": 4}

@@ -7,7 +7,7 @@ import torch
 
 from formers import Error
 from formers.batch import Batch
-from formers.training.cuda_graph import GraphedStep, clone_batch, list_tensors
+from formers.training.executor import GraphedStep, clone_batch, list_tensors
 
 
 class Graph:
