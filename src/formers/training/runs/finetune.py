@@ -28,7 +28,7 @@ from ...tasks.examples import Examples
 from ...text.language import detect_language
 from ..checkpoint.local import Checkpoints
 from ..config_merge import flatten_tables, read_config, unflatten_tables
-from ..distributed.ddp import connect_processes, explain_lost_peer
+from ..distributed.process_group import connect_processes, explain_lost_peer
 from ..hardware import (
     ProgressMeter,
     describe_hardware,
