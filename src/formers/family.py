@@ -16,6 +16,27 @@ Pooling = Literal["first", "last", "mean", "max", "eos"]
 LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (model.py)
 
 
+class ModelConfig:
+    """What the rest of formers reads of any model's config; a family's own config is a dataclass that derives from this
+    class and declares as fields what the family has."""
+
+    vocab: int  # the number of tokens
+    context: int | None = None  # the most tokens that are read at once; None: no limit
+    target_vocab: int | None = None  # of translators with a vocabulary for each side
+    tied: bool = False  # the output layer shares the token embeddings
+    pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)
+
+    @property
+    def num_decoder_layers(self) -> int | None:
+        """The depth of the decoder; 0 for an encoder alone, None for a family that never has both."""
+        return None
+
+    @property
+    def has_uniform_attention(self) -> bool:
+        """True if earlier tokens attend to later ones, so that nothing can be cached (a kind of Transformer-XL)."""
+        return False
+
+
 @dataclass(frozen=True)
 class Head:
     """What turns hidden states into answers: pool (or not), some inner layers, an output layer.
@@ -87,7 +108,7 @@ TRANSLATION_TUNE = {
 class Family:
     """One member of the family, as its file declares it."""
 
-    config_class: type
+    config_class: type  # of a ModelConfig
     body_class: type
     build_heads: Callable[[Any], HeadTable]  # head name → its parts
     pretraining_head: str  # the head that the family is pretrained with

@@ -101,12 +101,17 @@ class Former:
     @property
     def context(self) -> int | None:
         """The number of tokens that the model can read at once; None for a family without such a limit."""
-        return getattr(self.config, "context", None)
+        return self.config.context
 
     @property
     def output_vocab(self) -> int:
         """The number of tokens that the model chooses from when it writes."""
         return get_output_vocab(self.config)
+
+    @property
+    def output_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of what the model writes, which is another than the input's in some Marian models."""
+        return self.tokenizer and (self.tokenizer.target or self.tokenizer)
 
     @property
     def num_parameters(self) -> int:

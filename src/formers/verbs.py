@@ -27,7 +27,7 @@ VERBS = {
 # What else a loaded model does: f.save(path) is formers.save(f, path).
 METHODS = {
     "attention": ("inspection.attention", "attention"),
-    "continue_ids": ("generation.token_api", "continue_ids"),
+    "continue_ids": ("generation.decoding", "continue_ids"),
     "export": ("interop.model_directory", "export"),
     "save": ("interop.model_directory", "save"),
 }

@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.nn import cpu_quantised
 from formers.nn.cpu_quantised import (
     FBGEMMKernel,

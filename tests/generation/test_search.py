@@ -13,10 +13,9 @@ import torch
 import formers
 import formers.nn.capture
 from formers.errors import NonFinite
-from formers.generation.decoding import DecodingBatch
+from formers.generation.decoding import DecodingBatch, continue_ids, decode_batch
 from formers.generation.logits_processors import build_constraints
 from formers.generation.options import Options
-from formers.generation.token_api import continue_ids, decode_batch
 from formers.inputs import ModelInputs
 from tests.parity import test_xlnet as xlnet
 from tests.parity.cases import CASES, VOCAB, Case, reference

@@ -9,7 +9,7 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import FAMILIES

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.model import pool_hidden
 from formers.models import textcnn

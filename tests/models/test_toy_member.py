@@ -16,7 +16,7 @@ import torch
 
 import formers
 from formers.config import ConfigMap, check_rates, check_sizes
-from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from formers.keymap import KeyMap
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.masks import causal
@@ -32,7 +32,7 @@ STEPS = {"steps": 6, "eval_every": 3, "save_every": 6, "warmup_steps": 1, "batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyConfig:
+class ToyConfig(ModelConfig):
     """The toy's sizes."""
 
     vocab: int = 400

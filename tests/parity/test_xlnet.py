@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.batch import Batch
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.nn.capture import Capture

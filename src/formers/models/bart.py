@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
@@ -27,7 +27,7 @@ POSITION_OFFSET = 2  # the first row of the position tables
 
 
 @dataclass(frozen=True, kw_only=True)
-class BARTConfig:
+class BARTConfig(ModelConfig):
     """BART's sizes and rates; the defaults are BART-large."""
 
     vocab: int = 50265

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -25,7 +25,7 @@ from ..nn.layers import FeedForward, LayerNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
-class BERTConfig:
+class BERTConfig(ModelConfig):
     """BERT's sizes and rates; the defaults are BERT-base, uncased."""
 
     vocab: int = 30522

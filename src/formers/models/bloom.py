@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -26,7 +26,7 @@ from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLOOMConfig:
+class BLOOMConfig(ModelConfig):
     """BLOOM's sizes and rates; the defaults are the 560m model."""
 
     vocab: int = 250880

@@ -20,6 +20,7 @@ from ..family import (
     CheckpointFormat,
     Family,
     Head,
+    ModelConfig,
     Pooling,
     Recipe,
     make_adamw_settings,
@@ -35,7 +36,7 @@ from . import bert
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTConfig:
+class GPTConfig(ModelConfig):
     """GPT-1's sizes and rates; the defaults are the published model."""
 
     vocab: int = 40478

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
@@ -26,7 +26,7 @@ from . import bert, gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoConfig:
+class GPTNeoConfig(ModelConfig):
     """GPT-Neo's sizes and rates; the defaults are the 1.3B model."""
 
     vocab: int = 50257

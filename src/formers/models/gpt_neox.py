@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -28,7 +28,7 @@ from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoXConfig:
+class GPTNeoXConfig(ModelConfig):
     """GPT-NeoX's sizes and rates; the defaults are the 20B model."""
 
     vocab: int = 50432

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -28,7 +28,7 @@ from . import bert, gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTJConfig:
+class GPTJConfig(ModelConfig):
     """GPT-J's sizes and rates; the defaults are the 6B model."""
 
     vocab: int = 50400

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
@@ -30,7 +30,7 @@ from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLay
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(ModelConfig):
     """What every recurrent encoder-decoder has."""
 
     vocab: int = 30000

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
@@ -29,7 +29,7 @@ from ..nn.layers import FeedForward, RMSNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config:
+class T5Config(ModelConfig):
     """T5's sizes and rates; the defaults are version 1.0, small."""
 
     vocab: int = 32128

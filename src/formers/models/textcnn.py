@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import Family, Head, Recipe
+from ..family import Family, Head, ModelConfig, Recipe
 from ..nn.capture import Capture
 from ..nn.embeddings import Embeddings
 from ..nn.layers import get_activation
@@ -28,7 +28,7 @@ from ..nn.recurrent.convolution import PackedConv, clip_row_norms
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextCNNConfig:
+class TextCNNConfig(ModelConfig):
     """Sizes and rates; the defaults are Kim's, with the vocabulary of his movie reviews."""
 
     vocab: int = 18765

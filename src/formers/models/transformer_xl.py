@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes
 from ..errors import Error
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
@@ -36,7 +36,7 @@ from ..nn.layers import Dropout, FeedForward, LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerXLConfig:
+class TransformerXLConfig(ModelConfig):
     """Transformer-XL's sizes and rates; the defaults are the large model of WikiText-103."""
 
     vocab: int = 267735

@@ -27,6 +27,7 @@ from ..family import (
     CheckpointFormat,
     Family,
     Head,
+    ModelConfig,
     Pooling,
     Recipe,
     make_adamw_settings,
@@ -50,7 +51,7 @@ from ..nn.layers import Dropout, FeedForward, LayerNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
-class XLNetConfig:
+class XLNetConfig(ModelConfig):
     """XLNet's sizes and rates; the defaults are XLNet-base."""
 
     vocab: int = 32000

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
