@@ -32,10 +32,8 @@ class Layout:
         slots = torch.arange(num_tokens, device=starts.device)
         if longest == 1 and num_tokens == self.rows:  # a step of generation: nothing to look for
             self.document_ids, self.positions, self.lengths = (
-                slots,
-                torch.zeros_like(slots),
-                torch.ones_like(starts[1:]),
-            )
+                slots, torch.zeros_like(slots), torch.ones_like(starts[1:]),
+            )  # fmt: skip
             return
         # (N,); not over starts[1:]: for a GPU, torch < 2.13 compiles a search in a slice as one in the whole
         self.document_ids = torch.searchsorted(starts, slots, right=True) - 1

@@ -125,13 +125,9 @@ def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | 
 
 
 def pack_padded(
-    family: Family,
-    config: Any,
-    ids: Tensor,
-    keep: Tensor | None,
-    token_features: Mapping[str, Tensor] | None = None,
+    family: Family, config: Any, ids: Tensor, keep: Tensor | None, token_features: Mapping[str, Tensor] | None = None,
     name: str = "ids",
-) -> Batch:
+) -> Batch:  # fmt: skip
     """Pack rows of ids (…, T), or (…, T, slots) characters, into a batch; every row must have a token. `token_features`
     are segments and tasks."""
     token_features = token_features or {}

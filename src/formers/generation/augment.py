@@ -77,21 +77,10 @@ class Augmented:
 
 
 def augment(
-    former: Former,
-    train: Any,
-    out: str | Path | None = None,
-    *,
-    columns: Any = None,
-    label_filter: Any = "linear",
-    column: str | None = None,
-    encoding: str = "utf-8",
-    skip: bool = False,
-    delimiter: str | None = None,
-    header: bool | None = None,
-    tell: ProgressCallback | None = None,
-    overwrite: bool = False,
-    **how: Any,
-) -> Augmented:
+    former: Former, train: Any, out: str | Path | None = None, *, columns: Any = None, label_filter: Any = "linear",
+    column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
+    header: bool | None = None, tell: ProgressCallback | None = None, overwrite: bool = False, **how: Any,
+) -> Augmented:  # fmt: skip
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `label_filter` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned

@@ -22,15 +22,9 @@ FewShotExamples = Sequence[tuple[str, str]]
 
 
 def translate(
-    former: Former,
-    texts: str | Sequence[str],
-    to: str | None = None,
-    source: str | None = None,
-    *,
-    examples: FewShotExamples = (),
-    prefix: str | None = None,
-    **settings: Any,
-) -> Any:
+    former: Former, texts: str | Sequence[str], to: str | None = None, source: str | None = None, *,
+    examples: FewShotExamples = (), prefix: str | None = None, **settings: Any,
+) -> Any:  # fmt: skip
     """Translate each text: a string gives a string, a list a list.
 
     An encoder-decoder is searched as its checkpoint says (else greedily). T5 is told "translate English to German: "
@@ -132,14 +126,9 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> dic
 
 
 def make_few_shot_prompt(
-    query: str,
-    examples: FewShotExamples = (),
-    *,
-    task: str = "",
-    question_prefix: str = "Q: ",
-    answer_prefix: str = "A:",
-    separator: str = "\n\n",
-) -> str:
+    query: str, examples: FewShotExamples = (), *, task: str = "", question_prefix: str = "Q: ",
+    answer_prefix: str = "A:", separator: str = "\n\n",
+) -> str:  # fmt: skip
     """Write a prompt of a task, examples with answers, and a question; stop generation at the `separator`."""
     if not separator:
         raise Error("nothing stands between two examples", fix="take an empty line: separator='\\n\\n'")

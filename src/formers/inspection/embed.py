@@ -36,19 +36,10 @@ class SpanVectors:
 
 
 def embed(
-    former: Former,
-    texts: str | Sequence[str],
-    *,
-    level: str = "sentence",
-    pool: str = "mean",
-    layers: int | Sequence[int] | str = -1,
-    mix: str = "mean",
-    normalise: bool = False,
-    special: bool = True,
-    batch: int = 32,
-    window: int | None = None,
-    tell: ProgressCallback | None = None,
-) -> Any:
+    former: Former, texts: str | Sequence[str], *, level: str = "sentence", pool: str = "mean",
+    layers: int | Sequence[int] | str = -1, mix: str = "mean", normalise: bool = False, special: bool = True,
+    batch: int = 32, window: int | None = None, tell: ProgressCallback | None = None,
+) -> Any:  # fmt: skip
     """Embed texts: (n, dim), or (dim,) for one string; at level word or token, `SpanVectors` for each text.
 
     `pool` makes one vector of a text's tokens, or of a word's: mean, first, last, max, sum, or weighted (later tokens

@@ -36,15 +36,9 @@ def compute_cosine(former: Former, one: str, other: str) -> float:
 
 
 def neighbours(
-    former: Former,
-    query: str,
-    k: int = 10,
-    texts: Sequence[str] | None = None,
-    *,
-    word: str | None = None,
-    same_word: bool = False,
-    **how: Any,
-) -> list[Any]:
+    former: Former, query: str, k: int = 10, texts: Sequence[str] | None = None, *, word: str | None = None,
+    same_word: bool = False, **how: Any,
+) -> list[Any]:  # fmt: skip
     """Find what is nearest to a query, the nearest first.
 
     Of word vectors, and without `texts`: the words nearest to a word, as (word, cosine). With texts: those nearest to
@@ -83,14 +77,9 @@ def find_occurrences(text: str, word: str) -> list[Span]:
 
 
 def embed_in_context(
-    former: Former,
-    texts: Sequence[str],
-    spans: Sequence[Sequence[Span]],
-    pool: str = "mean",
-    layers: Any = -1,
-    mix: str = "mean",
-    **how: Any,
-) -> list[tuple[Neighbour, Tensor]]:
+    former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean", layers: Any = -1,
+    mix: str = "mean", **how: Any,
+) -> list[tuple[Neighbour, Tensor]]:  # fmt: skip
     """Embed spans of texts in context, at length 1, in the order of the texts."""
     check_choices("word", pool, mix)
     layer, join = make_layer_mixer(layers, mix)

@@ -40,14 +40,9 @@ class TextStates:
 
 @torch.inference_mode()
 def compute_states(
-    former: Former,
-    texts: Sequence[str],
-    mix: Callable[[Tensor], Tensor],
-    batch: int = 32,
-    window: int | None = None,
-    layer: int | None = -1,
-    tell: ProgressCallback | None = None,
-) -> Iterator[tuple[int, TextStates]]:
+    former: Former, texts: Sequence[str], mix: Callable[[Tensor], Tensor], batch: int = 32, window: int | None = None,
+    layer: int | None = -1, tell: ProgressCallback | None = None,
+) -> Iterator[tuple[int, TextStates]]:  # fmt: skip
     """Yield the number of each text and its states, the longest texts first; `mix` reduces the layers to one.
 
     A token of a long text has the vector that it gets in the window in whose middle it is nearest; marks have the mean
@@ -79,13 +74,9 @@ def compute_states(
 
 
 def compute_group_states(
-    former: Former,
-    group: list[TokenizedText],
-    mix: Callable[[Tensor], Tensor],
-    batch: int,
-    window: int | None,
+    former: Former, group: list[TokenizedText], mix: Callable[[Tensor], Tensor], batch: int, window: int | None,
     layer: Any,
-) -> list[TextStates]:
+) -> list[TextStates]:  # fmt: skip
     """Compute the states of texts that are read together, window by window."""
     places = [make_windows(former, piece, window) for piece in group]
     rows = [

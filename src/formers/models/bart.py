@@ -85,17 +85,14 @@ def build_stack(c: Any, decoder: bool) -> TransformerStack:
         BlockStack(
             Block(
                 Attention(c.dim, heads, dropout=c.attention_dropout),
-                FeedForward(c.dim, ff, c.act, dropout=c.act_dropout),
-                norm=norm,
-                norm_order=c.order,
+                FeedForward(c.dim, ff, c.act, dropout=c.act_dropout), norm=norm, norm_order=c.order,
                 cross=Attention(c.dim, heads, dropout=c.attention_dropout, cross=True) if decoder else None,
                 dropout=c.dropout,
             )
             for _ in range(c.num_decoder_layers if decoder else c.layers)
         ),
-        norm() if c.order == "pre" else None,
-        decoder=decoder,
-    )
+        norm() if c.order == "pre" else None, decoder=decoder,
+    )  # fmt: skip
 
 
 class BART(EncoderDecoder):

@@ -59,17 +59,13 @@ class BLOOM(TransformerBody):
             Embeddings(c.dim, c.vocab, norm=LayerNorm(c.dim, c.eps)),
             BlockStack(
                 Block(
-                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                    FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    dropout=c.dropout,
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
+                    norm=lambda: LayerNorm(c.dim, c.eps), dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-            bias=build_alibi(c.heads),
-        )
+            LayerNorm(c.dim, c.eps), masks=[causal], bias=build_alibi(c.heads),
+        )  # fmt: skip
 
 
 def build_heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:

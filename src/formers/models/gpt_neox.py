@@ -82,16 +82,13 @@ class GPTNeoX(TransformerBody):
             BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=c.bias, dropout=c.attention_dropout, rotary=rotary),
-                    FeedForward(c.dim, c.ff, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="parallel" if c.parallel else "pre",
-                    dropout=c.dropout,
+                    FeedForward(c.dim, c.ff, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
+                    norm_order="parallel" if c.parallel else "pre", dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-        )
+            LayerNorm(c.dim, c.eps), masks=[causal],
+        )  # fmt: skip
 
 
 def build_heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:

@@ -77,17 +77,13 @@ class GPTJ(TransformerBody):
             BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=False, dropout=c.attention_dropout, rotary=rotary),
-                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="parallel",
-                    shared_norm=True,
-                    dropout=c.dropout,
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
+                    norm_order="parallel", shared_norm=True, dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-        )
+            LayerNorm(c.dim, c.eps), masks=[causal],
+        )  # fmt: skip
 
 
 def build_heads(c: GPTJConfig) -> dict[str, dict[str, Head]]:

@@ -87,17 +87,14 @@ def build_stack(
                 build_feed_forward(i, decoder)
                 if build_feed_forward
                 else FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
-                norm=lambda: RMSNorm(c.dim, c.eps),
-                cross=build_attention(cross=True) if decoder else None,
+                norm=lambda: RMSNorm(c.dim, c.eps), cross=build_attention(cross=True) if decoder else None,
                 dropout=c.dropout,
             )
             for i in range(layers)
         ),
-        RMSNorm(c.dim, c.eps),
-        decoder=decoder,
-        bias=BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder),
+        RMSNorm(c.dim, c.eps), decoder=decoder, bias=BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder),
         dropout=c.dropout,
-    )
+    )  # fmt: skip
 
 
 class T5(EncoderDecoder):
@@ -180,11 +177,9 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> d
     token = next((name for name in file if name.removeprefix("transformer.") in table), head)
     alone = architecture.endswith(("EncoderModel", "ForTokenClassification"))
     return {
-        "scaled": settings.get("tied", True),
-        **default_to_encoder(settings, decoder_layers="layers"),
-        "tied": head not in file or file.is_equal(head, token),
-        **({"decoder_layers": 0} if alone else {}),
-    }
+        "scaled": settings.get("tied", True), **default_to_encoder(settings, decoder_layers="layers"),
+        "tied": head not in file or file.is_equal(head, token), **({"decoder_layers": 0} if alone else {}),
+    }  # fmt: skip
 
 
 def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDense") -> KeyMap:

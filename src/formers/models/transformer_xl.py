@@ -128,13 +128,9 @@ class TransformerXL(nn.Module):
         return self.embed.token
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        memory: SegmentMemory | None = None,
-        head_mask: Tensor | None = None,
+        self, batch: Batch, *, memory: SegmentMemory | None = None, head_mask: Tensor | None = None,
         capture: Capture | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim)"""
         c, layout = self.config, batch.layout
         length = c.memory if memory is None else memory.length

@@ -121,15 +121,9 @@ class XLNet(nn.Module):
         return self.embed.token.weight
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        memory: SegmentMemory | None = None,
-        head_mask: Tensor | None = None,
-        capture: Capture | None = None,
-        visible_pairs: Tensor | None = None,
-        targets: Tensor | None = None,
-    ) -> Tensor:
+        self, batch: Batch, *, memory: SegmentMemory | None = None, head_mask: Tensor | None = None,
+        capture: Capture | None = None, visible_pairs: Tensor | None = None, targets: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim)
 
         With an `order`, a token's content stream sees the tokens of its own order or lower, its query stream those of a

@@ -93,11 +93,9 @@ class BlockStack(nn.ModuleList):
         self.checkpoint_activations = False  # in training, compute a block's inner values again instead of keeping them
 
     def forward(
-        self,
-        x: Tensor,
-        attn_contexts: AttentionContext | Sequence[AttentionContext],
+        self, x: Tensor, attn_contexts: AttentionContext | Sequence[AttentionContext],
         cross_context: AttentionContext | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N, dim) → (N, dim); one context for all layers, or one for each."""
         first = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[0]
         if is_decode_pass(self, first) and all(
@@ -114,11 +112,9 @@ class BlockStack(nn.ModuleList):
         return x
 
     def run_decode_step(
-        self,
-        x: Tensor,
-        attn_contexts: AttentionContext | Sequence[AttentionContext],
+        self, x: Tensor, attn_contexts: AttentionContext | Sequence[AttentionContext],
         cross_context: AttentionContext | None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Run the blocks with fewer kernels: a sum and the norm behind it are one."""
         blocks = [cast(Block, self[index]) for index in self.layer_order]
         afters = [block.attn_norm for block in blocks[1:]] + [None]

@@ -22,15 +22,9 @@ class TransformerBody(nn.Module):
     """
 
     def __init__(
-        self,
-        embed: Embeddings,
-        blocks: BlockStack,
-        norm: nn.Module | None = None,
-        *,
-        masks: Sequence[IndexFunction | None],
-        bias: IndexFunction | None = None,
-        stack_name: str = "decoder",
-    ):
+        self, embed: Embeddings, blocks: BlockStack, norm: nn.Module | None = None, *,
+        masks: Sequence[IndexFunction | None], bias: IndexFunction | None = None, stack_name: str = "decoder",
+    ):  # fmt: skip
         super().__init__()
         self.embed, self.blocks, self.norm = embed, blocks, norm
         self.masks, self.bias, self.stack_name = tuple(masks), bias, stack_name
@@ -41,13 +35,9 @@ class TransformerBody(nn.Module):
         return self.embed.token.weight
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        cache: KVCache | None = None,
-        head_mask: Tensor | None = None,
+        self, batch: Batch, *, cache: KVCache | None = None, head_mask: Tensor | None = None,
         capture: Capture | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim)"""
         layout = batch.layout
         attn_contexts = {

@@ -34,13 +34,9 @@ class TransformerStack(nn.Module):
         self.stack_name, self.mask = "decoder" if decoder else "encoder", causal if decoder else None
 
     def forward(
-        self,
-        batch: Batch,
-        layout: Layout,
-        embed: Embeddings,
-        cross_context: AttentionContext | None = None,
+        self, batch: Batch, layout: Layout, embed: Embeddings, cross_context: AttentionContext | None = None,
         **options: Any,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim); `cross_context` is that of the cross attention."""
         attn_context = AttentionContext.start_pass(
             layout, mask=self.mask, bias=self.bias, stack_name=self.stack_name, positions=batch.positions, **options
@@ -53,12 +49,9 @@ class EncoderDecoder(nn.Module):
     """An encoder and a decoder; either may be missing. `target` embeds the decoder's tokens, if `embed` does not."""
 
     def __init__(
-        self,
-        embed: Embeddings,
-        encoder: TransformerStack | None,
-        decoder: TransformerStack | None,
+        self, embed: Embeddings, encoder: TransformerStack | None, decoder: TransformerStack | None,
         target: Embeddings | None = None,
-    ):
+    ):  # fmt: skip
         super().__init__()
         self.embed, self.target, self.encoder, self.decoder = embed, target, encoder, decoder
 
@@ -68,13 +61,9 @@ class EncoderDecoder(nn.Module):
         return (self.target or self.embed).token.weight
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        cache: KVCache | None = None,
-        head_mask: StackHeadMasks = None,
+        self, batch: Batch, *, cache: KVCache | None = None, head_mask: StackHeadMasks = None,
         capture: Capture | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
         if self.decoder is None:
             return self.encode(batch, head_mask=head_mask, capture=capture)
