@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from .generation.augment import augment
     from .generation.fill import fill
     from .generation.translate import summarise, translate
-    from .inspection.embed import embed
-    from .inspection.neighbours import neighbours
+    from .inspection.embed import embed, neighbours
     from .interop.model_directory import export, load, save
     from .interop.prepare import prepare
     from .tasks.api import answer, choose, classify, tag

@@ -17,19 +17,33 @@ LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as 
 
 
 class ModelConfig:
-    """What the rest of formers reads of any model's config; a family's own config is a dataclass that derives from this
-    class and declares as fields what the family has."""
+    """What the rest of formers reads of a model's config. A family's own config is a dataclass that derives from this
+    class and declares as fields what the family has; what has no value here is there only if it does."""
 
     vocab: int  # the number of tokens
-    context: int | None = None  # the most tokens that are read at once; None: no limit
     target_vocab: int | None = None  # of translators with a vocabulary for each side
+    context: int | None = None  # the most tokens that are read at once; None: no limit
+    dim: int  # the width of the hidden states
+    layers: int
+    heads: int
+    eps: float  # of norms
     tied: bool = False  # the output layer shares the token embeddings
+    causal: bool  # each token sees those before it alone, where `Family.can_be_causal`
     pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)
+    decoder_heads: int | None = None  # None: as many as `heads`
+    pad: int | None
+    bos: int | None
+    eos: int | tuple[int, ...] | None
+    start: int | None  # the decoder's first token
+    slots: int  # characters of a word, of `characters` kinds (ELMo)
+    characters: int
+    start_top: int  # beginnings and ends of answers that a beam keeps (XLNet)
+    end_top: int
 
     @property
-    def num_decoder_layers(self) -> int | None:
-        """The depth of the decoder; 0 for an encoder alone, None for a family that never has both."""
-        return None
+    def num_decoder_layers(self) -> int:
+        """The depth of the decoder, where it is a setting; else 0."""
+        return 0
 
     @property
     def has_uniform_attention(self) -> bool:

@@ -162,11 +162,8 @@ def read_card(module: str) -> FamilyCard:
     line = re.match(r"(?P<title>[^(]+?) \((?P<paper>.*?(?P<year>\d{4}).*?)\)", head)
     starts = [rest.find(f"\n{field}") for field in CARD_FIELDS]
     if line is None or -1 in starts:
-        raise Error(
-            f"the docstring of {module} is not in form",
-            where=path,
-            fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS),
-        )
+        what = f"the docstring of {module} is not in form"
+        raise Error(what, where=path, fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS))
     ends = [*starts[1:], len(rest)]
     parts = [" ".join(rest[a + 1 + len(f) : b].split()) for f, a, b in zip(CARD_FIELDS, starts, ends, strict=True)]
     return FamilyCard(line["title"], line["paper"], int(line["year"]), parts[0].split(" ")[0], *parts[1:])

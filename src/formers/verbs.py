@@ -14,7 +14,7 @@ VERBS = {
     "embed": ("inspection.embed", "embed"),
     "evaluate": ("evaluation.api", "evaluate"),
     "fill": ("generation.fill", "fill"),
-    "neighbours": ("inspection.neighbours", "neighbours"),
+    "neighbours": ("inspection.embed", "neighbours"),
     "classify": ("tasks.api", "classify"),
     "score": ("evaluation.api", "score"),
     "tag": ("tasks.api", "tag"),

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import formers
-import formers.nn.capture
+import formers.nn.attention.context
 from formers.errors import NonFinite
 from formers.generation.decoding import DecodingBatch, continue_ids, decode_batch
 from formers.generation.logits_processors import build_constraints
@@ -183,7 +183,7 @@ def test_an_unlikely_beginning_may_become_the_best_text(early, best):
 @torch.no_grad()
 def looked(f, source, text):
     """(target, source) attention weights of all steps that wrote a text, the last included."""
-    capture = formers.nn.capture.Capture(with_attention=True)
+    capture = formers.nn.attention.context.Capture(with_attention=True)
     batch, _ = f.pack_inputs(ModelInputs(torch.tensor([source]), target=torch.tensor([[2, *text]])))
     f.model(batch, capture=capture)
     return torch.stack([w[0].mean(0) for w in capture.attention_weights["cross"]]).mean(0)

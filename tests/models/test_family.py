@@ -276,7 +276,7 @@ def test_a_state_belongs_to_one_kind_of_model(name):
             f.create_state(rows, size)
 
 
-@pytest.mark.parametrize("name", [n for n in decoders() if hasattr(FAMILIES[n].definition.config_class(), "context")])
+@pytest.mark.parametrize("name", [n for n in decoders() if FAMILIES[n].definition.config_class().context])
 def test_a_full_context_is_each_rows_own_matter(name):
     f = left_to_right(name, eos=None)
     with torch.no_grad():

@@ -20,10 +20,8 @@ from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelC
 from formers.keymap import KeyMap
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.masks import causal
-from formers.nn.block import Block, BlockStack
-from formers.nn.block_stack import TransformerBody
-from formers.nn.embeddings import Embeddings
-from formers.nn.layers import FeedForward, LayerNorm
+from formers.nn.block import Block, BlockStack, TransformerBody
+from formers.nn.layers import Embeddings, FeedForward, LayerNorm
 from formers.registry import FAMILIES, FamilyEntry
 from formers.training.recipes import get_recipe
 from tests.tolerance import assert_equal_weights

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import Error
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 from .decoding import STEPS_AHEAD, DecodingBatch, Hypothesis, are_finite, check_rows_finite
 from .logits_processors import Constraints
 from .runner import GraphedStep

@@ -16,8 +16,8 @@ from ..config import format_value
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import check_ids, check_length, get_start_token, to_tensor
+from ..nn.attention.context import Capture
 from ..nn.attention.segment_memory import SegmentMemory
-from ..nn.capture import Capture
 from ..verbs import can_generate
 from .logits_processors import Constraints, build_constraints
 from .options import Options
@@ -106,14 +106,13 @@ class DecodingBatch:
         self.prompt_lengths = [len(text) for text in self.sequences]
         self.context: int | None = former.context
         longest = max(self.prompt_lengths)
-        # Earlier tokens may see later ones: then all is read again at every step, and nothing is cached.
-        self.should_reread = former.config.has_uniform_attention
-        if self.should_reread:
-            self.cache_size = 0
-        elif issubclass(former.state_class, SegmentMemory):
-            self.cache_size = former.config.memory or longest + max_new_tokens
-        else:
-            self.cache_size = min(self.context or 2**62, longest + max_new_tokens)
+        has_memory = issubclass(former.state_class, SegmentMemory)
+        self.should_reread = has_memory and former.config.has_uniform_attention  # at every step, with nothing cached
+        self.cache_size = longest + max_new_tokens
+        if has_memory:
+            self.cache_size = 0 if self.should_reread else former.config.memory or self.cache_size
+        elif self.context is not None:
+            self.cache_size = min(self.context, self.cache_size)
         self.rng_streams = np.tile(np.arange(rows_per_prompt), len(prompts))  # whose draws a row has: its sample's
         self.window_starts = [0] * len(self.sequences)  # where what a row has read begins
         if self.context is not None and longest > self.context:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..errors import Error
 from ..former import Former
+from ..nn.attention.context import Capture
 from ..nn.attention.kv_cache import KVCache
 from ..nn.attention.segment_memory import SegmentMemory
-from ..nn.capture import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import OutputLayer
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import ModelInputs
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 
 MAX_SHOWN = 12  # pieces that a repr names
 

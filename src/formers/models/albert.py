@@ -18,10 +18,8 @@ from ..family import CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm
 from . import bert
 
 

@@ -18,9 +18,8 @@ from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, 
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import bert
 
 POSITION_OFFSET = 2  # the first row of the position tables

@@ -18,10 +18,8 @@ from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig,
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm
 from . import gpt2, gpt3
 
 

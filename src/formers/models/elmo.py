@@ -24,9 +24,8 @@ from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, ren
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
-from ..nn.capture import Capture
-from ..nn.embeddings import to_autocast_dtype
-from ..nn.layers import ConstantInit, MixNorm, get_activation
+from ..nn.attention.context import Capture
+from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
 
@@ -75,6 +74,8 @@ class ELMoConfig(ModelConfig):
 
 class ELMo(nn.Module):
     """Characters → words → LSTMs in both directions, each layer reading the one below of its own direction."""
+
+    embedding_table = None  # words are read as characters
 
     def __init__(self, config: ELMoConfig):
         super().__init__()

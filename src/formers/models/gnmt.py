@@ -22,7 +22,7 @@ from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
 from ..nn.recurrent.rnn import PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps

@@ -28,10 +28,8 @@ from ..family import (
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import bert
 
 

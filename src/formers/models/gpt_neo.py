@@ -18,10 +18,8 @@ from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, 
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import bert, gpt2, gpt3
 
 

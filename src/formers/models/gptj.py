@@ -20,10 +20,8 @@ from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import bert, gpt2, gpt3
 
 

@@ -22,9 +22,9 @@ from ..batch import Layout
 from ..config import check_rates, check_sizes
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Recipe, make_adamw_settings
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings
+from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
+from ..nn.layers import Embeddings
 from ..nn.recurrent.alignment import Alignment, AlignmentSource, LocalWindow, ScoreKind, build_score
 from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
 

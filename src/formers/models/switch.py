@@ -23,10 +23,9 @@ from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_en
 from ..errors import Error
 from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
 from ..keymap import KeyMap, TensorOp
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
-from ..nn.layers import FeedForward
+from ..nn.layers import Embeddings, FeedForward
 from . import t5
 
 

@@ -23,9 +23,8 @@ from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
-from ..nn.layers import FeedForward, RMSNorm, get_activation
+from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ from ..errors import Error
 from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder
+from ..nn.layers import Embeddings
 from . import bart
 
 

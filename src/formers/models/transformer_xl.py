@@ -25,14 +25,12 @@ from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig,
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
-from ..nn.attention.context import AttentionContext, RelativeInputs
+from ..nn.attention.context import AttentionContext, Capture, RelativeInputs
 from ..nn.attention.masks import WindowMask, causal, combine_masks
 from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPositions
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.block import Block, BlockStack, NormOrder
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings
-from ..nn.layers import Dropout, FeedForward, LayerNorm
+from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from ..family import (
     make_adamw_settings,
 )
 from ..keymap import KeyMap, TensorOp
-from ..nn.attention.context import AttentionContext, RelativeInputs
+from ..nn.attention.context import AttentionContext, Capture, RelativeInputs
 from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.attention.segment_memory import SegmentMemory
@@ -45,9 +45,7 @@ from ..nn.attention.two_stream import (
     build_pair_masks,
 )
 from ..nn.block import Block, BlockStack
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings, to_autocast_dtype
-from ..nn.layers import Dropout, FeedForward, LayerNorm, get_activation
+from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm, get_activation, to_autocast_dtype
 
 
 @dataclass(frozen=True, kw_only=True)

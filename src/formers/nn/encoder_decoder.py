@@ -9,13 +9,11 @@ from torch import Tensor, nn
 
 from ..batch import Batch, Layout
 from ..errors import Error
-from .attention.context import AttentionContext
+from .attention.context import AttentionContext, Capture
 from .attention.kv_cache import KVCache
 from .attention.masks import IndexFunction, causal
 from .block import BlockStack
-from .capture import Capture
-from .embeddings import Embeddings
-from .layers import Dropout
+from .layers import Dropout, Embeddings
 from .recurrent.alignment import AlignmentSource
 from .recurrent.rnn import PackedSteps, RNNState
 
@@ -155,9 +153,8 @@ class RecurrentEncoderDecoder(nn.Module):
         if cache is not None and cache.recurrent_state is not None:
             state = cache.recurrent_state
         if state is None:
-            raise Error(
-                "a recurrent decoder needs a state to begin with", fix="encode with the same cache, or pass state"
-            )
+            what = "a recurrent decoder needs a state to begin with"
+            raise Error(what, fix="encode with the same cache, or pass state")
         x = (self.target or self.embed)(batch, layout)
         hidden, state = self.decoder(
             x, PackedSteps(layout), self.prepare_source(encoder_output, source, cache), state, past_lengths, capture

@@ -25,7 +25,7 @@ from ..batch import Batch
 from ..errors import Error
 from ..model import Model
 from ..nn.block import BlockStack
-from ..nn.cpu_bf16 import check_cpu_bf16
+from ..nn.cpu_inference import check_cpu_bf16
 from .carried_state import CarriedStates
 from .checkpoint.local import SHARDED_GROUPS
 from .checkpoint.state import (

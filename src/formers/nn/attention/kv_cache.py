@@ -90,9 +90,8 @@ class KVCache(CarriedState):
     def start_batch(self, layout: Layout) -> Tensor | None:
         """Check that a batch fits; return the number of tokens each row has seen, None if there are none yet."""
         if layout.rows != self.rows:
-            raise Error(
-                f"the cache has {self.rows} rows, the batch {layout.rows}", fix="make a cache with one row per sequence"
-            )
+            what = f"the cache has {self.rows} rows, the batch {layout.rows}"
+            raise Error(what, fix="make a cache with one row per sequence")
         if self.lengths is None:
             self.lengths = torch.zeros(self.rows, dtype=torch.long, device=layout.starts.device)
         if self.written_lengths is None:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...batch import Layout
-from ..capture import Capture
+from ..attention.context import Capture
 
 CellKind = Literal["rnn", "lstm", "gru"]
 RNNState = tuple[Tensor, ...]
