@@ -87,9 +87,7 @@ class CheckpointFormat:
     architectures: Mapping[str, str]  # their class → our head; of several for one head, the first is written
     config_map: ConfigMap
     build_key_map: Callable[[Any, str], KeyMap]  # (config, head) → the map
-    adjust_settings: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = (
-        None  # (settings, class, file) → settings
-    )
+    adjust_settings: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = None  # also gets class and file
     choose_architecture: Callable[[Any, str], str | None] | None = None  # exceptions from the table when we write
     unsupported_reason: str = ""  # why today's version of the other library does not read it, and which one does
     has_encoder_model: bool = False  # sentence-transformers takes the encoder alone, as formers.embed does
@@ -141,9 +139,7 @@ class Family:
     state_class: type | None = None  # what keeps earlier tokens; None: a cache of keys and values
     after_step: Callable[[Any, Any], None] | None = None  # (model, config): a constraint on the weights after each step
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
-    lr_falls_with_dim: bool = (
-        False  # the highest stable rate falls faster than 1/√dim; larger models need larger batches
-    )
+    lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
     tokenizer: str = "words"  # the kind that it was published with: a name in text/trainers/registry.py
     tokenizer_style: str = "words"  # its special tokens and templates: a name in text/tokenizer_styles.py
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained

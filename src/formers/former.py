@@ -259,9 +259,8 @@ class Former:
         """Check padded tensors and pack them; returns the batch and the shape of the rows. With `encoder_only`, the
         encoder's side alone."""
         ids, memory = self.to_device_tensor(inputs.ids, "ids", integer=True), inputs.memory
-        keep, target_keep = (
-            None if mask is None else self.to_device_tensor(mask, "keep") for mask in (inputs.keep, inputs.target_keep)
-        )
+        masks = inputs.keep, inputs.target_keep
+        keep, target_keep = (None if mask is None else self.to_device_tensor(mask, "keep") for mask in masks)
         target = None if inputs.target is None else self.to_device_tensor(inputs.target, "target", integer=True)
         beside = {}
         for name, value, is_read in (

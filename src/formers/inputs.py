@@ -185,9 +185,8 @@ def shift_source(family: Family, config: ModelConfig, source: Batch) -> Batch:
     """Make the decoder's input of a classifier from the source, shifted right (T5), after the start token or, for
     mBART, the row's own last token, which names the language."""
     layout, ids = source.layout, source.ids.roll(1)
-    ids[layout.get_first_slots()] = (
-        source.ids[layout.get_last_slots()] if family.starts_with_last_token else get_start_token(config)
-    )
+    last = source.ids[layout.get_last_slots()]
+    ids[layout.get_first_slots()] = last if family.starts_with_last_token else get_start_token(config)
     return source.replace(ids=ids, source=source)
 
 

@@ -145,10 +145,11 @@ def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[s
         if preset_name in one.definition.presets:
             return one, dict(one.definition.presets[preset_name])
     if place := find_published_checkpoint(preset_name):
-        what = f"{preset_name!r} is a published checkpoint, no preset of {found.name}"
-        raise Error(
-            what, fix=f"start from its weights with --init {place}; presets: {', '.join(found.definition.presets)}"
+        what, presets = (
+            f"{preset_name!r} is a published checkpoint, no preset of {found.name}",
+            found.definition.presets,
         )
+        raise Error(what, fix=f"start from its weights with --init {place}; presets: {', '.join(presets)}")
     raise Error(f"{found.name} has no preset {preset_name!r}", fix=suggest_name(preset_name, found.definition.presets))
 
 

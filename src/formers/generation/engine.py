@@ -101,10 +101,8 @@ class Engine:
             if request.is_cancelled:
                 self.release_slot(slot)
         new = self.admit_requests()
-        new_ids = [
-            [self.active_requests[i].token_ids[-1]] if i in self.active_requests and i not in new else []
-            for i in range(self.num_slots)
-        ]
+        active = {slot: request.token_ids[-1:] for slot, request in self.active_requests.items() if slot not in new}
+        new_ids = [active.get(slot, []) for slot in range(self.num_slots)]
         if any(new_ids):
             logits = self.runner.score_next(new_ids)
             new |= {slot: logits[slot] for slot, row in enumerate(new_ids) if row}

@@ -79,9 +79,8 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         return tuple(one for one in to_token_ids(file_config.get(name), name) if 0 <= one < vocab)
 
     bad_words = file_config.get("bad_words_ids") or []
-    if not isinstance(bad_words, list) or not all(
-        isinstance(w, list) and w and all(type(i) is int for i in w) for w in bad_words
-    ):
+    are_lists = isinstance(bad_words, list) and all(isinstance(word, list) and word for word in bad_words)
+    if not are_lists or not all(type(i) is int for word in bad_words for i in word):
         what = f"bad_words_ids: {format_value(bad_words)} are no rows of tokens"
         raise Error(what, where=CONFIG_FILES[0], fix="correct it")
     ends = tuple(get_end_ids(former))

@@ -72,9 +72,8 @@ def compute_states(
     done = 0
     for low in range(0, len(order), batch):
         group = order[low : low + batch]
-        yield from zip(
-            group, compute_group_states(former, [pieces[i] for i in group], mix, batch, window, layer), strict=True
-        )
+        states = compute_group_states(former, [pieces[i] for i in group], mix, batch, window, layer)
+        yield from zip(group, states, strict=True)
         done += len(group)
         if tell is not None:
             tell("reading", done, len(order), "texts")
@@ -86,11 +85,8 @@ def compute_group_states(
 ) -> list[TextStates]:  # fmt: skip
     """Compute the states of texts that are read together, window by window."""
     places = [make_windows(former, piece, window) for piece in group]
-    rows = [
-        torch.cat((p.prefix_ids, p.ids[low:high], p.suffix_ids))
-        for p, spans in zip(group, places, strict=True)
-        for low, high in spans
-    ]
+    pairs = [(piece, span) for piece, spans in zip(group, places, strict=True) for span in spans]
+    rows = [torch.cat((piece.prefix_ids, piece.ids[low:high], piece.suffix_ids)) for piece, (low, high) in pairs]
     parts = [part for piece, spans in zip(group, places, strict=True) for part in locate_window_parts(piece, spans)]
     frame = former.tokenizer.get_template() if former.tokenizer is not None and former.can_read_segments else None
     read: list[tuple[Tensor, ...]] = []
@@ -291,10 +287,8 @@ def neighbours(
     asked = find_occurrences(normalise(query), word)
     if not asked:
         raise Error(f"there is no {word!r} in the query", fix="name a word of it")
-    spans = [
-        asked[:1],
-        *(find_occurrences(normalise(t), word) if same_word else find_words(normalise(t))[0] for t in texts),
-    ]
+    clean = [normalise(text) for text in texts]
+    spans = [asked[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
     if not any(spans[1:]):
         raise Error(f"there is no {word!r} in the texts" if same_word else "there are no words", fix="give other texts")
     (_, direction), *rows = embed_in_context(former, [query, *texts], spans, **how)

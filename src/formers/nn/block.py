@@ -100,9 +100,8 @@ class BlockStack(nn.ModuleList):
     ) -> Tensor:  # fmt: skip
         """(N, dim) → (N, dim); one context for all layers, or one for each."""
         first = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[0]
-        if is_decode_pass(self, first) and all(
-            isinstance(block, Block) and block.norm_order == "pre" for block in self
-        ):
+        is_pre_norm = all(isinstance(block, Block) and block.norm_order == "pre" for block in self)
+        if is_pre_norm and is_decode_pass(self, first):
             return self.run_decode_step(x, attn_contexts, cross_context)
         for layer, index in enumerate(self.layer_order):
             attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]

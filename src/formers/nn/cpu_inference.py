@@ -120,9 +120,8 @@ class QuantisedLinear(nn.Module):
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
         few, many = can_use_fbgemm(), can_use_onednn()
-        self.few_rows_kernel = build_kernel(
-            FBGEMMKernel if few else OneDNNKernel if many else PlainKernel, small, self.scale
-        )
+        kernel = FBGEMMKernel if few else OneDNNKernel if many else PlainKernel
+        self.few_rows_kernel = build_kernel(kernel, small, self.scale)
         self.many_rows_kernel = build_kernel(OneDNNKernel, small, self.scale) if few and many else self.few_rows_kernel
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
@@ -294,15 +293,15 @@ def freeze_for_inference(model: nn.Module, kind: str) -> None:
             weight: Any
             if isinstance(child, OutputLayer):
                 weight = table if child.weight is None else child.weight
-            elif type(child) is nn.Linear and (
-                isinstance(parent, FeedForward) or is_full_attention_layer(parent, name)
-            ):
+            elif type(child) is nn.Linear and is_read_whole(parent, name):
                 weight = child.weight
             else:
                 continue
             setattr(parent, name, make(weight.detach(), None if child.bias is None else child.bias.detach()))
 
 
-def is_full_attention_layer(parent: nn.Module, name: str) -> bool:
-    """Return whether this layer of an attention is always read as a whole."""
-    return isinstance(parent, Attention) and (parent.relative is None or name != "qkv")
+def is_read_whole(parent: nn.Module, name: str) -> bool:
+    """Return whether this layer belongs to a feed-forward, or to an attention that always reads the whole of it."""
+    if isinstance(parent, Attention):
+        return parent.relative is None or name != "qkv"
+    return isinstance(parent, FeedForward)

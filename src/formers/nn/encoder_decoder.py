@@ -76,9 +76,8 @@ class EncoderDecoder(nn.Module):
     def encode(self, batch: Batch, *, head_mask: StackHeadMasks = None, capture: Capture | None = None) -> Tensor:
         """Source ids (S,) → (S, dim)"""
         assert self.encoder is not None
-        return self.encoder(
-            batch, batch.layout, self.embed, head_mask=(head_mask or {}).get("encoder"), capture=capture
-        )
+        mask = (head_mask or {}).get("encoder")
+        return self.encoder(batch, batch.layout, self.embed, head_mask=mask, capture=capture)
 
     def decode(
         self, batch: Batch, encoder_output: Tensor | None = None, source: Layout | None = None, *,
@@ -93,10 +92,8 @@ class EncoderDecoder(nn.Module):
                 capture=capture, stack_name="cross", ungrouped_layout=None if grouped is layout else layout,
             )  # fmt: skip
         assert self.decoder is not None
-        embed = self.target or self.embed
-        x = self.decoder(
-            batch, layout, embed, cross_context, cache=cache, head_mask=masks.get("decoder"), capture=capture
-        )
+        embed, mask = self.target or self.embed, masks.get("decoder")
+        x = self.decoder(batch, layout, embed, cross_context, cache=cache, head_mask=mask, capture=capture)
         if cache is not None:
             if encoder_output is not None and source is not None:
                 cache.encoder_output = encoder_output, source
@@ -155,10 +152,8 @@ class RecurrentEncoderDecoder(nn.Module):
         if state is None:
             what = "a recurrent decoder needs a state to begin with"
             raise Error(what, fix="encode with the same cache, or pass state")
-        x = (self.target or self.embed)(batch, layout)
-        hidden, state = self.decoder(
-            x, PackedSteps(layout), self.prepare_source(encoder_output, source, cache), state, past_lengths, capture
-        )
+        x, seen = (self.target or self.embed)(batch, layout), self.prepare_source(encoder_output, source, cache)
+        hidden, state = self.decoder(x, PackedSteps(layout), seen, state, past_lengths, capture)
         if cache is not None:
             cache.encoder_output, cache.recurrent_state = (encoder_output, source), tuple(s.detach() for s in state)
             cache.advance(layout)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -73,9 +74,8 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     alike = weight is not None and x.dtype == y.dtype == weight.dtype
     if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.is_available(x.device):
         bias, eps = getattr(norm, "bias", None), norm.eps
-        first, second = decode.run_with_fallback(
-            "add_norm", lambda: decode.add_norm(x, y, weight, bias, eps, layer), lambda: add_norm_unfused(x, y, norm)
-        )
+        run = functools.partial(decode.add_norm, x, y, weight, bias, eps, layer)
+        first, second = decode.run_with_fallback("add_norm", run, lambda: add_norm_unfused(x, y, norm))
         return first, second
     return add_norm_unfused(x, y, norm)
 
@@ -87,19 +87,10 @@ def add_norm_unfused(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Ten
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-    "mish": F.mish,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "elu": F.elu,
-    "leaky_relu": F.leaky_relu,
-    "linear": lambda x: x,
-}
+    "relu": F.relu, "silu": F.silu, "mish": F.mish, "elu": F.elu, "leaky_relu": F.leaky_relu, "gelu": F.gelu,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "linear": lambda x: x, "relu2": lambda x: F.relu(x).square(),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+}  # fmt: skip
 
 
 def get_activation(name: str) -> Callable[[Tensor], Tensor]:
@@ -260,16 +251,12 @@ class Embeddings(nn.Module):
 
     def add_positions(self, x: Tensor, positions: Tensor | None, layout: Layout, past_lengths: Tensor | None) -> Tensor:
         """Add the positions. Rows of one length share the table's first rows, whose gradient is then a plain sum."""
-        if self.sinusoids is not None:
-            at = layout.positions if positions is None else positions
-            return x + self.sinusoids(at if past_lengths is None else at + past_lengths[layout.document_ids]).to(
-                x.dtype
-            )
-        assert self.position is not None
-        if positions is None and past_lengths is None and layout.is_uniform:
+        if self.position is not None and positions is None and past_lengths is None and layout.is_uniform:
             table = self.position.weight[self.position_offset : self.position_offset + layout.longest]
             return (x.unflatten(0, (layout.rows, layout.longest)) + table).flatten(0, 1)
         at = layout.positions if positions is None else positions
-        return x + self.position(
-            (at if past_lengths is None else at + past_lengths[layout.document_ids]) + self.position_offset
-        )
+        at = at if past_lengths is None else at + past_lengths[layout.document_ids]
+        if self.sinusoids is not None:
+            return x + self.sinusoids(at).to(x.dtype)
+        assert self.position is not None
+        return x + self.position(at + self.position_offset)

@@ -151,9 +151,8 @@ class AttentionContext:
     def get_distance_bias(self) -> Tensor:
         """Return a bias by distance alone, (H, Q + K - 1): that of query i and key j stands in column Q - 1 - i + j."""
         assert isinstance(self.bias, DistanceBias)
-        return self.bias.compute_distance_bias(
-            1 - self.query_layout.longest, self.key_length, self.query_layout.starts.device
-        )
+        layout = self.query_layout
+        return self.bias.compute_distance_bias(1 - layout.longest, self.key_length, layout.starts.device)
 
     def get_pairwise_bias(self) -> Tensor:
         """Return a bias by distance alone as a table (H, Q, K); query i reads the K columns from Q - 1 - i on."""
@@ -174,9 +173,9 @@ class AttentionContext:
         """Return by how much a token of each slot is turned."""
         if rotary not in self.forms.angles:
             places = self.query_layout.positions if self.positions is None else self.positions
-            self.forms.angles[rotary] = rotary.compute_angles(
-                places if self.past_lengths is None else places + self.past_lengths[self.query_layout.document_ids]
-            )
+            if self.past_lengths is not None:
+                places = places + self.past_lengths[self.query_layout.document_ids]
+            self.forms.angles[rotary] = rotary.compute_angles(places)
         return self.forms.angles[rotary]
 
     @property
