@@ -71,8 +71,7 @@ def describe_cpu_bf16() -> str:
     """Half precision on the CPU: some virtual machines announce AMX and crash on it, and some processors lack bf16."""
     import torch
 
-    from ..nn.cpu_bf16 import ISA_VARIABLE, ISA_WITHOUT_AMX, can_use_bf16, is_amx_broken
-    from ..nn.cpu_quantised import can_prepack
+    from ..nn.cpu_inference import ISA_VARIABLE, ISA_WITHOUT_AMX, can_prepack, can_use_bf16, is_amx_broken
 
     if is_amx_broken():
         return f"works without the AMX that is announced: set {ISA_VARIABLE}={ISA_WITHOUT_AMX}"

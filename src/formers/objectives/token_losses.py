@@ -14,7 +14,7 @@ from torch import Tensor
 from ..batch import IGNORE_INDEX, Batch, BatchShape
 from ..data.plans import estimate_documents
 from ..errors import Error
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
 from ..ragged_arrays import compute_row_ids, compute_starts
