@@ -13,7 +13,7 @@ from formers.data import plan_cache as cache
 from formers.data.plan_cache import load_plan
 from formers.data.plans import Plan, bucket_by_length, gather_examples, plan_single_spans, plan_streams, plan_windows
 from formers.objectives.causal import CausalLM
-from formers.text.trainers import bpe
+from formers.text.trainers.pair_merging import train_bpe
 
 
 def store(*lengths, vocab=1000):
@@ -130,7 +130,7 @@ def test_gather_is_what_a_loop_gathers(data):
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory):
     texts = [f"the cat number {i} sat on the mat number {i * 7}" for i in range(400)]
-    return formers.prepare(texts, bpe.train(texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None)
+    return formers.prepare(texts, train_bpe(texts, 300), tmp_path_factory.mktemp("plans") / "s", splitter=None)
 
 
 class Counting(CausalLM):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..text.decode_stream import DecodeStream
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import DecodeStream, Tokenizer
 
 PROMPT_TAIL = 8  # tokens of a prompt that say how the text goes on: is there a space?
 
