@@ -1,13 +1,18 @@
-"""Recorded steps, as far as a machine without a GPU can tell: what a replay reads. The rest is in tests/gpu."""
+"""Recorded steps, as far as a machine without a GPU can tell: what a replay reads, and that a trainer's steps are the
+same with graphs. The rest is in tests/gpu."""
 
 from __future__ import annotations
+
+import contextlib
 
 import pytest
 import torch
 
 from formers import Error
 from formers.batch import Batch
-from formers.training.executor import GraphedStep, clone_batch, list_tensors
+from formers.training.executor import WARMUP_BATCHES, GraphedStep, clone_batch, list_tensors
+
+from .test_training import run, same, trainer
 
 
 class Graph:
@@ -17,7 +22,7 @@ class Graph:
         self.owner = replay
 
     def replay(self):
-        self.owner.static_loss.fill_(sum(int(t.sum()) for t in list_tensors(self.owner.static_batch)))
+        self.owner.static_values.fill_(sum(int(t.sum()) for t in list_tensors(self.owner.static_batch)))
 
 
 def batch(fill, size=3):
@@ -26,8 +31,8 @@ def batch(fill, size=3):
 
 
 def recorded():
-    replay = GraphedStep(lambda batch: torch.zeros(()), lambda: None)
-    replay.static_batch, replay.static_loss, replay.graph = clone_batch(batch(0)), torch.zeros(()), Graph(replay)
+    replay = GraphedStep(lambda batch: torch.zeros(()))
+    replay.static_batch, replay.static_values, replay.graph = clone_batch(batch(0)), torch.zeros(()), Graph(replay)
     return replay
 
 
@@ -52,3 +57,57 @@ def test_a_batch_of_its_own_shares_nothing():
         assert a.data_ptr() != b.data_ptr()
     assert len(list_tensors(first)) == 5
     assert second.longest == first.longest
+
+
+def use_graphs(t, monkeypatch, capture):
+    """Let a trainer on a CPU record its steps: a graph that computes at each replay, and not while it is recorded."""
+
+    class Computing:
+        def replay(self):
+            owner = next(one for one in t.executor.cuda_graphs.values() if one.graph is self)
+            for name, value in owner.run(owner.static_batch).items():
+                owner.static_values[name].copy_(value)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Computing)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(GraphedStep, "run_on_side_stream", lambda self, batch: self.run(batch))
+    t.executor.uses_cuda_graphs = t.executor.is_compiled = True
+
+
+def test_recorded_steps_train_as_others(monkeypatch):
+    """Batches of unequal numbers of labels too: the weights of losses differ from step to step."""
+    settings = {"steps": 8, "dropout": 0.0, "accumulate": 2, "batch_rampup_steps": 6, "ema": 0.5}
+    plain, recorded = trainer(**settings), trainer(**settings)
+    captures = []
+
+    @contextlib.contextmanager
+    def capture(graph, capture_error_mode):
+        captures.append(graph)
+        before = [None if p.grad is None else p.grad.clone() for p in recorded.model.parameters()]
+        yield
+        for p, grad in zip(recorded.model.parameters(), before, strict=True):
+            p.grad = grad
+
+    use_graphs(recorded, monkeypatch, capture)
+    assert [r.losses for r in run(recorded)] == [r.losses for r in run(plain)]
+    assert same(plain, recorded)
+    assert len(captures) == 1
+    (graph,) = recorded.executor.cuda_graphs.values()
+    assert graph.warmup_left == 0
+
+
+def test_what_cannot_be_recorded_goes_on_without(monkeypatch):
+    plain, t = (trainer(steps=6, dropout=0.0) for _ in range(2))
+    attempts = []
+
+    @contextlib.contextmanager
+    def capture(graph, capture_error_mode):
+        attempts.append(graph)
+        raise RuntimeError("operation not permitted when stream is capturing")
+        yield
+
+    use_graphs(t, monkeypatch, capture)
+    with pytest.warns(UserWarning, match="not recorded, and a little slower for it: operation not permitted") as said:
+        assert [r.losses for r in run(t)] == [r.losses for r in run(plain)]
+    assert len(attempts) == len(said) == 1, "it is tried once"
+    assert WARMUP_BATCHES < 6

@@ -10,7 +10,8 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +33,7 @@ from .train_config import TrainConfig
 WARMUP_BATCHES = 3  # batches that run as usual before one is recorded as a CUDA graph
 NEVER_CAPTURE = 2**62  # as many, where recording has failed
 CAPTURE_MODE = "thread_local"  # the loader's thread goes on pinning memory meanwhile, on which "global" fails
+T = TypeVar("T")
 Memory = SegmentMemory | LSTMState  # what a family carries from batch to batch
 
 
@@ -142,20 +144,20 @@ class CarriedStates:
             self.restored[group].restore_state(unflatten_state(own, rest))
 
 
-class GraphedStep:
-    """A training step that is recorded as one CUDA graph: forward, backward and update are launched at once.
+class GraphedStep(Generic[T]):
+    """A function of a batch that is recorded as one CUDA graph, so that all its kernels are launched at once.
 
-    `loss(batch)` returns what is to be lowered, `update()` changes the weights and clears the gradients; its optimizer
-    must be capturable, and a learning rate that changes must be a tensor. The first steps run as usual, then one is
-    recorded; from there on every batch must have the same shapes.
+    `run(batch)` may take a whole training step and returns tensors. If it updates the weights, its optimizer must be
+    capturable, and a learning rate that changes must be a tensor. The first batches run as usual, then one is recorded;
+    from there on every batch must have the same shapes.
     """
 
-    def __init__(self, loss: Callable[[Batch], Tensor], update: Callable[[], None], warm: int = WARMUP_BATCHES):
-        self.loss_function, self.update_function, self.warmup_left = loss, update, warm
+    def __init__(self, run: Callable[[Batch], T], warmup: int = WARMUP_BATCHES):
+        self.run, self.warmup_left = run, warmup
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def __call__(self, batch: Batch) -> Tensor:
-        """Train on a batch; return its loss, which the next step overwrites."""
+    def __call__(self, batch: Batch) -> T:
+        """Run a batch; return its values, which the next one overwrites."""
         if self.graph is not None:
             self.copy_batch(batch)
         elif self.warmup_left > 0:
@@ -165,28 +167,21 @@ class GraphedStep:
             self.static_batch = clone_batch(batch)
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, capture_error_mode=CAPTURE_MODE):
-                self.static_loss = self.run_step(self.static_batch)
+                self.static_values = self.run(self.static_batch)
         self.graph.replay()
-        return self.static_loss
+        return self.static_values
 
-    def run_step(self, batch: Batch) -> Tensor:
-        """Run one step without a graph."""
-        loss = self.loss_function(batch)
-        loss.backward()
-        self.update_function()
-        return loss.detach()
-
-    def run_on_side_stream(self, batch: Batch) -> Tensor:
-        """Run one step on a stream of its own, as recording requires of those before it."""
+    def run_on_side_stream(self, batch: Batch) -> T:
+        """Run a batch on a stream of its own, as recording requires of those before it."""
         stream, now = torch.cuda.Stream(), torch.cuda.current_stream()
         stream.wait_stream(now)
         with torch.cuda.stream(stream):
-            value = self.run_step(batch)
+            values = self.run(batch)
         now.wait_stream(stream)
-        return value
+        return values
 
     def copy_batch(self, batch: Batch) -> None:
-        """Put another batch where the recorded step reads it."""
+        """Put another batch where the recorded function reads it."""
         for mine, new in zip(list_tensors(self.static_batch), list_tensors(batch), strict=True):
             if mine.shape != new.shape:
                 what = f"a recorded step was given {tuple(new.shape)} in place of {tuple(mine.shape)}"
@@ -210,43 +205,6 @@ def list_tensors(batch: Batch) -> list[Tensor]:
         value = getattr(batch, field.name)
         found += list_tensors(value) if isinstance(value, Batch) else [value] if isinstance(value, Tensor) else []
     return found
-
-
-class GraphedBackward:
-    """Forward and backward of one batch as a CUDA graph. Gradients are added up where they are, so that a step may have
-    many batches; clipping and the update come after it.
-
-    `losses(batch)` returns the named losses as (sum, count); each is multiplied by a weight that may differ each time.
-    """
-
-    def __init__(self, losses: Callable[[Batch], Losses], device: torch.device):
-        self.loss_function, self.device = losses, device
-        self.loss_weights: dict[str, Tensor] = {}
-        self.sums: dict[str, Tensor] = {}
-        self.graphed_step = GraphedStep(self.compute_loss, lambda: None)
-
-    def compute_loss(self, batch: Batch) -> Tensor:
-        """Return what is to be lowered; the sums are noted on the way."""
-        found = self.loss_function(batch)
-        self.sums = {name: total.detach() for name, (total, _) in found.items()}
-        return torch.stack([total * self.loss_weights[name] for name, (total, _) in found.items()]).sum()
-
-    def __call__(self, batch: Batch, weights: Mapping[str, float]) -> dict[str, Tensor]:
-        """Add a batch's gradients; return the summed losses."""
-        for name, weight in weights.items():
-            if name not in self.loss_weights:
-                self.loss_weights[name] = torch.empty((), device=self.device)
-            self.loss_weights[name].fill_(weight)
-        try:
-            self.graphed_step(batch)
-        except RuntimeError as error:  # something in this model waits for the host: it cannot be recorded
-            if self.graphed_step.warmup_left or isinstance(error, torch.OutOfMemoryError):
-                raise
-            said = " ".join(str(error).split())[:150]
-            warnings.warn(f"not recorded, and a little slower for it: {said}", stacklevel=2)
-            self.graphed_step.graph, self.graphed_step.warmup_left = None, NEVER_CAPTURE
-            self.graphed_step(batch)
-        return {name: total.clone() for name, total in self.sums.items()}
 
 
 class Executor:
@@ -280,7 +238,9 @@ class Executor:
         alone = self.device.type == "cuda" and world.size == 1 and not self.scaler.is_enabled()
         self.skips_on_device = alone and s.optimizer in ("adam", "adamw") and not s.spike_factor
         self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
-        self.cuda_graphs: dict[tuple[int, torch.Size], GraphedBackward] = {}
+        # Recorded steps by objective and shape. Weights of losses differ from step to step: a graph reads them here.
+        self.cuda_graphs: dict[tuple[int, torch.Size], GraphedStep[dict[str, Tensor]]] = {}
+        self.graph_weights: dict[str, Tensor] = {}
 
     def start_step(
         self, batches: Sequence[Batch], carried_states: CarriedStates, objective: Objective,
@@ -318,12 +278,33 @@ class Executor:
     ) -> dict[str, Tensor]:
         """Add a batch's share of the gradient; return its summed losses."""
         moved = batch.to(self.device)
-        if memory is None and self.uses_cuda_graphs and self.is_compiled:
-            key = self.objectives.index(objective), moved.ids.shape
-            if key not in self.cuda_graphs:
-                self.cuda_graphs[key] = GraphedBackward(lambda one: self.forward(one, None, objective), self.device)
-            return self.cuda_graphs[key](moved, loss_weights)
-        losses = self.forward(moved, memory, objective)
+        if memory is not None or not self.uses_cuda_graphs or not self.is_compiled:
+            return self.compute_gradient(moved, memory, objective, loss_weights)
+        for name, weight in loss_weights.items():
+            if name not in self.graph_weights:
+                self.graph_weights[name] = torch.empty((), device=self.device)
+            self.graph_weights[name].fill_(weight)
+        key = self.objectives.index(objective), moved.ids.shape
+        if key not in self.cuda_graphs:
+            run = partial(self.compute_gradient, memory=None, objective=objective, loss_weights=self.graph_weights)
+            self.cuda_graphs[key] = GraphedStep(run)
+        graph = self.cuda_graphs[key]
+        try:
+            sums = graph(moved)
+        except RuntimeError as error:  # something in this model waits for the host: it cannot be recorded
+            if graph.warmup_left or isinstance(error, torch.OutOfMemoryError):
+                raise
+            said = " ".join(str(error).split())[:150]
+            warnings.warn(f"not recorded, and a little slower for it: {said}", stacklevel=2)
+            graph.graph, graph.warmup_left = None, NEVER_CAPTURE
+            sums = graph(moved)
+        return {name: total.clone() for name, total in sums.items()}  # the next batch overwrites them
+
+    def compute_gradient(
+        self, batch: Batch, memory: Memory | None, objective: Objective, loss_weights: Mapping[str, float | Tensor]
+    ) -> dict[str, Tensor]:
+        """Run a batch forward and backward, gradients added up where they are; return its summed losses."""
+        losses = self.forward(batch, memory, objective)
         first, *more = (total * loss_weights[name] for name, (total, _) in losses.items())
         self.scaler.scale(sum(more, start=first)).backward()
         return {name: total.detach() for name, (total, _) in losses.items()}

@@ -26,13 +26,7 @@ from formers.training.checkpoint.sharded import ShardedWriter
 from formers.training.config_merge import configure_pretraining
 from formers.training.distributed import process_group
 from formers.training.distributed.process_group import ProcessGroup, explain_lost_peer, summarise_error
-from formers.training.distributed.strategies import (
-    DataParallel,
-    ExpertParallel,
-    FullySharded,
-    SingleProcess,
-    select_strategy,
-)
+from formers.training.distributed.strategies import DataParallel, ExpertParallel, FullySharded, select_strategy
 from formers.training.optimizer import OPTIMIZERS
 from formers.training.run_folder import RunFolder
 
@@ -246,9 +240,10 @@ def test_strategies_are_composed():
     assert [type(one) for one in made] == [DataParallel, FullySharded, ExpertParallel]
     assert [one.is_sharded for one in made] == [False, True, True]
     assert all(type(one).__mro__ == (type(one), object) for one in made)
-    assert all(isinstance(select_strategy(ProcessGroup(), mode), SingleProcess) for mode in ("ddp", "fsdp", "expert"))
-    step = torch.nn.Linear(2, 2)
-    assert select_strategy(ProcessGroup(), "fsdp").wrap_step(step) is step
+    for mode in ("ddp", "fsdp", "expert"):
+        alone, step = select_strategy(ProcessGroup(), mode), torch.nn.Linear(2, 2)
+        assert not alone.is_sharded
+        assert alone.wrap_step(step) is step
 
 
 def test_a_lost_process_is_one_line_and_other_errors_are_not_touched():

@@ -41,26 +41,8 @@ class Strategy(Protocol):
         ...
 
 
-class SingleProcess:
-    """One process with the whole model: nothing to exchange."""
-
-    is_sharded = False
-
-    def wrap_step(self, step: nn.Module) -> nn.Module:
-        """Return the step as it is."""
-        return step
-
-    def sync_gradients(self, step: nn.Module, is_last_batch: bool) -> AbstractContextManager[None]:
-        """Do nothing."""
-        return nullcontext()
-
-    def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
-        """Clip the gradient to `max_norm`; return its norm before."""
-        return nn.utils.clip_grad_norm_(model.parameters(), max_norm)
-
-
 class DataParallel:
-    """Each process has the whole model (DDP)."""
+    """Each process has the whole model (DDP); one alone has nothing to exchange."""
 
     is_sharded = False
 
@@ -69,6 +51,8 @@ class DataParallel:
 
     def wrap_step(self, step: nn.Module) -> nn.Module:
         """Exchange gradients during the backward pass; a head's part that an objective leaves out has none."""
+        if self.world.size == 1:
+            return step
         device = self.world.device
         where = [device.index] if device.type == "cuda" else None
         # torch complains, past Python's filters, if all parameters are used: so one is there that never is.
@@ -81,7 +65,9 @@ class DataParallel:
 
     def sync_gradients(self, step: nn.Module, is_last_batch: bool) -> AbstractContextManager[None]:
         """Exchange gradients after the last batch of a step only."""
-        return nullcontext() if is_last_batch else step.no_sync()  # type: ignore[operator]
+        if self.world.size == 1 or is_last_batch:
+            return nullcontext()
+        return step.no_sync()  # type: ignore[operator]
 
     def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
         """Clip the gradient, which all processes have whole."""
@@ -92,9 +78,6 @@ class FullySharded:
     """Each process has a part of every weight, gradient and moment (FSDP2); blocks are put together when needed."""
 
     is_sharded = True
-
-    def __init__(self, world: ProcessGroup):
-        self.world = world
 
     def wrap_step(self, step: nn.Module) -> nn.Module:
         """Shard the blocks, then what is left."""
@@ -198,8 +181,6 @@ def exchange_rows(x: Tensor, out: list[int], back: list[int]) -> Tensor:
 
 def select_strategy(world: ProcessGroup, parallel: Parallel) -> Strategy:
     """Return the strategy by which these processes share a model."""
-    if world.size == 1:
-        return SingleProcess()
-    if parallel == "ddp":
+    if parallel == "ddp" or world.size == 1:
         return DataParallel(world)
-    return FullySharded(world) if parallel == "fsdp" else ExpertParallel(world)
+    return FullySharded() if parallel == "fsdp" else ExpertParallel(world)
