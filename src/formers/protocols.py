@@ -1,15 +1,16 @@
-"""The interfaces between packages, as types: what a model, an objective and the records of a run must have."""
+"""The interfaces between packages, as types: what a model, an objective, a source of examples and the records of a run
+must have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor
 
-from .batch import Batch
-from .data import plans
+from .batch import Batch, BatchShape
 
 Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of places that it is divided by
 
@@ -54,8 +55,8 @@ class Model(Protocol):
         ...
 
 
-class Objective(plans.Objective, Protocol):
-    """A training objective: what the loader needs (data/plans.py), and what the trainer and validation read."""
+class Objective(Protocol):
+    """A training objective as the trainer and validation see it; those over text also make examples (data/plans.py)."""
 
     @property
     def part(self) -> str:
@@ -82,12 +83,51 @@ class Objective(plans.Objective, Protocol):
         """How many tokens of a segment are remembered; None: all."""
         ...
 
+    def count_labels(self, batch: Batch) -> dict[str, int]:
+        """Count the places of each named loss, which is known before the model has run."""
+        ...
+
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the named losses as (sum, count)."""
         ...
 
     def select_labels(self, batch: Batch) -> Any:
         """Return the labels that its own part is asked for, of a batch that is still in numpy."""
+        ...
+
+
+class ExamplePlan(Protocol):
+    """The examples of an epoch in the order of their use, numbered from 0."""
+
+    def __len__(self) -> int: ...
+
+    def slice_examples(self: PlanType, low: int, high: int) -> PlanType:
+        """Return a plan of the examples low … high - 1 alone, numbered from 0."""
+        ...
+
+
+PlanType = TypeVar("PlanType", bound=ExamplePlan)
+
+
+class ExampleSource(Protocol[PlanType]):
+    """Examples out of which the loader makes batches: a token store with an objective (data/plans.py), encoded examples
+    of a task (data/encoded_examples.py), or a mixture of sources (data/mixture.py)."""
+
+    def plan_epoch(self, seed: int, epoch: int) -> PlanType:
+        """Choose the examples of an epoch; every epoch has as many."""
+        ...
+
+    def measure_sizes(self, plan: PlanType) -> np.ndarray:
+        """Measure examples as (E, 3): at most so many tokens, places with a loss and source tokens of each."""
+        ...
+
+    def choose_shape(self, total: int, plan: PlanType) -> BatchShape:
+        """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
+        ...
+
+    def make_batch(self, plan: PlanType, samples: np.ndarray, seed: int) -> Batch:
+        """Make an unpadded numpy batch of all examples of a plan; `samples` (E,) are their numbers over all epochs, on
+        which every random draw depends."""
         ...
 
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from formers import Error
-from formers.data.array_files import to_checked_json
+from formers.atomic_files import to_checked_json
 from formers.training.checkpoint.local import TEMPORARY_PREFIX, BackgroundWriter, Checkpoints, FileSystem
 
 

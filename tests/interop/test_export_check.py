@@ -32,7 +32,7 @@ needs_transformers = pytest.mark.skipif(importlib.util.find_spec("transformers")
 def small(family, head="auto", tokenizer=False, **more):
     known = FAMILIES[family].definition.config_class()
     own = {"pad": 0, "bos": None, "eos": None, "vocab": 100}
-    sizes = {**get_recipe(family).model, **{k: v for k, v in own.items() if hasattr(known, k)}, **more}
+    sizes = {**get_recipe(family).model, **{k: v for k, v in own.items() if k in known.__dataclass_fields__}, **more}
     f = formers.build(family, head=FAMILIES[family].definition.pretraining_head if head == "auto" else head, **sizes)
     f.tokenizer = wordpiece.train(WORDS, 100) if tokenizer else None
     return f

@@ -15,6 +15,7 @@ import torch
 import formers
 from formers import Error
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
@@ -51,7 +52,7 @@ def trainer(seed=0, dropout=0.1, **settings):
 
 def source(t, store=STORE):
     return lambda phase, position: load_batches(
-        store, t.objectives[-1 if phase else 0], t.config.batch_tokens, t.config.seed, position
+        TokenSource(store, t.objectives[-1 if phase else 0]), t.config.batch_tokens, t.config.seed, position
     )
 
 
@@ -144,7 +145,7 @@ def test_short_examples_first():
     seen = []
 
     def told(phase, position):
-        for batch, behind in load_batches(STORE, t.objectives[-1 if phase else 0], 128, 0, position):
+        for batch, behind in load_batches(TokenSource(STORE, t.objectives[-1 if phase else 0]), 128, 0, position):
             seen.append((phase, position, batch.longest))
             yield batch, behind
 
@@ -198,7 +199,7 @@ def test_what_is_no_number_leaves_no_trace(kind):
         [Odd(bad, kind)],
         TrainConfig(steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, ema=0.5),
     )
-    src = lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)  # noqa: E731
+    src = lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)  # noqa: E731
     skipped = []
     frozen = None
     for report in t.train(src):
@@ -314,7 +315,7 @@ def test_too_many_of_them_end_the_run():
         Diverged,
         match=r"3 steps in a row had a loss or gradient that is not finite, the last at step 5, examples \d+ to \d+",
     ) as error:
-        list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+        list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     assert error.value.exit_code == 3
 
 
@@ -324,7 +325,7 @@ def test_a_spike_is_left_out(precision):
     t = Trainer(model(dropout=0.0), [Odd({55}, 1e3)], settings)
     t.executor.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=precision == "fp16")  # room for the spike
     left, before = [], {}
-    for report in t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)):
+    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
         now = {**t.get_state()[0]["model"], **t.get_state()[0]["optimizer"]}
         if report.skipped:
             left.append(report.step)
@@ -339,7 +340,7 @@ def test_gradients_that_stay_long_are_not_left_out_for_ever():
         [Odd(range(55, 999), 1e3)],
         TrainConfig(steps=99, batch_tokens=128, seq_length=16, spike_factor=20.0),
     )
-    told = list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+    told = list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     left = [r.step for r in told if r.skipped]
     assert left[0] == 56
     assert len(left) < 30
@@ -409,7 +410,7 @@ def test_checkpointing_changes_nothing_but_memory():
 
 
 def test_step_gives_sums_and_counts():
-    batch = next(load_batches(STORE, GOAL, 128))[0].to("cpu")
+    batch = next(load_batches(TokenSource(STORE, GOAL), 128))[0].to("cpu")
     out = Step(model(), GOAL)(batch)
     total, count = out["lm"]
     assert count == 120
@@ -418,7 +419,7 @@ def test_step_gives_sums_and_counts():
 
 def test_a_step_judges_in_one_pass():
     """Right guesses beside the losses, from the same states: a memory moves on once."""
-    batch = next(load_batches(STORE, GOAL, 128))[0].to("cpu")
+    batch = next(load_batches(TokenSource(STORE, GOAL), 128))[0].to("cpu")
     made, calls = model(), []
     made.body.register_forward_hook(lambda *_: calls.append(1))
     out = Step(made.eval(), GOAL)(batch, count_correct_tokens=True)
@@ -429,7 +430,7 @@ def test_a_step_judges_in_one_pass():
     small = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 16, "embed": 16, "cutoffs": (), "memory": 4}
     xl = formers.build("transformer_xl", vocab=30, clamp=None, same_length=False, eos=None, **small).model.eval()
     goal = CausalLM(16, num_streams=4, streams_per_batch=4)
-    segment = next(load_batches(STORE, goal, 64))[0].to("cpu")
+    segment = next(load_batches(TokenSource(STORE, goal), 64))[0].to("cpu")
     judged, plain = SegmentMemory(4, 4), SegmentMemory(4, 4)
     for _ in range(2):
         out, want = Step(xl, goal)(segment, judged, count_correct_tokens=True), Step(xl, goal)(segment, plain)
@@ -441,7 +442,7 @@ def test_a_step_judges_in_one_pass():
 def test_of_a_large_text_parts_are_counted(monkeypatch):
     from formers.training import validation as module
 
-    tests = [batch for batch, _ in itertools.islice(load_batches(STORE, GOAL, 128), 3)]
+    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, GOAL), 128), 3)]
     whole = compute_unigram_baseline(STORE, GOAL, tests)
     monkeypatch.setattr(module, "COUNT_BLOCK_TOKENS", 90)
     monkeypatch.setattr(module, "MAX_COUNT_BLOCKS", 5)
@@ -449,7 +450,7 @@ def test_of_a_large_text_parts_are_counted(monkeypatch):
 
 
 def test_unigram_and_evaluate():
-    tests = [batch for batch, _ in itertools.islice(load_batches(STORE, GOAL, 128), 3)]
+    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, GOAL), 128), 3)]
     base = compute_unigram_baseline(STORE, GOAL, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)

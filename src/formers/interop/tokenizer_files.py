@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ..atomic_files import stage_directory
 from ..config import suggest_name
 from ..errors import Error
 from ..text import sentencepiece, vocab_files
@@ -63,7 +64,7 @@ def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_f
 
 def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) -> Path:
     """Write a directory with tokenizer.json and tokenizer_config.json, which transformers opens as well."""
-    with safe_files.replace_directory(where, overwrite) as place, safe_files.stage_directory(place) as folder:
+    with safe_files.replace_directory(where, overwrite) as place, stage_directory(place) as folder:
         tokenizer.save(folder / "tokenizer.json")
         safe_files.write_json(folder / "tokenizer_config.json", build_tokenizer_options(tokenizer))
     return Path(where)

@@ -88,10 +88,10 @@ def find_nearest_window(spans: list[Span], places: Any) -> np.ndarray:
 
 def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
     """Cut a text into windows that fit the context, each half in the next one."""
-    limit = getattr(former.config, "context", None)
+    limit = former.context
     limit = limit if limit is not None else DEFAULT_WINDOW if hasattr(former.config, "heads") else None
     if window is not None:
-        limit = window if limit is None or not hasattr(former.config, "context") else min(window, limit)
+        limit = window if limit is None or former.context is None else min(window, limit)
     total = len(piece.ids)
     if limit is None:
         return [(0, total)]

@@ -20,7 +20,7 @@ from ..batch import IGNORE_INDEX, Batch
 from ..errors import Error
 from ..model import Model
 from ..nn.attention.segment_memory import SegmentMemory
-from ..nn.cpu_bf16 import check_cpu_bf16
+from ..nn.cpu_inference import check_cpu_bf16
 from ..nn.recurrent.projected_lstm import LSTMState
 from ..objectives.token_losses import select_chosen
 from ..protocols import Losses, Objective

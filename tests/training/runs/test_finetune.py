@@ -335,7 +335,7 @@ def test_an_adapter_begins_as_nothing_and_counts_little():
             tensor.fill_(0.1)
     changed = former.hidden(ids)
     assert not torch.allclose(changed, before, atol=1e-3)
-    lora.merge_adapters(former.model.body)
+    lora.remove_adapters(former.model.body, merge=True)
     assert torch.allclose(former.hidden(ids), changed, atol=1e-6)
     assert not any("parametrizations" in name for name, _ in former.model.named_parameters())
 

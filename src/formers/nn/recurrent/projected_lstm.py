@@ -122,9 +122,8 @@ class ProjectedLSTM(nn.Module):
         keep = torch.is_grad_enabled() and (x.requires_grad or any(w.requires_grad for w in weights))
         y, h, c, _, _ = run_recurrence(x, *weights, h, c, steps.step_counts, self.cell_clip, self.clip, keep)
         if state is not None:
-            state.store_final_state(
-                layer, h.index_select(1, steps.document_rank), c.index_select(1, steps.document_rank)
-            )
+            h, c = (t.index_select(1, steps.document_rank) for t in (h, c))
+            state.store_final_state(layer, h, c)
         return y
 
 

@@ -34,9 +34,8 @@ import torch
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from ...data.array_files import read_checked_json, to_checked_json
+from ...atomic_files import read_checked_json, sync_to_disk, to_checked_json
 from ...errors import Error, advise_on_write, is_disk_full
-from ...interop.safe_files import sync_to_disk
 
 if TYPE_CHECKING:
     from .sharded import ShardedWriter

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ...config import ProgressCallback
-from ...data.preparation.pipeline import COMPRESSION_RATIOS
 from ...data.readers import find_files, read_documents
+from ...data.text_files import COMPRESSION_RATIOS
 from ...former import count_trainable
 from ..config_merge import PretrainConfig, configure_pretraining
 from ..distributed.process_group import ProcessGroup, connect_processes

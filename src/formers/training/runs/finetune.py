@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import TAKEN_HINT, check_overwrite, replace_folder
 from ...config import ProgressCallback, coerce_value
-from ...data.folder_replacement import TAKEN_HINT, check_overwrite, replace_folder
 from ...data.readers import is_path_source
 from ...errors import Error
 from ...evaluation.baseline import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
@@ -410,7 +410,7 @@ def record_run(folder: RunFolder, run: FinetuneRun, before: dict[str, Any] | Non
     assert run.former.tokenizer is not None
     data = {
         "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
-        "tokens": int(run.objective.data.starts[-1]), "documents": len(run.splits["train"].rows),
+        "tokens": int(run.objective.source.data.starts[-1]), "documents": len(run.splits["train"].rows),
         "labels": list(run.splits["train"].labels),
     }  # fmt: skip
     chosen = (before or {}).get("chosen", list(run.config.explicit_train))  # a run that goes on was given them all

@@ -16,7 +16,7 @@ from ...errors import Error
 from ...evaluation.task import build_task_objective, evaluate_task, list_metric_names
 from ...evaluation.task_metrics import to_cost
 from ...former import count_trainable
-from ...objectives.supervised import Supervised, make_number_store
+from ...objectives.supervised import Supervised
 from ...task import Task
 from ...tasks.examples import Examples
 from ...tasks.task_encoder import TaskEncoder, encode
@@ -62,8 +62,8 @@ class FinetuneRun:
             initialise_number_head(self.former, self.objective.part, data.answers)
         select_trainable(self.former, wanted.tune)
         self.former.model.to(world.device)
-        self.store = make_number_store(data)
-        sizes = self.objective.measure_sizes(self.objective.plan(self.store, 0, 0))
+        source = self.objective.source
+        sizes = source.measure_sizes(source.plan_epoch(0, 0))
         dim = getattr(self.former.config, "dim", 768)
         self.config = replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
         check_batch_split(self.config.train, world, (path / "run.json").is_file())
@@ -71,7 +71,7 @@ class FinetuneRun:
             self.former.model, [self.objective], self.config.train, world,
             compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
         )  # fmt: skip
-        long = int(self.store.vocab - len(training.rows))
+        long = len(data) - len(training.rows)
         if long > 0:
             say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
@@ -96,7 +96,7 @@ class FinetuneRun:
         """The batches from a position on."""
         s = self.config.train
         made = load_batches(
-            self.store, self.objective, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
             ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
         if self.trainer.executor.is_compiled:
@@ -124,7 +124,7 @@ class FinetuneRun:
     def compute_text_loss(self, goal: Supervised) -> float:
         """The mean loss of the tokens of held-out texts."""
         s = self.config.train
-        some = load_batches(make_number_store(goal.data), goal, s.batch_tokens, s.seed + 1, epochs=1)
+        some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         device = self.world.device
         found = evaluate(
             self.former.model,
@@ -156,7 +156,7 @@ class FinetuneRun:
         s, name = self.config.train, self.config.source or self.config.preset or self.config.family
         share = f"{count_trainable(self.former.model):,} of {sum(p.numel() for p in self.former.model.parameters()):,}"
         return (
-            f"{name}: {share} parameters learn to {self.task.name}; {len(self.objective.data):,} examples,"
+            f"{name}: {share} parameters learn to {self.task.name}; {len(self.objective.source.data):,} examples,"
             f" {s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
         )
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback
-from ...data.preparation.sources import SourceChanged, stamp_file
-from ...data.readers import find_files, is_path_source, read_documents
+from ...data.preparation.pipeline import SourceChanged, stamp_file
+from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
 from ...data.store import Store
-from ...data.tables import COLUMN_HINT, extract_python_texts
 from ...errors import Error
 from ...interop.prepare import prepare
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import TAKEN_HINT, check_overwrite, is_locked, remove_empty_folders, replace_folder
 from ...config import ProgressCallback
-from ...data.file_lock import is_locked
-from ...data.folder_replacement import TAKEN_HINT, check_overwrite, replace_folder
 from ...data.readers import is_path_source
 from ...data.store import describe_unknown
 from ...errors import Error
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...interop.model_directory import save
-from ...interop.safe_files import remove_empty_folders
 from ...option_aliases import explain_name, resolve_setting, resolve_settings
 from ...registry import find_family
 from ...reports.run_report import write_report

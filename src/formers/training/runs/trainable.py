@@ -11,7 +11,7 @@ import torch
 
 from ...errors import Error
 from ...former import Former
-from ...nn.lora import add_adapters, get_adapter_tensors, merge_adapters, remove_adapters
+from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...protocols import Listener
 from .finetune_config import TuneConfig
 
@@ -58,9 +58,7 @@ def finalise_model(former: Former, tune: TuneConfig) -> None:
     body = former.model.body
     if not tune.lora_merge:
         former.adapters = get_adapter_tensors(body)
-        remove_adapters(body)
-    else:
-        merge_adapters(body)
+    remove_adapters(body, merge=tune.lora_merge)
 
 
 def get_layer_depth(name: str, former: Former) -> int:
@@ -75,7 +73,7 @@ def get_layer_depth(name: str, former: Former) -> int:
 
 def count_layers(former: Former) -> int:
     """All layers, one above the other."""
-    return former.config.layers + (getattr(former.config, "num_decoder_layers", 0) if former.is_encoder_decoder else 0)
+    return former.config.layers + (former.config.num_decoder_layers if former.is_encoder_decoder else 0)
 
 
 def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
