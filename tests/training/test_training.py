@@ -22,7 +22,7 @@ from formers.objectives.causal import CausalLM
 from formers.objectives.token_losses import LabelCounting
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import ProgressMeter
+from formers.training.hardware import ProgressMeter, estimate_flops_per_token
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
@@ -485,3 +485,10 @@ def test_the_time_left_of_a_run_that_goes_on():
     meter(StepResult(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
     assert all("256 tokens/s" in words for words in told)
+
+
+def test_operations_of_a_token_count_attention():
+    made = model()
+    matrices = estimate_flops_per_token(made, 0)
+    assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
+    assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
