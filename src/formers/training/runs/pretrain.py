@@ -24,7 +24,7 @@ from ...interop.model_directory import save
 from ...option_aliases import explain_name, resolve_setting, resolve_settings
 from ...registry import find_family
 from ...reports.run_report import write_report
-from ...text.language import detect_language
+from ...text.normalise import detect_language
 from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import (
