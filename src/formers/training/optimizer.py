@@ -17,14 +17,14 @@ from ..errors import Error
 
 
 class ScaledAdam(torch.optim.Optimizer):
-    """Adam's direction, its length tied to that of the weights, with decoupled weight decay."""
+    """Adam's direction times `scale(weight, direction)` and the learning rate, with decoupled weight decay."""
 
-    def __init__(self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float):
+    def __init__(
+        self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float,
+        scale: Callable[[Tensor, Tensor], Tensor],
+    ):  # fmt: skip
         super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-
-    def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """Return the factor on a direction, beside the learning rate."""
-        raise NotImplementedError
+        self.compute_scale = scale
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -44,24 +44,18 @@ class ScaledAdam(torch.optim.Optimizer):
                 square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
                 direction = (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
                 direction = direction + group["weight_decay"] * p
-                p.sub_(direction * (group["lr"] * self.compute_step_scale(p, direction)))
+                p.sub_(direction * (group["lr"] * self.compute_scale(p, direction)))
 
 
-class LAMB(ScaledAdam):
-    """You et al. 2019, algorithm 2: each layer moves by a share of its own norm (ALBERT's large batches)."""
-
-    def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """‖w‖ / ‖direction‖, or 1 where either is zero."""
-        own, new = weight.norm(), direction.norm()
-        return torch.where((own > 0) & (new > 0), own / new, torch.ones_like(own))
+def scale_by_norm_ratio(weight: Tensor, direction: Tensor) -> Tensor:
+    """Return ‖w‖ / ‖direction‖, or 1 where either is zero (LAMB: You et al. 2019, algorithm 2)."""
+    own, new = weight.norm(), direction.norm()
+    return torch.where((own > 0) & (new > 0), own / new, torch.ones_like(own))
 
 
-class RMSAdamW(ScaledAdam):
-    """AdamW whose rate is relative to the root mean square of the weights, as Adafactor's is: what T5 needs of it."""
-
-    def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """RMS(w), at least 1e-3 (Shazeer & Stern 2018, §8)."""
-        return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
+def scale_by_rms(weight: Tensor, direction: Tensor) -> Tensor:
+    """Return RMS(w), at least 1e-3, so that the rate is relative as Adafactor's is (Shazeer & Stern 2018, §8)."""
+    return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
 
 
 def build_param_groups(
@@ -85,8 +79,8 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "adamw": lambda parts, lr, betas, eps: torch.optim.AdamW(parts, lr=lr, betas=betas, eps=eps, fused=True),
     "adam": lambda parts, lr, betas, eps: torch.optim.Adam(parts, lr=lr, betas=betas, eps=eps, fused=True),
     "adafactor": lambda parts, lr, betas, eps: torch.optim.Adafactor(parts, lr=lr),
-    "rms-adamw": lambda parts, lr, betas, eps: RMSAdamW(parts, lr, betas, eps),
-    "lamb": lambda parts, lr, betas, eps: LAMB(parts, lr, betas, eps),
+    "rms-adamw": lambda parts, lr, betas, eps: ScaledAdam(parts, lr, betas, eps, scale_by_rms),  # for T5
+    "lamb": lambda parts, lr, betas, eps: ScaledAdam(parts, lr, betas, eps, scale_by_norm_ratio),  # for ALBERT
     "adagrad": lambda parts, lr, betas, eps: torch.optim.Adagrad(parts, lr=lr, initial_accumulator_value=1.0),
     "sgd": lambda parts, lr, betas, eps: torch.optim.SGD(parts, lr=lr, momentum=betas[0]),
 }
