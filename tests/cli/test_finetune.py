@@ -10,8 +10,7 @@ import yaml
 
 import formers
 from formers.errors import Error
-from formers.training.run_folder import RunFolder
-from formers.training.runs.pretrain import claim_run_folder
+from formers.training.run_folder import RunFolder, claim_run_folder
 from tests.cli.test_pretrain import run
 from tests.training.runs.test_finetune import ROWS
 

@@ -26,7 +26,8 @@ from formers.registry import FAMILIES
 from formers.task import Task
 from formers.tasks.examples import read_examples
 from formers.training.distributed.process_group import ProcessGroup
-from formers.training.run_folder import RunFolder, Stopped, summarise_run
+from formers.training.loop import Stopped
+from formers.training.run_folder import RunFolder, summarise_run
 from formers.training.runs import trainable
 from formers.training.runs.cross_validation import compare_settings
 from formers.training.runs.finetune_config import TuneConfig

@@ -24,8 +24,9 @@ from formers.reports.run_report import write_report, write_runs_page
 from formers.training.config_merge import configure_pretraining
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.hardware import use_deterministic
+from formers.training.loop import Stopped
 from formers.training.recipes import get_recipe
-from formers.training.run_folder import RUN_FORMAT, RunFolder, Stopped, summarise_run
+from formers.training.run_folder import RUN_FORMAT, RunFolder, summarise_run
 from formers.training.runs.dry_run import dry_run_pretraining, read_excerpt
 from formers.training.runs.prepare_data import prepare_data
 from formers.training.runs.pretrain_run import PretrainRun

@@ -27,11 +27,11 @@ from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_e
 from ...text.tokenizer import Tokenizer
 from ..config_merge import PretrainConfig, configure_pretraining, flatten_tables, read_config
 from ..recipes import LR_TIMES_DIM
-from ..run_folder import RUN_FOLDER, RunFolder
+from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder
 from ..validation import Score
 from .finetune_config import TuneConfig, resolve_model
 from .prepare_data import get_valid_source, prepare_data
-from .pretrain import PretrainResult, claim_run_folder, pretrain
+from .pretrain import PretrainResult, pretrain
 from .splits import format_overlap_warnings, hash_content
 from .task_model import read_checkpoint_family
 

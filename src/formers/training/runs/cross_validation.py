@@ -24,11 +24,10 @@ from ...tasks.examples import Examples
 from ..config_merge import READER_SETTINGS, parse_value, read_config, unflatten_tables
 from ..distributed.ddp import connect_processes
 from ..distributed.process_group import ProcessGroup
-from ..run_folder import COMPARISON_FOLDER, RunFolder
+from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
 from ..trainer import Diverged
 from .finetune import FinetuneResult, check_same_run, collect_overrides, finetune
 from .finetune_config import FINETUNE_TABLES, FinetuneDataConfig, configure_finetuning, resolve_model
-from .pretrain import claim_run_folder
 from .splits import group_by_context, read_split, select_examples
 from .task_model import read_checkpoint_family
 from .validate import find_contradictions

@@ -37,7 +37,8 @@ from ..hardware import (
     get_peak_memory,
     use_deterministic,
 )
-from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
+from ..loop import run_training_loop
+from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder, to_json_number
 from ..tracking import Tracker
 from ..train_config import RESUMABLE_SETTINGS
 from .continue_pretraining import (
@@ -60,7 +61,7 @@ from .finetune_config import (
     resolve_model,
 )
 from .finetune_run import FinetuneRun
-from .pretrain import check_finite, claim_run_folder, save_best_model
+from .pretrain import check_finite, save_best_model
 from .resume import refuse_if_finished
 from .splits import (
     SPLITS,

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback
-from ...data.file_lock import is_locked
 from ...data.folder_replacement import TAKEN_HINT, check_overwrite, replace_folder
 from ...data.readers import is_path_source
 from ...data.store import describe_unknown
@@ -22,7 +20,6 @@ from ...errors import Error
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...interop.model_directory import save
-from ...interop.safe_files import remove_empty_folders
 from ...option_aliases import explain_name, resolve_setting, resolve_settings
 from ...registry import find_family
 from ...reports.run_report import write_report
@@ -40,8 +37,9 @@ from ..config_merge import (
 from ..distributed.ddp import FullySharded, connect_processes, explain_lost_peer, select_strategy
 from ..distributed.process_group import ProcessGroup
 from ..hardware import ProgressMeter, describe_hardware, explain_out_of_memory, get_peak_memory, use_deterministic
+from ..loop import run_training_loop
 from ..plateau_monitor import NoteParts, PlateauMonitor, format_english
-from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
+from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder, find_newest_run, to_json_number
 from ..tracking import Tracker
 from ..train_config import TrainConfig
 from ..trainer import Diverged, StepResult, Trainer
@@ -305,53 +303,6 @@ def resolve_run(
         path, about, asked.to_dict(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}"
     )
     return path, asked
-
-
-@contextmanager
-def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
-    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well.
-
-    A run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if
-    it was not there before and no file is in it. A token store that is complete survives Ctrl-C.
-    """
-    runs = Path("runs") if path is None else path.parent
-    new = [folder for folder in (runs, *runs.parents) if not folder.exists()]
-    there = path is not None and path.exists()
-    try:
-        numbered = (runs / f"{stem}-{i}" for i in itertools.count(1))
-        here = next(p for p in numbered if make_folder(p)) if path is None else path
-        here.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Error(f"cannot write here ({error.strerror})", where=path or runs, fix="choose another --out") from None
-    try:
-        yield here
-    except BaseException as error:
-        if not there and next(here.rglob("run.json"), None) is None and not is_locked(here / "lock"):
-            stored = next(here.rglob("store.json"), None) is not None
-            if path is None and (isinstance(error, Exception) or not stored):
-                shutil.rmtree(here, ignore_errors=True)
-            inside = sorted((p for p in here.rglob("*") if p.is_dir()), reverse=True)
-            remove_empty_folders([*inside, here, *new])
-        raise
-
-
-def make_folder(path: Path) -> bool:
-    """Make a folder unless there is something of this name already; was it made?"""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # another process that failed has just removed the empty parent
-            continue
-        return True
-
-
-def find_newest_run(family: str | None) -> Path | None:
-    """The run that was begun last, of a family or of all."""
-    runs = [p.parent for p in Path("runs").glob(f"{family or '*'}-*/run.json")]
-    return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
 
 
 def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:

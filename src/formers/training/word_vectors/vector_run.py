@@ -29,7 +29,7 @@ from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..config_merge import PretrainDataConfig, read_config, tuples_to_lists, unflatten_tables
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory
-from ..run_folder import RUN_FOLDER, RunFolder
+from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder
 from ..runs.prepare_data import check_readable, make_changed_error
 from ..tracking import Tracker
 from .word2vec import train_word_vectors
@@ -133,8 +133,6 @@ def pretrain_vectors(
 ) -> tuple[Path, Former, float]:  # fmt: skip
     """Train word vectors on text (files, or documents in memory) in a folder of their own; the folder, the vectors and
     the seconds it took. There are no checkpoints: what is stopped begins again."""
-    from ..runs.pretrain import claim_run_folder
-
     began = time.perf_counter()
     asked = configure_vectors(method, config, overrides)
     if is_path_source(text):
