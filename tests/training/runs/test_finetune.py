@@ -25,12 +25,12 @@ from formers.nn import lora
 from formers.registry import FAMILIES
 from formers.task import Task
 from formers.tasks.examples import read_examples
+from formers.training.config_merge import TuneConfig
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.loop import Stopped
 from formers.training.run_folder import RunFolder, summarise_run
 from formers.training.runs import trainable
 from formers.training.runs.cross_validation import compare_settings
-from formers.training.runs.finetune_config import TuneConfig
 from formers.training.runs.finetune_run import FinetuneRun
 from tests.evaluation.test_likelihood import speaker
 

@@ -25,11 +25,10 @@ from ...registry import find_family
 from ...task import choose_length
 from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_examples
 from ...text.tokenizer import Tokenizer
-from ..config_merge import PretrainConfig, configure_pretraining, flatten_tables, read_config
+from ..config_merge import PretrainConfig, TuneConfig, configure_pretraining, flatten_tables, read_config, resolve_model
 from ..recipes import LR_TIMES_DIM
 from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder
 from ..validation import Score
-from .finetune_config import TuneConfig, resolve_model
 from .prepare_data import get_valid_source, prepare_data
 from .pretrain import PretrainResult, pretrain
 from .splits import format_overlap_warnings, hash_content

@@ -21,13 +21,26 @@ from ...evaluation.task import TaskEvaluation, build_report_tables, evaluate_tas
 from ...former import Former, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
-from ...option_aliases import explain_name, resolve_setting, resolve_settings, resolve_task_name
+from ...option_aliases import resolve_task_name
 from ...reports.run_report import format_number, write_report
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
 from ...text.language import detect_language
 from ..checkpoint.local import Checkpoints
-from ..config_merge import flatten_tables, read_config, unflatten_tables
+from ..config_merge import (
+    DERIVED_SETTINGS,
+    FINETUNE_TABLES,
+    FinetuneConfig,
+    FinetuneDataConfig,
+    TuneConfig,
+    collect_overrides,
+    configure_finetuning,
+    describe_random_start,
+    flatten_tables,
+    read_config,
+    resolve_model,
+    unflatten_tables,
+)
 from ..distributed.ddp import connect_processes, explain_lost_peer
 from ..hardware import (
     ProgressMeter,
@@ -50,16 +63,6 @@ from .continue_pretraining import (
     plan_text_run,
 )
 from .dry_run import dry_run_pretraining, estimate_duration
-from .finetune_config import (
-    DERIVED_SETTINGS,
-    FINETUNE_TABLES,
-    FinetuneConfig,
-    FinetuneDataConfig,
-    TuneConfig,
-    configure_finetuning,
-    describe_random_start,
-    resolve_model,
-)
 from .finetune_run import FinetuneRun
 from .pretrain import check_finite, save_best_model
 from .resume import refuse_if_finished
@@ -127,7 +130,7 @@ def finetune(
     training part and the validation part); without `valid`, some training examples are held out. The task is found by
     the columns if none is named: classify, regress, tag, answer, choose, translate, summarise; lm, which must be named,
     goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
-    frequencies). Settings are those of training/runs/finetune_config.py: single ones by their names (epochs=3,
+    frequencies). Settings are those of training/config_merge.py: single ones by their names (epochs=3,
     batch_size=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With
     `resume`, a run in `out` goes on where it stopped; with `overwrite`, a new one takes its place. `tell`, `say` and
     `hook` are those of formers.pretrain.
@@ -137,7 +140,7 @@ def finetune(
     model, task = read_model_and_task(config, model, task)
     train, held = split_source(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
-    given = collect_overrides(settings, overrides, sources, columns)
+    given = collect_settings(settings, overrides, sources, columns)
     if is_text_run(task, out, resume):
         say("plain text: the model goes on with its own objective, as formers pretrain --init does")
         how = {"device": device, "tell": tell, "say": say, "hook": hook, "overwrite": overwrite}
@@ -220,7 +223,7 @@ def plan_finetuning(
     model, task = read_model_and_task(config, model, task)
     train, held = split_source(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
-    given = collect_overrides({}, overrides, sources, columns)
+    given = collect_settings({}, overrides, sources, columns)
     if task == "lm":
         with tempfile.TemporaryDirectory() as folder:
             return plan_text_run(model, sources, given, config, Path(folder), tell)
@@ -239,7 +242,7 @@ def render_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
     if task == "lm":
         raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
     family, source, preset = resolve_model(str(model))
-    given = collect_overrides({}, asked["overrides"], {}, asked["columns"])
+    given = collect_settings({}, asked["overrides"], {}, asked["columns"])
     return configure_finetuning(
         family or read_checkpoint_family(str(source)), source, preset, task or "classify", asked["config"], given
     ).to_yaml()
@@ -285,28 +288,21 @@ def dry_run_finetuning(
     return rows if world.is_main else []
 
 
-def collect_overrides(
+SHORT_NAMES = {  # settings that finetune() takes by their bare names
+    **{name: f"train.{name}" for name in
+       ("lr", "seed", "steps", "optimizer", "schedule", "workers", "precision", "grad_clip", "ema")},
+    **{f.name: f"data.{f.name}" for f in dataclasses.fields(FinetuneDataConfig)},
+    **{f.name: f"tune.{f.name}" for f in dataclasses.fields(TuneConfig)},
+}  # fmt: skip
+
+
+def collect_settings(
     settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, sources: Mapping[str, Any], columns: Any
 ) -> dict[str, Any]:
-    """Settings given by their bare names or as tables, and by dotted names, under dotted names."""
-    given: dict[str, Any] = {}
-    tune, data = ({f.name for f in dataclasses.fields(kind)} for kind in (TuneConfig, FinetuneDataConfig))
-    for name, value in settings.items():
-        if name in FINETUNE_TABLES and isinstance(value, Mapping):
-            given |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif name in tune or name in data:
-            given[f"{'tune' if name in tune else 'data'}.{name}"] = value
-        elif name in ("lr", "seed", "steps", "optimizer", "schedule", "workers", "precision", "grad_clip", "ema"):
-            given[f"train.{name}"] = value
-        elif resolve_setting(name, FINETUNE_TABLES) != name:
-            given[name] = value
-        else:
-            fix = explain_name(name, (*tune, *data)) or f"settings are {', '.join(sorted(tune))}, lr, seed"
-            raise Error(f"finetune has no argument {name!r}", fix=fix)
-    given |= {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
-    if isinstance(columns, str):
-        given["data.columns"] = columns
-    return resolve_settings(given | dict(overrides or {}), FINETUNE_TABLES)
+    """All settings that were given, under dotted names; sources in files are settings too."""
+    paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
+    paths |= {"data.columns": columns} if isinstance(columns, str) else {}
+    return paths | collect_overrides("finetune", settings, overrides, FINETUNE_TABLES, SHORT_NAMES)
 
 
 def read_resumed_run(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -433,7 +429,7 @@ def check_same_run(
 ) -> None:  # fmt: skip
     """Refuse a run that was asked for something else, or has learnt from other examples, than what is asked now."""
     about, sources = RunFolder(path).read_info(), {"train": train, "valid": valid, "test": test}
-    given = collect_overrides(settings, overrides, sources, columns)
+    given = collect_settings(settings, overrides, sources, columns)
     fix = "choose another --out, or remove this run"
     if task == "lm":
         return check_text_settings(path, given, about["asked"], fix)

@@ -22,11 +22,11 @@ from ...objectives.supervised import Supervised, make_number_store
 from ...task import Task
 from ...tasks.examples import Examples
 from ...tasks.task_encoder import TaskEncoder, encode
+from ..config_merge import FinetuneConfig, derive_train_config
 from ..distributed.process_group import ProcessGroup
 from ..run_folder import RunFolder
 from ..trainer import Trainer
 from ..validation import evaluate
-from .finetune_config import FinetuneConfig, derive_train_config
 from .pretrain import check_batch_split
 from .task_model import build_task, build_task_model, get_labels
 from .trainable import compute_lr_scales, get_step_hook, initialise_number_head, select_trainable

@@ -20,7 +20,6 @@ from ...errors import Error
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...interop.model_directory import save
-from ...option_aliases import explain_name, resolve_setting, resolve_settings
 from ...registry import find_family
 from ...reports.run_report import write_report
 from ...text.language import detect_language
@@ -28,10 +27,13 @@ from ...text.tokenizer import Tokenizer
 from ..checkpoint.local import Checkpoints
 from ..checkpoint.state import set_weights
 from ..config_merge import (
+    PRETRAIN_KEYS,
     PRETRAIN_TABLES,
     PretrainConfig,
     build_model_config,
+    collect_overrides,
     configure_pretraining,
+    describe_random_start,
     read_config_tables,
 )
 from ..distributed.ddp import FullySharded, connect_processes, explain_lost_peer, select_strategy
@@ -46,7 +48,6 @@ from ..trainer import Diverged, StepResult, Trainer
 from ..validation import Score
 from ..word_vectors.vector_run import VECTOR_METHODS, pretrain_vectors
 from .dry_run import measure_deterministic_cost
-from .finetune_config import describe_random_start
 from .prepare_data import PreparedData, check_readable, make_changed_error, prepare_data
 from .pretrain_run import PretrainRun, SampleWriter, check_first_batch
 from .resume import merge_resumed_config, refuse_if_finished
@@ -110,12 +111,14 @@ def pretrain(
         for name, value in other.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
-        given = collect_overrides(None, overrides, tables)
+        given = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES)
         how: dict[str, Any] = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
         how["overwrite"] = overwrite
         path, vectors, seconds = pretrain_vectors(str(family), text, out, config, given, **how)
         return PretrainResult(path, vectors, None, None, seconds)
-    given = collect_overrides(text, overrides, tables)
+    given = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES)
+    if is_path_source(text) and "data.source" not in (overrides or {}):
+        given["data.source"] = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
     if isinstance(tokenizer, str | Path):
         given, tokenizer = {**given, "data.tokenizer": str(tokenizer)}, None
     text, tell = None if is_path_source(text) else text, tell or (lambda *_: None)
@@ -263,22 +266,6 @@ def score_to_dict(score: Score | None) -> dict[str, Any] | None:
     return {"loss": to_json_number(score.loss), "accuracy": to_json_number(score.accuracy), "all": every}
 
 
-def collect_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given as dotted names and as tables, under dotted names."""
-    given: dict[str, Any] = {}
-    for table, values in tables.items():
-        if resolve_setting(table, PRETRAIN_TABLES) != table:
-            given[table] = values
-            continue
-        if table not in PRETRAIN_TABLES or not isinstance(values, Mapping):
-            fix = explain_name(table, (), PRETRAIN_TABLES) or f"tables of settings are {', '.join(PRETRAIN_TABLES)}"
-            raise Error(f"pretrain has no argument {table!r}", fix=fix)
-        given |= {f"{table}.{key}": value for key, value in values.items()}
-    if is_path_source(text):
-        given["data.source"] = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
-    return resolve_settings(given | dict(overrides or {}), PRETRAIN_TABLES)
-
-
 def resolve_run(
     family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, overwrite: bool, **top: Any
 ) -> tuple[Path | None, PretrainConfig]:
@@ -298,7 +285,8 @@ def resolve_run(
     if not resume:
         raise Error("there is a run here already", where=path, fix=TAKEN_HINT)
     assert path is not None
-    asked = merge_resumed_config(path, about["asked"], family, read_config_tables(config), given, top)
+    told = read_config_tables(config, PRETRAIN_TABLES, PRETRAIN_KEYS)
+    asked = merge_resumed_config(path, about["asked"], family, told, given, top)
     refuse_if_finished(
         path, about, asked.to_dict(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}"
     )

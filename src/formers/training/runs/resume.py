@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import Error
 from ...registry import find_family
 from ..checkpoint.local import Checkpoints
-from ..config_merge import PRETRAIN_TABLES, PretrainConfig, configure_pretraining, read_config_tables
+from ..config_merge import PRETRAIN_KEYS, PRETRAIN_TABLES, PretrainConfig, configure_pretraining, read_config_tables
 from ..train_config import RESUMABLE_SETTINGS
 
 PATH_SETTINGS = (
@@ -24,7 +24,7 @@ def merge_resumed_config(
     top: dict[str, Any],
 ) -> PretrainConfig:  # fmt: skip
     """What was asked `before`, with what may change of what a file (`told`) and single settings say now."""
-    before, named = read_config_tables(before), family or told.get("family")
+    before, named = read_config_tables(before, PRETRAIN_TABLES, PRETRAIN_KEYS), family or told.get("family")
     if named is not None and find_family(named).name != before["family"]:
         raise Error(f"is a run of {before['family']}, not of {named}", where=path, fix="choose another --out")
     fix = "leave it out, or begin a new run; free to change: " + ", ".join(RESUMABLE_SETTINGS)

@@ -29,8 +29,8 @@ from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_styles import get_style
 from ...text.trainers.registry import train_by_kind
+from ..config_merge import FinetuneConfig
 from ..distributed.process_group import ProcessGroup
-from .finetune_config import FinetuneConfig
 from .validate import check_length, validate_settings
 from .vocab_transfer import resize_vocabulary
 

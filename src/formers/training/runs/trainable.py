@@ -12,7 +12,7 @@ import torch
 from ...errors import Error
 from ...former import Former
 from ...nn.lora import add_adapters, get_adapter_tensors, merge_adapters, remove_adapters
-from .finetune_config import TuneConfig
+from ..config_merge import TuneConfig
 
 
 @torch.no_grad()

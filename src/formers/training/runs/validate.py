@@ -8,7 +8,7 @@ from ...errors import Error
 from ...former import Former
 from ...registry import find_family
 from ...task import Task
-from .finetune_config import SMOOTHABLE_KINDS, FinetuneConfig
+from ..config_merge import SMOOTHABLE_KINDS, FinetuneConfig
 
 CLASS_KINDS = ("class", "many", "tags")
 TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whole text

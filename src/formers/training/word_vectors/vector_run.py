@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ...config import ProgressCallback, build_config, check_sizes, get_schema, suggest_name
 from ...data.folder_replacement import replace_folder
 from ...data.readers import find_files, is_path_source
@@ -26,7 +24,7 @@ from ...interop.model_directory import save
 from ...models.vectors import VectorsConfig
 from ...reports.run_report import write_report, write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
-from ..config_merge import PretrainDataConfig, read_config, tuples_to_lists, unflatten_tables
+from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, to_plain
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory
 from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder
@@ -66,7 +64,7 @@ class VectorTrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorRunConfig:
+class VectorRunConfig(RunConfig):
     """All that a run of word vectors is asked to do."""
 
     method: str
@@ -76,43 +74,31 @@ class VectorRunConfig:
     model_overrides: frozenset[str] = frozenset()  # the settings of the model that were asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as run.json keeps them."""
-        data, model = dataclasses.asdict(self.data), dataclasses.asdict(self.model)
+        """Return the settings as run.json keeps them: those that a user of word vectors can choose."""
+        data, model = to_plain(self.data), to_plain(self.model)
         return {
-            "family": "vectors", "method": self.method,
-            "data": tuples_to_lists({name: data[name] for name in VECTOR_DATA_SETTINGS}),
-            "model": {name: model[name] for name in VECTOR_MODEL_SETTINGS}, "train": dataclasses.asdict(self.train),
+            "family": "vectors", "method": self.method, "data": {name: data[name] for name in VECTOR_DATA_SETTINGS},
+            "model": {name: model[name] for name in VECTOR_MODEL_SETTINGS}, "train": to_plain(self.train),
         }  # fmt: skip
-
-    def to_yaml(self) -> str:
-        """The settings as YAML, for --config."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
 def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, Any]) -> VectorRunConfig:
     """Merge and check the settings of a method: its defaults < `config` (a file or a table) < dotted overrides."""
-    told, single = read_config(config), unflatten_tables(overrides, VECTOR_TABLES)
-    if told.get("family") == "vectors":  # a run's own file also says how many steps it took
-        told["train"] = {key: value for key, value in (told.get("train") or {}).items() if key != "steps"}
-    for key in told:
-        if key not in (*VECTOR_TABLES, "family", "method"):
-            raise Error(f"unknown setting {key!r}", fix=suggest_name(key, VECTOR_TABLES))
-    method = method if method in VECTOR_METHODS else told.get("method", method)
+    given = GivenSettings.read(config, overrides, VECTOR_TABLES, ("family", "method"))
+    if given.top.get("family") == "vectors" and "train.steps" not in overrides:
+        given.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
+    method = method if method in VECTOR_METHODS else given.top.get("method", method)
     if method not in VECTOR_METHODS:
         raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(VECTOR_METHODS)}")
-    kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
-    merged: dict[str, dict[str, Any]] = {"data": {}, "model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}}
     known = {
-        "data": VECTOR_DATA_SETTINGS,
-        "model": VECTOR_MODEL_SETTINGS,
-        "train": tuple(get_schema(VectorTrainConfig)),
-    }
-    for layer in (told, single):
-        for table in VECTOR_TABLES:
-            for key, value in (layer.get(table) or {}).items():
-                if key not in known[table]:
-                    raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known[table]))
-                merged[table][key] = value
+        "data": VECTOR_DATA_SETTINGS, "model": VECTOR_MODEL_SETTINGS, "train": tuple(get_schema(VectorTrainConfig)),
+    }  # fmt: skip
+    for table, values in given.tables.items():
+        for key in values:
+            if key not in known[table]:
+                raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known[table]))
+    kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
+    merged = given.merge_over({"model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
     if merged["model"]["kind"] not in METHOD_KINDS[method]:
@@ -122,7 +108,7 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
         method=method, data=build_config(PretrainDataConfig, merged["data"], where="data"),
         model=build_config(VectorsConfig, merged["model"], where="model"),
         train=build_config(VectorTrainConfig, merged["train"], where="train"),
-        model_overrides=frozenset({*(told.get("model") or {}), *single.get("model", {})}),
+        model_overrides=frozenset(given.tables["model"]),
     )  # fmt: skip
 
 
