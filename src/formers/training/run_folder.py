@@ -25,7 +25,7 @@ from typing import Any
 
 from ..config import format_value
 from ..data.file_lock import hold_lock, is_locked
-from ..data.folder_replacement import FolderKind
+from ..data.folder_replacement import FolderKind, replace_folder
 from ..errors import Error, advise_on_write, is_disk_full
 from ..interop.safe_files import remove_empty_folders
 
@@ -172,6 +172,20 @@ def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
             inside = sorted((p for p in here.rglob("*") if p.is_dir()), reverse=True)
             remove_empty_folders([*inside, here, *new])
         raise
+
+
+@contextmanager
+def open_run_folder(
+    path: Path | None, stem: str, overwrite: bool, inputs: Any = ()
+) -> Iterator[tuple[RunFolder, Callable[[], None]]]:
+    """Claim and lock the folder of a run. With `overwrite`, an earlier run in `path` is moved aside, and comes back if
+    the new one does not begin; the function that is given removes it for good. `inputs` must not be inside it."""
+    with (
+        replace_folder(path, RUN_FOLDER, overwrite, inputs) as remove_replaced,
+        claim_run_folder(path, stem) as here,
+        RunFolder(here).lock() as folder,
+    ):
+        yield folder, remove_replaced
 
 
 def make_folder(path: Path) -> bool:

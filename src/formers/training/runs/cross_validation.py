@@ -37,8 +37,7 @@ from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
 from ..trainer import Diverged
 from .finetune import FinetuneResult, check_same_run, collect_settings, finetune
 from .splits import group_by_context, read_split, select_examples
-from .task_model import read_checkpoint_family
-from .validate import find_contradictions
+from .task_model import find_contradictions, read_checkpoint_family
 
 EXAMPLE_READER_SETTINGS = ("columns", "label_separator", *READER_SETTINGS)  # settings that say how examples are read
 

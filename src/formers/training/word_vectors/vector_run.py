@@ -6,17 +6,14 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback, build_config, check_sizes, get_schema, suggest_name
-from ...data.folder_replacement import replace_folder
-from ...data.readers import find_files, is_path_source
+from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
 from ...former import Former
@@ -27,8 +24,9 @@ from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, to_plain
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory
-from ..run_folder import RUN_FOLDER, RunFolder, claim_run_folder
+from ..run_folder import RunFolder, open_run_folder
 from ..runs.prepare_data import check_readable, make_changed_error
+from ..runs.run import RunOptions
 from ..tracking import Tracker
 from .word2vec import train_word_vectors
 
@@ -112,62 +110,73 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
     )  # fmt: skip
 
 
-def pretrain_vectors(
-    method: str, text: Any, out: str | Path | None, config: Any, overrides: Mapping[str, Any], *,
-    tell: ProgressCallback, say: Callable[[str], None], hook: Callable[[dict[str, Any]], None] | None,
-    same: Mapping[str, Any] | None = None, overwrite: bool = False,
-) -> tuple[Path, Former, float]:  # fmt: skip
-    """Train word vectors on text (files, or documents in memory) in a folder of their own; the folder, the vectors and
-    the seconds it took. There are no checkpoints: what is stopped begins again."""
-    began = time.perf_counter()
-    asked = configure_vectors(method, config, overrides)
-    if is_path_source(text):
-        paths = tuple(str(one) for one in (text if isinstance(text, list | tuple) else [text]))
-        asked, text = dataclasses.replace(asked, data=dataclasses.replace(asked.data, source=paths)), None
-    if text is None and not asked.data.source:
-        raise Error("there is no text to learn from", fix="give --data FILES")
-    path = None if out is None else Path(out)
-    if path is not None and not overwrite and (path / "run.json").is_file():
-        what = "there is a run here already, and word vectors are trained in one go"
-        raise Error(what, where=path, fix="replace it with --overwrite, or choose another --out")
-    for chosen in check_readable(asked.data, text):
-        say(chosen)
-    source: Any = text if text is not None else find_files(list(asked.data.source))
-    texts = partial(read_text, source, **asked.data.reader_options)
-    asked = choose_ngram_lengths(asked, texts, say)
-    with ExitStack() as stack:
-        stack.enter_context(replace_folder(path, RUN_FOLDER, overwrite, (asked.to_dict(), config)))
-        here = stack.enter_context(claim_run_folder(path, asked.method))
-        folder = stack.enter_context(RunFolder(here).lock())
-        if isinstance(hook, Tracker):
-            hook.begin(here, asked.to_dict())
-        rows, places = list[dict[str, Any]](), 0
+@dataclass
+class VectorPlan:
+    """A run of word vectors that was asked for. There are no checkpoints: what is stopped begins again."""
 
-        def note(row: dict[str, Any]) -> None:
-            nonlocal places
-            if "places" in row:
-                places = row["places"]
-                return
-            rows.append(row)
-            if hook is not None:
-                hook(row)
+    method: str | None  # or "vectors": the file of settings says which
+    text: Any  # documents in memory; None: the files of the settings
+    valid: Any
+    file: Any
+    given: dict[str, Any]
+    top: dict[str, str | None]
+    tokenizer: Any
+    same: Mapping[str, Any] | None
+    options: RunOptions
 
-        digest, count = hashlib.sha256(), itertools.count()
-        t, c = asked.train, asked.model
-        more = {name: getattr(c, name) for name in VECTOR_MODEL_SETTINGS if name != "kind"}
-        former = train_word_vectors(
-            hash_and_count(texts(), digest, count, tell), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower, seed=t.seed,
-            threads=t.threads, tell=tell, note=note, **more,
-        )  # fmt: skip
-        if same is not None and same.get("store") != digest.hexdigest():
-            raise make_changed_error("the text", here)
-        save(former, here / "model")
-        seconds = time.perf_counter() - began
-        text_facts = {"store": digest.hexdigest(), "documents": next(count), "tokens": places}
-        write_vector_run(folder, asked, former, rows, text_facts)
-    for line in list_neighbour_samples(former):
-        say(f"{line['given']}: {line['made']}")
-    return here, former, seconds
+    def configure(self) -> VectorRunConfig:
+        """Merge the settings, and refuse what word vectors do not have."""
+        options = self.options
+        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "held": self.valid}
+        for name, value in {**other, "resume": options.resume or None}.items():
+            if value is not None:
+                raise Error(f"{name} does not apply to word vectors", fix="leave it out")
+        asked = configure_vectors(self.method, self.file, self.given)
+        if self.text is None and not asked.data.source:
+            raise Error("there is no text to learn from", fix="give --data FILES")
+        if options.path is not None and not options.overwrite and (options.path / "run.json").is_file():
+            what = "there is a run here already, and word vectors are trained in one go"
+            raise Error(what, where=options.path, fix="replace it with --overwrite, or choose another --out")
+        return asked
+
+    def carry_out(self) -> tuple[Path, Former, tuple[None, None]]:
+        """Train in a folder of their own; returns the folder, the vectors, and no scores."""
+        asked, options = self.configure(), self.options
+        for chosen in check_readable(asked.data, self.text):
+            options.say(chosen)
+        source: Any = self.text if self.text is not None else find_files(list(asked.data.source))
+        texts = partial(read_text, source, **asked.data.reader_options)
+        asked = choose_ngram_lengths(asked, texts, options.say)
+        inputs = (asked.to_dict(), self.file)
+        with open_run_folder(options.path, asked.method, options.overwrite, inputs) as (folder, _):
+            if isinstance(options.hook, Tracker):
+                options.hook.begin(folder.path, asked.to_dict())
+            rows, places = list[dict[str, Any]](), 0
+
+            def note(row: dict[str, Any]) -> None:
+                nonlocal places
+                if "places" in row:
+                    places = row["places"]
+                    return
+                rows.append(row)
+                if options.hook is not None:
+                    options.hook(row)
+
+            digest, count = hashlib.sha256(), itertools.count()
+            t, c = asked.train, asked.model
+            more = {name: getattr(c, name) for name in VECTOR_MODEL_SETTINGS if name != "kind"}
+            former = train_word_vectors(
+                hash_and_count(texts(), digest, count, options.report), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower,
+                seed=t.seed, threads=t.threads, tell=options.report, note=note, **more,
+            )  # fmt: skip
+            if self.same is not None and self.same.get("store") != digest.hexdigest():
+                raise make_changed_error("the text", folder.path)
+            save(former, folder.path / "model")
+            facts = {"store": digest.hexdigest(), "documents": next(count), "tokens": places}
+            write_vector_run(folder, asked, former, rows, facts)
+        for line in list_neighbour_samples(former):
+            options.say(f"{line['given']}: {line['made']}")
+        return folder.path, former, (None, None)
 
 
 def choose_ngram_lengths(
