@@ -12,8 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ..errors import Error
-from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints
-from .checkpoint.state import Tensors
+from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .run_folder import MetricsLog, RunFolder, to_json_number
 from .trainer import BatchSource, Diverged, StepResult, Trainer
 
@@ -86,7 +85,7 @@ def run_training_loop(
     begun = restore_newest(trainer, kept, steps, say)
     log = MetricsLog(folder, begun, hook) if kept is not None else None
     writer: BackgroundWriter | None = None
-    if world.is_sharded:  # every process writes its part
+    if trainer.is_sharded:  # every process writes its part
         from .checkpoint.sharded import ShardedWriter
 
         writer = BackgroundWriter(kept or Checkpoints(steps, remove_stale=False), ShardedWriter(world.is_main))

@@ -15,7 +15,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -23,20 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..atomic_files import FolderKind, hold_lock, is_locked, remove_empty_folders, replace_folder, write_atomically
 from ..config import format_value
-from ..data.file_lock import hold_lock, is_locked
-from ..data.folder_replacement import FolderKind, replace_folder
 from ..errors import Error, advise_on_write, is_disk_full
-from ..interop.safe_files import remove_empty_folders
 
 RUN_FORMAT = 2  # 2: the settings of run.json have other names than before
-TEMPORARY_FILES = (
-    ".run.json",
-    ".metrics.jsonl",
-    ".samples.jsonl",
-    ".model.*",
-    "data/.tokenizer.*",
-)  # a crash may leave them
+TEMPORARY_FILES = ("*.tmp", ".model.*", "data/.tokenizer.*")  # a crash may leave them
 RUN_DATA_FOLDER = FolderKind(
     "run's data",
     ("store", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl", "tune.json"),
@@ -45,8 +36,7 @@ RUN_DATA_FOLDER = FolderKind(
 RUN_FOLDER = FolderKind(
     "run",
     ("run.json", "data", "metrics.jsonl", "samples.jsonl", "steps", "model", "report.html", "report.md", "lock",
-     "evaluation.json", "tensorboard", "wandb", "wandb.json", ".run.json", ".metrics.jsonl", ".samples.jsonl",
-     ".model.*"),
+     "evaluation.json", "tensorboard", "wandb", "wandb.json", "*.tmp", ".model.*"),
     ("run.json",), frozenset({"format", "asked", "data"}), ("run.json",), (("data", RUN_DATA_FOLDER),),
 )  # fmt: skip
 COMPARISON_FOLDER = FolderKind(
@@ -90,10 +80,8 @@ class RunFolder:
 
     def write_info(self, about: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""
-        new = self.path / ".run.json"
         text = json.dumps({"format": RUN_FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
-        new.write_text(text, encoding="utf-8", errors="backslashreplace")  # half a character of a path: as JSON has it
-        os.replace(new, self.path / "run.json")
+        write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
     def read_info(self) -> dict[str, Any]:
         """What run.json says."""
@@ -141,9 +129,7 @@ class RunFolder:
         """Forget what was measured after a step: it will be measured again."""
         for file in (self.metrics_path, self.path / "samples.jsonl"):
             kept = [row for row in read_rows(file) if row["step"] <= step]
-            new = file.with_name(f".{file.name}")
-            new.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept), encoding="utf-8")
-            os.replace(new, file)
+            write_atomically(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
 
 
 @contextmanager

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import check_overwrite, replace_folder
 from ...config import ProgressCallback, build_config, coerce_value
 from ...data.counter_rng import shuffle_indices
-from ...data.folder_replacement import check_overwrite, replace_folder
 from ...errors import Error
 from ...evaluation.task_metrics import to_cost
 from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
@@ -31,8 +31,7 @@ from ..config_merge import (
     resolve_model,
     unflatten_tables,
 )
-from ..distributed.ddp import connect_processes
-from ..distributed.process_group import ProcessGroup
+from ..distributed.process_group import ProcessGroup, connect_processes
 from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
 from ..trainer import Diverged
 from .finetune import FinetuneResult, check_same_run, collect_settings, finetune

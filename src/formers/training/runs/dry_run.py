@@ -10,7 +10,7 @@ from typing import Any
 
 from ...config import ProgressCallback
 from ..config_merge import configure_pretraining
-from ..distributed.ddp import connect_processes, select_strategy
+from ..distributed.process_group import connect_processes
 from ..hardware import explain_out_of_memory, format_time_left, get_peak_memory, use_deterministic
 from .finetune import plan_finetuning
 from .prepare_data import prepare_data
@@ -26,7 +26,7 @@ def dry_run(plan: RunPlan) -> Rows:
     said: list[str] = []
     plan.options = dataclasses.replace(plan.options, say=said.append)
     config = plan.configure(None)
-    world = select_strategy(connect_processes(plan.options.device), config.train.parallel)
+    world = connect_processes(plan.options.device)
     with (
         tempfile.TemporaryDirectory() as folder, explain_out_of_memory(config.train, None, world.device),
         use_deterministic(config.train.deterministic),

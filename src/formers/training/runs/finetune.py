@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...batch import Batch
 from ...config import ProgressCallback, coerce_value
 from ...data.loader import load_batches
@@ -32,14 +30,14 @@ from ...evaluation.task_metrics import to_cost
 from ...former import Former, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
-from ...objectives.supervised import Supervised, make_number_store
+from ...objectives.supervised import Supervised
 from ...option_aliases import resolve_task_name
 from ...reports.run_report import format_number
 from ...task import Task
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
 from ...tasks.task_encoder import TaskEncoder, encode
-from ...text.language import detect_language
+from ...text.normalise import detect_language
 from ..config_merge import (
     DERIVED_SETTINGS,
     FINETUNE_KEYS,
@@ -80,8 +78,8 @@ from .task_model import (
     compute_lr_scales,
     finalise_model,
     get_labels,
-    get_step_hook,
     initialise_number_head,
+    list_listeners,
     read_checkpoint_family,
     select_trainable,
 )
@@ -391,18 +389,18 @@ class FinetuneRun(Run):
             initialise_number_head(self.former, self.objective.part, data.answers)
         select_trainable(self.former, wanted.tune)
         self.former.model.to(world.device)
-        self.store = make_number_store(data)
-        sizes = self.objective.measure_sizes(self.objective.plan(self.store, 0, 0))
+        source = self.objective.source
+        sizes = source.measure_sizes(source.plan_epoch(0, 0))
         dim = getattr(self.former.config, "dim", 768)
         self.config = dataclasses.replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
         check_batch_split(self.config.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, wanted.tune.layer_decay), get_step_hook(self.former),
+            compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
         )  # fmt: skip
         if self.main_metric != "loss" or self.task.kind != "text":
             self.describe_metric = self.describe_latest
-        long = int(self.store.vocab - len(training.rows))
+        long = len(data) - len(training.rows)
         if long > 0:
             say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
@@ -427,15 +425,16 @@ class FinetuneRun(Run):
         """The batches from a position on."""
         s = self.config.train
         made = load_batches(
-            self.store, self.objective, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
             ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
-        return made if self.trainer.is_compiled else ((drop_dummy_documents(batch), behind) for batch, behind in made)
+        if self.trainer.executor.is_compiled:
+            return made
+        return ((drop_dummy_documents(batch), behind) for batch, behind in made)
 
     def autocast(self) -> Any:
         """The type in which products are computed, as in training."""
-        t = self.trainer
-        return torch.autocast(t.device.type, dtype=t.dtype, enabled=t.dtype != torch.float32)
+        return self.trainer.executor.autocast()
 
     def evaluate(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
@@ -454,13 +453,13 @@ class FinetuneRun(Run):
     def compute_text_loss(self, goal: Supervised) -> float:
         """The mean loss of the tokens of held-out texts."""
         s = self.config.train
-        some = load_batches(make_number_store(goal.data), goal, s.batch_tokens, s.seed + 1, epochs=1)
+        some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         device = self.world.device
         found = evaluate(
             self.former.model,
             goal,
             (drop_dummy_documents(batch) for batch, _ in some),
-            self.trainer.forward,
+            self.trainer.executor.forward,
             device=device,
         )
         return found.metrics[goal.part]
@@ -487,10 +486,9 @@ class FinetuneRun(Run):
         if asked.source is None and asked.tune.vectors is None:
             yield describe_random_start(asked.family, asked.preset)
         name = asked.source or asked.preset or asked.family
-        yield (
-            f"{name}: {self.describe_parameters()} learn to {self.task.name}; {len(self.objective.data):,} examples,"
-            f" {s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
-        )
+        length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
+        examples = f"{len(self.objective.source.data):,} examples"
+        yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
         if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
             yield f"export: {why}"
 
@@ -521,7 +519,7 @@ class FinetuneRun(Run):
         assert self.former.tokenizer is not None
         data = {
             "tokenizer": self.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
-            "tokens": int(self.objective.data.starts[-1]), "documents": len(self.splits["train"].rows),
+            "tokens": int(self.objective.source.data.starts[-1]), "documents": len(self.splits["train"].rows),
             "labels": list(self.splits["train"].labels),
         }  # fmt: skip
         return {"data": data, "chosen": list(self.config.explicit_train)}  # a run that goes on was given them all

@@ -19,6 +19,7 @@ import torch
 from ...batch import IGNORE_INDEX, Batch
 from ...config import ProgressCallback
 from ...data.loader import blank_batch, load_batches
+from ...data.plans import TokenSource
 from ...data.readers import is_path_source
 from ...data.store import Store, describe_unknown
 from ...errors import Error, NonFinite
@@ -32,7 +33,7 @@ from ...nn.recurrent.projected_lstm import LSTMState
 from ...objectives.causal import CausalLM
 from ...objectives.registry import OBJECTIVES, UNPAIRED_OBJECTIVES, build_objective, list_options
 from ...registry import find_family, find_pretrained_family
-from ...text.language import detect_language
+from ...text.normalise import detect_language
 from ...text.tokenizer import Tokenizer
 from ..config_merge import (
     PRETRAIN_KEYS,
@@ -44,7 +45,6 @@ from ..config_merge import (
     describe_random_start,
     read_config_tables,
 )
-from ..distributed.ddp import FullySharded
 from ..distributed.process_group import ProcessGroup
 from ..hardware import ProgressMeter
 from ..plateau_monitor import PlateauMonitor, format_english
@@ -270,8 +270,8 @@ class PretrainRun(Run):
         """The batches of a phase from a position on."""
         s, goal = self.config.train, self.objectives[-1 if phase else 0]
         return load_batches(
-            self.data.store, goal, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
-            ranks=self.world.size, pin=self.world.device.type == "cuda",
+            TokenSource(self.data.store, goal), s.batch_tokens, s.seed, position, workers=s.workers,
+            rank=self.world.rank, ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
 
     def prepare_evaluation(self) -> None:
@@ -301,14 +301,15 @@ class PretrainRun(Run):
     def load_valid_batches(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """A process's share of the batches that are looked at."""
         s, most = self.config.train, self.config.train.eval_batches
-        some = load_batches(held, self.valid_objective, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
+        source = TokenSource(held, self.valid_objective)
+        some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
         mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
         return [batch if i * ranks + rank < most else blank_batch(batch) for i, batch in enumerate(mine)]
 
     def evaluate(self) -> dict[str, float]:
         """Return losses and accuracies on the validation text; a run that is stuck says so."""
         add = list if self.is_validation_replicated else self.world.sum_over_ranks
-        batches, forward = self.get_valid_batches(), self.trainer.forward
+        batches, forward = self.get_valid_batches(), self.trainer.executor.forward
         with self.trainer.use_ema_weights():
             score = evaluate(self.former.model, self.valid_objective, batches, forward, add, self.world.device)
         self.latest_score = score
@@ -366,7 +367,7 @@ class PretrainRun(Run):
         goal = self.valid_objective or self.build_objective(self.config.train.seq_length, self.data.store, held=True)
         if not self.world.is_main:
             return
-        if not isinstance(self.world, FullySharded):
+        if not self.trainer.is_sharded:
             self.write_sample = SampleWriter(self.former, goal, self.data, folder.path).write_sample
         if self.has_validation:
             unigram, sizes = self.unigram_baseline, dataclasses.asdict(self.former.config)
@@ -503,7 +504,8 @@ class SampleWriter:
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
         """What was asked in a held-out example, and what the model says."""
-        some = itertools.islice(load_batches(self.store, self.objective, self.objective.length * 2, 1, epochs=1), 1)
+        source = TokenSource(self.store, self.objective)
+        some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(some, (None, 0))
         if batch is None or batch.ids.ndim > 1 or batch.labels is None:
             return None

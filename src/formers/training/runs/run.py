@@ -18,18 +18,17 @@ from typing import Any, Protocol
 
 import torch
 
+from ...atomic_files import TAKEN_HINT, check_overwrite
 from ...batch import Batch
 from ...config import ProgressCallback
-from ...data.folder_replacement import TAKEN_HINT, check_overwrite
 from ...errors import Error
 from ...former import Former, build, count_trainable
 from ...interop.model_directory import save
 from ...reports.run_report import write_report
-from ..checkpoint.local import Checkpoints
-from ..checkpoint.state import set_weights
+from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import FinetuneConfig, PretrainConfig
-from ..distributed.ddp import FullySharded, connect_processes, explain_lost_peer, select_strategy
-from ..distributed.process_group import ProcessGroup
+from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
+from ..distributed.strategies import select_strategy
 from ..hardware import (
     ProgressMeter,
     describe_hardware,
@@ -240,7 +239,6 @@ def carry_out(plan: RunPlan) -> tuple[Path, Former, Any]:
         stack.enter_context(explain_lost_peer(world))
 
         config: Config = world.broadcast_from_main(lambda: plan.configure(EarlierRun.find(options)))
-        world = select_strategy(world, config.train.parallel)
         parameters = plan.estimate_parameters(config)
         stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
         stack.enter_context(use_deterministic(config.train.deterministic))
@@ -351,7 +349,7 @@ def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = Fal
             f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
             fix=f"go on with a number of processes that divides {train.accumulate}" if begun else fix,
         )
-    if train.optimizer == "adafactor" and isinstance(world, FullySharded):
+    if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
     if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
@@ -402,7 +400,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
     best = next((step for step in sorted(scores) if scores[step] is not None), None)
     looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
-    excused = trainer.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
+    excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
     told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
     if looks and best is None and looks[-1].get("loss") is None:
         told = f"the validation loss is not finite ({told})"
@@ -420,13 +418,13 @@ def save_best_model(folder: RunFolder, run: Run) -> tuple[Former, int]:
     if found is None:
         raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = found
-    if not isinstance(run.world, FullySharded):
-        set_weights(run.former.model, groups.get("average", groups["model"]))
+    if not run.trainer.is_sharded:
+        set_weights(run.former.model, groups.get("ema", groups["model"]))
         made = run.former
     else:
         made = build(run.config.family, head=run.former.head, **dataclasses.asdict(run.former.config))
         made.tokenizer = run.former.tokenizer
-        set_weights(made.model, groups.get("average", groups["model"]))
+        set_weights(made.model, groups.get("ema", groups["model"]))
     if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
         what = f"the weights of step {best:,} are not finite"
         raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")
