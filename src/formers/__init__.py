@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .inspection.embed import embed
     from .inspection.neighbours import neighbours
     from .interop.model_directory import export, load, save
-    from .interop.prepare import prepare
+    from .interop.tokenizer_files import prepare
     from .tasks.api import answer, choose, classify, tag
     from .training.runs.finetune import finetune
     from .training.runs.pretrain import pretrain
@@ -37,7 +37,7 @@ _LAZY_IMPORTS = {
     "Former": ("former", "Former"),
     "build": ("former", "build"),
     "tree": ("former", "tree"),
-    "prepare": ("interop.prepare", "prepare"),
+    "prepare": ("interop.tokenizer_files", "prepare"),
     "pretrain": ("training.runs.pretrain", "pretrain"),
     "finetune": ("training.runs.finetune", "finetune"),
     "Store": ("data.store", "Store"),

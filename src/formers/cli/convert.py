@@ -113,9 +113,9 @@ def export(
         reason. vllm and tei (Hugging Face's text-embeddings-inference) are not started: it is only checked whether they
         support the model's class and settings. Without OUT, nothing is kept.
     """
+    from ..interop.huggingface import extract_encoder
     from ..interop.model_directory import export as write_export
     from ..interop.safe_files import check_output_folder
-    from ..interop.sentence_encoder import extract_encoder
 
     limit = parse_byte_size(shard)
     if out is None and check is None:

@@ -78,8 +78,8 @@ def prepare(
         Processes that encode; by default one for each core, none for a small text.
     """
     from ..data.readers import find_files
-    from ..interop.prepare import prepare as build_store
     from ..interop.tokenizer_files import load_tokenizer
+    from ..interop.tokenizer_files import prepare as build_store
 
     if not files:
         raise Error("there is nothing to read", fix="give files, folders or globs")

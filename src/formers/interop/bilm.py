@@ -14,9 +14,9 @@ from ..errors import Error
 from ..former import Former, build_empty
 from ..keymap import LoadPlan
 from ..registry import find_family
-from . import hdf5_weights, huggingface, safe_files
+from . import huggingface, safe_files
 from .model_card import write_model_card
-from .weights import Weights
+from .weights import Weights, check_h5py_installed
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "weights.hdf5"
 FAMILY_NAME = "elmo"
@@ -69,7 +69,7 @@ def write_checkpoint(
     language: str | None = None,
 ) -> None:
     """Write a directory that bilm-tf and its followers read, with a model card; always float32, as they expect it."""
-    hdf5_weights.check_h5py_installed()
+    check_h5py_installed()
     import h5py
 
     form, c = find_family(former.family).definition.bilm_format, former.config

@@ -3,15 +3,24 @@
 A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint,
 checksums), model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint
 said beside. Where formers.json says so, adapters.safetensors (nn/lora.py) is added to the weights as they are read.
+
+So that a flipped bit is noticed when the model is loaded, formers.json holds the SHA-256 of every other file ("files",
+as sha256sum prints them) and one of its own content ("seal", whatever the spacing). A directory without them loads
+unchecked: an older one, or one that was edited by hand and whose lines were taken out for that.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +29,7 @@ from torch import nn
 
 from .. import config as settings
 from ..config import ProgressCallback, format_value
-from ..errors import Error, NonFinite
+from ..errors import Error, NonFinite, to_printable_line
 from ..former import Former, build_empty, choose_device, parse_labels
 from ..keymap import LoadPlan, TensorMapping, TensorOp
 from ..nn.cpu_bf16 import check_cpu_bf16
@@ -28,14 +37,14 @@ from ..nn.layers import initialise_weights
 from ..nn.lora import apply_adapters
 from ..registry import find_family
 from ..task import Task
-from . import bilm, hdf5_weights, huggingface, safe_files
-from .checksums import add_checksums, check_files, check_manifest
-from .pickled_weights import open_weights
-from .sentence_encoder import write_sentence_encoder
+from . import bilm, huggingface, safe_files
 from .tokenizer_files import get_special_tokens, load_own_tokenizer
-from .weights import Weights, check_has_weights, write_weights
+from .weights import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 
 FORMAT_VERSION = 2
+MANIFEST_FILE = "formers.json"
+ORIGINALS_FOLDER = "huggingface"  # the folder with what an imported checkpoint said
+CHUNK_BYTES = 1 << 20  # that are hashed at a time
 # Settings of a task that had other names in format 1, which is still read.
 TASK_NAMES_1 = {
     "pair": "takes_pairs", "both": "both_orders", "words": "label_as_text", "most": "max_answer_tokens",
@@ -75,7 +84,7 @@ def load(
         where = fetch_model(where, pickle=pickle)
     folder, dtype = safe_files.find_model_folder(where), parse_float_dtype(dtype)
     wanted = parse_labels(labels)
-    if safe_files.has_file(folder, "formers.json"):
+    if safe_files.has_file(folder, MANIFEST_FILE):
         with check_files(folder):
             weights = Weights(folder)
             former, reading = read_directory(folder, weights, head, wanted)
@@ -88,7 +97,7 @@ def load(
             )
             fill_weights(former, weights, reading, device, dtype, folder, tell)
     elif name := bilm.find_weights_file(folder):
-        with hdf5_weights.open_hdf5(safe_files.resolve_file(folder, name)) as weights:
+        with open_hdf5(safe_files.resolve_file(folder, name)) as weights:
             former, reading = bilm.read_checkpoint(folder, weights, head, ignore=ignore, labels=wanted)
             fill_weights(former, weights, reading, device, dtype, folder, tell)
     else:
@@ -97,9 +106,46 @@ def load(
     return former
 
 
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What the files of a checkpoint say before its weights are read; None is what they do not say."""
+
+    family: str | None = None
+    head: str | None = None
+    settings: Mapping[str, Any] | None = None  # of its config, under our names
+    is_own: bool = False  # a formers directory: the settings are all there
+
+
+def read_checkpoint_info(source: str | Path) -> CheckpointInfo:
+    """Read what formers.json or config.json says of a checkpoint; of one on the hub, which is not fetched, nothing."""
+    if str(source).startswith("hub:"):
+        return CheckpointInfo()
+    folder = safe_files.find_model_folder(source)
+    is_own = safe_files.has_file(folder, MANIFEST_FILE)
+    if not is_own and not safe_files.has_file(folder, "config.json"):
+        return CheckpointInfo()
+    about = safe_files.read_json(folder, MANIFEST_FILE if is_own else "config.json")
+    if not isinstance(name := about.get("family" if is_own else "model_type"), str):
+        return CheckpointInfo(is_own=is_own)
+    family = find_family(name)
+    if is_own:
+        head, found = about.get("head"), about.get("config")
+        return CheckpointInfo(
+            family.name, head if isinstance(head, str) else None, found if isinstance(found, dict) else None, True
+        )
+    if (hf := family.definition.hf_format) is None:
+        return CheckpointInfo(family.name)
+    named = (about.get("architectures") or [None])[0]
+    try:
+        found = hf.config_map.read_config(about, where=folder, ignore=about)
+    except Error:  # of a damaged one, which is refused when it is loaded
+        found = None
+    return CheckpointInfo(family.name, hf.architectures.get(named), found)
+
+
 def load_adapters(former: Former, where: Path) -> None:
     """Add the adapters beside the weights to them, if the model was saved with some."""
-    if not safe_files.read_json(where, "formers.json").get("adapters"):
+    if not safe_files.read_json(where, MANIFEST_FILE).get("adapters"):
         return
     tensors = Weights(where, "adapters")
     try:
@@ -121,7 +167,7 @@ def parse_float_dtype(dtype: Any) -> torch.dtype | None:
 
 def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, LoadPlan]:
     """Our own directory: a model without values, and the plan to fill them in from the weights."""
-    path, about = where / "formers.json", safe_files.read_json(where, "formers.json")
+    path, about = where / MANIFEST_FILE, safe_files.read_json(where, MANIFEST_FILE)
     if about.get("format") not in (1, FORMAT_VERSION):
         raise Error(
             f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}",
@@ -130,7 +176,9 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
         )
     for key in set(about) - MANIFEST_KEYS:
         raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest_name(key, MANIFEST_KEYS))
-    check_manifest(about, path)
+    if "seal" in about and about["seal"] != hash_json({key: value for key, value in about.items() if key != "seal"}):
+        fix = 'restore it; if you have edited it yourself, take the line "seal" out of it'
+        raise Error("is not as it was written", where=path, fix=fix)
     kinds: dict[str, Any] = {
         "family": str,
         "head": str,
@@ -161,7 +209,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
                 where=where / "tokenizer.json",
                 fix="restore the original file",
             )
-    beside = where / "huggingface"
+    beside = where / ORIGINALS_FOLDER
     if beside.is_dir() and not beside.is_symlink():
         for name in ("config.json", bilm.OPTIONS_FILE, *huggingface.COMPANION_FILES):
             if safe_files.has_file(beside, name):
@@ -339,7 +387,7 @@ def export(
         raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
     with safe_files.replace_directory(out, overwrite) as folder:
         if to == "sentence-transformers":
-            write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
+            huggingface.write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
         elif to is None and find_family(former.family).definition.bilm_format is not None:
             bilm.write_checkpoint(former, folder, **how)
         else:
@@ -372,7 +420,92 @@ def save(
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
         if former.source_files:
-            (folder / "huggingface").mkdir()
+            (folder / ORIGINALS_FOLDER).mkdir()
             for name, data in former.source_files.items():
-                (folder / "huggingface" / name).write_bytes(data)
-        safe_files.write_json(folder / "formers.json", add_checksums(folder, about))
+                (folder / ORIGINALS_FOLDER / name).write_bytes(data)
+        safe_files.write_json(folder / MANIFEST_FILE, add_checksums(folder, about))
+
+
+def add_checksums(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what formers.json says, with the checksums of all files that are in the folder by now."""
+    hashers = [FileHasher(path) for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = {one.path.relative_to(folder).as_posix(): one.wait_for_digest() for one in hashers}
+    values = {**json.loads(json.dumps(about)), "files": files}
+    return {"seal": hash_json(values), **values}  # the first line, so that it can be taken out
+
+
+def hash_json(values: Mapping[str, Any]) -> str:
+    """The checksum of a JSON object, whatever its spacing and order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@contextmanager
+def check_files(folder: Path) -> Iterator[None]:
+    """Compare the files of a formers directory with their checksums while they are read: in threads, beside the work.
+
+    An Error names the first file that differs, also where the work failed for that reason without naming it.
+    """
+    jobs = [(FileHasher(path), wanted) for path, wanted in list_checksums(folder)]
+    try:
+        yield
+        failure = None
+    except Error as error:
+        failure = error
+    except BaseException:
+        for job, _ in jobs:
+            job.is_stopped = True
+        raise
+    damaged = [job.path for job, wanted in jobs if job.wait_for_digest() != wanted]
+    if failure is not None and (not damaged or failure.where in [to_printable_line(str(path)) for path in damaged]):
+        raise failure
+    if damaged:
+        fix = f'restore it; if you have changed it yourself, take "files" and "seal" out of {MANIFEST_FILE}'
+        raise Error("is damaged: it is not the file that was saved", where=damaged[0], fix=fix)
+
+
+def list_checksums(folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files whose checksums formers.json knows, by base name in this folder or in huggingface/."""
+    files, about = safe_files.read_json(folder, MANIFEST_FILE).get("files", {}), folder / MANIFEST_FILE
+    if not isinstance(files, dict):
+        raise Error(f"files is not a table but {format_value(files)}", where=about, fix="the file is damaged")
+    safe_files.check_tensor_count(len(files), about)
+    for name, wanted in files.items():
+        if not isinstance(wanted, str):
+            what = f"the checksum of {format_value(name)} is no text"
+            raise Error(what, where=about, fix="the file is damaged")
+        home = folder / ORIGINALS_FOLDER if name.startswith(f"{ORIGINALS_FOLDER}/") else folder
+        path = safe_files.resolve_file(home, name.removeprefix(f"{ORIGINALS_FOLDER}/"))
+        if home != folder and home.is_symlink():
+            raise Error(f"{ORIGINALS_FOLDER} is a link", where=folder, fix="copy the folder itself")
+        if home != folder and not path.exists():  # it is needed for an export alone, and may be left out
+            continue
+        if not path.is_file():
+            raise Error("the file is missing", where=path, fix="is the download complete?")
+        yield path, wanted
+
+
+class FileHasher:
+    """The SHA-256 of a file, made by a thread of its own; hashing lets other threads of Python run."""
+
+    def __init__(self, path: Path):
+        self.path, self.sha256, self.is_stopped = path, hashlib.sha256(), False
+        self.read_error: OSError | None = None
+        self.thread = threading.Thread(target=self.hash_file, daemon=True, name="formers-checksum")
+        self.thread.start()
+
+    def hash_file(self) -> None:
+        """Read and hash."""
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                while not self.is_stopped and (size := file.readinto(buffer)):
+                    self.sha256.update(buffer[:size])
+        except OSError as error:
+            self.read_error = error
+
+    def wait_for_digest(self) -> str:
+        """Wait for the checksum."""
+        self.thread.join()
+        if self.read_error is not None:
+            raise safe_files.make_read_error(self.path, self.read_error)
+        return self.sha256.hexdigest()

@@ -1,4 +1,5 @@
-"""Tokenizers in directories: found in whichever form they were published, and written so that others read them."""
+"""Tokenizers in directories: found in whichever form they were published, and written so that others read them; and
+formers.prepare, which makes a token store with one of them. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -7,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from ..config import suggest_name
+from ..data.folder_replacement import STORE_FOLDER, replace_folder
+from ..data.preparation.pipeline import prepare as build_store
+from ..data.preparation.pipeline import resolve_rank
+from ..data.store import Store
 from ..errors import Error
 from ..text import sentencepiece, vocab_files
 from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
@@ -140,3 +145,20 @@ def decode_utf8(data: bytes, where: Path) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
+
+
+def prepare(
+    source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False, **options: Any
+) -> Store | None:
+    """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
+
+    `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
+    The options are those of formers.data.preparation.pipeline.prepare: unit, column, encoding, skip, delimiter, header,
+    workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell.
+    """
+    pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+    if overwrite and resolve_rank(options.get("rank"), options.get("ranks"))[1] > 1:
+        raise Error("several processes cannot replace a store together", where=out, fix="remove it first")
+    inputs = (source, tokenizer, options.get("tests"), options.get("units"))
+    with replace_folder(Path(out), STORE_FOLDER, overwrite, inputs):
+        return build_store(source, pieces, out, **options)

@@ -1,10 +1,14 @@
-"""Weights in safetensors files: read tensor by tensor out of memory-mapped files, written shard by shard."""
+"""Weights: read tensor by tensor out of memory-mapped safetensors files, written shard by shard.
+
+Pickles (on an explicit word only) and hdf5 files are converted to safetensors first, by another process (sandbox.py).
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +18,10 @@ from torch import Tensor
 from ..config import ProgressCallback, format_value
 from ..errors import Error, is_out_of_memory
 from .safe_files import check_tensor_count, has_file, read_shard_index, read_tensor_shapes, resolve_file, write_json
+from .sandbox import convert_in_sandbox, make_temporary_folder
+
+WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+PICKLE_FILE, PICKLE_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 class Weights:
@@ -22,7 +30,7 @@ class Weights:
     def __init__(self, where: Path, stem: str = "model"):
         single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
         self.folder = where
-        self.handles: dict[str, Any] = {}
+        self.handles: dict[str, safe_open] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         if has_file(where, single):
             self.open_file(single, None)
@@ -85,6 +93,40 @@ class Weights:
     def is_equal(self, one: str, other: str) -> bool:
         """Two tensors hold the same values."""
         return self.shapes[one] == self.shapes[other] and torch.equal(self.get_tensor(one), self.get_tensor(other))
+
+
+@contextmanager
+def open_weights(where: Path, pickle: bool) -> Iterator[Weights]:
+    """The weights of a folder: its safetensors, or, only if there are none and a pickle is allowed, converted ones."""
+    ready = has_file(where, WEIGHTS_FILE) or has_file(where, WEIGHTS_INDEX_FILE)
+    single, sharded = has_file(where, PICKLE_FILE), has_file(where, PICKLE_INDEX_FILE)
+    if ready or not pickle or not (single or sharded):
+        yield Weights(where)
+        return
+    shards = [PICKLE_FILE] if single else list(read_shard_index(where, PICKLE_INDEX_FILE))
+    with make_temporary_folder() as folder:
+        table: dict[str, str] = {}
+        for number, name in enumerate(shards):
+            target = folder / f"shard-{number}.safetensors"
+            convert_in_sandbox("pickle", resolve_file(where, name), target)
+            table |= dict.fromkeys(read_tensor_shapes(target), target.name)
+        write_json(folder / WEIGHTS_INDEX_FILE, {"weight_map": table})
+        yield Weights(folder)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Weights]:
+    """The arrays of an hdf5 file by their full names, as weights that can be read one by one."""
+    check_h5py_installed(path)
+    with make_temporary_folder() as folder:
+        convert_in_sandbox("hdf5", path, folder / WEIGHTS_FILE)
+        yield Weights(folder)
+
+
+def check_h5py_installed(where: object = None) -> None:
+    """Refuse to read or write hdf5 where its library is not installed."""
+    if importlib.util.find_spec("h5py") is None:
+        raise Error("ELMo's weights are hdf5 files, which need h5py", where=where, fix="pip install 'formers[elmo]'")
 
 
 def check_has_weights(model: torch.nn.Module) -> None:

@@ -12,8 +12,9 @@ import yaml
 
 from ..config import build_config, check_sizes, coerce_value, get_schema, parse_yaml, suggest_name
 from ..errors import Error
-from ..interop import safe_files
 from ..interop.hub import fetch_model
+from ..interop.model_directory import read_checkpoint_info
+from ..interop.safe_files import find_model_folder
 from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
 from ..option_aliases import explain_name, resolve_settings, resolve_tables
 from ..registry import find_family, find_preset
@@ -134,7 +135,7 @@ def configure_pretraining(
             merged[key] |= values
     named = {**layers[1]["train"], **single.get("train", {})}
     if top.get("init") is not None and "lr" not in named:
-        merged["train"] |= choose_continued_lr(found.definition, str(top["init"]), merged["train"])
+        merged["train"] |= choose_continued_lr(str(top["init"]), merged["train"])
     adjust_warmup(merged["train"], named)
     context = merged["model"].get("context")
     if context and "seq_length" not in named:
@@ -143,18 +144,14 @@ def configure_pretraining(
     return build_pretrain_config(found.name, merged, given, more)
 
 
-def choose_continued_lr(family: Any, init: str, train: Mapping[str, Any]) -> dict[str, Any]:
+def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
     """The rate at which a checkpoint goes on: as in fine-tuning, by its width; nothing where that is unknown."""
-    folder, ours = fetch_model(init) if init.startswith("hub:") else safe_files.find_model_folder(init), None
+    folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
-        if safe_files.has_file(folder, "formers.json"):
-            ours = safe_files.read_json(folder, "formers.json").get("config")
-        elif family.hf_format is not None and safe_files.has_file(folder, "config.json"):
-            theirs = safe_files.read_json(folder, "config.json")
-            ours = family.hf_format.config_map.read_config(theirs, where=folder, ignore=theirs)
+        info = read_checkpoint_info(folder)
     except Error:  # of a damaged one, which is refused when it is loaded
         return {}
-    dim: Any = ours.get("dim") if isinstance(ours, Mapping) else None
+    dim: Any = (info.settings or {}).get("dim")
     if not is_positive_int(dim):
         return {}
     return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{LR_TIMES_DIM / dim:.2g}")}
