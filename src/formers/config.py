@@ -44,11 +44,12 @@ def build_config(cls: type, values: Mapping[str, Any], *, where: object = None) 
     return made
 
 
-def check_common_fields(config: Any) -> None:
+def check_common_fields(config: object) -> None:
     """What holds in every configuration that has these settings."""
-    if getattr(config, "eps", 1.0) <= 0:
-        raise Error(f"eps must be above 0, got {config.eps}", fix="take for example 1e-5")
-    pad, vocab = getattr(config, "pad", None), getattr(config, "vocab", None)
+    values = vars(config)
+    if values.get("eps", 1.0) <= 0:
+        raise Error(f"eps must be above 0, got {values['eps']}", fix="take for example 1e-5")
+    pad, vocab = values.get("pad"), values.get("vocab")
     if pad is not None and vocab is not None and not 0 <= pad < vocab:
         raise Error(f"pad must be a token of the vocabulary of {vocab}, got {pad}", fix="set pad, or leave it out")
 
@@ -69,7 +70,7 @@ def suggest_name(key: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(sorted(names))
 
 
-def coerce_value(value: Any, kind: Any, key: str, where: object = None) -> Any:
+def coerce_value(value: object, kind: Any, key: str, where: object = None) -> Any:
     """Check one value against its type; lists become tuples, whole numbers become floats where a float is due."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
@@ -105,13 +106,12 @@ def coerce_value(value: Any, kind: Any, key: str, where: object = None) -> Any:
             return value
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    name = getattr(kind, "__name__", None) if origin is None else None
-    raise Error(
-        f"setting {key!r} must be {name or kind}, not {format_value(value)}", where=where, fix="correct its value"
-    )
+    name = kind.__name__ if isinstance(kind, type) and origin is None else None
+    what = f"setting {key!r} must be {name or kind}, not {format_value(value)}"
+    raise Error(what, where=where, fix="correct its value")
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value as an error message shows it: short, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
@@ -184,18 +184,17 @@ def parse_yaml(text: str) -> Any:
             loader.dispose()
 
 
-def check_sizes(config: Any, *names: str, minimum: int = 1) -> None:
+def check_sizes(config: object, *names: str, minimum: int = 1) -> None:
     """Refuse a configuration in which one of these sizes is not at least 1, or beyond all reason."""
     for name in names:
         value, most = getattr(config, name), MAX_LAYERS if name.endswith("layers") else MAX_SIZE
         if value is not None and not minimum <= value <= most:
             bound = f"at least {minimum}" if value < minimum else f"at most {most:,}"
-            raise Error(
-                f"{name} must be {bound}, got {value}", fix=f"set {name} to a number from {minimum} to {most:,}"
-            )
+            what = f"{name} must be {bound}, got {value}"
+            raise Error(what, fix=f"set {name} to a number from {minimum} to {most:,}")
 
 
-def check_rates(config: Any, *names: str) -> None:
+def check_rates(config: object, *names: str) -> None:
     """Refuse a configuration in which one of these rates is no probability below 1."""
     for name in names:
         value = getattr(config, name)
@@ -203,16 +202,15 @@ def check_rates(config: Any, *names: str) -> None:
             raise Error(f"{name} must be at least 0 and below 1, got {value}", fix=f"set {name} to something like 0.1")
 
 
-def compute_head_dim(config: Any, heads: str = "heads", dim: str = "dim") -> int:
+def compute_head_dim(config: object, heads: str = "heads", dim: str = "dim") -> int:
     """The width of one attention head; an Error if the heads do not divide the width."""
     n, width = getattr(config, heads), getattr(config, dim)
     if width % n:
         start = min(n, width)
         near = (h for step in range(width) for h in (start - step, start + step))
         choice = next(h for h in near if 0 < h <= width and width % h == 0)
-        raise Error(
-            f"{n} {heads} do not divide {dim} {width}", fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}"
-        )
+        what = f"{n} {heads} do not divide {dim} {width}"
+        raise Error(what, fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}")
     return width // n
 
 
@@ -226,10 +224,8 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
             for part in path:
                 here = here.setdefault(part, {})
                 if not isinstance(here, dict):
-                    raise Error(
-                        f"setting {key!r} reaches into {part!r}, which is a single value",
-                        fix="drop the part behind the dot",
-                    )
+                    what = f"setting {key!r} reaches into {part!r}, which is a single value"
+                    raise Error(what, fix="drop the part behind the dot")
             both = isinstance(value, Mapping) and isinstance(here.get(last), Mapping)
             here[last] = (
                 merge_settings(here[last], value)
@@ -266,7 +262,7 @@ def rename_key(ours: str, values: Mapping[Any, Any] | None = None) -> KeyRule:
             raise Error(f"value {value!r} is not supported", fix="supported: " + ", ".join(map(str, values)))
         return {ours: values[value]}
 
-    def write(config: Any) -> Any:
+    def write(config: object) -> Any:
         value = getattr(config, ours)
         return value if values is None else next((k for k, v in values.items() if v == value), value)
 
@@ -334,22 +330,18 @@ class ConfigMap:
                 except Error as error:
                     raise Error(f"{key}: {error.what}", where=where, fix=error.fix) from None
                 except (AttributeError, TypeError, ValueError, ArithmeticError):  # a rule met a value of another type
-                    raise Error(
-                        f"{key}: {format_value(value)} makes no sense here", where=where, fix="correct it"
-                    ) from None
+                    what = f"{key}: {format_value(value)} makes no sense here"
+                    raise Error(what, where=where, fix="correct it") from None
             elif key in self.fixed_values and key not in ignore:
                 if not any(value == ok and type(value) is type(ok) for ok in self.fixed_values[key]):
                     only = " or ".join(map(repr, self.fixed_values[key]))
-                    raise Error(
-                        f"{key}: formers cannot honour {format_value(value)}, only {only}",
-                        where=where,
-                        fix=f"pass --ignore {key} to load it all the same",
-                    )
+                    what = f"{key}: formers cannot honour {format_value(value)}, only {only}"
+                    raise Error(what, where=where, fix=f"pass --ignore {key} to load it all the same")
             elif key not in passed:
                 raise Error(f"unknown key {key!r}", where=where, fix=f"pass --ignore {key} if it changes nothing")
         return ours
 
-    def write_config(self, config: Any, original: Mapping[str, Any]) -> dict[str, Any]:
+    def write_config(self, config: object, original: Mapping[str, Any]) -> dict[str, Any]:
         """Their config: the original's own words wherever they still say the same, ours everywhere else."""
         theirs = {self.aliases.get(key, key): value for key, value in original.items()}
         for key in (*self.rules, *self.legacy_rules):
@@ -360,7 +352,7 @@ class ConfigMap:
                 theirs[key] = self.get_rule(key).write(config)
         return theirs
 
-    def is_unchanged(self, key: str, value: Any, config: Any) -> bool:
+    def is_unchanged(self, key: str, value: object, config: object) -> bool:
         """Their word for a key says what the config says."""
         try:
             return all(getattr(config, name) == ours for name, ours in self.get_rule(key).read(value).items())

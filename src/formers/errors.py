@@ -62,6 +62,11 @@ def advise_on_write(error: OSError, retry_advice: str = "try again") -> str:
     return f"check the disk and {retry_advice}"
 
 
+def get_reason(error: Exception) -> str:
+    """Say why the system refused something, without the number and the file name that str(error) has."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
     return isinstance(error, MemoryError) or (

@@ -19,7 +19,7 @@ import torch
 
 import formers
 from formers.cli import demo as demo_module
-from formers.cli.doctor import EXTRAS
+from formers.cli.about import EXTRAS
 from formers.cli.main import app, main
 from formers.config import parse_byte_size
 from formers.registry import FAMILIES
@@ -234,7 +234,6 @@ def test_demo_in_small(capsys, tmp_path, small_demo):
 
 def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, monkeypatch):
     """While a tokenizer is trained, while either model is, and while the report is written."""
-    from formers.cli import terminal
     from formers.reports import run_report
 
     told, stops = [], [("gpt2", "tokenizer", 1), ("gpt2", "training", 5), ("bert", "training", 6)]
@@ -251,7 +250,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
         yield tell
 
     write = run_report.write_runs_page
-    monkeypatch.setattr(terminal, "show_progress", listening)
+    monkeypatch.setattr(demo_module, "show_progress", listening)
     monkeypatch.setattr(
         run_report, "write_runs_page", lambda *_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.1)
     )

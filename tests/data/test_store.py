@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.cli.prepare import print_store_summary
+from formers.cli.tokenizer import print_store_summary
 from formers.data import array_files
 from formers.data.array_files import ArrayFileReader, ArrayFileWriter, ChainedArray, to_checked_json
 from formers.data.preparation.document_encoder import (

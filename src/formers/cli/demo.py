@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
 from ..config import ProgressCallback
 from ..errors import Error
-from .terminal import SafeConsole, escape_line
+from .terminal import SafeConsole, escape_line, print_table, show_progress
 
 DEMO_PROMPTS = {
     "en": ("The people of the United States", "The Government of the ___ States"),
@@ -50,16 +49,11 @@ def demo(
     formers demo
     formers demo --language ko --out my-demo
 
-    Parameters
-    ----------
-    language
-        en: messages of US presidents; ko: reasons for bills of the National Assembly.
-    out
-        The folder of the report and the two models; formers-demo-LANGUAGE by default.
-    seed
-        Random seed of the weights.
-    resume
-        Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
+    Args:
+        language: en: messages of US presidents; ko: reasons for bills of the National Assembly.
+        out: The folder of the report and the two models; formers-demo-LANGUAGE by default.
+        seed: Random seed of the weights.
+        resume: Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
     """
     from ..training.run_folder import Stopped
 
@@ -86,7 +80,6 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
     """Train both models, from the beginning or from where an earlier demo was stopped, and write the report."""
     from ..data.readers import hold_out_documents, load_bundled_corpus
     from ..training.runs.pretrain import pretrain
-    from .terminal import show_progress
 
     began, work = time.perf_counter(), where / WORK_FOLDER
     documents, changes = load_bundled_corpus(language)
@@ -185,7 +178,6 @@ def choose_steps(
     """Time a few steps of each model on this machine, and choose how many of them fit into the time."""
     from ..training.recipes import get_recipe
     from ..training.runs.dry_run import measure_step_seconds
-    from .terminal import show_progress
 
     each, most = {}, {}
     for family in DEMO_OBJECTIVES:
@@ -248,14 +240,11 @@ def show_results(
     from ..training.run_folder import RunFolder
 
     prompt, blank = DEMO_PROMPTS[language]
-    table = Table("validation text", "unigram loss", "model loss", "unigram accuracy", "model accuracy", box=None)
+    rows = []
     for family, run in runs.items():
-        table.add_row(
-            family,
-            *(f"{score.loss:.2f}" for score in (run.baseline, run.score) if score),
-            *(f"{score.accuracy:.1%}" for score in (run.baseline, run.score) if score),
-        )
-    console.print(table)
+        scores = [score for score in (run.baseline, run.score) if score]
+        rows.append((family, *(f"{s.loss:.2f}" for s in scores), *(f"{s.accuracy:.1%}" for s in scores)))
+    print_table(rows, ("validation text", "unigram loss", "model loss", "unigram accuracy", "model accuracy"))
     text = prompt + generate(runs["gpt2"].former, prompt, 56, temperature=0.7, top_k=40, seed=seed)
     guesses = fill(runs["bert"].former, blank)
     console.print(Text.assemble("\n", ("GPT-2 continues", "bold"), f" {prompt} …\n{text}"))

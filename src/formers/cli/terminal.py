@@ -15,13 +15,14 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..config import ProgressCallback
@@ -77,19 +78,40 @@ def print_text(text: str, end: str = "\n") -> None:
     print(escape_controls(text) if sys.stdout.isatty() else text, end=end, flush=True)
 
 
-def print_json(value: Any, indent: int | None = None) -> None:
+def print_table(
+    rows: Iterable[Sequence[str | Text]],
+    titles: Sequence[str] = (),
+    *,
+    caption: str = "",
+    no_wrap: Collection[str] = (),
+    quiet: bool = False,
+) -> None:
+    """Print rows as a table without rules; cells stay on one line in a pipe, on a terminal those of `no_wrap` do."""
+    columns = [Column(title, no_wrap=title in no_wrap) for title in titles]
+    look: dict[str, Any] = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
+    table = Table(*columns, box=None, pad_edge=False, show_header=bool(titles), **look)
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else escape_line(cell) for cell in row))
+    console = SafeConsole(wrap=True, quiet=quiet)
+    if not console.is_terminal:  # what reads a pipe has no width
+        wide = console.options.update(width=100_000)
+        console.width = max(console.width, console.measure(table, options=wide).maximum)
+    console.print(table)
+
+
+def print_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON, on one line unless `indent` is given; a control character is always an escape of JSON."""
     wide = str(getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     text = to_json(value, ensure_ascii=not wide, indent=indent)
     print(CONTROL_CHARACTERS.sub(lambda found: json.dumps(found[0])[1:-1], text), flush=True)
 
 
-def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
     """Return valid JSON; a number that is not finite, for which JSON has no word, is null."""
     return json.dumps(replace_non_finite(value), ensure_ascii=ensure_ascii, indent=indent, allow_nan=False)
 
 
-def replace_non_finite(value: Any) -> Any:
+def replace_non_finite(value: object) -> object:
     """Replace the floats of a nested value that are not finite by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None

@@ -62,7 +62,7 @@ def read_checkpoint(
 
 def write_checkpoint(
     former: Former,
-    out: Any,
+    out: str | Path,
     *,
     dtype: torch.dtype | None = None,
     tell: ProgressCallback | None = None,
@@ -92,14 +92,9 @@ def write_checkpoint(
                     file.create_dataset(name, data=value.numpy())
                 if tell is not None:
                     tell("writing", number, len(moves), move.ours)
-        original = (
-            safe_files.parse_json(former.source_files[OPTIONS_FILE], Path(OPTIONS_FILE))
-            if OPTIONS_FILE in former.source_files
-            else {}
-        )
-        theirs = form.config_map.write_config(c, flatten_options(original, OPTIONS_FILE)) | {
-            "char_cnn.n_characters": c.characters
-        }
+        original = former.source_files.get(OPTIONS_FILE, b"{}")
+        flat = flatten_options(safe_files.parse_json(original, Path(OPTIONS_FILE)), OPTIONS_FILE)
+        theirs = form.config_map.write_config(c, flat) | {"char_cnn.n_characters": c.characters}
         safe_files.write_json(folder / OPTIONS_FILE, settings.merge_settings(theirs))
         write_model_card(folder, former, "", language, dtype=torch.float32)
 

@@ -40,11 +40,8 @@ READER_NAMES = {
     "tei": "text-embeddings-inference",
 }  # fmt: skip
 READER_PACKAGES = {
-    "transformers": "transformers",
-    "sentence-transformers": "sentence_transformers",
-    "vllm": "vllm",
-    "tei": "",
-}
+    "transformers": "transformers", "sentence-transformers": "sentence_transformers", "vllm": "vllm", "tei": "",
+}  # fmt: skip
 TIMEOUT_SECONDS = 600  # for a library to open a model and read three texts
 TOLERANCE = 1e-3  # of the largest number: more than rounding, less than any mistake
 SAMPLE_TEXT = "The cat sat on the mat. 한국어 문장도 읽습니다."
@@ -159,7 +156,7 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
     `ids` and `segments` of our own reading stand beside the text under "ours".
     """
     limit = former.context
-    start = next((i for i in (getattr(former.config, n, None) for n in ("start", "bos", "pad")) if i is not None), 0)
+    start = next((i for i in (vars(former.config).get(n) for n in ("start", "bos", "pad")) if i is not None), 0)
     vocab = former.output_vocab
     first = [start, *(i % vocab for i in range(7, 12))]
     needs_decoder = former.is_encoder_decoder and former.head in ("lm", "none")
@@ -193,11 +190,9 @@ def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int],
         left, right = truncate_lengths(len(one), len(two), limit - marks)
         one, two = one[:left], two[:right]
     before, a, between, b, after = frame.segments
-    if pair is None:
-        ids, kinds = [*frame.before, *one, *frame.after], [*before, *[a] * len(one), *after]
-    else:
-        ids = [*frame.before, *one, *frame.between, *two, *frame.after]
-        kinds = [*before, *[a] * len(one), *between, *[b] * len(two), *after]
+    middle, middle_kinds = ([], []) if pair is None else (frame.between, between)
+    ids = [*frame.before, *one, *middle, *two, *frame.after]
+    kinds = [*before, *[a] * len(one), *middle_kinds, *[b] * len(two), *after]
     return ids, kinds if former.can_read_segments else None
 
 
@@ -252,9 +247,8 @@ def compare_outputs(
         if facts[kind]:
             raise make_refusal("transformers", f"tensor {facts[kind][0]} is {kind}", "please report it")
     if former.tokenizer is not None and not facts["pads"]:
-        raise make_refusal(
-            "transformers", "there is no token to fill up a batch with", "give the tokenizer a pad token"
-        )
+        what = "transformers"
+        raise make_refusal(what, "there is no token to fill up a batch with", "give the tokenizer a pad token")
     if "padded" in facts:
         away = (torch.tensor(facts["padded"]) - tensors[f"{cases[0]['name']}.logits"][0]).abs().max().item()
         if not away <= TOLERANCE:
@@ -341,9 +335,8 @@ def check_vllm_support(former: Former) -> str:
     one, config = find_family(former.family), build_hf_config(former, former.dtype)
     name = find_architecture(former)
     if name in VLLM_REMOVED:
-        raise make_refusal(
-            "vllm", f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version"
-        )
+        what = "vllm"
+        raise make_refusal(what, f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version")
     if name not in VLLM_CLASSES:
         raise make_refusal("vllm", f"it has no {name}", suggest_heads(one, VLLM_CLASSES))
     for key, (prefix, value) in VLLM_REQUIRED_VALUES.items():

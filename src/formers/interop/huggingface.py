@@ -16,7 +16,7 @@ from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..family import CheckpointFormat
 from ..former import MAX_LABELS, Former, build_empty
-from ..keymap import KeyMap, LoadPlan
+from ..keymap import KeyMap, LoadPlan, compile_pattern
 from ..nn.head_pruning import restore_full_shapes
 from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
@@ -82,19 +82,15 @@ def identify_family(config: dict[str, Any], where: Path, family: str | None) -> 
     """Which member a config describes, with which head, and the class that it names."""
     names = config.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise Error(
-            f"architectures: {format_value(names)} is not a list of names", where=where, fix="correct config.json"
-        )
+        what = f"architectures: {format_value(names)} is not a list of names"
+        raise Error(what, where=where, fix="correct config.json")
     kind = family or config.get("model_type")
     if kind is None:
-        found = [
-            m
-            for m in FAMILIES.values()
-            if m.definition.hf_format and names and names[0] in m.definition.hf_format.architectures
-        ]
+        formats = {name: entry.definition.hf_format for name, entry in FAMILIES.items()}
+        found = [name for name, form in formats.items() if form and names and names[0] in form.architectures]
         if not found:
             raise Error("model_type is missing", where=where, fix="say the family: --family bert, or family='bert'")
-        kind = found[0].name
+        kind = found[0]
     if not isinstance(kind, str):
         raise Error(f"model_type: {format_value(kind)} is not a name", where=where, fix="correct config.json")
     try:
@@ -107,11 +103,8 @@ def identify_family(config: dict[str, Any], where: Path, family: str | None) -> 
     if not names:
         return one, "none", ""
     if names[0] not in hf.architectures:
-        raise Error(
-            f"architectures: {names[0]!r} is not a class of {one.name}",
-            where=where,
-            fix=settings.suggest_name(names[0], hf.architectures),
-        )
+        what = f"architectures: {names[0]!r} is not a class of {one.name}"
+        raise Error(what, where=where, fix=settings.suggest_name(names[0], hf.architectures))
     return one, hf.architectures[names[0]], names[0]
 
 
@@ -119,7 +112,7 @@ def convert_config(
     family_entry: FamilyEntry,
     config: dict[str, Any],
     architecture: str,
-    weights: Any,
+    weights: Weights,
     where: Path,
     ignore: Iterable[str],
 ) -> Any:
@@ -128,28 +121,25 @@ def convert_config(
     assert hf is not None
     for key, allowed in FIXED_VALUES.items():
         if config.get(key) is not None and config[key] not in allowed and key not in ignore:
-            raise Error(
-                f"{key}: formers cannot honour {format_value(config[key])}",
-                where=where,
-                fix=f"pass --ignore {key} to load it all the same",
-            )
+            what = f"{key}: formers cannot honour {format_value(config[key])}"
+            raise Error(what, where=where, fix=f"pass --ignore {key} to load it all the same")
     try:
         ours = hf.config_map.read_config(
             config, where=where, ignore=ignore, irrelevant_everywhere=[*IRRELEVANT_KEYS, *FIXED_VALUES]
         )
         if hf.adjust_settings is not None:
-            typed = settings.build_config(
-                family_entry.definition.config_class, ours, where=where
-            )  # types first: adjusting computes with them
-            ours = hf.adjust_settings({key: getattr(typed, key) for key in ours}, architecture, weights)
+            # types first: adjusting computes with them
+            typed = settings.build_config(family_entry.definition.config_class, ours, where=where)
+            ours = hf.adjust_settings({key: vars(typed)[key] for key in ours}, architecture, weights)
         return settings.build_config(family_entry.definition.config_class, ours, where=where)
     except Error as error:
         raise hf.config_map.translate_error(error, config) from None
 
 
-def check_layer_count(config: Any, weights: Weights, where: Path) -> None:
+def check_layer_count(config: object, weights: Weights, where: Path) -> None:
     """Refuse a config that asks for more layers than the file can fill, before they are built."""
-    layers = getattr(config, "layers", 0) + (getattr(config, "decoder_layers", None) or 0)
+    sizes = vars(config)
+    layers = sizes.get("layers", 0) + (sizes.get("decoder_layers") or 0)
     if layers > len(weights):
         what = f"the config asks for {layers:,} layers, and there are {len(weights):,} tensors"
         raise Error(what, where=where, fix="weights and config do not belong together")
@@ -161,9 +151,8 @@ def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
     if table is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
         if type(number) is not int or not 1 <= number <= MAX_LABELS:
-            raise Error(
-                f"num_labels: {format_value(number)} is not a number of labels", where=where, fix="correct config.json"
-            )
+            what = f"num_labels: {format_value(number)} is not a number of labels"
+            raise Error(what, where=where, fix="correct config.json")
         return tuple(f"LABEL_{i}" for i in range(number))
     try:
         numbered = {int(key): value for key, value in table.items()}
@@ -171,9 +160,8 @@ def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
         numbered = {}
     plain = len(numbered) <= MAX_LABELS and all(isinstance(v, str | int | float) for v in numbered.values())
     if not numbered or not plain or sorted(numbered) != list(range(len(numbered))):
-        raise Error(
-            f"id2label: {format_value(table)} does not number the labels from 0", where=where, fix="correct config.json"
-        )
+        what = f"id2label: {format_value(table)} does not number the labels from 0"
+        raise Error(what, where=where, fix="correct config.json")
     return tuple(str(numbered[i]) for i in range(len(numbered)))
 
 
@@ -191,20 +179,16 @@ def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, wei
         optional |= set(parts)
         theirs = family_entry.definition.build_heads(former.config)[saved_head]
         foreign = {part for part in parts if part not in theirs and parts[part].spec.out != "vocab"}
-        mine = {
-            n
-            for m in keys.map_tensors((o for o in ours if o.split(".")[1] in foreign and ".out." in o), "")
-            for n in m.theirs
-        }
-        taken = [p for p in theirs if p not in parts]
-        claimed = {pattern for part in taken for pattern in keys.heads.get(part, {})}
-        names = [
-            n
-            for n in weights
-            if not (
-                keys.normalise_name(n) in mine and any(is_pattern_match(p, keys.normalise_name(n)) for p in claimed)
-            )
-        ]
+        outputs = [name for name in ours if name.split(".")[1] in foreign and ".out." in name]
+        mine = {name for move in keys.map_tensors(outputs, "") for name in move.theirs}
+        patterns = {pattern for part in theirs if part not in parts for pattern in keys.heads.get(part, {})}
+        claimed = [compile_pattern(pattern.replace("@", "")) for pattern in patterns]
+
+        def is_another(name: str) -> bool:
+            known = keys.normalise_name(name)
+            return known in mine and any(pattern.fullmatch(known) for pattern in claimed)
+
+        names = [name for name in weights if not is_another(name)]
 
     def is_optional(name: str) -> bool:
         frozen = not former.model.get_parameter(name).requires_grad
@@ -216,16 +200,9 @@ def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, wei
         raise Error(error.what, where=where, fix=error.fix) from None
 
 
-def is_pattern_match(pattern: str, name: str) -> bool:
-    """A name of a head's table stands for this tensor."""
-    from ..keymap import compile_pattern
-
-    return compile_pattern(pattern.replace("@", "")).fullmatch(name) is not None
-
-
 def write_checkpoint(
     former: Former,
-    out: Any,
+    out: str | Path,
     *,
     dtype: torch.dtype | None = None,
     shard: int = 5 * 10**9,
@@ -279,7 +256,7 @@ def write_checkpoint(
 
 def find_format(former: Former) -> CheckpointFormat:
     """The format of a model's family in transformers; an Error that says what is possible where there is none."""
-    family = find_family(former.family).definition
+    family = former.definition
     if family.hf_format is None:
         what = f"{former.family} has no format in transformers"
         raise Error(what, fix=family.export_remedy or "keep the formers directory")
@@ -288,20 +265,17 @@ def find_format(former: Former) -> CheckpointFormat:
 
 def check_expressible(former: Former) -> None:
     """Refuse a model of which transformers' config.json cannot say everything: it would compute other numbers."""
-    form, family = find_format(former), find_family(former.family).definition
+    form, family = find_format(former), former.definition
     config = build_hf_config(former, former.dtype)
-    known = {
-        key: value
-        for key, value in config.items()
-        if key in form.config_map.rules or key in form.config_map.legacy_rules
-    }
+    rules = {**form.config_map.rules, **form.config_map.legacy_rules}
+    known = {key: value for key, value in config.items() if key in rules}
     said = form.config_map.read_config(known, where="config.json")
     if form.adjust_settings is not None:
         names = ExportedNames(former, form.build_key_map(former.config, former.head))
         said = form.adjust_settings(said, config["architectures"][0], names)
     again = settings.build_config(family.config_class, said, where="config.json")
     for field in dataclasses.fields(former.config):  # what it says may be said in other words; silence is silence
-        value, other = getattr(former.config, field.name), getattr(again, field.name)
+        value, other = vars(former.config)[field.name], vars(again)[field.name]
         if field.name not in (*said, "pruned") and value != other:  # pruned heads come back empty
             what = f"transformers has no word for {field.name} = {format_value(value)} in a {form.model_type}"
             raise Error(what, fix=f"train with --model.{field.name} {other}, or keep it as a formers directory")
@@ -309,7 +283,7 @@ def check_expressible(former: Former) -> None:
 
 def explain_export_limits(former: Former) -> str | None:
     """What to know before a model is trained if it is to be exported afterwards; None if all of it can be."""
-    if find_family(former.family).definition.bilm_format is not None:
+    if former.definition.bilm_format is not None:
         return None
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -317,12 +291,8 @@ def explain_export_limits(former: Former) -> str | None:
             check_expressible(former)
         except Error as error:
             return str(error)
-    return (
-        "; ".join(
-            dict.fromkeys([*(str(note.message) for note in notes), find_format(former).unsupported_reason])
-        ).strip("; ")
-        or None
-    )
+    reasons = dict.fromkeys([*(str(note.message) for note in notes), find_format(former).unsupported_reason])
+    return "; ".join(reason for reason in reasons if reason) or None
 
 
 class ExportedNames:
@@ -343,11 +313,9 @@ class ExportedNames:
 def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
     """config.json: what the original said where it still holds, our values for the rest."""
     hf = find_format(former)
-    original = (
-        safe_files.parse_json(former.source_files["config.json"], Path("config.json"))
-        if "config.json" in former.source_files
-        else {}
-    )
+    original: dict[str, Any] = {}
+    if "config.json" in former.source_files:
+        original = safe_files.parse_json(former.source_files["config.json"], Path("config.json"))
     config = hf.config_map.write_config(former.config, original)
     config |= {"model_type": hf.model_type, "architectures": [find_architecture(former)]}
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = DTYPE_NAMES[dtype]
@@ -428,7 +396,7 @@ def find_pad_token(tokenizer: Tokenizer) -> str | None:
     return next((tokenizer.special[role] for role in ("pad", "eos", "unk") if role in tokenizer.special), None)
 
 
-def drop_substitute_pad(former: Former, pad: Any) -> None:
+def drop_substitute_pad(former: Former, pad: int | None) -> None:
     """Take the role of padding from a token that only stands in for it, where config.json names no pad token."""
     special = {} if former.tokenizer is None else former.tokenizer.special
     if pad is None and special.get("pad") in (special.get("eos"), special.get("unk")):
@@ -459,7 +427,7 @@ def build_generation_config(former: Former) -> dict[str, Any]:
 
 def write_sentence_encoder(
     former: Former,
-    out: Any,
+    out: str | Path,
     *,
     pool: str = "mean",
     normalise: bool = False,

@@ -67,13 +67,9 @@ class CardText:
 
     def translate_value(self, value: str, *, keep_original: bool = True) -> str:
         """A value in this language; with `keep_original`, its name in formers stays beside it: it is what one types."""
-        return (
-            value
-            if value not in self.value_names
-            else f"{self.value_names[value]} ({value})"
-            if keep_original
-            else self.value_names[value]
-        )
+        if value not in self.value_names:
+            return value
+        return f"{self.value_names[value]} ({value})" if keep_original else self.value_names[value]
 
 
 CARD_TEXTS = {
@@ -230,33 +226,27 @@ def build_card_body(
 def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[str, str]:
     """What is known of a model, by the keys of a card's rows; what is not known is left out."""
     c, told = former.config, former.training_info
-    data = told.get("data") if isinstance(told.get("data"), dict) else {}
-    assert isinstance(data, dict)
+    data = filter_by_type(told.get("data"), dict) or {}
     counts = {unit: n for unit in ("tokens", "documents", "examples") if (n := filter_by_type(data.get(unit), int))}
-    amounts = [
-        words.amount_format.format(count=n, unit=words.translate_value(unit, keep_original=False))
-        for unit, n in counts.items()
-    ]
+
+    def format_amount(count: int, unit: str) -> str:
+        return words.amount_format.format(count=count, unit=words.translate_value(unit, keep_original=False))
+
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
-    scores = told.get("validation") if isinstance(told.get("validation"), dict) else {}
-    assert isinstance(scores, dict)
+    scores = filter_by_type(told.get("validation"), dict) or {}
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
     rows: dict[str, Any] = {
         "family": f"{former.family} ({find_family(former.family).card.paper})",
         "head": words.translate_value(former.head),
         "parameters": f"{count_trainable(former.model):,}",
         "dtype": str(dtype).removeprefix("torch."),
-        "context": words.amount_format.format(
-            count=c.context, unit=words.translate_value("tokens", keep_original=False)
-        )
-        if getattr(c, "context", None)
-        else None,
-        "vocab": f"{c.vocab:,}" if getattr(c, "vocab", None) else None,
+        "context": format_amount(former.context, "tokens") if former.context else None,
+        "vocab": f"{c.vocab:,}" if vars(c).get("vocab") else None,
         "labels": labels,
         "base": filter_by_type(told.get("init"), str),
         "objective": words.translate_value(filter_by_type(told.get("objective"), str) or ""),
         "task": words.translate_value(filter_by_type(told.get("task"), str) or ""),
-        "data": ", ".join([*sources, *amounts]),
+        "data": ", ".join([*sources, *(format_amount(n, unit) for unit, n in counts.items())]),
         "steps": f"{n:,}" if (n := filter_by_type(told.get("steps"), int)) else None,
         "validation": ", ".join(
             f"{words.translate_value(k, keep_original=False)} {v:.4g}"
@@ -267,7 +257,7 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
     return {key: value for key, value in rows.items() if value}
 
 
-def filter_by_type(value: Any, kind: type) -> Any:
+def filter_by_type(value: object, kind: type) -> Any:
     """A value of a formers.json that nobody vouches for, if it is of its kind."""
     good = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
     return value if good else None

@@ -59,15 +59,15 @@ MANIFEST_KEYS = {
 
 
 def load(
-    where: Any,
+    where: str | Path,
     head: str = "auto",
-    device: Any = None,
+    device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None,
     pickle: bool = False,
     *,
     family: str | None = None,
     ignore: Iterable[str] = (),
-    labels: Any = None,
+    labels: object = None,
     tell: ProgressCallback | None = None,
 ) -> Former:
     """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", or ELMo's options.json
@@ -155,7 +155,7 @@ def load_adapters(former: Former, where: Path) -> None:
         raise Error(what, where=where / "adapters.safetensors", fix="restore the original file") from None
 
 
-def parse_float_dtype(dtype: Any) -> torch.dtype | None:
+def parse_float_dtype(dtype: object) -> torch.dtype | None:
     """A floating-point type, also by its name."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
@@ -169,27 +169,18 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     """Our own directory: a model without values, and the plan to fill them in from the weights."""
     path, about = where / MANIFEST_FILE, safe_files.read_json(where, MANIFEST_FILE)
     if about.get("format") not in (1, FORMAT_VERSION):
-        raise Error(
-            f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}",
-            where=path,
-            fix="a newer formers may read it: pip install -U formers",
-        )
+        what = f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}"
+        raise Error(what, where=path, fix="a newer formers may read it: pip install -U formers")
     for key in set(about) - MANIFEST_KEYS:
         raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest_name(key, MANIFEST_KEYS))
     if "seal" in about and about["seal"] != hash_json({key: value for key, value in about.items() if key != "seal"}):
         fix = 'restore it; if you have edited it yourself, take the line "seal" out of it'
         raise Error("is not as it was written", where=path, fix=fix)
-    kinds: dict[str, Any] = {
-        "family": str,
-        "head": str,
-        "config": dict,
-        "labels": tuple[str, ...],
-        "special": dict[str, str],
-    }
+    kinds: dict[str, Any] = {"family": str, "head": str, "config": dict, "labels": tuple[str, ...], "special": dict}
     for key, kind in kinds.items():
         if key not in about:
             raise Error(f"{key} is missing", where=path, fix="the file is damaged")
-        about[key] = settings.coerce_value(about[key], kind if key != "special" else dict, key, path)
+        about[key] = settings.coerce_value(about[key], kind, key, path)
     one = find_family(about["family"])
     config = settings.build_config(one.definition.config_class, about["config"], where=path)
     huggingface.check_layer_count(config, weights, path)
@@ -204,11 +195,8 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
         limit = safe_files.MAX_VOCAB_BYTES if one.definition.is_static else safe_files.MAX_FILE_BYTES
         former.tokenizer = load_own_tokenizer(where, about["special"], limit)
         if former.tokenizer.fingerprint != about.get("tokenizer"):
-            raise Error(
-                "this is not the tokenizer that the model was saved with",
-                where=where / "tokenizer.json",
-                fix="restore the original file",
-            )
+            what = "this is not the tokenizer that the model was saved with"
+            raise Error(what, where=where / "tokenizer.json", fix="restore the original file")
     beside = where / ORIGINALS_FOLDER
     if beside.is_dir() and not beside.is_symlink():
         for name in ("config.json", bilm.OPTIONS_FILE, *huggingface.COMPANION_FILES):
@@ -217,16 +205,15 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     return former, plan_weights(former, config, about["head"], weights, where)
 
 
-def plan_weights(former: Former, config: Any, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
+def plan_weights(former: Former, config: object, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
     """Our names are their names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
     ours = [name for name, _ in former.model.named_parameters()]
     source = {name: name for name in weights}
     fresh = set()
     if former.head != saved_head:
-        hf = find_family(former.family).definition.hf_format
-        apart = (
-            former.head.partition("@")[2] != saved_head.partition("@")[2]
-        )  # heads of other layers have nothing in common
+        hf = former.definition.hf_format
+        # heads of other layers have nothing in common
+        apart = former.head.partition("@")[2] != saved_head.partition("@")[2]
         if hf is not None and not apart:
             old = build_empty(former.family, config, saved_head, former.labels).model.named_parameters()
             before = {
@@ -238,20 +225,12 @@ def plan_weights(former: Former, config: Any, saved_head: str, weights: Weights,
                 source.setdefault(move.ours, before.get(move.theirs, move.ours))
         fresh = {name for name in ours if name.startswith("heads.") and (apart or source.get(name, "") not in weights)}
     else:
-        fresh = {
-            name
-            for name in ours
-            if name.startswith("heads.")
-            and former.model.parts[name.split(".")[1]].spec.optional
-            and name not in weights
-        }
+        optional = {f"heads.{part}" for part, module in former.model.parts.items() if module.spec.optional}
+        fresh = {name for name in ours if name not in weights and ".".join(name.split(".")[:2]) in optional}
     lost = [name for name in ours if name not in fresh and source.get(name, "") not in weights]
     if lost:
-        raise Error(
-            f"tensor {lost[0]!r} is missing",
-            where=where,
-            fix="the file is incomplete, or formers.json belongs to another model",
-        )
+        what = f"tensor {lost[0]!r} is missing"
+        raise Error(what, where=where, fix="the file is incomplete, or formers.json belongs to another model")
     unknown = [] if former.head != saved_head else sorted(set(weights) - set(ours))
     if unknown:
         raise Error(f"unknown tensor {unknown[0]!r}", where=where, fix="formers.json belongs to another model")
@@ -264,7 +243,7 @@ def fill_weights(
     former: Former,
     weights: Weights,
     weight_plan: LoadPlan,
-    device: Any,
+    device: str | torch.device | None,
     dtype: torch.dtype | None,
     where: Path,
     tell: ProgressCallback | None = None,
@@ -273,11 +252,8 @@ def fill_weights(
     device = torch.get_default_device() if device is None else choose_device(device)
     for copy, source in weight_plan.tied_pairs:
         if not weights.is_equal(copy, source):
-            raise Error(
-                f"{copy!r} should be a copy of {source!r} and is not",
-                where=where,
-                fix='if both are meant, set "tie_word_embeddings": false in config.json',
-            )
+            what = f"{copy!r} should be a copy of {source!r} and is not"
+            raise Error(what, where=where, fix='if both are meant, set "tie_word_embeddings": false in config.json')
     for name, made in weight_plan.computed_tables.items():
         held = weights.get_tensor(name)
         near = max(torch.finfo(torch.float16).eps, torch.finfo(held.dtype).eps if held.is_floating_point() else 0)
@@ -292,24 +268,16 @@ def fill_weights(
             del former.model.heads[part]
             untrained -= own
     kinds = {name: weights.get_tensor(name).dtype for move in weight_plan.mappings for name in move.theirs}
-    kept = dtype
     for name, kind in kinds.items():
         if not kind.is_floating_point:
-            raise Error(
-                f"tensor {format_value(name)} is {str(kind)[6:]}, not floating-point numbers",
-                where=where,
-                fix="this checkpoint is quantised: load the original",
-            )
-    if kept is None:
-        kept = functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32
+            what = f"tensor {format_value(name)} is {str(kind)[6:]}, not floating-point numbers"
+            raise Error(what, where=where, fix="this checkpoint is quantised: load the original")
+    kept = dtype or (functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32)
     new = sum(former.model.get_parameter(name).numel() for name in untrained)
     there = sum(map(math.prod, weights.shapes.values()))
     if new > max(there, SMALL_HEAD_SIZE):  # a width that costs the file little may cost a head its square
-        raise Error(
-            f"the new parts would have {new:,} numbers, the whole file has {there:,}",
-            where=where,
-            fix="weights and config do not belong together",
-        )
+        what = f"the new parts would have {new:,} numbers, the whole file has {there:,}"
+        raise Error(what, where=where, fix="weights and config do not belong together")
     for number, move in enumerate(weight_plan.mappings, 1):
         old = former.model.get_parameter(move.ours)
         shapes = [weights.shapes[name] for name in move.theirs]
@@ -319,22 +287,17 @@ def fill_weights(
             value = None
         if value is None or value.shape != old.shape:
             theirs, has = " + ".join(move.theirs), format_value(shapes) if value is None else tuple(value.shape)
-            raise Error(
-                f"tensor {theirs!r} has shape {has}, the config asks for {tuple(old.shape)}",
-                where=where,
-                fix="weights and config do not belong together",
-            )
+            what = f"tensor {theirs!r} has shape {has}, the config asks for {tuple(old.shape)}"
+            raise Error(what, where=where, fix="weights and config do not belong together")
         replace_parameter(former.model, move.ours, allocate_tensor(old.shape, kept, device, where).copy_(value))
         if tell is not None:
             tell("reading", number, len(weight_plan.mappings), move.ours)
     if untrained:
         for name in untrained:
-            replace_parameter(
-                former.model, name, allocate_tensor(former.model.get_parameter(name).shape, kept, device, where)
-            )
-        initialise_weights(
-            former.model, find_family(former.family).definition.build_init_rules(former.config), seed=0, only=untrained
-        )
+            shape = former.model.get_parameter(name).shape
+            replace_parameter(former.model, name, allocate_tensor(shape, kept, device, where))
+        rules = former.definition.build_init_rules(former.config)
+        initialise_weights(former.model, rules, seed=0, only=untrained)
         untrained = {name for name in untrained if former.model.get_parameter(name).requires_grad}
     if untrained:
         warnings.warn(f"new, untrained: {', '.join(sorted(untrained))}", stacklevel=3)
@@ -346,11 +309,8 @@ def allocate_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device,
         return torch.empty(shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError):  # torch has no error of its own for the CPU
         size = shape.numel() * dtype.itemsize
-        raise Error(
-            f"there is no memory for {size:,} more bytes on {device}",
-            where=where,
-            fix="load it with dtype=torch.bfloat16, or where there is more memory",
-        ) from None
+        what = f"there is no memory for {size:,} more bytes on {device}"
+        raise Error(what, where=where, fix="load it with dtype=torch.bfloat16, or where there is more memory") from None
 
 
 def replace_parameter(model: nn.Module, name: str, value: torch.Tensor) -> None:
@@ -362,7 +322,7 @@ def replace_parameter(model: nn.Module, name: str, value: torch.Tensor) -> None:
 
 def export(
     former: Former,
-    out: Any,
+    out: str | Path,
     *,
     to: str | None = None,
     dtype: torch.dtype | None = None,
@@ -388,14 +348,19 @@ def export(
     with safe_files.replace_directory(out, overwrite) as folder:
         if to == "sentence-transformers":
             huggingface.write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
-        elif to is None and find_family(former.family).definition.bilm_format is not None:
+        elif to is None and former.definition.bilm_format is not None:
             bilm.write_checkpoint(former, folder, **how)
         else:
             huggingface.write_checkpoint(former, folder, shard=shard, **how)
 
 
 def save(
-    former: Former, path: Any, *, shard: int = 5 * 10**9, overwrite: bool = False, tell: ProgressCallback | None = None
+    former: Former,
+    path: str | Path,
+    *,
+    shard: int = 5 * 10**9,
+    overwrite: bool = False,
+    tell: ProgressCallback | None = None,
 ) -> None:
     """Write a formers directory; it appears only when it is complete. One that is there already is replaced with
     `overwrite` only."""

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 from safetensors import SafetensorError
 
 from ..config import format_value, parse_json_object
-from ..errors import Error, advise_on_write
+from ..errors import Error, advise_on_write, get_reason
 from ..registry import find_published_checkpoint
 
 MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -35,7 +35,7 @@ MAX_GZIP_RATIO = 100  # times that a packed file may grow; vectors written as te
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
-def find_model_folder(path: Any) -> Path:
+def find_model_folder(path: object) -> Path:
     """A directory that is there and has something in it; of a training run, the model that it made."""
     if not isinstance(path, str | os.PathLike):
         raise Error(f"{format_value(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
@@ -47,9 +47,8 @@ def find_model_folder(path: Any) -> Path:
         if not where.is_dir():
             raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
         if not any(where.iterdir()):
-            raise Error(
-                "the directory is empty", where=where, fix="give the directory that holds config.json or formers.json"
-            )
+            what = "the directory is empty"
+            raise Error(what, where=where, fix="give the directory that holds config.json or formers.json")
     except (OSError, RuntimeError) as error:
         raise make_read_error(path, error) from None
     return find_run_model(where) if has_file(where, "run.json") and not has_file(where, "formers.json") else where
@@ -65,19 +64,15 @@ def find_run_model(run: Path) -> Path:
 
 def make_read_error(where: object, error: Exception) -> Error:
     """The system's refusal as our error."""
-    reason = getattr(error, "strerror", None) or error
-    return Error(f"cannot be read ({reason})", where=where, fix="check the path and its permissions")
+    return Error(f"cannot be read ({get_reason(error)})", where=where, fix="check the path and its permissions")
 
 
 def resolve_file(where: Path, name: str) -> Path:
     """A file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
     base = name == os.path.basename(name) and len(name) <= 255
     if not base or name in ("", ".", "..") or "\\" in name or "\0" in name:
-        raise Error(
-            f"{format_value(name)} is not the name of a file in this folder",
-            where=where,
-            fix="this checkpoint is malformed: do not use it",
-        )
+        what = f"{format_value(name)} is not the name of a file in this folder"
+        raise Error(what, where=where, fix="this checkpoint is malformed: do not use it")
     path = where / name
     try:
         target = path.resolve() if path.is_symlink() else None
@@ -91,11 +86,8 @@ def resolve_file(where: Path, name: str) -> Path:
             if commit.parent.name == "snapshots" and repo.name.startswith("models--"):
                 homes += [repo / "blobs", repo.parent / "blobs"]  # the model's own, and those that all models share
         if not any(target.is_relative_to(h) for h in homes):
-            raise Error(
-                f"{name} is a link that leads out of the folder",
-                where=where,
-                fix="copy the file itself into the folder",
-            )
+            what = f"{name} is a link that leads out of the folder"
+            raise Error(what, where=where, fix="copy the file itself into the folder")
     return path
 
 
@@ -110,11 +102,8 @@ def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
     if not path.is_file():
         raise Error(f"{name} is missing", where=where, fix="is this the right directory, and is the download complete?")
     if path.stat().st_size > limit:
-        raise Error(
-            f"{name} has {path.stat().st_size:,} bytes, more than {limit:,}",
-            where=where,
-            fix="this is not what it claims to be",
-        )
+        what = f"{name} has {path.stat().st_size:,} bytes, more than {limit:,}"
+        raise Error(what, where=where, fix="this is not what it claims to be")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -166,7 +155,7 @@ class GzipReader(io.RawIOBase):
 
 
 @contextmanager
-def open_stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
+def open_stream(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
     """A single file to read from start to end, unpacked if it is a .gz, and the most bytes that it can hold."""
     where = Path(path).expanduser()
     if not where.is_file():
@@ -182,7 +171,7 @@ def open_stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
 
 
 @contextmanager
-def create_file(path: Any) -> Iterator[BinaryIO]:
+def create_file(path: str | Path) -> Iterator[BinaryIO]:
     """A single file to write, packed if it is a .gz; it appears under its name only when all is written."""
     target = Path(path).expanduser()
     if target.exists():
@@ -207,9 +196,8 @@ def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
     """The files that an index names, each with the tensors that it should hold."""
     listed = read_json(where, index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(v, str) for v in listed.values()):
-        raise Error(
-            "weight_map is not a table of file names", where=where / index, fix="the index is damaged: fetch it again"
-        )
+        what = "weight_map is not a table of file names"
+        raise Error(what, where=where / index, fix="the index is damaged: fetch it again")
     check_tensor_count(len(listed), where / index)
     files: dict[str, set[str]] = {file: set() for file in sorted(set(listed.values()))}
     for key, file in listed.items():
@@ -220,11 +208,8 @@ def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
 def check_tensor_count(tensors: int, where: Path) -> None:
     """Refuse more tensors than any model has."""
     if tensors >= MAX_TENSORS:
-        raise Error(
-            f"{tensors:,} tensors are more than a model of these families has",
-            where=where,
-            fix="this is not what it claims to be",
-        )
+        what = f"{tensors:,} tensors are more than a model of these families has"
+        raise Error(what, where=where, fix="this is not what it claims to be")
 
 
 def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
@@ -280,7 +265,7 @@ def is_occupied(path: Path) -> bool:
     return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
-def check_output_folder(out: Any, overwrite: bool = False) -> None:
+def check_output_folder(out: str | Path, overwrite: bool = False) -> None:
     """Refuse to write over something; with `overwrite`, over anything but the directory of a model or a tokenizer."""
     target = Path(out).expanduser()
     if not is_occupied(target):
@@ -306,7 +291,7 @@ def is_model_file(path: Path) -> bool:
 
 
 @contextmanager
-def replace_directory(out: Any, overwrite: bool) -> Iterator[Path]:
+def replace_directory(out: str | Path, overwrite: bool) -> Iterator[Path]:
     """Give the path to write a directory to: `out`, or one beside it that takes its place when all is written."""
     target = Path(out).expanduser()
     check_output_folder(target, overwrite)
@@ -323,7 +308,7 @@ def replace_directory(out: Any, overwrite: bool) -> Iterator[Path]:
 
 
 @contextmanager
-def stage_directory(out: Any) -> Iterator[Path]:
+def stage_directory(out: str | Path) -> Iterator[Path]:
     """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
     new: list[Path] = []
     try:
@@ -334,8 +319,7 @@ def stage_directory(out: Any) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
     except (OSError, RuntimeError, ValueError) as error:  # a name may hold half a character, or a zero
         remove_empty_folders(new)
-        reason = getattr(error, "strerror", None) or error
-        raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None
+        raise Error(f"cannot write here ({get_reason(error)})", where=out, fix="choose another place") from None
     try:
         os.chmod(temporary, 0o777 & ~_get_umask())
         yield temporary
@@ -350,9 +334,8 @@ def stage_directory(out: Any) -> Iterator[Path]:
     except OSError as error:
         raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
     except SafetensorError as error:
-        raise Error(
-            f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"
-        ) from None
+        what = f"writing failed ({' '.join(str(error).split())[:100]})"
+        raise Error(what, where=target, fix="is the disk full?") from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
         remove_empty_folders(new)
@@ -380,6 +363,6 @@ def sync_to_disk(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """A JSON file as people like to read it; Korean stays readable."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

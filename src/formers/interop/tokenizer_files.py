@@ -28,7 +28,7 @@ PAD_TOKEN = "<|padding|>"  # the pad token of tokenizers that have none, where o
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
 
 
-def load_tokenizer(where: Any) -> Tokenizer:
+def load_tokenizer(where: str | Path) -> Tokenizer:
     """The tokenizer of a directory (formers' own, or as published), or of a tokenizer.json, vocab.txt, spiece.model."""
     path = Path(where).expanduser()
     if path.is_file():
@@ -46,9 +46,8 @@ def load_tokenizer(where: Any) -> Tokenizer:
             return load_own_tokenizer(folder, special if isinstance(special, dict) else {})
     made = read_tokenizer(folder, {})
     if made is None:
-        raise Error(
-            "there is no tokenizer here", where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one"
-        )
+        what = "there is no tokenizer here"
+        raise Error(what, where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one")
     return made
 
 
@@ -66,7 +65,7 @@ def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_f
     return made
 
 
-def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) -> Path:
+def save_tokenizer(tokenizer: Tokenizer, where: str | Path, overwrite: bool = False) -> Path:
     """Write a directory with tokenizer.json and tokenizer_config.json, which transformers opens as well."""
     with safe_files.replace_directory(where, overwrite) as place, safe_files.stage_directory(place) as folder:
         tokenizer.save(folder / "tokenizer.json")

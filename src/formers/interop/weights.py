@@ -39,17 +39,12 @@ class Weights:
             for name, wanted in listed.items():
                 self.open_file(name, wanted)
             if lost := set().union(*listed.values()) - set(self.handles):
-                raise Error(
-                    f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first",
-                    where=where / index,
-                    fix="a shard is incomplete",
-                )
+                what = f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first"
+                raise Error(what, where=where / index, fix="a shard is incomplete")
         else:
-            raise Error(
-                f"no {single} and no {index}",
-                where=where,
-                fix="a pytorch_model.bin is read only if you say so: --pickle, or pickle=True",
-            )
+            what = f"no {single} and no {index}"
+            fix = "a pytorch_model.bin is read only if you say so: --pickle, or pickle=True"
+            raise Error(what, where=where, fix=fix)
 
     def open_file(self, name: str, wanted: set[str] | None) -> None:
         """Check one file's header and map the file."""
@@ -64,16 +59,12 @@ class Weights:
             fix = "raise the limit on the process (ulimit -v), or load it where there is more memory"
             raise Error(what, where=path, fix=fix) from None
         except (SafetensorError, OSError, ValueError) as error:
-            raise Error(
-                f"not a valid safetensors file ({' '.join(str(error).split())[:100]})", where=path, fix="fetch it again"
-            ) from None
+            what = f"not a valid safetensors file ({' '.join(str(error).split())[:100]})"
+            raise Error(what, where=path, fix="fetch it again") from None
         for key, shape in shapes.items():
             if wanted is not None and key not in wanted:
-                raise Error(
-                    f"tensor {format_value(key)} is not in the index",
-                    where=path,
-                    fix="index and shard do not belong together",
-                )
+                what = f"tensor {format_value(key)} is not in the index"
+                raise Error(what, where=path, fix="index and shard do not belong together")
             self.handles[key], self.shapes[key] = handle, shape
         check_tensor_count(len(self.handles), path)
 

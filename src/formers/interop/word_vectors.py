@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -40,11 +41,8 @@ def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True,
     unknown = next((word for word in UNKNOWN_WORDS if word in known), "")
     if not unknown:
         head, rest = table[: len(words)], table[len(words) :]
-        words, table, unknown = (
-            [*words, UNKNOWN_TOKEN],
-            torch.cat((head, head.new_zeros(1, head.shape[1]), rest)),
-            UNKNOWN_TOKEN,
-        )
+        words, unknown = [*words, UNKNOWN_TOKEN], UNKNOWN_TOKEN
+        table = torch.cat((head, head.new_zeros(1, head.shape[1]), rest))
     values = {**more, "vocab": len(words), "dim": table.shape[1]}
     former = build_empty("vectors", settings.build_config(VectorsConfig, values), "none")
     former.model.body.word = torch.nn.Embedding.from_pretrained(table.contiguous(), freeze=False)
@@ -53,7 +51,7 @@ def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True,
 
 
 def read_word_vectors(
-    path: Any,
+    path: str | Path,
     format: VectorFormat = "auto",
     max_words: int | None = None,
     tell: ProgressCallback | None = None,
@@ -71,13 +69,11 @@ def read_word_vectors(
         kind = detect_format(start) if format == "auto" else format
         if kind == "fasttext":
             return read_fasttext_vectors(file, size, path, tell)
-        words, table = (read_binary_vectors if kind == "binary" else read_text_vectors)(
-            file, size, path, kind, max_words, tell
-        )
+        read = read_binary_vectors if kind == "binary" else read_text_vectors
+        words, table = read(file, size, path, kind, max_words, tell)
     lower = not any(word != word.lower() for word in words)
-    return build_vectors_model(
-        words, torch.from_numpy(table), lower, **({"kind": "glove"} if kind == "glove" else {}) | more
-    )
+    more = ({"kind": "glove"} if kind == "glove" else {}) | more
+    return build_vectors_model(words, torch.from_numpy(table), lower, **more)
 
 
 def detect_format(start: bytes) -> VectorFormat:
@@ -92,7 +88,7 @@ def detect_format(start: bytes) -> VectorFormat:
     return "text" if second and not set(second) - set(b"0123456789+-.eE \r") else "binary"
 
 
-def parse_header(line: bytes, size: int, smallest: int, path: Any) -> tuple[int, int]:
+def parse_header(line: bytes, size: int, smallest: int, path: str | Path) -> tuple[int, int]:
     """The number of words and the width that a first line claims, if the file can hold them at `smallest` bytes each
     number."""
     fields = line.split()
@@ -104,7 +100,7 @@ def parse_header(line: bytes, size: int, smallest: int, path: Any) -> tuple[int,
     return rows, dim
 
 
-def check_table_size(rows: int, dim: int, size: int, smallest: int, path: Any) -> None:
+def check_table_size(rows: int, dim: int, size: int, smallest: int, path: str | Path) -> None:
     """Refuse sizes that cannot be."""
     if not (0 < rows <= settings.MAX_SIZE and 0 < dim <= settings.MAX_SIZE) or rows * (dim * smallest + 1) > size:
         raise Error(f"{rows:,} words of {dim:,} numbers do not fit into {size:,} bytes", where=path, fix=DAMAGED_HINT)
@@ -113,7 +109,7 @@ def check_table_size(rows: int, dim: int, size: int, smallest: int, path: Any) -
 class WordList:
     """The words of a file, each once, in valid UTF-8."""
 
-    def __init__(self, path: Any):
+    def __init__(self, path: str | Path):
         self.path, self.words = path, dict[str, None]()
 
     def add_word(self, data: bytes, line: int) -> None:
@@ -134,7 +130,7 @@ class WordList:
 
 
 def read_text_vectors(
-    file: BinaryIO, size: int, path: Any, kind: str, most: int | None, tell: ProgressCallback | None
+    file: BinaryIO, size: int, path: str | Path, kind: str, most: int | None, tell: ProgressCallback | None
 ) -> tuple[list[str], np.ndarray]:
     """Rows "word number number …", after a line with their number and width (text) or without (glove)."""
     names, line, rows, dim = WordList(path), 0, None, 0
@@ -167,7 +163,7 @@ def read_text_vectors(
     return list(names.words), np.concatenate(blocks)
 
 
-def read_rows(file: BinaryIO, number: int, path: Any, line: int) -> Iterator[bytes]:
+def read_rows(file: BinaryIO, number: int, path: str | Path, line: int) -> Iterator[bytes]:
     """The next lines, without their ends."""
     for _ in range(number):
         line += 1
@@ -175,9 +171,8 @@ def read_rows(file: BinaryIO, number: int, path: Any, line: int) -> Iterator[byt
         if not data:
             return
         if len(data) == MAX_LINE_BYTES and data[-1:] != b"\n":
-            raise Error(
-                f"a line of more than {MAX_LINE_BYTES:,} bytes", where=f"{path}, line {line:,}", fix=DAMAGED_HINT
-            )
+            what = f"a line of more than {MAX_LINE_BYTES:,} bytes"
+            raise Error(what, where=f"{path}, line {line:,}", fix=DAMAGED_HINT)
         yield data.rstrip(b" \r\n")
 
 
@@ -218,7 +213,7 @@ def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -
 
 
 def read_binary_vectors(
-    file: BinaryIO, size: int, path: Any, kind: str, most: int | None, tell: ProgressCallback | None
+    file: BinaryIO, size: int, path: str | Path, kind: str, most: int | None, tell: ProgressCallback | None
 ) -> tuple[list[str], np.ndarray]:
     """Rows of a word, a space and numbers of four bytes; some programs end a row with a line end."""
     rows, dim = parse_header(file.readline(MAX_LINE_BYTES), size, 4, path)
@@ -238,32 +233,18 @@ def read_binary_vectors(
             tell("reading", row, rows, f"{dim} numbers each")
     if not np.isfinite(table).all():
         row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
-        raise names.make_line_error(
-            f"the vector of {format_value(list(names.words)[row])} is not made of numbers", row + 2
-        )
+        what = f"the vector of {format_value(list(names.words)[row])} is not made of numbers"
+        raise names.make_line_error(what, row + 2)
     if most is None and (buffer[at:] + file.read(MAX_LINE_BYTES)).strip(b"\n"):
         raise Error(f"there is more than the {rows:,} words of the first line", where=path, fix=DAMAGED_HINT)
     return list(names.words), table
 
 
-FASTTEXT_ARGUMENTS = (
-    "dim",
-    "ws",
-    "epoch",
-    "minCount",
-    "neg",
-    "wordNgrams",
-    "loss",
-    "model",
-    "bucket",
-    "minn",
-    "maxn",
-    "rate",
-)
+FASTTEXT_ARGUMENTS = "dim ws epoch minCount neg wordNgrams loss model bucket minn maxn rate".split()  # noqa: SIM905
 FASTTEXT_MODELS = {1: "cbow", 2: "skipgram"}
 
 
-def read_fasttext_vectors(file: BinaryIO, size: int, path: Any, tell: ProgressCallback | None) -> Former:
+def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: ProgressCallback | None) -> Former:
     """fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
 
     def read_struct(form: str) -> tuple[Any, ...]:
@@ -342,7 +323,7 @@ def combine_ngram_rows(
 
 
 def write_word_vectors(
-    former: Former, path: Any, format: VectorFormat = "text", tell: ProgressCallback | None = None
+    former: Former, path: str | Path, format: VectorFormat = "text", tell: ProgressCallback | None = None
 ) -> None:
     """Write word vectors in a published format (see `read_word_vectors`); a name that ends in .gz is packed.
 
@@ -360,9 +341,8 @@ def write_word_vectors(
         raise Error(f"{c.kind} vectors have no n-grams", fix='write format="text" or "binary"')
     bad = next((w for w in words if "\n" in w or "\0" in w or (" " in w and format != "fasttext")), None)
     if bad is not None:
-        raise Error(
-            f"the word {format_value(bad)} cannot stand in such a file", where=path, fix="write it by formers.save"
-        )
+        what = f"the word {format_value(bad)} cannot stand in such a file"
+        raise Error(what, where=path, fix="write it by formers.save")
     if format == "fasttext":
         parts: Iterable[bytes] = encode_fasttext_file(words, torch.cat((rows, table[c.vocab :])), c)
     elif format == "binary":

@@ -134,6 +134,7 @@ def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ..
 
 def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], own: str | None) -> Former:
     """The checkpoint, whose own head is `own`, with the head of the task."""
+    assert wanted.source is not None
     if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
         return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
     if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
