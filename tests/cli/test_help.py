@@ -33,9 +33,9 @@ OLD_WORDS = {
 }
 # What the field calls what a command does.
 FIELD_TERMS = {
-    "classify": "text classification", "score": "regression", "tag": "token classification", "choose": "multiple choice",
-    "answer": "extractive question answering", "fill": "masked language modelling", "embed": "embeddings",
-    "augment": "data augmentation", "generate": "sampling", "prepare": "contamination",
+    "classify": "text classification", "score": "regression", "tag": "token classification",
+    "choose": "multiple choice", "answer": "extractive question answering", "fill": "masked language modelling",
+    "embed": "embeddings", "augment": "data augmentation", "generate": "sampling", "prepare": "contamination",
 }  # fmt: skip
 
 

@@ -142,7 +142,7 @@ def test_several_labels_in_one_field(tmp_path):
 
 
 def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch):
-    from formers.cli import terminal
+    from formers.cli import runs
     from formers.cli.main import main
 
     @contextlib.contextmanager
