@@ -21,6 +21,7 @@ from .nn.attention.kv_cache import KVCache
 from .nn.capture import Capture
 from .nn.head_pruning import prune_heads
 from .nn.layers import LayerNorm, MixNorm, OutputLayer, ScalarMix, get_activation
+from .nn.linear_cross_entropy import can_fuse_loss, linear_cross_entropy
 
 
 class LayerSelector(nn.Module):
@@ -90,13 +91,26 @@ class HeadPart(nn.Module):
 
     def forward(self, x: Tensor, tied: Any) -> Tensor:
         """(M, dim) hidden states, pooled already if this part pools → (M, width), or (M, ways, width)"""
+        x = self.transform(x)
+        x = x if self.out is None else self.out(x, tied)
+        return x if self.after is None else self.after(x)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Apply all that comes before the output layer: (M, dim) → (M, inner dim), or (M, ways, inner dim)"""
         for name in self.spec.inner_layers:
             layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
             x = get_activation(name)(x) if layer is None else layer(x)
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
-        x = x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
-        x = x if self.out is None else self.out(x, tied)
-        return x if self.after is None else self.after(x)
+        return x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
+
+    def compute_fused_loss(self, x: Tensor, tied: Any, labels: Tensor, smoothing: float) -> Tensor | None:
+        """Sum the cross-entropy of (M, dim) hidden states without keeping their logits; None where that cannot be."""
+        if not isinstance(self.out, OutputLayer) or self.after is not None or self.spec.directions > 1:
+            return None
+        weight = tied if self.out.weight is None else self.out.weight
+        if not can_fuse_loss(x, weight):
+            return None
+        return linear_cross_entropy(self.transform(x), weight, self.out.bias, labels, smoothing)
 
 
 class Model(nn.Module):

@@ -121,6 +121,10 @@ def compute_token_loss(
     count, own = (batch.labels != IGNORE_INDEX).sum(), getattr(model.parts[part].out, "compute_losses", None)
     if own is not None and not smoothing:  # an output layer that needs not compute all logits
         return own(hidden, batch.labels, model.body.embedding_table).sum(), count
+    table = getattr(model.body, "embedding_table", None)
+    fused = model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)
+    if fused is not None:
+        return fused, count
     logits = upcast_logits(model.logits(hidden, part=part))
     total = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing)
     return total, count

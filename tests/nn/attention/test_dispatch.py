@@ -293,8 +293,11 @@ class Cuda:
         (Cuda(torch.float32), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
         (Cuda(torch.float32), AttentionContext(layout([1, 13, 1])), 0.0, "flex"),
         (Cuda(width=60), AttentionContext(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "biased_flash"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(20))), 0.1, "dense"),
+        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "varlen"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.1, "varlen"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), bias=table_bias()), 0.1, "biased_flash"),
+        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, "dense"),
     ],
 )
 def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
@@ -328,10 +331,10 @@ def test_dropout_is_said_once(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     dispatch._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="attention dropout"):
-        choose_kernel(Cuda(), Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, None)
+        choose_kernel(Cuda(width=256), Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose_kernel(Cuda(), Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, None)
+        choose_kernel(Cuda(width=256), Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, None)
 
 
 def test_reach():
