@@ -84,19 +84,26 @@ def print_table(
     *,
     caption: str = "",
     no_wrap: Collection[str] = (),
-    quiet: bool = False,
 ) -> None:
-    """Print rows as a table without rules; cells stay on one line in a pipe, on a terminal those of `no_wrap` do."""
-    columns = [Column(title, no_wrap=title in no_wrap) for title in titles]
-    look: dict[str, Any] = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
-    table = Table(*columns, box=None, pad_edge=False, show_header=bool(titles), **look)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else escape_line(cell) for cell in row))
-    console = SafeConsole(wrap=True, quiet=quiet)
-    if not console.is_terminal:  # what reads a pipe has no width
-        wide = console.options.update(width=100_000)
-        console.width = max(console.width, console.measure(table, options=wide).maximum)
-    console.print(table)
+    """Print rows as a table without rules; in a pipe a row is one line, on a terminal only `no_wrap` columns stay whole."""
+    cells = [[cell if isinstance(cell, Text) else Text(escape_line(cell)) for cell in row] for row in rows]
+    console = SafeConsole(wrap=True)
+    if console.is_terminal:
+        columns = [Column(title, no_wrap=title in no_wrap) for title in titles]
+        look: dict[str, Any] = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
+        table = Table(*columns, box=None, pad_edge=False, show_header=bool(titles), **look)
+        for row in cells:
+            table.add_row(*row)
+        return console.print(table)
+    lines = [[Text(title) for title in titles], *cells] if titles else cells
+    widths = [max(cell.cell_len for cell in column) for column in zip(*lines, strict=True)]
+    console = SafeConsole()
+    if caption:
+        console.print(caption)
+    for row in lines:
+        padded = (cell.plain + " " * (width - cell.cell_len) for cell, width in zip(row, widths, strict=True))
+        console.print("  ".join(padded).rstrip())
+    return None
 
 
 def print_json(value: object, indent: int | None = None) -> None:
