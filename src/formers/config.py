@@ -45,7 +45,7 @@ def build_config(cls: type, values: Mapping[str, Any], *, where: object = None) 
 
 
 def check_common_fields(config: object) -> None:
-    """What holds in every configuration that has these settings."""
+    """Check what holds in every configuration that has these settings."""
     values = vars(config)
     if values.get("eps", 1.0) <= 0:
         raise Error(f"eps must be above 0, got {values['eps']}", fix="take for example 1e-5")
@@ -56,13 +56,13 @@ def check_common_fields(config: object) -> None:
 
 @functools.cache
 def get_schema(cls: type) -> dict[str, Any]:
-    """The settings of a configuration and their types."""
+    """Return the settings of a configuration and their types."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def suggest_name(key: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: what formers calls it, the nearest known one, or all of them."""
+    """Suggest what to write instead of an unknown name: what formers calls it, the nearest one, or all of them."""
     names = list(known)
     if (ours := explain_name(key, names)) is not None:
         return ours
@@ -112,13 +112,13 @@ def coerce_value(value: object, kind: Any, key: str, where: object = None) -> An
 
 
 def format_value(value: object) -> str:
-    """A value as an error message shows it: short, on one line."""
+    """Format a value for an error message: short, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def parse_json_object(text: str, where: object = None) -> dict[str, Any]:
-    """A JSON object out of a text that nobody vouches for: no key twice, no half characters, not absurdly deep."""
+    """Parse a JSON object from untrusted text: no key twice, no half characters, not absurdly deep."""
 
     def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -203,7 +203,7 @@ def check_rates(config: object, *names: str) -> None:
 
 
 def compute_head_dim(config: object, heads: str = "heads", dim: str = "dim") -> int:
-    """The width of one attention head; an Error if the heads do not divide the width."""
+    """Compute the width of one attention head; an Error if the heads do not divide the width."""
     n, width = getattr(config, heads), getattr(config, dim)
     if width % n:
         start = min(n, width)
@@ -215,7 +215,7 @@ def compute_head_dim(config: object, heads: str = "heads", dim: str = "dim") -> 
 
 
 def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win; dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
+    """Merge layers of settings; later ones win, and dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -236,7 +236,7 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_to_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
-    """Settings read from a file, with None for each of the decoder's `sizes` that equals the encoder's.
+    """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file.
 
     A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
     """
@@ -253,7 +253,7 @@ class KeyRule:
 
 
 def rename_key(ours: str, values: Mapping[Any, Any] | None = None) -> KeyRule:
-    """A key under another name; `values` translates (their value → ours) where the words differ as well."""
+    """Map a key to another name; `values` translates (their value → ours) where the words differ as well."""
 
     def read(value: Any) -> dict[str, Any]:
         if values is None or not isinstance(value, str):
@@ -287,7 +287,7 @@ class ConfigMap:
     legacy_rules: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
     def translate_error(self, error: Error, theirs: Mapping[str, Any]) -> Error:
-        """An error about one of our settings in the words of their file."""
+        """Translate an error about one of our settings into the words of their file."""
         found = re.match(r"setting '(\w+)'|(\w+) must", error.what)
         name = found and (found[1] or found[2])
         for key in theirs:
@@ -303,19 +303,15 @@ class ConfigMap:
         return error
 
     def get_rule(self, key: str) -> KeyRule:
-        """The rule of a mapped key."""
+        """Return the rule of a mapped key."""
         row = KeyRule(self.legacy_rules[key], lambda config: None) if key in self.legacy_rules else self.rules[key]
         return rename_key(row) if isinstance(row, str) else row
 
     def read_config(
-        self,
-        theirs: Mapping[str, Any],
-        *,
-        where: object,
-        ignore: Iterable[str] = (),
+        self, theirs: Mapping[str, Any], *, where: object, ignore: Iterable[str] = (),
         irrelevant_everywhere: Iterable[str] = (),
-    ) -> dict[str, Any]:
-        """Our settings out of their config; keys in `common` (irrelevant everywhere) and `ignore` are passed over."""
+    ) -> dict[str, Any]:  # fmt: skip
+        """Translate their config into our settings; keys of `irrelevant_everywhere` and `ignore` are passed over."""
         passed = self.irrelevant_keys | set(irrelevant_everywhere) | set(ignore)
         ours: dict[str, Any] = {}
         named = {key: value for key, value in theirs.items() if key not in self.aliases}
@@ -342,7 +338,7 @@ class ConfigMap:
         return ours
 
     def write_config(self, config: object, original: Mapping[str, Any]) -> dict[str, Any]:
-        """Their config: the original's own words wherever they still say the same, ours everywhere else."""
+        """Translate our config into theirs: the original's values where they still say the same, ours elsewhere."""
         theirs = {self.aliases.get(key, key): value for key, value in original.items()}
         for key in (*self.rules, *self.legacy_rules):
             if key in theirs and self.is_unchanged(key, theirs[key], config):
@@ -353,7 +349,7 @@ class ConfigMap:
         return theirs
 
     def is_unchanged(self, key: str, value: object, config: object) -> bool:
-        """Their word for a key says what the config says."""
+        """Return whether their value of a key says what our config says."""
         try:
             return all(getattr(config, name) == ours for name, ours in self.get_rule(key).read(value).items())
         except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
@@ -361,7 +357,7 @@ class ConfigMap:
 
 
 def parse_byte_size(text: str) -> int:
-    """A size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
+    """Parse a size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None or float(match[1]) <= 0:
         raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")

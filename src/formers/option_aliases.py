@@ -14,38 +14,32 @@ from typing import Any
 
 from .errors import Error
 
-# Accepted, on the command line and in Python.
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    # transformers, nanoGPT, litgpt: training
-    "eval_steps": ("train.eval_every",),
-    "save_steps": ("train.save_every",),
-    "save_total_limit": ("train.keep_last",),
-    "gradient_accumulation_steps": ("train.accumulate",),
-    "max_grad_norm": ("train.grad_clip",),
-    "max_length": ("tune.seq_length", "train.seq_length", "max_new_tokens"),
-    "block_size": ("tune.seq_length", "train.seq_length"),
-    "learning_rate": ("train.lr",),
-    "lr": ("train.lr",),
-    "batch": ("tune.batch_size",),
-    "batch_size": ("batch",),
-    # transformers: generation
-    "num_return_sequences": ("num_samples",),
-    "no_repeat_ngram_size": ("no_repeat_ngram",),
-    # options of earlier versions that have a better name now
-    "way": ("method",),
-    "keep": ("label_filter",),
-    "sure": ("min_probability",),
-    "names": ("label_names",),
-    "top": ("top_k",),
-    "same": ("same_word",),
-    "memory": ("memory_length",),
-}
+
+def parse_names(table: str) -> dict[str, tuple[str, ...]]:
+    """Read lines of "our names: their names; …" as a table from each of their names to ours."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in ";".join(row for row in table.split("\n") if not row.startswith("#")).split(";"):
+        ours, _, theirs = entry.partition(":")
+        found |= {name: (*found.get(name, ()), *ours.split()) for name in theirs.split()}
+    return found
+
+
+# Accepted, on the command line and in Python: names of transformers, nanoGPT and litgpt, and our own earlier options.
+SYNONYMS = parse_names("""
+train.eval_every: eval_steps; train.save_every: save_steps; train.keep_last: save_total_limit
+train.accumulate: gradient_accumulation_steps; train.grad_clip: max_grad_norm; train.lr: learning_rate lr
+tune.seq_length train.seq_length max_new_tokens: max_length
+tune.seq_length train.seq_length: block_size
+tune.batch_size: batch; batch: batch_size; num_samples: num_return_sequences; no_repeat_ngram: no_repeat_ngram_size
+method: way; label_filter: keep; min_probability: sure; label_names: names; top_k: top; same_word: same
+memory_length: memory
+""")
 DO_SAMPLE = "do_sample"  # accepted where there is a temperature: False is temperature 0
 # What differs from what the other library means by the name.
 SYNONYM_NOTES = {"max_length": "max_length is taken as max_new_tokens: the prompt does not count"}
 
 # Our names, and behind the colon those of others that mean it.
-HINT_TABLE = """
+HINTS = parse_names("""
 # Training: transformers and its example scripts, trl, litgpt, nanoGPT, PyTorch Lightning, sentence-transformers,
 # fairseq, gensim, and our own earlier names
 tune.epochs train.steps: num_train_epochs max_epochs num_epochs max_epoch
@@ -73,14 +67,12 @@ tune.metric: metric_for_best_model best_checkpoint_metric
 tune.patience: early_stopping_patience
 tune.label_smoothing objective.label_smoothing: label_smoothing_factor smoothing
 out: logging_dir run_name out_dir save_dir
-resume: resume_from_checkpoint
-overwrite: overwrite_output_dir
+resume: resume_from_checkpoint; overwrite: overwrite_output_dir
 deterministic train.deterministic: full_determinism
 seed train.seed: data_seed
 device=cpu: use_cpu no_cuda
 train.parallel=fsdp: deepspeed fsdp
-train.parallel=ddp: ddp
-train.parallel: strategy
+train.parallel=ddp: ddp; train.parallel: strategy
 columns: remove_unused_columns label_column_name
 train data: train_file dataset_name
 train data.source: train_dataset
@@ -99,9 +91,7 @@ tokenizer data.tokenizer: tokenizer_name
 objective.mask_rate mask_rate: mlm_probability mask_prob
 task: problem_type task_name
 lora tune.lora: lora_r lora_rank
-tune.freeze=-1: freeze_base_model
-tune.layer_decay: layerwise_lr_decay
-tune.balance=true: class_weights
+tune.freeze=-1: freeze_base_model; tune.layer_decay: layerwise_lr_decay; tune.balance=true: class_weights
 train.eval_batches: eval_iters eval_batches looks
 train.accumulate: accumulate_grad_batches update_freq
 train.grad_clip: gradient_clip_val max_norm clip_norm clip
@@ -113,39 +103,28 @@ model.context tune.seq_length train.seq_length: max_source_positions
 train.keep_best: keep_best_checkpoints best
 objective.name: criterion
 objective.mean_span_length mean_span_length: mask_length poisson_lambda
-model.shared: share_all_embeddings
-model.dim: vector_size
-model.negatives: negative
+model.shared: share_all_embeddings; model.dim: vector_size; model.negatives: negative
 model.kind: sg cbow_mean
-tune.evals_per_epoch: checks
-train.keep_every: every
+tune.evals_per_epoch: checks; train.keep_every: every
 max_new_tokens train.batch_tokens: tokens
-train.batch_rampup_steps: ramp
-train.weight_decay: decay
-tune.warmup_ratio: warm
-train.spike_factor: spike
+train.batch_rampup_steps: ramp; train.weight_decay: decay; tune.warmup_ratio: warm; train.spike_factor: spike
 train.max_bad_steps: skips
 train.short_length short_seq_prob: short
 train.carry_memory: carry
 data.vocab_size vocab_size: pieces
 data.valid valid: held
-data.valid_fraction: held_out
-data.label_separator: between
+data.valid_fraction: held_out; data.label_separator: between
 data.tokenizer_kind objective.corruption: kind
-tune.multilabel: many
-tune.label_as_text: text
+tune.multilabel: many; tune.label_as_text: text
 tune.max_answer_tokens max_masked: most
 out tune.max_output_tokens: output
-tune.long_texts: long
-tune.both_orders: both
-tune.lm_loss_weight: auxiliary
+tune.long_texts: long; tune.both_orders: both; tune.lm_loss_weight: auxiliary
 # Configurations of models: config.json of transformers, litgpt, nanoGPT, fairseq
 model.dim: hidden_size d_model n_embd embedding_size encoder_embed_dim
 model.layers: num_hidden_layers num_layers n_layer n_layers encoder_layers
 model.decoder_layers: num_decoder_layers
 model.heads: num_attention_heads num_heads n_head n_heads encoder_attention_heads
-model.decoder_heads: decoder_attention_heads
-model.head_dim: d_kv
+model.decoder_heads: decoder_attention_heads; model.head_dim: d_kv
 model.ff: intermediate_size n_inner d_ff d_inner encoder_ffn_dim encoder_ffn_embed_dim
 model.decoder_ff: decoder_ffn_dim
 model.context: max_position_embeddings n_positions n_ctx block_size
@@ -155,19 +134,10 @@ model.act: hidden_act activation_function activation
 model.eps: layer_norm_eps layer_norm_epsilon norm_eps
 model.dropout: hidden_dropout_prob resid_pdrop dropout_rate
 model.attention_dropout: attention_probs_dropout_prob attn_pdrop
-model.embed_dropout: embd_pdrop
-model.act_dropout: activation_dropout
-model.head_dropout: classifier_dropout
-model.init: initializer_range
-model.tied: tie_word_embeddings
-model.pad: pad_token_id
-model.bos: bos_token_id
-model.eos: eos_token_id
-model.start: decoder_start_token_id
-model.buckets: relative_attention_num_buckets
-model.experts: num_experts
-model.capacity: expert_capacity
-model.memory: mem_len
+model.embed_dropout: embd_pdrop; model.act_dropout: activation_dropout; model.head_dropout: classifier_dropout
+model.init: initializer_range; model.tied: tie_word_embeddings; model.pad: pad_token_id; model.bos: bos_token_id
+model.eos: eos_token_id; model.start: decoder_start_token_id; model.buckets: relative_attention_num_buckets
+model.experts: num_experts; model.capacity: expert_capacity; model.memory: mem_len
 labels: num_labels id2label
 # Generation: transformers, vLLM, fairseq, and our own earlier names
 min_new_tokens: min_length min_tokens min_len
@@ -179,71 +149,37 @@ stream: streamer
 num_samples: n nbest samples
 num_beams: best_of beam_width use_beam_search beam beams
 repetition_penalty: presence_penalty frequency_penalty
-dtype=int8: load_in_8bit
-source: src_lang
+dtype=int8: load_in_8bit; source: src_lang
 source columns: source_lang
 to: tgt_lang forced_bos_token_id
 to columns: target_lang
-length_penalty: lenpen
-max_new_tokens: max_len_b
-top_k: sampling_topk
-top_p: sampling_topp
-no_repeat_ngram: no_repeat
-early_stopping: early
-length_normalisation: normalise
-typical_p: typical
+length_penalty: lenpen; max_new_tokens: max_len_b; top_k: sampling_topk; top_p: sampling_topp
+no_repeat_ngram: no_repeat; early_stopping: early; length_normalisation: normalise; typical_p: typical
 # What commands read and write, sentence-transformers, tokenizers, SentencePiece, and options of the objectives in
 # earlier versions
 out: output_dir output_path output_file
 file data: input input_file
-as_json: json
-dtype: torch_dtype
+as_json: json; dtype: torch_dtype
 dtype train.precision: precision
 device: device_map
 shard shard_size: max_shard_size
 family: model_type
 workers: num_proc preprocessing_num_workers
-column: json_keys
-length: seq_length
-option: objective_options
+column: json_keys; length: seq_length; option: objective_options
 normalise: normalize normalize_embeddings
 pool: pooling pooling_mode
 level: output_value
 prefix tune.prefix: prompt_name
 k top_k: top_n
-vocab_size: size
-min_count: min_frequency
-alphabet: limit_alphabet
+vocab_size: size; min_count: min_frequency; alphabet: limit_alphabet
 lower: do_lower_case lowercase
 mask_rate noise_density: rate
-mask_ratio: masked
-random_ratio: random
-max_ngram: grams
-across_documents: across
-num_streams: streams
-streams_per_batch: rows
-num_sampled: sampled
-pair_part: answer
-random_fallback: fallback
-target_ratio: share
-context_factor: context
-as_released: released
-infill_ratio: infill
-mean_span_length: mean
-permute_ratio: permute
-delete_ratio: delete
-insert_ratio: insert
-rotate_ratio: rotate
-balance_weight: balance
-is_prefix_lm: prefix
-task_id: task
-num_turns: turns
-"""
-HINTS: dict[str, tuple[str, ...]] = {}  # by their name
-for _row in HINT_TABLE.splitlines():
-    _ours, _, _theirs = _row.partition(":")
-    if not _row.startswith("#"):
-        HINTS |= {name: (*HINTS.get(name, ()), *_ours.split()) for name in _theirs.split()}
+mask_ratio: masked; random_ratio: random; max_ngram: grams; across_documents: across; num_streams: streams
+streams_per_batch: rows; num_sampled: sampled; pair_part: answer; random_fallback: fallback; target_ratio: share
+context_factor: context; as_released: released; infill_ratio: infill; mean_span_length: mean; permute_ratio: permute
+delete_ratio: delete; insert_ratio: insert; rotate_ratio: rotate; balance_weight: balance; is_prefix_lm: prefix
+task_id: task; num_turns: turns
+""")
 # The answer to names that stand for nothing of ours.
 SENTENCES = {
     "auto_find_batch_size": "choose the size of a batch with tune.batch_size or train.batch_tokens",
@@ -275,46 +211,31 @@ SENTENCES = {
 
 # Other words for tasks and verbs, which are accepted.
 TASK_SYNONYMS = {
-    "ner": "tag",
-    "token-classification": "tag",
-    "question-answering": "answer",
-    "summarize": "summarise",
+    "ner": "tag", "token-classification": "tag", "question-answering": "answer", "summarize": "summarise",
     "summarization": "summarise",
-}
+}  # fmt: skip
 TASK_HINTS = {
-    "text-classification": "classify",
-    "sequence-classification": "classify",
+    **dict.fromkeys(("text-classification", "sequence-classification", "classification"), "classify"),
     "sentiment-analysis": "classify",
-    "classification": "classify",
-    "regression": "regress",
-    "sts": "regress",
-    "pos": "tag",
-    "tagging": "tag",
-    "qa": "answer",
-    "squad": "answer",
+    **dict.fromkeys(("regression", "sts"), "regress"),
+    **dict.fromkeys(("pos", "tagging"), "tag"),
+    **dict.fromkeys(("qa", "squad"), "answer"),
     "multiple-choice": "choose",
     "translation": "translate",
-    "language-modeling": "lm",
-    "causal-lm": "lm",
-    "text-generation": "lm",
-    "clm": "lm",
-    "mlm": "lm",
-    "masked-lm": "lm",
+    **dict.fromkeys(("language-modeling", "causal-lm", "text-generation", "clm", "mlm", "masked-lm"), "lm"),
 }
 VERB_SYNONYMS = {"neighbors": "neighbours", "summarize": "summarise"}
 # Commands that people look for, and what does it here.
 COMMAND_NAME_HINTS = {
-    "train": "formers pretrain FAMILY trains on text, formers finetune MODEL on the examples of a task",
-    "fit": "formers pretrain FAMILY trains on text, formers finetune MODEL on the examples of a task",
+    **dict.fromkeys(
+        ("train", "fit"),
+        "formers pretrain FAMILY trains on text, formers finetune MODEL on the examples of a task",
+    ),
     "predict": "formers classify, score, tag, answer and choose apply a fine-tuned model",
-    "sample": "formers generate MODEL PROMPT continues a text",
-    "chat": "formers generate MODEL PROMPT continues a text",
-    "complete": "formers generate MODEL PROMPT continues a text",
+    **dict.fromkeys(("sample", "chat", "complete"), "formers generate MODEL PROMPT continues a text"),
     "fill-mask": "formers fill MODEL TEXT fills the blanks of a text",
     "encode": "formers embed MODEL turns texts into vectors",
-    "eval": "formers evaluate MODEL --data FILE measures a model",
-    "test": "formers evaluate MODEL --data FILE measures a model",
-    "perplexity": "formers evaluate MODEL --data FILE measures a model",
+    **dict.fromkeys(("eval", "test", "perplexity"), "formers evaluate MODEL --data FILE evaluates a model"),
     "convert": "formers import reads a checkpoint, formers export writes one",
     "download": "formers import hub:owner/name OUT fetches a checkpoint from the hub",
     "preprocess": "formers prepare FILES --tokenizer TOKENIZER --out OUT makes a token store",
@@ -328,7 +249,7 @@ def list_targets(name: str) -> Iterator[str]:
 
 
 def resolve_setting(key: str, tables: Collection[str]) -> str:
-    """The dotted name of a setting of one of these tables that is given by a synonym; any other key as it is."""
+    """Return the dotted name of a setting of these tables that is given by a synonym; any other key unchanged."""
     table, dot, name = key.rpartition(".")
     for target in SYNONYMS.get(name, ()):
         owner, dotted, _ = target.rpartition(".")
@@ -338,7 +259,7 @@ def resolve_setting(key: str, tables: Collection[str]) -> str:
 
 
 def resolve_settings(given: Mapping[str, Any], tables: Collection[str]) -> dict[str, Any]:
-    """Settings with each synonym replaced by our name; one that is given by two names is an error."""
+    """Replace each synonym among settings by our name; one that is given by two names is an error."""
     found: dict[str, str] = {}
     for key in given:
         if (first := found.setdefault(resolve_setting(key, tables), key)) != key:
@@ -414,12 +335,12 @@ def explain_option(name: str, options: Collection[str], tables: Collection[str] 
 
 
 def resolve_option(name: str, options: Collection[str]) -> str | None:
-    """The option of a command that another name is accepted for: --num-return-sequences gives --num-samples."""
+    """Return the option of a command that a synonym stands for: --num-return-sequences gives --num-samples."""
     key = name.removeprefix("--").replace("-", "_")
     names = (f"--{target.replace('_', '-')}" for target in SYNONYMS.get(key, ()) if "." not in target)
     return next((option for option in names if option in options), None)
 
 
 def resolve_task_name(name: str | None) -> str | None:
-    """The name of a task that is given by it or by another word for it: "ner" is "tag". None stays None."""
+    """Return the name of a task, also given by another word for it: "ner" is "tag". None stays None."""
     return TASK_SYNONYMS.get(str(name).lower().replace("_", "-"), name)

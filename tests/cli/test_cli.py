@@ -263,7 +263,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
             code, _, err = run(capsys, *words)
             assert code == 130
             assert said in err
-            assert f"Go on with formers demo --language ko --out {out}" in err
+            assert f"Continue with formers demo --language ko --out {out}" in err
             assert len(err.splitlines()) == 1
         monkeypatch.setattr(run_report, "write_runs_page", write)
         told.clear()
@@ -271,7 +271,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
     finally:
         signal.signal(signal.SIGINT, handler)
     assert code == 0
-    assert "going on where it was stopped: gpt2 8 of 8 steps, bert 8 of 8 steps" in text
+    assert "continuing where it stopped: gpt2 8 of 8 steps, bert 8 of 8 steps" in text
     assert not [one for one in told if one[1] in ("tokenizer", "training")], "nothing is done twice"
     assert formers.load(out / "bert").tokenizer is not None
     assert sorted(p.name for p in out.iterdir()) == [".formers-demo", "bert", "gpt2", "report.html"]
@@ -397,7 +397,7 @@ def test_ctrl_c(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert err == f"formers: interrupted. Go on with formers demo --out {tmp_path / 'd'}\n"
+    assert err == f"formers: interrupted. Continue with formers demo --out {tmp_path / 'd'}\n"
     assert not list((tmp_path / "d").glob("*/formers.json"))
 
 

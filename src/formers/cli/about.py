@@ -145,7 +145,7 @@ def doctor() -> None:
 
 
 def describe_machine() -> list[tuple[str | Text, ...]]:
-    """Versions, hardware, compiler, disk."""
+    """List versions, hardware, compiler and free disk space."""
     import torch
 
     names = ("formers", "torch", "numpy", "tokenizers", "safetensors")
@@ -168,7 +168,7 @@ def describe_machine() -> list[tuple[str | Text, ...]]:
 
 
 def describe_cpu_bf16() -> str:
-    """Half precision on the CPU: some virtual machines announce AMX and crash on it, and some processors lack bf16."""
+    """Say how bf16 works on the CPU: some virtual machines announce AMX and crash on it, some processors lack bf16."""
     import torch
 
     from ..nn.cpu_bf16 import ISA_VARIABLE, ISA_WITHOUT_AMX, can_use_bf16, is_amx_broken
@@ -182,7 +182,7 @@ def describe_cpu_bf16() -> str:
 
 
 def describe_gpu() -> str:
-    """The accelerator, in words."""
+    """Name the accelerator, its memory and what it supports."""
     import torch
 
     if torch.cuda.is_available():
@@ -218,7 +218,7 @@ def list_attention_kernels() -> list[tuple[str | Text, ...]]:
 
 
 def list_extras() -> list[tuple[str | Text, ...]]:
-    """Optional features, and how to get them."""
+    """List the optional features, and how to install those that are missing."""
     rows: list[tuple[str | Text, ...]] = []
     for name, (modules, use) in EXTRAS.items():
         ready = all(importlib.util.find_spec(module) for module in modules)
@@ -227,7 +227,7 @@ def list_extras() -> list[tuple[str | Text, ...]]:
 
 
 def get_package_version(name: str) -> str:
-    """An installed version."""
+    """Return the installed version of a package, or "?"."""
     from importlib import metadata  # slow to import, and help must answer at once
 
     try:

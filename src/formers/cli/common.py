@@ -47,7 +47,9 @@ FileOption = Annotated[
         help="A file of texts: lines of a txt file, or rows of a table (jsonl, csv, tsv, parquet); - is a pipe.",
     ),
 ]
-ColumnRoles = Annotated[str | None, Parameter(help='Which column is what: "text=document label=class".')]
+ColumnRoles = Annotated[
+    str | None, Parameter(help="Which column is what, by name or number from 0: text=document,label=class.")
+]
 JsonFlag = Annotated[bool, Parameter(help="Print one line of JSON for each text.")]
 OverwriteFlag = Annotated[bool, Parameter(help="Replace an output that exists already.")]
 # Advice that names an argument of Python beside the option, and an argument alone.
@@ -95,7 +97,7 @@ class TextFileOptions:
         return asdict(self)
 
     def to_overrides(self) -> dict[str, Any]:
-        """What was said, under the dotted names of settings; what was left out is not there."""
+        """Return the options that were given, under the dotted names of settings."""
         usual = asdict(TextFileOptions())
         return {f"data.{key}": value for key, value in asdict(self).items() if value != usual[key]}
 
@@ -185,7 +187,7 @@ def place_model(former: Former, placement: Placement | None = None, prepack: boo
 
 
 def get_torch_dtype(name: str | None) -> torch.dtype | None:
-    """A torch type by its name, short or long; None stays None."""
+    """Return a torch type by its name, short or long; None stays None."""
     import torch
 
     types = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -223,7 +225,7 @@ def check_output_file(out: Path, overwrite: bool) -> None:
 
 
 def identify_checkpoint(name: str) -> tuple[str | None, str | None]:
-    """The family that a name belongs to, as its alias, preset or published checkpoint, and where it is published."""
+    """Find the family of an alias, preset or published checkpoint, and where the checkpoint is published."""
     family = next((one.name for one in FAMILIES.values() if name in (*one.aliases, *one.definition.presets)), None)
     place = find_published_checkpoint(name)
     if place and family is None:
@@ -257,7 +259,7 @@ def parse_overrides(words: Sequence[str], command: Callable[..., Any], tables: C
 
 
 def suggest_option(word: str, command: Callable[..., Any], tables: Collection[str]) -> str:
-    """The end of an error about an unknown option: what formers calls it, or the nearest one of the command."""
+    """Suggest what to type instead of an unknown option: what formers calls it, or the nearest one of the command."""
     app = App()
     app.default(command)
     known = [name for one in app.assemble_argument_collection() for name in one.names[:1] if name.startswith("--")]
@@ -271,7 +273,7 @@ def suggest_option(word: str, command: Callable[..., Any], tables: Collection[st
 
 
 def find_setting(name: str, tables: Collection[str]) -> str | None:
-    """The dotted name of a setting of these tables that is given without its table."""
+    """Find the dotted name of a setting of these tables that is given without its table."""
     from ..config import get_schema
     from ..training.config_merge import PretrainDataConfig
     from ..training.runs.finetune_config import FinetuneDataConfig, TuneConfig
@@ -320,7 +322,7 @@ def read_stdin(encoding: str) -> str:
 
 
 def read_whole_text(file: Path, reading: TextFileOptions) -> str:
-    """A text file or a pipe as it is, so that places count in it; of a table, the texts of its column."""
+    """Read a text file or a pipe unchanged, so that offsets hold; of a table, read the texts of its column."""
     from ..data.readers import read_text
     from ..tasks.example_tables import read_table
     from ..text.normalise import CleaningReport
@@ -340,7 +342,7 @@ def read_whole_text(file: Path, reading: TextFileOptions) -> str:
 
 
 def find_plain_file(file: Path, reading: TextFileOptions) -> Path | None:
-    """The only file here, if it is plain text and no column of it is asked for."""
+    """Find the only file here, if it is plain text and no column of it is asked for."""
     from ..data.readers import TEXT_SUFFIXES, find_files, find_suffix
 
     paths = find_files(file)
@@ -350,7 +352,7 @@ def find_plain_file(file: Path, reading: TextFileOptions) -> Path | None:
 
 
 def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line") -> list[str]:
-    """The texts of a file: the column of a table, or lines of a text file ("-": a pipe), where a blank row or line is
+    """Read the texts of a file: the column of a table, or lines of a text file ("-": a pipe). A blank row or line is
     an empty text, so that answers stand beside their questions."""
     from ..data.readers import read_documents, read_lines
     from ..text.normalise import CleaningReport
@@ -375,8 +377,8 @@ def print_skipped(file: Path, changes: CleaningReport) -> None:
 
 
 def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tuple[list[Any], str]:
-    """What a file ("-": a pipe) asks about, and a note on how it was read: texts and pairs, or for `words` texts and
-    lists of words; a blank line or row is an empty one. A pair has two columns of a table, or a tab in a line."""
+    """Read the inputs of a file ("-": a pipe) and a note on how they were read: texts and pairs, or for `words` texts
+    and lists of words; a blank line or row is an empty one. A pair has two columns of a table, or a tab in a line."""
     from ..data.tables import read_head_lines
     from ..tasks.example_tables import find_layout, is_conll_path, read_table
 
@@ -390,7 +392,7 @@ def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tu
 
 
 def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], str]:
-    """The words of each row of a table, whatever their tags are; where there are none, its texts."""
+    """Extract the words of each row of a table, whatever their tags are; where there are none, its texts."""
     from ..data.tables import resolve_column
     from ..tasks.column_roles import WORD_NAMES, TablePreview, is_list
 
@@ -404,7 +406,7 @@ def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], st
 
 
 def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[list[Any], str]:
-    """The texts or pairs of the rows of a table."""
+    """Extract the texts or pairs of the rows of a table."""
     from ..data.tables import pick_text_column, split_column_names
     from ..tasks.column_roles import TablePreview, find_unlabelled
     from ..tasks.examples import ExampleBuilder, describe_losses

@@ -15,17 +15,9 @@ if TYPE_CHECKING:
 
 
 def import_checkpoint(
-    source: str,
-    out: Path,
-    *,
-    head: str = "auto",
-    family: str | None = None,
-    dtype: DtypeName | None = None,
-    shard: str = "5GB",
-    pickle: bool = False,
-    ignore: tuple[str, ...] = (),
-    overwrite: OverwriteFlag = False,
-) -> None:
+    source: str, out: Path, *, head: str = "auto", family: str | None = None, dtype: DtypeName | None = None,
+    shard: str = "5GB", pickle: bool = False, ignore: tuple[str, ...] = (), overwrite: OverwriteFlag = False,
+) -> None:  # fmt: skip
     """Turn a Hugging Face checkpoint, or ELMo's options.json and hdf5 file, into a formers directory.
 
     formers import path/to/bert-base-uncased bert
@@ -55,20 +47,13 @@ def import_checkpoint(
 
 
 def export(
-    source: str,
-    out: Path | None = None,
-    *,
-    to: Literal["transformers", "sentence-transformers"] | None = None,
-    head: str = "auto",
-    dtype: DtypeName | None = None,
-    shard: str = "5GB",
-    pool: Literal["mean", "first", "last", "max", "weighted"] = "mean",
-    normalise: bool = False,
-    language: Literal["en", "ko"] | None = None,
-    pickle: bool = False,
+    source: str, out: Path | None = None, *, to: Literal["transformers", "sentence-transformers"] | None = None,
+    head: str = "auto", dtype: DtypeName | None = None, shard: str = "5GB",
+    pool: Literal["mean", "first", "last", "max", "weighted"] = "mean", normalise: bool = False,
+    language: Literal["en", "ko"] | None = None, pickle: bool = False,
     check: Literal["transformers", "sentence-transformers", "vllm", "tei"] | None = None,
     overwrite: OverwriteFlag = False,
-) -> None:
+) -> None:  # fmt: skip
     """Turn a model into a directory that transformers' from_pretrained opens, with a model card (README.md).
 
     ELMo becomes options.json and hdf5, as bilm-tf has them.

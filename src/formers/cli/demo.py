@@ -64,14 +64,14 @@ def demo(
     try:
         run_demo(console, where, language, seed, resume)
     except Stopped as stopped:
-        stopped.fix = f"go on with {again}"
+        stopped.fix = f"continue with {again}"
         raise
     except KeyboardInterrupt:
-        raise DemoInterrupted("interrupted", fix=f"go on with {again}") from None
+        raise DemoInterrupted("interrupted", fix=f"continue with {again}") from None
 
 
 class DemoInterrupted(Error):
-    """Ctrl-C between two trainings, with the way to go on."""
+    """Ctrl-C between two trainings, with the command that continues."""
 
     exit_code = 130
 
@@ -101,7 +101,7 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         console.print(plan.describe_plan())
     else:
         done = ", ".join(f"{n} {count_saved_steps(work / n):,} of {plan.steps[n]:,} steps" for n in DEMO_OBJECTIVES)
-        console.print(f"going on where it was stopped: {done}; {format_time_left(plan.estimate_remaining(work))}")
+        console.print(f"continuing where it stopped: {done}; {format_time_left(plan.estimate_remaining(work))}")
     runs = {}
     for number, family in enumerate(DEMO_OBJECTIVES):
         steps = plan.steps[family]
@@ -167,14 +167,9 @@ def write_plan(work: Path, plan: DemoPlan) -> None:
 
 
 def choose_steps(
-    console: SafeConsole,
-    work: Path,
-    train_texts: list[str],
-    valid_texts: list[str],
-    plan: DemoPlan,
-    tables: dict[str, Any],
-    began: float,
-) -> DemoPlan:
+    console: SafeConsole, work: Path, train_texts: list[str], valid_texts: list[str], plan: DemoPlan,
+    tables: dict[str, Any], began: float,
+) -> DemoPlan:  # fmt: skip
     """Time a few steps of each model on this machine, and choose how many of them fit into the time."""
     from ..training.recipes import get_recipe
     from ..training.runs.dry_run import measure_step_seconds
@@ -277,7 +272,7 @@ WORK_FOLDER = "demo-runs"  # where it trains; taken away at the end: not "runs",
 
 
 def prepare_output_folder(where: Path) -> Path:
-    """A folder for the demo: a new one, an empty one, or an earlier demo's."""
+    """Create the folder of the demo, or take an empty one or an earlier demo's."""
     try:
         there = where.exists() and any(where.iterdir())
         unmarked = ("report.html", "gpt2/formers.json")  # an earlier version's; a training run has a report too

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -25,23 +26,13 @@ TEXTS_PER_WRITE = 512  # texts between two writes
 
 
 def embed(
-    model: ModelArgument,
-    *,
-    out: Path,
-    file: FileOption = None,
-    text: tuple[str, ...] = (),
+    model: ModelArgument, *, out: Path, file: FileOption = None, text: tuple[str, ...] = (),
     level: Literal["sentence", "word", "token"] = "sentence",
-    pool: Literal["mean", "first", "last", "max", "sum", "weighted"] = "mean",
-    layers: str = "-1",
-    mix: Literal["mean", "sum", "max", "concat"] = "mean",
-    normalise: bool = False,
-    special: Annotated[bool, Parameter(negative="--no-special")] = True,
-    window: int | None = None,
-    batch: int = 32,
-    overwrite: OverwriteFlag = False,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    pool: Literal["mean", "first", "last", "max", "sum", "weighted"] = "mean", layers: str = "-1",
+    mix: Literal["mean", "sum", "max", "concat"] = "mean", normalise: bool = False,
+    special: Annotated[bool, Parameter(negative="--no-special")] = True, window: int | None = None, batch: int = 32,
+    overwrite: OverwriteFlag = False, placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Turn texts into vectors (embeddings): one for each text, word or token, from any layer.
 
     formers embed my-bert --file reviews.tsv --out vectors.npy --normalise
@@ -63,7 +54,12 @@ def embed(
         window: Tokens in a window; the model's context by default. Longer texts are read in overlapping windows.
         batch: Texts in a batch.
     """
+    import numpy as np
+
     from ..data.resumable_file import ResumableFile
+
+    def save_npy(path: Path, file: IO[bytes]) -> None:
+        np.save(file, np.memmap(path, "<f4", "r").reshape(len(texts), -1))
 
     array = out.suffix == ".npy"
     if out.suffix not in (".npy", ".jsonl") or (array and level != "sentence"):
@@ -78,31 +74,24 @@ def embed(
     with show_progress(SafeConsole(stderr=True), "embed", delay_seconds=2) as tell, summarise_warnings():
         former = load_model(model, placement, tell, prepack=False)
         width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
+        digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
         same = {key: value for key, value in how.items() if key != "batch"}
-        about = {"model": former.fingerprint, "texts": hash_texts(texts), **same}
+        about = {"model": former.fingerprint, "texts": digest, **same}
         with ResumableFile(out, about, width, overwrite) as made:
             for low in range(made.records_done, len(texts), TEXTS_PER_WRITE):
                 some = texts[low : low + TEXTS_PER_WRITE]
                 found = former.embed(some, **how)
                 made.write_records(*(format_record(t, v, level, array) for t, v in zip(some, found, strict=True)))
                 tell("texts", made.records_done, len(texts), f"to {out}")
-            made.finish((lambda path, file: save_npy(path, file, len(texts))) if array else None)
+            made.finish(save_npy if array else None)
     SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
 
 
 def neighbours(
-    model: str,
-    query: str,
-    *,
-    file: FileOption = None,
-    text: tuple[str, ...] = (),
-    word: str | None = None,
-    same_word: bool = False,
-    k: int = 10,
-    layers: str = "-1",
-    placement: Placement | None = None,
+    model: str, query: str, *, file: FileOption = None, text: tuple[str, ...] = (), word: str | None = None,
+    same_word: bool = False, k: int = 10, layers: str = "-1", placement: Placement | None = None,
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Find the nearest neighbours of a text, or of a word in its context.
 
     formers neighbours my-bert "a film about music" --file reviews.txt
@@ -133,7 +122,7 @@ def neighbours(
 
 
 def read_texts(file: Path | None, text: tuple[str, ...], reading: TextFileOptions) -> list[str]:
-    """The texts of the command line or of a file."""
+    """Read the texts of the command line or of a file."""
     if (file is None) == (not text):
         raise Error("say where the texts are", fix="give --file or --text, one of them")
     found = list(text) if file is None else read_file_texts(file, reading)
@@ -143,7 +132,7 @@ def read_texts(file: Path | None, text: tuple[str, ...], reading: TextFileOption
 
 
 def parse_layers(text: str) -> int | list[int] | str:
-    """-1, 1,2,3 or sum4."""
+    """Parse a choice of layers: -1, 1,2,3 or sum4."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
@@ -152,23 +141,9 @@ def parse_layers(text: str) -> int | list[int] | str:
 
 
 def format_record(text: str, found: Any, level: str, array: bool) -> Any:
-    """One record of the output."""
+    """Format one record of the output."""
     if array:
         return found.numpy().astype("<f4").tobytes()
     if level == "sentence":
         return {"text": text, "vector": found.tolist()}
     return {"text": found.text, "names": found.units, "spans": found.spans, "vectors": found.vectors.tolist()}
-
-
-def save_npy(path: Path, file: IO[bytes], texts: int) -> None:
-    """Write the numbers of a raw file as a .npy of so many rows."""
-    import numpy as np
-
-    np.save(file, np.memmap(path, "<f4", "r").reshape(texts, -1))
-
-
-def hash_texts(texts: list[str]) -> str:
-    """What tells these texts from others."""
-    import hashlib
-
-    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()

@@ -10,7 +10,7 @@ from cyclopts import Parameter, Token
 
 from ..errors import Error
 from ..option_aliases import resolve_task_name
-from .common import ModelRunOptions, SettingWords, TextFileOptions, parse_overrides
+from .common import ColumnRoles, ModelRunOptions, SettingWords, TextFileOptions, parse_overrides
 from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 TABLES = ("data", "model", "tune", "train")  # of settings, as --TABLE.NAME
@@ -18,7 +18,7 @@ TaskName = Literal["classify", "regress", "tag", "answer", "choose", "translate"
 
 
 def parse_task(kind: object, tokens: Sequence[Token]) -> str:
-    """A task by its name or another word for it, such as ner."""
+    """Parse the name of a task, or another word for it such as ner."""
     name = resolve_task_name(tokens[0].value)
     if name not in get_args(TaskName):
         from ..config import suggest_name
@@ -28,26 +28,15 @@ def parse_task(kind: object, tokens: Sequence[Token]) -> str:
 
 
 def finetune(
-    model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    *settings: SettingWords,
+    model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None, *settings: SettingWords,
     task: Annotated[TaskName | None, Parameter(converter=parse_task)] = None,
-    train: Annotated[str | None, Parameter(accepts_keys=False)] = None,
-    valid: str | None = None,
-    test: str | None = None,
-    columns: str | None = None,
-    epochs: float | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    lora: int | None = None,
-    features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None,
-    vectors: str | None = None,
-    freeze_vectors: bool = False,
-    folds: int | None = None,
-    seeds: int | None = None,
-    sweep: str | None = None,
-    run: ModelRunOptions | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    train: Annotated[str | None, Parameter(accepts_keys=False)] = None, valid: str | None = None,
+    test: str | None = None, columns: ColumnRoles = None, epochs: float | None = None, batch_size: int | None = None,
+    lr: float | None = None, lora: int | None = None,
+    features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None, vectors: str | None = None,
+    freeze_vectors: bool = False, folds: int | None = None, seeds: int | None = None, sweep: str | None = None,
+    run: ModelRunOptions | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Fine-tune MODEL on the examples of a task, evaluate it, and write a report.
 
     MODEL is a folder (formers or Hugging Face), hub:owner/name, or a family or preset that starts from scratch. If no
@@ -76,7 +65,6 @@ def finetune(
         train: Training examples: tsv, csv, jsonl, parquet, CoNLL, SQuAD's JSON, also compressed.
         valid: Validation examples; by default a tenth of the training examples.
         test: Test examples, evaluated once at the end.
-        columns: Which column is what, by name or number from 0: text=document,label=class.
         epochs: Passes over the training examples.
         batch_size: Examples in a step, about: batches are packed by tokens.
         lr: The peak learning rate.

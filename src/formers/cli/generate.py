@@ -81,17 +81,10 @@ class GenerationOptions:
 
 
 def generate(
-    model: ModelArgument,
-    prompt: str | None = None,
-    *,
-    file: FileOption = None,
-    max_new_tokens: int = 64,
-    draft: str | None = None,
-    as_json: JsonFlag = False,
-    generation: GenerationOptions | None = None,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    model: ModelArgument, prompt: str | None = None, *, file: FileOption = None, max_new_tokens: int = 64,
+    draft: str | None = None, as_json: JsonFlag = False, generation: GenerationOptions | None = None,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Continue a text, or answer it with an encoder-decoder; the new text is printed as it is generated.
 
     formers generate my-gpt2 "Once upon a time" --max-new-tokens 40 --top-p 0.9
@@ -125,18 +118,10 @@ def generate(
 
 
 def translate(
-    model: str,
-    text: str | None = None,
-    *,
-    to: str | None = None,
-    source: str | None = None,
-    file: FileOption = None,
-    max_new_tokens: int | None = None,
-    as_json: JsonFlag = False,
-    generation: GenerationOptions | None = None,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    model: str, text: str | None = None, *, to: str | None = None, source: str | None = None, file: FileOption = None,
+    max_new_tokens: int | None = None, as_json: JsonFlag = False, generation: GenerationOptions | None = None,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Translate a text, or every line of a file or of the standard input.
 
     formers translate my-marian "Wie geht es dir?"
@@ -157,16 +142,10 @@ def translate(
 
 
 def summarise(
-    model: str,
-    text: str | None = None,
-    *,
-    file: FileOption = None,
-    max_new_tokens: int | None = None,
-    as_json: JsonFlag = False,
-    generation: GenerationOptions | None = None,
-    placement: Placement | None = None,
+    model: str, text: str | None = None, *, file: FileOption = None, max_new_tokens: int | None = None,
+    as_json: JsonFlag = False, generation: GenerationOptions | None = None, placement: Placement | None = None,
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Summarise a text, or every document of a file.
 
     formers summarise my-bart --file articles.txt
@@ -186,15 +165,9 @@ def summarise(
 
 
 def fill(
-    model: str,
-    text: str | None = None,
-    *,
-    file: FileOption = None,
-    top_k: int = 5,
-    as_json: JsonFlag = False,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    model: str, text: str | None = None, *, file: FileOption = None, top_k: int = 5, as_json: JsonFlag = False,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Fill the blanks in a text, written ___ (masked language modelling, fill-mask).
 
     formers fill my-bert "The capital of France is ___."
@@ -227,26 +200,12 @@ def fill(
 
 
 def augment(
-    model: str,
-    *,
-    train: Path,
-    out: Path,
-    method: Literal["fill", "continue"] | None = None,
-    times: int = 1,
-    rate: float | None = None,
-    label_filter: str = "linear",
-    min_probability: float = 0.0,
-    teach: float = 0.0,
-    label_names: str | None = None,
-    top_k: int = 20,
-    temperature: float = 1.0,
-    max_new_tokens: int = 40,
-    seed: int = 0,
-    columns: ColumnRoles = None,
-    overwrite: OverwriteFlag = False,
-    placement: Placement | None = None,
+    model: str, *, train: Path, out: Path, method: Literal["fill", "continue"] | None = None, times: int = 1,
+    rate: float | None = None, label_filter: str = "linear", min_probability: float = 0.0, teach: float = 0.0,
+    label_names: str | None = None, top_k: int = 20, temperature: float = 1.0, max_new_tokens: int = 40, seed: int = 0,
+    columns: ColumnRoles = None, overwrite: OverwriteFlag = False, placement: Placement | None = None,
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Make new labelled examples (data augmentation): a masked model replaces words, or a decoder continues texts.
 
     formers augment my-bert --train few.tsv --out more.jsonl --times 4
@@ -311,7 +270,7 @@ def augment(
 def read_prompts(
     text: str | None, file: Path | None, reading: TextFileOptions | None, unit: TextUnit, lines: bool = False
 ) -> list[str]:
-    """Texts of the command line, of a file, or of the standard input, where they may be lines."""
+    """Read texts from the command line, a file, or the standard input, where each line may be one."""
     if text is not None and file is not None:
         raise Error("a text and --file are two sources", fix="give one of them")
     if text is not None:

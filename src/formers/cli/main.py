@@ -32,7 +32,7 @@ LONG_ARGUMENT = {"long": "long_texts"}  # what classify and its like call the se
 
 
 def format_default(value: object) -> str | None:
-    """The default that help shows; that a switch is off and a list is empty goes without saying."""
+    """Return the default that help shows; that a switch is off and a list is empty goes without saying."""
     return None if value is False or value == () else str(value)
 
 

@@ -48,12 +48,12 @@ def run_verb(
 
 
 def split_at_tab(text: Any) -> Any:
-    """A text with a tab in it as a pair; a text without one, and what is no string, as it is."""
+    """Split a text with a tab in it into a pair; return anything else unchanged."""
     return tuple(text.split("\t", 1)) if isinstance(text, str) and "\t" in text else text
 
 
 def can_read_pairs(former: Former) -> bool:
-    """A tab may stand between two texts: the model was not trained on single ones alone."""
+    """Return whether a tab may separate two texts: the model was not trained on single texts alone."""
     if former.task:
         return former.task["name"] in ("classify", "regress") and former.task.get("takes_pairs") is not False
     return former.head == "classify" or (former.is_encoder_decoder and former.head == "lm")
@@ -66,8 +66,8 @@ def collect_inputs(
     second_text: str | None = None,
     words: bool = False,
 ) -> list[Any]:
-    """The texts of the command line and of a file; a pair is given with --other, or has a tab between. A blank row of
-    a file keeps its place."""
+    """Collect the texts of the command line and of a file; a pair is given with --other, or has a tab between. A blank
+    row of a file keeps its place."""
     found: list[Any] = list(texts)
     if blank := next((n for n, text in enumerate(found, 1) if not text.strip()), None):
         raise Error(f"text {blank} is empty", fix="leave empty texts out")
@@ -88,7 +88,7 @@ def collect_inputs(
 
 
 def print_results(rows: Sequence[Any], format_row: Callable[[int, Any], str], as_json: bool) -> None:
-    """One line of JSON for each; on a terminal, unless JSON is asked for, text for people."""
+    """Print one line of JSON for each result; on a terminal, unless JSON is asked for, text for people."""
     for number, row in enumerate(rows):
         if as_json or not sys.stdout.isatty():
             print_json(row)
@@ -97,7 +97,7 @@ def print_results(rows: Sequence[Any], format_row: Callable[[int, Any], str], as
 
 
 def format_one_line(text: str | tuple[str, ...] | list[str]) -> str:
-    """A text or a pair in one line."""
+    """Format a text or a pair in one line."""
     return " | ".join(" ".join(str(part).split()) for part in (text if isinstance(text, tuple) else (text,)))
 
 

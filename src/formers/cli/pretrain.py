@@ -55,19 +55,13 @@ DataOption = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 
 
 def build_family_command(member: FamilyEntry) -> Callable[..., None]:
-    """The subcommand of one family."""
+    """Build the subcommand of one family."""
 
     def pretrain(
-        *settings: SettingWords,
-        data: DataOption = None,
-        recipe: Literal["quick", "paper"] | None = None,
-        preset: str | None = None,
-        init: str | None = None,
-        tokenizer: Path | None = None,
-        deterministic: bool = False,
-        run: ModelRunOptions | None = None,
-        reading: TextFileOptions | None = None,
-    ) -> None:
+        *settings: SettingWords, data: DataOption = None, recipe: Literal["quick", "paper"] | None = None,
+        preset: str | None = None, init: str | None = None, tokenizer: Path | None = None, deterministic: bool = False,
+        run: ModelRunOptions | None = None, reading: TextFileOptions | None = None,
+    ) -> None:  # fmt: skip
         run = run or ModelRunOptions()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
         run.add_settings(given)
@@ -92,7 +86,7 @@ def build_family_command(member: FamilyEntry) -> Callable[..., None]:
 
 
 def format_data_example(member: FamilyEntry) -> str:
-    """How text is given to a family."""
+    """Return the part of the help that says how text is given to a family."""
     if not member.takes_pairs:
         return f"formers pretrain {member.name} --data my.txt"
     return f"""It learns from pairs: source TAB target in each line, or two columns.
@@ -125,7 +119,7 @@ def run_pretraining(family: str, overrides: dict[str, Any], run: RunOptions, **m
 
 
 def format_score(score: Score) -> str:
-    """Loss and accuracy in words; ELMo has no accuracy."""
+    """Format loss and accuracy; ELMo has no accuracy."""
     accuracy = "" if math.isnan(score.accuracy) else f", accuracy {100 * score.accuracy:.1f} %"
     return f"loss {score.loss:.2f}{accuracy}"
 
@@ -161,18 +155,13 @@ Args:
 
 
 def build_vector_command(method: str) -> Callable[..., None]:
-    """The subcommand of one way to train word vectors."""
+    """Build the subcommand of one way to train word vectors."""
 
     def pretrain(
-        *settings: SettingWords,
-        data: DataOption = None,
-        dim: int | None = None,
-        window: int | None = None,
-        min_count: int | None = None,
-        epochs: int | None = None,
-        run: RunOptions | None = None,
+        *settings: SettingWords, data: DataOption = None, dim: int | None = None, window: int | None = None,
+        min_count: int | None = None, epochs: int | None = None, run: RunOptions | None = None,
         reading: TextFileOptions | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         run = run or RunOptions()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, VECTOR_TABLES)}
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}

@@ -47,17 +47,10 @@ PAIR_QUESTIONS = {
 
 
 def show(
-    objective: str,
-    *,
-    text: tuple[str, ...] = (),
-    data: Path | None = None,
-    tokenizer: Path | None = None,
-    length: int | None = None,
-    seed: int = 0,
-    examples: int = 3,
-    option: tuple[str, ...] = (),
+    objective: str, *, text: tuple[str, ...] = (), data: Path | None = None, tokenizer: Path | None = None,
+    length: int | None = None, seed: int = 0, examples: int = 3, option: tuple[str, ...] = (),
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show what a pretraining objective does to a text: what it masks, what the model sees and what it predicts.
 
     formers show mlm --text "The cat sat on the mat."
@@ -114,7 +107,7 @@ def show(
 
 
 def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOptions) -> list[str]:
-    """Documents of the command line, of a file, or those that come with formers."""
+    """Read documents from the command line or a file, or take those that come with formers."""
     from ..data.readers import load_bundled_corpus
     from ..data.readers import read_documents as read_files
     from ..text.normalise import normalise
@@ -130,7 +123,7 @@ def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOp
 
 
 def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> Tokenizer:
-    """The tokenizer that is asked for, or a small one of the kind that suits the objective."""
+    """Load the given tokenizer, or train a small one of the kind that suits the objective."""
     from ..data.readers import load_bundled_corpus
     from ..interop.tokenizer_files import load_tokenizer
     from ..registry import train_tokenizer
@@ -155,7 +148,7 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
 
 
 def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> Store:
-    """The documents as tokens, with sentences, and with units where the objective asks for them."""
+    """Tokenize the documents, with sentences, and with units where the objective needs them."""
     from ..data.preparation.phrases import build_unit_finder, learn_phrases
     from ..data.store import Store
 
@@ -173,7 +166,7 @@ def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> S
 
 
 def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
-    """Source and target in turn, or with a tab between them, as documents of two sentences."""
+    """Tokenize sources and targets, in turn or separated by tabs, as documents of two sentences."""
     import numpy as np
 
     from ..data.store import Store
@@ -188,7 +181,7 @@ def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """name=value, the value as YAML reads it."""
+    """Parse name=value, the value as YAML."""
     from ..config import parse_yaml
 
     name, found, value = text.partition("=")
@@ -206,7 +199,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 def render_example(
     question: str | None, raw: RawExamples, batch: Batch, row: int, tokenizer: Tokenizer
 ) -> Iterator[Text]:
-    """One example: the text, what the model sees, what it predicts; `question` names what is asked of a pair."""
+    """Render one example: the text, what the model sees, what it predicts; `question` is what is asked of a pair."""
     low, high = (int(i) for i in batch.starts[row : row + 2])
     ids = batch.labels if batch.ids.ndim > 1 else batch.ids
     if batch.source is not None:
@@ -225,7 +218,7 @@ def render_example(
 
 
 def render_line(title: str, words: Sequence[tuple[str, str]]) -> Text:
-    """A title and some words, each in its style."""
+    """Render a title and some words, each in its style."""
     made = Text(f"  {title:<12}", style="cyan")
     for number, (word, style) in enumerate(words):
         made.append(" " if number else "")
@@ -234,25 +227,25 @@ def render_line(title: str, words: Sequence[tuple[str, str]]) -> Text:
 
 
 def format_token(tokenizer: Tokenizer, index: int) -> str:
-    """A piece on one line; a space in front of it shows as ▁."""
+    """Format a token on one line; a space in front of it shows as ▁."""
     token = tokenizer.get_token_text(int(index))
     token = "▁" + token[1:] if token.startswith(" ") else token
     return token.replace("\n", "⏎").replace("\t", "⇥") or "?"
 
 
 def get_special_ids(tokenizer: Tokenizer) -> set[int]:
-    """The ids of special tokens."""
+    """Return the ids of the special tokens."""
     return {i for role in tokenizer.special if (i := tokenizer.id(role)) is not None}
 
 
 def style_tokens(tokenizer: Tokenizer, ids: Iterable[int]) -> list[tuple[str, str]]:
-    """Pieces, special ones pale."""
+    """Return tokens with their styles, special ones dim."""
     marks = get_special_ids(tokenizer)
     return [(format_token(tokenizer, i), SPECIAL_STYLE if int(i) in marks else "") for i in ids]
 
 
 def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
-    """What was there, what is seen, and each answer with what stands in its place."""
+    """Render the original text, what the model sees, and each target with what stands in its place."""
     import numpy as np
 
     from ..batch import IGNORE_INDEX
@@ -282,7 +275,7 @@ def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> It
 
 
 def render_encoder_decoder(raw: RawExamples, batch: Batch, row: int, tokenizer: Tokenizer) -> Iterator[Text]:
-    """The encoder's text and the decoder's."""
+    """Render the original text, the encoder's input and the decoder's targets."""
     low, high = (int(i) for i in batch.starts[row : row + 2])
     first, last = (int(i) for i in batch.source.starts[row : row + 2])  # type: ignore[union-attr]
     source, target = batch.source.ids[first:last], batch.labels[low:high]  # type: ignore[union-attr]
@@ -307,7 +300,7 @@ def render_encoder_decoder(raw: RawExamples, batch: Batch, row: int, tokenizer: 
 
 
 def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
-    """The targets with their turn as a small number; from what the first and the last of them are predicted."""
+    """Render the targets, numbered in order, and what the first and the last of them are predicted from."""
     import numpy as np
 
     mine = batch.chosen[(batch.chosen >= low) & (batch.chosen < high)]
@@ -326,7 +319,7 @@ def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) 
 
 
 def render_causal(ids: np.ndarray, labels: np.ndarray, tokenizer: Tokenizer) -> Iterator[Text]:
-    """What is read, and from which token on each next one is predicted."""
+    """Render what is read, and from which token on each next one is predicted."""
     import numpy as np
 
     from ..batch import IGNORE_INDEX
@@ -340,7 +333,7 @@ def render_causal(ids: np.ndarray, labels: np.ndarray, tokenizer: Tokenizer) -> 
 
 
 def render_bidirectional(words: np.ndarray, tokenizer: Tokenizer) -> Iterator[Text]:
-    """Both directions."""
+    """Render the predictions of both directions."""
     text = style_tokens(tokenizer, words)
     yield render_line("forward", [(f"{a} → {b},", TARGET_STYLE) for (a, _), (b, _) in itertools.pairwise(text)])
     yield render_line("backward", [(f"{b} → {a},", TARGET_STYLE) for (a, _), (b, _) in itertools.pairwise(text)][::-1])

@@ -85,7 +85,7 @@ def print_table(
     caption: str = "",
     no_wrap: Collection[str] = (),
 ) -> None:
-    """Print rows as a table without rules; in a pipe a row is one line, on a terminal only `no_wrap` columns stay whole."""
+    """Print rows as a table without rules; in a pipe a row is one line, on a terminal `no_wrap` columns stay whole."""
     cells = [[cell if isinstance(cell, Text) else Text(escape_line(cell)) for cell in row] for row in rows]
     console = SafeConsole(wrap=True)
     if console.is_terminal:
@@ -160,7 +160,7 @@ def show_progress(console: SafeConsole, title: str, delay_seconds: float = 0.0) 
 def build_line_reporter(
     console: SafeConsole, title: str, delay_seconds: float = 0.0, interval_seconds: float = 10.0
 ) -> ProgressCallback:
-    """A line at the beginning and end of each stage, and every ten seconds in between."""
+    """Build a callback that prints a line at the beginning and end of each stage, and every ten seconds in between."""
     last: dict[str, float] = {}
     began: list[float] = []  # when something was told for the first time
 

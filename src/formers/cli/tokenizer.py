@@ -33,20 +33,11 @@ TOKEN_COLOURS = ("on #1d4ed8", "on #b45309", "on #047857", "on #6d28d9")
 
 @tokenizer.command
 def train(
-    kind: str,
-    files: list[Path],
-    *,
-    vocab_size: int = 8192,
-    out: Path = Path("tokenizer"),
-    style: str | None = None,
-    lower: Annotated[bool | None, Parameter(negative="--no-lower")] = None,
-    alphabet: int | None = None,
-    score: Literal["gain", "ratio"] | None = None,
-    morphemes: bool = False,
-    workers: int | None = None,
-    overwrite: OverwriteFlag = False,
-    reading: TextFileOptions | None = None,
-) -> None:
+    kind: str, files: list[Path], *, vocab_size: int = 8192, out: Path = Path("tokenizer"), style: str | None = None,
+    lower: Annotated[bool | None, Parameter(negative="--no-lower")] = None, alphabet: int | None = None,
+    score: Literal["gain", "ratio"] | None = None, morphemes: bool = False, workers: int | None = None,
+    overwrite: OverwriteFlag = False, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, jamo, words, characters, or a family (bert, t5).
 
     The same text gives the same tokenizer, byte for byte, with any number of processes.
@@ -123,20 +114,16 @@ class TokenizerStats:
     megachars_per_second: float  # million characters in a second
 
     def format_cells(self) -> tuple[str, ...]:
-        """One row of the table."""
+        """Format one row of the table."""
         ratios = f"{self.tokens_per_word:.3f}", f"{self.tokens_per_character:.3f}", f"{self.unknown_rate:.2%}"
         return self.name, f"{self.vocab_size:,}", *ratios, f"{self.megachars_per_second:.2f}"
 
 
 @tokenizer.command
 def compare(
-    tokenizers: list[str],
-    *,
-    file: Annotated[list[Path], Parameter(consume_multiple=True)],
-    out: Path = Path("tokenizers.html"),
-    overwrite: OverwriteFlag = False,
-    reading: TextFileOptions | None = None,
-) -> None:
+    tokenizers: list[str], *, file: Annotated[list[Path], Parameter(consume_multiple=True)],
+    out: Path = Path("tokenizers.html"), overwrite: OverwriteFlag = False, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Compare TOKENIZERS on a text: tokens for each word and character, unknown tokens, speed.
 
     formers tokenizer compare my-bert my-gpt2 --file reviews.txt
@@ -172,7 +159,7 @@ def compare(
 
 
 def measure_tokenizer(name: str, tokenizer: Tokenizer, text: list[str]) -> TokenizerStats:
-    """One row of the table."""
+    """Format one row of the table."""
     words, characters = sum(len(t.split()) for t in text), sum(map(len, text))
     began = time.perf_counter()
     ids = [i for row in tokenizer.encode_batch(text, special=False, parse_special=False) for i in row]
@@ -185,7 +172,7 @@ def measure_tokenizer(name: str, tokenizer: Tokenizer, text: list[str]) -> Token
 
 
 def render_comparison(rows: list[TokenizerStats], source: str) -> str:
-    """Bars for each figure, as one page."""
+    """Render a page with bars for each figure."""
     from ..reports.html import COLOURS, draw_text, render_page, wrap_figure
 
     kinds = {
@@ -212,7 +199,7 @@ def render_comparison(rows: list[TokenizerStats], source: str) -> str:
 
 
 def read_lines(files: Iterable[Path], reading: TextFileOptions | None = None) -> Iterator[str]:
-    """The lines of files, document by document."""
+    """Read the lines of files, document by document."""
     from ..data.readers import find_files, read_documents
 
     for document in read_documents(find_files(list(files)), **(reading or TextFileOptions()).to_keywords()):
@@ -285,26 +272,23 @@ def prepare(
                 **(reading or TextFileOptions()).to_keywords(),
                 splitter=None if splitter == "none" else splitter, units=units, held_out=parse_fraction(held_out),
                 deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
-                tests_column=tests_column, drop_tests=drop_tests, shard=parse_shard_tokens(shard_size), tell=tell,
+                tests_column=tests_column, drop_tests=drop_tests, tell=tell,
+                shard=max(1, parse_byte_size(shard_size) // 2),  # a token has two bytes
             )  # fmt: skip
     except KeyboardInterrupt:
         again = "the same command without --overwrite" if overwrite else "the same command"
-        kept = f"finished shards stay in {escape_line(out)}; {again} goes on from there"
+        kept = f"finished shards stay in {escape_line(out)}; {again} continues from there"
         back = overwrite and (out / "store.json").is_file()
         console.print(f"formers: {f'the earlier store stays in {escape_line(out)}' if back else kept}")
         raise
     except Error as error:
-        if overwrite or not (error.fix or "").startswith("choose another directory") or not is_store(out):
+        is_store = any((out / name).is_file() for name in ("store.json", "begun.json"))
+        if overwrite or not is_store or not (error.fix or "").startswith("choose another directory"):
             raise
         raise Error(error.what, where=error.where, fix="choose another --out, or --overwrite replaces it") from None
     print_store_summary(store, out)
     for note in pieces.notes:
         console.print(f"Note: {note}")
-
-
-def is_store(path: Path) -> bool:
-    """Whether a folder holds a store, or one that was begun."""
-    return (path / "store.json").is_file() or (path / "begun.json").is_file()
 
 
 def print_store_summary(store: Store | None, out: Path) -> None:
@@ -337,13 +321,8 @@ def print_store_summary(store: Store | None, out: Path) -> None:
 
 
 def parse_fraction(text: str) -> float:
-    """A fraction as people write it: 1%, 0.01."""
+    """Parse a fraction as people write it: 1%, 0.01."""
     try:
         return float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
         raise Error(f"{text!r} is not a share", fix="write 1% or 0.01") from None
-
-
-def parse_shard_tokens(text: str) -> int:
-    """A size of two-byte tokens, as people write it: 256MB, 1GB."""
-    return max(1, parse_byte_size(text) // 2)

@@ -23,7 +23,7 @@ FAMILY_NAME = "elmo"
 
 
 def find_weights_file(where: Path) -> str | None:
-    """The name of the weights, if a folder holds such a checkpoint."""
+    """Return the name of the weights, if a folder holds such a checkpoint."""
     if not safe_files.has_file(where, OPTIONS_FILE):
         return None
     names = sorted(path.name for path in where.iterdir() if path.suffix == ".hdf5")
@@ -36,7 +36,7 @@ def find_weights_file(where: Path) -> str | None:
 def read_checkpoint(
     where: Path, weights: Weights, head: str, *, ignore: Iterable[str] = (), labels: tuple[str, ...] = ()
 ) -> tuple[Former, LoadPlan]:
-    """A model without values, and the plan to fill them in from the weights."""
+    """Build a model without weights, and the plan by which they are filled in."""
     one, path = find_family(FAMILY_NAME), where / OPTIONS_FILE
     form = one.definition.bilm_format
     assert form is not None
@@ -61,13 +61,9 @@ def read_checkpoint(
 
 
 def write_checkpoint(
-    former: Former,
-    out: str | Path,
-    *,
-    dtype: torch.dtype | None = None,
-    tell: ProgressCallback | None = None,
+    former: Former, out: str | Path, *, dtype: torch.dtype | None = None, tell: ProgressCallback | None = None,
     language: str | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a directory that bilm-tf and its followers read, with a model card; always float32, as they expect it."""
     check_h5py_installed()
     import h5py
@@ -100,7 +96,7 @@ def write_checkpoint(
 
 
 def flatten_options(options: dict[str, Any], where: object, prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
+    """Return nested settings under dotted names."""
     found: dict[str, Any] = {}
     for key, value in options.items():
         if "." in key:

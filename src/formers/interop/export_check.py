@@ -88,15 +88,9 @@ ReaderAnswers = tuple[dict[str, Any], dict[str, Any]]  # facts, and tensors by "
 
 
 def check_export(
-    former: Former,
-    reader: str,
-    where: Path | None = None,
-    *,
-    pool: str = "mean",
-    normalise: bool = False,
-    dtype: torch.dtype | None = None,
-    seconds: int = TIMEOUT_SECONDS,
-) -> str:
+    former: Former, reader: str, where: Path | None = None, *, pool: str = "mean", normalise: bool = False,
+    dtype: torch.dtype | None = None, seconds: int = TIMEOUT_SECONDS,
+) -> str:  # fmt: skip
     """Open an export of this model in a reader, and compare tokens and numbers with ours: what was found, in a line.
 
     `where` is the exported directory (None: one is made for the check and removed), `dtype` the type that it was
@@ -146,12 +140,12 @@ def check_reader_support(former: Former, reader: str) -> None:
 
 
 def make_refusal(reader: str, why: str, fix: str | None) -> Error:
-    """The answer no."""
+    """Build the error that says no, with the reason."""
     return Error(f"no, {READER_NAMES[reader]} cannot open it: {why}", fix=fix)
 
 
 def make_cases(former: Former) -> list[dict[str, Any]]:
-    """What both sides read: a text, a pair and a text that is too long, or ids where there is no tokenizer.
+    """Return what both sides read: a text, a pair and a text that is too long, or ids where there is no tokenizer.
 
     `ids` and `segments` of our own reading stand beside the text under "ours".
     """
@@ -177,7 +171,7 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
 
 
 def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int], list[int] | None]:
-    """The ids of a text or a pair as formers reads them, cut to the model's context; its segments if it has any."""
+    """Encode a text or a pair as formers reads it, cut to the model's context, with its segments if it has any."""
     assert former.tokenizer is not None
     frame = (get_frame if former.head in END_MARKED_HEADS else Tokenizer.get_template)(
         former.tokenizer, pair is not None
@@ -197,7 +191,7 @@ def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int],
 
 
 def truncate_lengths(one: int, two: int, room: int) -> tuple[int, int]:
-    """The lengths of two texts that must fit into `room`: the longer one is cut first, as in the tokenizers library."""
+    """Shorten two texts to fit into `room`: the longer one is cut first, as in the tokenizers library."""
     short, long = sorted((one, two))
     long = max(short, room - short)
     if short + long > room:
@@ -289,7 +283,7 @@ OUTPUT_NAMES = {"nsp": "seq_relationship_logits", "sop": "sop_logits", "choose":
 def compute_outputs(
     former: Former, ids: list[int], segments: list[int] | None, decoder: list[int] | None
 ) -> dict[str, Tensor]:
-    """Our outputs for one text, under the names that transformers has for them."""
+    """Compute our outputs for one text, under the names that transformers has for them."""
     shape = (1, 1, -1) if former.head in ("choose", "double") else (1, -1)
     given: dict[str, Any] = {"ids": torch.tensor(ids).view(shape)}
     if segments is not None:
@@ -366,7 +360,7 @@ def check_tei_support(former: Former) -> str:
 
 
 def suggest_heads(one: FamilyEntry, known: dict[str, str]) -> str:
-    """Heads of the same family that would do."""
+    """Suggest heads of the same family that the reader supports."""
     assert one.definition.hf_format is not None
     heads = [head for name, head in one.definition.hf_format.architectures.items() if name in known]
     return f"it would with --head {', '.join(heads)}" if heads else "serve it with formers or transformers"

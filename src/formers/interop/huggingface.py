@@ -57,15 +57,10 @@ POOLING_KEYS = {
 
 
 def read_checkpoint(
-    where: Path,
-    weights: Weights,
-    head: str,
-    *,
-    family: str | None = None,
-    ignore: Iterable[str] = (),
+    where: Path, weights: Weights, head: str, *, family: str | None = None, ignore: Iterable[str] = (),
     labels: tuple[str, ...] = (),
-) -> tuple[Former, LoadPlan]:
-    """A model without values, and the plan to fill them in from the weights."""
+) -> tuple[Former, LoadPlan]:  # fmt: skip
+    """Build a model without weights, and the plan by which they are filled in."""
     config = safe_files.read_json(where, "config.json")
     path = where / "config.json"
     one, own, architecture = identify_family(config, path, family)
@@ -79,7 +74,7 @@ def read_checkpoint(
 
 
 def identify_family(config: dict[str, Any], where: Path, family: str | None) -> tuple[FamilyEntry, str, str]:
-    """Which member a config describes, with which head, and the class that it names."""
+    """Find the family that a config describes, the head, and the class that it names."""
     names = config.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
         what = f"architectures: {format_value(names)} is not a list of names"
@@ -109,14 +104,10 @@ def identify_family(config: dict[str, Any], where: Path, family: str | None) -> 
 
 
 def convert_config(
-    family_entry: FamilyEntry,
-    config: dict[str, Any],
-    architecture: str,
-    weights: Weights,
-    where: Path,
+    family_entry: FamilyEntry, config: dict[str, Any], architecture: str, weights: Weights, where: Path,
     ignore: Iterable[str],
-) -> Any:
-    """Our config out of theirs."""
+) -> Any:  # fmt: skip
+    """Translate their config into ours."""
     hf = family_entry.definition.hf_format
     assert hf is not None
     for key, allowed in FIXED_VALUES.items():
@@ -146,7 +137,7 @@ def check_layer_count(config: object, weights: Weights, where: Path) -> None:
 
 
 def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
-    """The labels of a config, in the order of their numbers."""
+    """Read the labels of a config, in the order of their numbers."""
     table = config.get("id2label")
     if table is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
@@ -166,7 +157,7 @@ def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
 
 
 def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
-    """Which tensors go where. With another head than the file's own, that head starts anew where the file has nothing
+    """Plan which tensors go where. A head other than the file's own starts with new weights where the file has nothing
     for it; a tagger does not take over a classifier's last layer just because they share a name."""
     hf = family_entry.definition.hf_format
     assert hf is not None
@@ -201,15 +192,10 @@ def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, wei
 
 
 def write_checkpoint(
-    former: Former,
-    out: str | Path,
-    *,
-    dtype: torch.dtype | None = None,
-    shard: int = 5 * 10**9,
-    tell: ProgressCallback | None = None,
-    language: str | None = None,
+    former: Former, out: str | Path, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9,
+    tell: ProgressCallback | None = None, language: str | None = None,
     write_extra_files: Callable[[Path], None] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a directory that transformers' from_pretrained opens, with a model card.
 
     `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `write_extra_files`
@@ -255,7 +241,7 @@ def write_checkpoint(
 
 
 def find_format(former: Former) -> CheckpointFormat:
-    """The format of a model's family in transformers; an Error that says what is possible where there is none."""
+    """Return the format of a model's family in transformers, or raise an Error that says what is possible instead."""
     family = former.definition
     if family.hf_format is None:
         what = f"{former.family} has no format in transformers"
@@ -282,7 +268,7 @@ def check_expressible(former: Former) -> None:
 
 
 def explain_export_limits(former: Former) -> str | None:
-    """What to know before a model is trained if it is to be exported afterwards; None if all of it can be."""
+    """Say what of a model cannot be exported, before it is trained; None if all of it can be."""
     if former.definition.bilm_format is not None:
         return None
     with warnings.catch_warnings(record=True) as notes:
@@ -306,12 +292,12 @@ class ExportedNames:
         return iter(self.source_parameters)
 
     def is_equal(self, one: str, other: str) -> bool:
-        """True if both are written from one parameter."""
+        """Return whether both are written from one parameter."""
         return self.source_parameters[one] == self.source_parameters[other]
 
 
 def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
-    """config.json: what the original said where it still holds, our values for the rest."""
+    """Build config.json: the original's values where they still hold, ours for the rest."""
     hf = find_format(former)
     original: dict[str, Any] = {}
     if "config.json" in former.source_files:
@@ -328,7 +314,7 @@ def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def find_architecture(former: Former) -> str:
-    """The class of transformers that holds this model with its head."""
+    """Find the class of transformers that holds this model with its head."""
     form = find_format(former)
     name = form.choose_architecture(former.config, former.head) if form.choose_architecture else None
     name = name or next((theirs for theirs, ours in form.architectures.items() if ours == former.head), None)
@@ -339,7 +325,7 @@ def find_architecture(former: Former) -> str:
 
 
 def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
-    """tokenizer_config.json: a new one, or an imported one with what it lacks; None to leave an imported one alone.
+    """Build tokenizer_config.json, new or completed; None where an imported one needs no change.
 
     Without model_input_names, transformers would give both texts of a pair the same segment; without
     model_max_length, `truncation=True` would cut nothing; without a pad token, it could not make a batch.
@@ -361,7 +347,7 @@ def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
 
 
 def prepare_for_export(former: Former) -> Former:
-    """A model with a task's head whose tokenizer reads texts as the task did, also where formers adds the marks.
+    """Give a model with a task's head a tokenizer that reads texts as the task did, also where formers adds the marks.
 
     Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark behind each text: the written
     template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
@@ -392,7 +378,7 @@ def prepare_for_export(former: Former) -> Former:
 
 
 def find_pad_token(tokenizer: Tokenizer) -> str | None:
-    """A special token to fill up batches with, also of a tokenizer without a pad token (GPT-2)."""
+    """Find a special token to pad batches with, also in a tokenizer without a pad token (GPT-2)."""
     return next((tokenizer.special[role] for role in ("pad", "eos", "unk") if role in tokenizer.special), None)
 
 
@@ -404,13 +390,13 @@ def drop_substitute_pad(former: Former, pad: int | None) -> None:
 
 
 def can_generate(former: Former) -> bool:
-    """True for a language model that writes text: generation_config.json belongs to it."""
+    """Return whether a model generates text, so that generation_config.json belongs to it."""
     causal = former.definition.pretraining_head == "lm" or (former.definition.can_be_causal and former.config.causal)
     return former.head == "lm" and causal
 
 
 def build_generation_config(former: Former) -> dict[str, Any]:
-    """generation_config.json: where generation begins and ends, and what fills up a batch."""
+    """Build generation_config.json: the tokens that begin and end a text, and the one that pads a batch."""
     c, tokenizer = former.config, former.tokenizer
     eos = list(c.eos) if isinstance(c.eos, tuple) else c.eos
     pad = c.pad
@@ -426,16 +412,9 @@ def build_generation_config(former: Former) -> dict[str, Any]:
 
 
 def write_sentence_encoder(
-    former: Former,
-    out: str | Path,
-    *,
-    pool: str = "mean",
-    normalise: bool = False,
-    dtype: torch.dtype | None = None,
-    shard: int = 5 * 10**9,
-    tell: ProgressCallback | None = None,
-    language: str | None = None,
-) -> None:
+    former: Former, out: str | Path, *, pool: str = "mean", normalise: bool = False, dtype: torch.dtype | None = None,
+    shard: int = 5 * 10**9, tell: ProgressCallback | None = None, language: str | None = None,
+) -> None:  # fmt: skip
     """Write a directory that SentenceTransformer(path) opens; its encode gives what formers.embed gives.
 
     `pool` and `normalise` are those of formers.embed. A text that is longer than the model's context is cut there;
@@ -476,7 +455,7 @@ def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> N
 
 
 def extract_encoder(former: Former) -> Former:
-    """The model without its head, and of T5 without its decoder; the weights are the same tensors."""
+    """Return the model without its head, and of T5 without its decoder; the weights are the same tensors."""
     form = find_format(former)
     config = former.config
     if former.is_encoder_decoder:

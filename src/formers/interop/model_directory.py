@@ -59,17 +59,10 @@ MANIFEST_KEYS = {
 
 
 def load(
-    where: str | Path,
-    head: str = "auto",
-    device: str | torch.device | None = None,
-    dtype: torch.dtype | str | None = None,
-    pickle: bool = False,
-    *,
-    family: str | None = None,
-    ignore: Iterable[str] = (),
-    labels: object = None,
-    tell: ProgressCallback | None = None,
-) -> Former:
+    where: str | Path, head: str = "auto", device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None, pickle: bool = False, *, family: str | None = None,
+    ignore: Iterable[str] = (), labels: object = None, tell: ProgressCallback | None = None,
+) -> Former:  # fmt: skip
     """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", or ELMo's options.json
     with its hdf5 file.
 
@@ -156,7 +149,7 @@ def load_adapters(former: Former, where: Path) -> None:
 
 
 def parse_float_dtype(dtype: object) -> torch.dtype | None:
-    """A floating-point type, also by its name."""
+    """Return a floating-point type, also by its name."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
         return found
@@ -166,7 +159,7 @@ def parse_float_dtype(dtype: object) -> torch.dtype | None:
 
 
 def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, LoadPlan]:
-    """Our own directory: a model without values, and the plan to fill them in from the weights."""
+    """Read a formers directory: a model without weights, and the plan by which they are filled in."""
     path, about = where / MANIFEST_FILE, safe_files.read_json(where, MANIFEST_FILE)
     if about.get("format") not in (1, FORMAT_VERSION):
         what = f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}"
@@ -206,7 +199,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
 
 
 def plan_weights(former: Former, config: object, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
-    """Our names are their names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
+    """Plan by equal names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
     ours = [name for name, _ in former.model.named_parameters()]
     source = {name: name for name in weights}
     fresh = set()
@@ -240,14 +233,9 @@ def plan_weights(former: Former, config: object, saved_head: str, weights: Weigh
 
 
 def fill_weights(
-    former: Former,
-    weights: Weights,
-    weight_plan: LoadPlan,
-    device: str | torch.device | None,
-    dtype: torch.dtype | None,
-    where: Path,
-    tell: ProgressCallback | None = None,
-) -> None:
+    former: Former, weights: Weights, weight_plan: LoadPlan, device: str | torch.device | None,
+    dtype: torch.dtype | None, where: Path, tell: ProgressCallback | None = None,
+) -> None:  # fmt: skip
     """Give a model its values, tensor by tensor, so that there is never a second copy of all of them."""
     device = torch.get_default_device() if device is None else choose_device(device)
     for copy, source in weight_plan.tied_pairs:
@@ -304,7 +292,7 @@ def fill_weights(
 
 
 def allocate_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device, where: Path) -> torch.Tensor:
-    """An empty tensor; where memory ends, an Error."""
+    """Allocate an empty tensor, or raise an Error that says how much memory is missing."""
     try:
         return torch.empty(shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError):  # torch has no error of its own for the CPU
@@ -321,18 +309,10 @@ def replace_parameter(model: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def export(
-    former: Former,
-    out: str | Path,
-    *,
-    to: str | None = None,
-    dtype: torch.dtype | None = None,
-    shard: int = 5 * 10**9,
-    pool: str = "mean",
-    normalise: bool = False,
-    language: str | None = None,
-    overwrite: bool = False,
+    former: Former, out: str | Path, *, to: str | None = None, dtype: torch.dtype | None = None, shard: int = 5 * 10**9,
+    pool: str = "mean", normalise: bool = False, language: str | None = None, overwrite: bool = False,
     tell: ProgressCallback | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a model the way others read it: a directory for transformers' from_pretrained, or (ELMo) options.json with
     one hdf5 file; and a model card. A directory that is there already is replaced with `overwrite` only, once the new
     one is complete.
@@ -355,13 +335,9 @@ def export(
 
 
 def save(
-    former: Former,
-    path: str | Path,
-    *,
-    shard: int = 5 * 10**9,
-    overwrite: bool = False,
+    former: Former, path: str | Path, *, shard: int = 5 * 10**9, overwrite: bool = False,
     tell: ProgressCallback | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a formers directory; it appears only when it is complete. One that is there already is replaced with
     `overwrite` only."""
     check_has_weights(former.model)
@@ -400,7 +376,7 @@ def add_checksums(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hash_json(values: Mapping[str, Any]) -> str:
-    """The checksum of a JSON object, whatever its spacing and order."""
+    """Return the checksum of a JSON object, whatever its spacing and order."""
     return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
@@ -429,7 +405,7 @@ def check_files(folder: Path) -> Iterator[None]:
 
 
 def list_checksums(folder: Path) -> Iterator[tuple[Path, str]]:
-    """The files whose checksums formers.json knows, by base name in this folder or in huggingface/."""
+    """List the files whose checksums formers.json holds, by base name in this folder or in huggingface/."""
     files, about = safe_files.read_json(folder, MANIFEST_FILE).get("files", {}), folder / MANIFEST_FILE
     if not isinstance(files, dict):
         raise Error(f"files is not a table but {format_value(files)}", where=about, fix="the file is damaged")

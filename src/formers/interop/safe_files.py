@@ -36,7 +36,7 @@ DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16
 
 
 def find_model_folder(path: object) -> Path:
-    """A directory that is there and has something in it; of a training run, the model that it made."""
+    """Return a directory that exists and is not empty; of a training run, that of the model it made."""
     if not isinstance(path, str | os.PathLike):
         raise Error(f"{format_value(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
     try:
@@ -51,24 +51,20 @@ def find_model_folder(path: object) -> Path:
             raise Error(what, where=where, fix="give the directory that holds config.json or formers.json")
     except (OSError, RuntimeError) as error:
         raise make_read_error(path, error) from None
-    return find_run_model(where) if has_file(where, "run.json") and not has_file(where, "formers.json") else where
-
-
-def find_run_model(run: Path) -> Path:
-    """The model that a training run made."""
-    model = resolve_file(run, "model")
-    if not model.is_dir():
-        raise Error("this run has made no model yet", where=run, fix="bring it to its end with --resume")
+    if not has_file(where, "run.json") or has_file(where, "formers.json"):
+        return where
+    if not (model := resolve_file(where, "model")).is_dir():
+        raise Error("this run has made no model yet", where=where, fix="bring it to its end with --resume")
     return model
 
 
 def make_read_error(where: object, error: Exception) -> Error:
-    """The system's refusal as our error."""
+    """Build our error for a file that the system cannot read."""
     return Error(f"cannot be read ({get_reason(error)})", where=where, fix="check the path and its permissions")
 
 
 def resolve_file(where: Path, name: str) -> Path:
-    """A file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
+    """Return a file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
     base = name == os.path.basename(name) and len(name) <= 255
     if not base or name in ("", ".", "..") or "\\" in name or "\0" in name:
         what = f"{format_value(name)} is not the name of a file in this folder"
@@ -92,12 +88,12 @@ def resolve_file(where: Path, name: str) -> Path:
 
 
 def has_file(where: Path, name: str) -> bool:
-    """The folder has a regular file of this name."""
+    """Return whether the folder has a regular file of this name."""
     return resolve_file(where, name).is_file()
 
 
 def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
-    """A file of a folder, if it is not larger than it may be."""
+    """Read a file of a folder, if it is not larger than the limit."""
     path = resolve_file(where, name)
     if not path.is_file():
         raise Error(f"{name} is missing", where=where, fix="is this the right directory, and is the download complete?")
@@ -111,12 +107,12 @@ def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_json(where: Path, name: str) -> dict[str, Any]:
-    """A JSON object; anything else is an error that says where."""
+    """Read a JSON object; anything else is an error that says where."""
     return parse_json(read_bytes(where, name, MAX_JSON_BYTES), where / name)
 
 
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:
-    """A JSON object out of bytes."""
+    """Parse a JSON object from bytes."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -131,7 +127,7 @@ class GzipReader(io.RawIOBase):
         self.path, self.bytes_left, self.file = path, limit, gzip.GzipFile(path, "rb")
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -156,7 +152,7 @@ class GzipReader(io.RawIOBase):
 
 @contextmanager
 def open_stream(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
-    """A single file to read from start to end, unpacked if it is a .gz, and the most bytes that it can hold."""
+    """Open a file to read from start to end, unpacked if it is a .gz; also give the most bytes that it can hold."""
     where = Path(path).expanduser()
     if not where.is_file():
         raise Error("no such file", where=where, fix="check the path")
@@ -193,7 +189,7 @@ def create_file(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
-    """The files that an index names, each with the tensors that it should hold."""
+    """Read the files that an index names, each with the tensors that it should hold."""
     listed = read_json(where, index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(v, str) for v in listed.values()):
         what = "weight_map is not a table of file names"
@@ -213,7 +209,7 @@ def check_tensor_count(tensors: int, where: Path) -> None:
 
 
 def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of a safetensors file, after checking that what it declares is there."""
+    """Read the shapes of a safetensors file, after checking that what it declares is there."""
     damaged = "the file is damaged or incomplete: fetch it again"
     if not path.is_file():
         raise Error("the file is missing", where=path, fix="is the download complete?")

@@ -55,7 +55,7 @@ def convert_in_sandbox(kind: Literal["pickle", "hdf5"], source: Path, target: Pa
 
 @contextmanager
 def make_temporary_folder() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Make a folder that is removed afterwards."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="formers-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -104,7 +104,7 @@ def exit_process(refusal: str = "") -> None:
 
 
 def confine_process(source: str, folder: Path, memory: int, output: int, seconds: int) -> None:
-    """Limits for this process: memory beyond today's, bytes of a file, time, and what it may touch."""
+    """Limit this process: memory beyond what it has, bytes of a file, time, and what it may touch."""
     with suppress(ImportError):  # Windows has no such limits; the audit hook stands
         import resource
 
@@ -133,7 +133,7 @@ def confine_process(source: str, folder: Path, memory: int, output: int, seconds
 
 
 def convert_pickle(source: str, target: str, memory: int, seconds: int) -> None:
-    """Inside the process: limit it, unpickle tensors only, write safetensors."""
+    """Confine this process, unpickle tensors only, and write safetensors."""
     import warnings
 
     import torch
@@ -174,7 +174,7 @@ def preload_imports(path: Path) -> None:
 
 
 def explain_refusal(error: BaseException) -> str:
-    """One line out of torch's several: which global it will not have, or what else is wrong."""
+    """Shorten torch's message to one line: which global it refuses, or what else is wrong."""
     text = str(error)
     if isinstance(error, Error):
         return text
@@ -186,7 +186,7 @@ def explain_refusal(error: BaseException) -> str:
 
 
 def convert_hdf5(source: str, target: str, memory: int, seconds: int) -> None:
-    """Inside the process: limit it, read plain arrays only, write safetensors."""
+    """Confine this process, read plain arrays only, and write safetensors."""
     import h5py
     import numpy as np
     from safetensors.numpy import save_file
@@ -210,7 +210,7 @@ def convert_hdf5(source: str, target: str, memory: int, seconds: int) -> None:
 
 
 def list_arrays(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """All arrays of an open file by their full names, each checked; together no larger than the file."""
+    """List all arrays of an open file by their full names, each checked; together no larger than the file."""
     import h5py
 
     found: dict[str, h5py.Dataset] = {}
@@ -237,7 +237,7 @@ def list_arrays(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
 
 
 def check_array(array: h5py.Dataset, name: str) -> int:
-    """The bytes of an array that lies in the file as it is; any other is refused."""
+    """Return the bytes of an array that lies in the file as it is; any other is refused."""
     import h5py
 
     how = array.id.get_create_plist()

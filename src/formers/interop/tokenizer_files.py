@@ -29,7 +29,7 @@ SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
 
 
 def load_tokenizer(where: str | Path) -> Tokenizer:
-    """The tokenizer of a directory (formers' own, or as published), or of a tokenizer.json, vocab.txt, spiece.model."""
+    """Load the tokenizer of a directory (formers' own or published), or a tokenizer.json, vocab.txt or spiece.model."""
     path = Path(where).expanduser()
     if path.is_file():
         known = ("tokenizer.json", "vocab.txt", *SENTENCEPIECE_FILES)
@@ -52,7 +52,7 @@ def load_tokenizer(where: str | Path) -> Tokenizer:
 
 
 def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
-    """The tokenizer of a formers directory, with that of the other language where there are two."""
+    """Load the tokenizer of a formers directory, with that of the other language where there are two."""
     named = {k: v for k, v in special.items() if isinstance(v, str)}
 
     def load_file(name: str) -> Tokenizer:
@@ -74,7 +74,7 @@ def save_tokenizer(tokenizer: Tokenizer, where: str | Path, overwrite: bool = Fa
 
 
 def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What tokenizer_config.json says; segments are asked for where the template of a pair has them."""
+    """Build tokenizer_config.json; segments are asked for where the template of a pair has them."""
     side = {"padding_side": "left"} if tokenizer.is_left_padded else {}
     frame = tokenizer.get_template(pair=True)
     typed = (frame.before or frame.after) and frame.segments[1] != frame.segments[3]
@@ -84,7 +84,7 @@ def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def add_end_template(text: str, token: str, index: int) -> str:
-    """A tokenizer.json whose template puts an end mark behind each text; what was done after encoding stays."""
+    """Add a template to a tokenizer.json that puts an end token after each text; other post-processing stays."""
     about = json.loads(text)
     mark = {"SpecialToken": {"id": token, "type_id": 0}}
     parts = [{"Sequence": {"id": "A", "type_id": 0}}, mark]
@@ -97,7 +97,7 @@ def add_end_template(text: str, token: str, index: int) -> str:
 
 
 def add_special_token(text: str, token: str, index: int) -> str:
-    """A tokenizer.json with one more special token, which no text contains."""
+    """Add a special token to a tokenizer.json that no text contains."""
     about = json.loads(text)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = [*about.get("added_tokens", []), {"id": index, "content": token, **flags}]
@@ -105,12 +105,12 @@ def add_special_token(text: str, token: str, index: int) -> str:
 
 
 def get_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens by role, in one order, wherever the tokenizer came from."""
+    """Return the special tokens by role, in a fixed order, wherever the tokenizer came from."""
     return {role: tokenizer.special[role] for role in SPECIAL_ROLES if role in tokenizer.special}
 
 
 def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
-    """The tokenizer of a directory, if there is one in a form that we read; all its files are kept for export."""
+    """Read the tokenizer of a directory, if there is one in a supported format; its files are kept for export."""
     for name in COMPANION_FILES:
         if safe_files.has_file(where, name):
             kept[name] = safe_files.read_bytes(where, name)
@@ -139,7 +139,7 @@ def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
 
 
 def decode_utf8(data: bytes, where: Path) -> str:
-    """Bytes of a text file."""
+    """Decode the bytes of a text file."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
@@ -149,7 +149,7 @@ def decode_utf8(data: bytes, where: Path) -> str:
 def prepare(
     source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False, **options: Any
 ) -> Store | None:
-    """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
+    """Make a token store of files, or of a list, DataFrame or dataset of documents, or finish one that was interrupted.
 
     `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
     The options are those of formers.data.preparation.pipeline.prepare: unit, column, encoding, skip, delimiter, header,

@@ -78,17 +78,17 @@ class Weights:
         return iter(self.handles)
 
     def get_tensor(self, name: str) -> Tensor:
-        """One tensor, mapped from its file."""
+        """Return one tensor, mapped from its file."""
         return self.handles[name].get_tensor(name)
 
     def is_equal(self, one: str, other: str) -> bool:
-        """Two tensors hold the same values."""
+        """Return whether two tensors hold the same values."""
         return self.shapes[one] == self.shapes[other] and torch.equal(self.get_tensor(one), self.get_tensor(other))
 
 
 @contextmanager
 def open_weights(where: Path, pickle: bool) -> Iterator[Weights]:
-    """The weights of a folder: its safetensors, or, only if there are none and a pickle is allowed, converted ones."""
+    """Open the weights of a folder: its safetensors, or a converted pickle if there are none and that is allowed."""
     ready = has_file(where, WEIGHTS_FILE) or has_file(where, WEIGHTS_INDEX_FILE)
     single, sharded = has_file(where, PICKLE_FILE), has_file(where, PICKLE_INDEX_FILE)
     if ready or not pickle or not (single or sharded):
@@ -107,7 +107,7 @@ def open_weights(where: Path, pickle: bool) -> Iterator[Weights]:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Weights]:
-    """The arrays of an hdf5 file by their full names, as weights that can be read one by one."""
+    """Open the arrays of an hdf5 file by their full names, as weights that can be read one by one."""
     check_h5py_installed(path)
     with make_temporary_folder() as folder:
         convert_in_sandbox("hdf5", path, folder / WEIGHTS_FILE)

@@ -35,8 +35,8 @@ UNKNOWN_WORDS = (UNKNOWN_TOKEN, "<unk>")  # words that files have for all others
 
 
 def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True, **more: Any) -> Former:
-    """A model out of words and their vectors (rows beyond the words are fastText's buckets), with a row of zeros for
-    unknown words if there is none yet."""
+    """Build a model from words and their vectors (rows beyond the words are fastText's buckets), with a row of zeros
+    for unknown words if there is none yet."""
     known = dict.fromkeys(words)
     unknown = next((word for word in UNKNOWN_WORDS if word in known), "")
     if not unknown:
@@ -77,7 +77,7 @@ def read_word_vectors(
 
 
 def detect_format(start: bytes) -> VectorFormat:
-    """The format that a file's beginning shows."""
+    """Detect the format from a file's beginning."""
     if start[:4] == struct.pack("<i", FASTTEXT_MAGIC):
         return "fasttext"
     first, _, rest = start.partition(b"\n")
@@ -89,7 +89,7 @@ def detect_format(start: bytes) -> VectorFormat:
 
 
 def parse_header(line: bytes, size: int, smallest: int, path: str | Path) -> tuple[int, int]:
-    """The number of words and the width that a first line claims, if the file can hold them at `smallest` bytes each
+    """Parse the number of words and the width from a first line, if the file can hold them at `smallest` bytes each
     number."""
     fields = line.split()
     if len(fields) != 2 or not all(f.isdigit() and len(f) < 12 for f in fields):
@@ -125,14 +125,14 @@ class WordList:
         self.words[word] = None
 
     def make_line_error(self, what: str, line: int) -> Error:
-        """An error about a line."""
+        """Build an error about a line."""
         return Error(what, where=f"{self.path}, line {line:,}", fix=DAMAGED_HINT)
 
 
 def read_text_vectors(
     file: BinaryIO, size: int, path: str | Path, kind: str, most: int | None, tell: ProgressCallback | None
 ) -> tuple[list[str], np.ndarray]:
-    """Rows "word number number …", after a line with their number and width (text) or without (glove)."""
+    """Read rows "word number number …", after a line with their number and width (text) or without (glove)."""
     names, line, rows, dim = WordList(path), 0, None, 0
     if kind == "text":
         rows, dim = parse_header(file.readline(MAX_LINE_BYTES), size, 2, path)
@@ -164,7 +164,7 @@ def read_text_vectors(
 
 
 def read_rows(file: BinaryIO, number: int, path: str | Path, line: int) -> Iterator[bytes]:
-    """The next lines, without their ends."""
+    """Read the next lines, without their ends."""
     for _ in range(number):
         line += 1
         data = file.readline(MAX_LINE_BYTES)
@@ -177,7 +177,7 @@ def read_rows(file: BinaryIO, number: int, path: str | Path, line: int) -> Itera
 
 
 def split_spaced_word(data: bytes, dim: int, names: WordList, line: int) -> tuple[bytes, bytes]:
-    """A row whose word has spaces in it (GloVe's largest file has some); other rows are ragged."""
+    """Split a row whose word has spaces in it (GloVe's largest file has some); any other ragged row is an error."""
     fields = data.rsplit(b" ", dim)
     if len(fields) == dim + 1:
         try:
@@ -188,7 +188,7 @@ def split_spaced_word(data: bytes, dim: int, names: WordList, line: int) -> tupl
 
 
 def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -> np.ndarray:
-    """Rows of numbers (n, dim); the first row that is none is named."""
+    """Parse rows of numbers (n, dim); an error names the first row that has none."""
 
     def parse_floats(text: bytes) -> np.ndarray:
         with warnings.catch_warnings():
@@ -215,7 +215,7 @@ def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -
 def read_binary_vectors(
     file: BinaryIO, size: int, path: str | Path, kind: str, most: int | None, tell: ProgressCallback | None
 ) -> tuple[list[str], np.ndarray]:
-    """Rows of a word, a space and numbers of four bytes; some programs end a row with a line end."""
+    """Read rows of a word, a space and four-byte numbers; some programs end a row with a line end."""
     rows, dim = parse_header(file.readline(MAX_LINE_BYTES), size, 4, path)
     rows = rows if most is None else min(rows, most)
     names, table = WordList(path), np.empty((rows, dim), np.float32)
@@ -245,7 +245,7 @@ FASTTEXT_MODELS = {1: "cbow", 2: "skipgram"}
 
 
 def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: ProgressCallback | None) -> Former:
-    """fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
+    """Read fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
 
     def read_struct(form: str) -> tuple[Any, ...]:
         data = file.read(struct.calcsize(form))
@@ -301,18 +301,14 @@ def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: Pro
     return build_vectors_model(list(names.words), table, lower, kind="fasttext", **about)
 
 
-def hash_word_ngrams(word: str, c: VectorsConfig) -> list[int]:
-    """The n-grams of a word; fastText's mark for the end of a line has none."""
-    return [] if word == "</s>" else hash_ngrams(word, c.min_n, c.max_n, c.buckets)
-
-
 def combine_ngram_rows(
     words: Sequence[str], table: Tensor, c: VectorsConfig, tell: ProgressCallback | None = None, invert: bool = False
 ) -> None:
     """Turn the words' own rows into their finished vectors, the mean of a word's rows, or (`invert`) back."""
     own, buckets = table[: len(words)], table[len(words) :]
     for begin in range(0, len(words), 4096):
-        lists = [hash_word_ngrams(word, c) for word in words[begin : begin + 4096]]
+        some = words[begin : begin + 4096]  # fastText's mark for the end of a line has no n-grams
+        lists = [[] if word == "</s>" else hash_ngrams(word, c.min_n, c.max_n, c.buckets) for word in some]
         sizes = torch.tensor([[len(one)] for one in lists])
         flat = torch.tensor([row for one in lists for row in one], dtype=torch.long)
         sums = F.embedding_bag(flat, buckets, (sizes.cumsum(0) - sizes)[:, 0], mode="sum")
@@ -358,7 +354,7 @@ def write_word_vectors(
 
 
 def encode_text_rows(words: Sequence[str], rows: Tensor, header: bool) -> Iterator[bytes]:
-    """Lines of text; nine digits are what a number of four bytes has."""
+    """Encode lines of text; nine digits are what a four-byte number has."""
     if header:
         yield f"{len(words)} {rows.shape[1]}\n".encode()
     form = " ".join(["%.9g"] * rows.shape[1])
@@ -367,7 +363,7 @@ def encode_text_rows(words: Sequence[str], rows: Tensor, header: bool) -> Iterat
 
 
 def encode_fasttext_file(words: Sequence[str], table: Tensor, c: VectorsConfig) -> Iterator[bytes]:
-    """fastText's .bin; counts are not known, so the words' order stands in for them."""
+    """Encode fastText's .bin; counts are not known, so the words' order stands in for them."""
     table = table.clone()
     combine_ngram_rows(words, table, c, invert=True)
     values = (c.dim, c.window, 5, c.min_count, c.negatives, 1, 2, 2, c.buckets, c.min_n, c.max_n, 100)
