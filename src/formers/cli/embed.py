@@ -56,7 +56,7 @@ def embed(
     """
     import numpy as np
 
-    from ..data.resumable_file import ResumableFile
+    from ..atomic_files import ResumableFile
 
     def save_npy(path: Path, file: IO[bytes]) -> None:
         np.save(file, np.memmap(path, "<f4", "r").reshape(len(texts), -1))

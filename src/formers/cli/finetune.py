@@ -117,7 +117,7 @@ def run_finetuning(
     comparison: dict[str, Any] | None,
 ) -> None:  # fmt: skip
     """Train once, or once for each fold, seed and setting of a comparison, and print the progress and the result."""
-    from ..data.folder_replacement import check_overwrite
+    from ..atomic_files import check_overwrite
     from ..training.tracking import open_trackers
 
     first = os.environ.get("RANK", "0") == "0"
