@@ -125,8 +125,9 @@ class Family:
     build_heads: Callable[[Any], HeadTable]  # head name → its parts
     pretraining_head: str  # the head that the family is pretrained with
     counted_head: str  # the head that published parameter counts include
-    build_init_rules: Callable[[Any], Mapping[str, Any]]  # name pattern → standard deviation (nn/layers.py)
     presets: Mapping[str, Mapping[str, Any]]
+    # Name pattern → standard deviation (nn/layers.py); by default the config's `init` everywhere.
+    build_init_rules: Callable[[Any], Mapping[str, Any]] = lambda config: {"*": config.init}
     # What it reads and how; the other rooms ask these fields, never the body or the config's fields.
     reads_segments: bool = False  # segments beside the tokens
     reads_tasks: bool = False  # the number of a task beside the tokens, if its config says so (ERNIE 2.0)

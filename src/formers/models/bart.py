@@ -20,9 +20,9 @@ from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert
 
 POSITION_OFFSET = 2  # the first row of the position tables
+DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}  # and what None stands for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,7 @@ class BARTConfig(ModelConfig):
     start: int | None = 2  # the decoder's first input
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self, "vocab", "context", "dim", "layers", "decoder_layers", "heads", "decoder_heads", "ff", "decoder_ff"
-        )
+        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", *DECODER_SIZES)
         check_sizes(self, "init", minimum=0)
         check_rates(self, "dropout", "attention_dropout", "act_dropout", "head_dropout")
         compute_head_dim(self)
@@ -107,19 +105,17 @@ class BART(EncoderDecoder):
 
         source = embed()
         target = embed(source.token if c.shared else None) if c.encoder else None
-        super().__init__(
-            source, build_stack(c, decoder=False) if c.encoder else None, build_stack(c, decoder=True), target
-        )
+        encoder = build_stack(c, decoder=False) if c.encoder else None
+        super().__init__(source, encoder, build_stack(c, decoder=True), target)
 
 
 def build_heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
     """BART's heads; a classifier reads the decoder at the source's end mark."""
+    inner = ("dropout", "dense", "tanh", "dropout")
     return {
         "none": {},
         "lm": {"lm": Head(out="vocab", bias=c.encoder, frozen_bias=True)},
-        "classify": {
-            "classify": Head(pool="eos", inner_layers=("dropout", "dense", "tanh", "dropout"), dropout=c.head_dropout)
-        },
+        "classify": {"classify": Head(pool="eos", inner_layers=inner, dropout=c.head_dropout)},
         "answer": {"answer": Head(out=2)},
     }
 
@@ -142,21 +138,15 @@ CONFIG_ALIASES = {
 ZERO_ONLY = (0, 0.0)
 FIXED_CONFIG = {
     "encoder_layerdrop": ZERO_ONLY, "decoder_layerdrop": ZERO_ONLY, "add_bias_logits": (False,),
-    "normalize_embedding": (True,),
-    "static_position_embeddings": (False,),
+    "normalize_embedding": (True,), "static_position_embeddings": (False,),
 }  # fmt: skip
-IRRELEVANT_KEYS = frozenset(
-    {"is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated"}
-)
+IRRELEVANT_KEYS = frozenset({
+    "is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated",
+})  # fmt: skip
 HF_CONFIG = ConfigMap(
-    CONFIG_ROWS,
-    aliases=CONFIG_ALIASES,
+    CONFIG_ROWS, aliases=CONFIG_ALIASES, irrelevant_keys=IRRELEVANT_KEYS,
     fixed_values=FIXED_CONFIG | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
-    irrelevant_keys=IRRELEVANT_KEYS,
-)
-
-
-DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}
+)  # fmt: skip
 
 
 def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
@@ -231,10 +221,7 @@ def build_architecture_rule(name: str) -> Any:
 
 
 NO_FORCED_EOS = {"forced_eos_token_id": None}  # their classes end every text of full length with token 2 (Marian: 0)
-PRESETS: dict[str, dict[str, Any]] = {
-    "bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072},
-    "bart-large": {},
-}
+PRESETS = {"bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072}, "bart-large": {}}
 
 PAPER_TRAIN = make_adamw_settings(
     4e-4, 0.98, 1e-6, weight_decay=0.01, schedule="linear", warmup_steps=10_000, steps=500_000, batch_tokens=65_536,
@@ -242,9 +229,8 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, tokenizer="bpe", tokenizer_style="roberta", objective="denoising", is_encoder_decoder=True,
-    norm_order="post",
+    BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, tokenizer="bpe",
+    tokenizer_style="roberta", objective="denoising", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("facebook/bart-base", "facebook/bart-large"),
     hf_format=CheckpointFormat(

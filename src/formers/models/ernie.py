@@ -54,9 +54,8 @@ HF_CONFIG = ConfigMap(
 
 def build_key_map(c: ERNIEConfig, head: str) -> KeyMap:
     """BERT's names, and the tasks'."""
-    return bert.build_key_map(
-        c, head, "ernie", bert.BODY_KEYS | {"embeddings.task_type_embeddings.weight": "embed.task.weight"}
-    )
+    body = bert.BODY_KEYS | {"embeddings.task_type_embeddings.weight": "embed.task.weight"}
+    return bert.build_key_map(c, head, "ernie", body)
 
 
 ERNIE_2 = {"vocab": 30522, "context": 512, "act": "gelu", "segments": 4, "tasks": 16, "use_tasks": True}
@@ -67,10 +66,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none",
-    build_init_rules=bert.build_init_rules, presets=PRESETS,
-    reads_segments=True, can_be_causal=True, reads_tasks=True,
-    tokenizer="wordpiece", tokenizer_style="bert", objective="ernie-units", norm_order="post",
+    ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
+    reads_segments=True, can_be_causal=True, reads_tasks=True, tokenizer="wordpiece", tokenizer_style="bert",
+    objective="ernie-units", norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe({**bert.PAPER_TRAIN, "lr": 5e-5, "warmup_steps": 4000, "short_length": None}),
     hub_checkpoints=tuple(

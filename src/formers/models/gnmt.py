@@ -74,14 +74,10 @@ class Decoder(nn.Module):
     def __init__(self, c: GNMTConfig):
         super().__init__()
         self.bottom = RecurrentLayer("lstm", 2 * c.dim, c.dim)
-        self.layers = RecurrentStack(
-            (RecurrentLayer("lstm", 2 * c.dim, c.dim) for _ in range(1, c.num_decoder_layers)),
-            c.dropout,
-            first_residual=PLAIN_LAYERS - 1,
-        )
-        self.align, self.dropout, self.num_layers = (
-            Alignment(AdditiveScore(c.dim, c.dim)), nn.Dropout(c.dropout), c.num_decoder_layers,
-        )  # fmt: skip
+        upper = (RecurrentLayer("lstm", 2 * c.dim, c.dim) for _ in range(1, c.num_decoder_layers))
+        self.layers = RecurrentStack(upper, c.dropout, first_residual=PLAIN_LAYERS - 1)
+        self.align, self.dropout = Alignment(AdditiveScore(c.dim, c.dim)), nn.Dropout(c.dropout)
+        self.num_layers = c.num_decoder_layers
 
     def build_initial_state(self, last: RNNState) -> RNNState:
         """Zeros: two of each layer."""
@@ -108,10 +104,8 @@ class Decoder(nn.Module):
             capture.record_hidden("decoder", x)
             if capture.with_attention:
                 capture.record_attention("cross", steps.layout.unpack(weights)[:, None])
-        y, high = self.layers(
-            self.dropout(y) if len(self.layers) else y, steps, state[2:], extra_input=context, capture=capture,
-            stack_name="decoder",
-        )  # fmt: skip
+        y = self.dropout(y) if len(self.layers) else y
+        y, high = self.layers(y, steps, state[2:], extra_input=context, capture=capture, stack_name="decoder")
         return y, (*low, *high)
 
 
@@ -139,7 +133,7 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=seq2seq.build_init_rules,
+    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm",
     presets=PRESETS, tokenizer="wordpiece", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model={"layers": 2}),
     paper_recipe=Recipe(PAPER_TRAIN),

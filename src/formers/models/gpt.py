@@ -30,7 +30,6 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +155,7 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, reads_segments=True,
+    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style="gpt", objective="causal", norm_order="post",
     quick_recipe=Recipe({"lr": 1e-3}),  # it stalls at rates that other post-norm families bear
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -88,18 +88,13 @@ def build_init_rules(c: GPT2Config) -> dict[str, float]:
 
 
 HF_CONFIG = ConfigMap(
-    gpt.CONFIG_ROWS
-    | {
-        "n_inner": "ff",
-        "activation_function": HF_ACT_ROW,
-        "classifier_dropout": "head_dropout",
-        "scale_attn_weights": "scale",
-        "scale_attn_by_inverse_layer_idx": "scale_by_layer",
+    gpt.CONFIG_ROWS | {
+        "n_inner": "ff", "activation_function": HF_ACT_ROW, "classifier_dropout": "head_dropout",
+        "scale_attn_weights": "scale", "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     },
-    aliases=gpt.CONFIG_ALIASES,
-    fixed_values=gpt.FIXED_CONFIG,
+    aliases=gpt.CONFIG_ALIASES, fixed_values=gpt.FIXED_CONFIG,
     irrelevant_keys=gpt.IRRELEVANT_KEYS | {"reorder_and_upcast_attn"},
-)
+)  # fmt: skip
 
 
 DECODER_HEAD_KEYS: dict[str, dict[str, str | TensorOp]] = {
@@ -139,8 +134,7 @@ PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
 
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {

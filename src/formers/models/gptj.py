@@ -22,7 +22,7 @@ from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert, gpt2, gpt3
+from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +135,7 @@ def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 
 FAMILY = Family(
-    GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, reads_segments=True,
+    GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
     paper_recipe=Recipe(
         {**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}

@@ -65,27 +65,9 @@ HF_CONFIG = ConfigMap(
 
 def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     """BERT's names for the body, fairseq's for the masked-token layer."""
-    pooler = {"@pooler.dense.*": "dense.*"}
-    mlm = {
-        "lm_head.dense.*": "dense.*", "lm_head.layer_norm.*": "norm.*", "lm_head.decoder.weight": "out.weight",
-        "lm_head.bias" if c.tied else "lm_head.decoder.bias": "out.bias",
-    }  # fmt: skip
-    tied = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
-    return KeyMap(
-        bert.BODY_KEYS,
-        heads={
-            "pool": pooler,
-            "mlm": mlm,
-            "lm": mlm,
-            "classify": {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-            "choose": {**pooler, "classifier.*": "out.*"},
-        },
-        prefix="" if head == "none" else "roberta.", prefixes=("roberta.",), tied=tied if c.tied else {},
-        alternate_names={} if c.tied else {"lm_head.bias": "lm_head.decoder.bias"},
-        drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=bert.OLD_NORM_NAMES,
-    )  # fmt: skip
+    classify = {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"}
+    names = {"transform": "lm_head", "norm": "layer_norm", "out": "lm_head"}
+    return bert.build_key_map(c, head, "roberta", heads={"classify": classify}, **names)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -100,7 +82,7 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
-    build_init_rules=bert.build_init_rules, presets=PRESETS, reads_segments=True, can_be_causal=True,
+    presets=PRESETS, reads_segments=True, can_be_causal=True,
     tokenizer="bpe", tokenizer_style="roberta", objective="mlm", norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -38,7 +38,7 @@ class RecurrentConfig(ModelConfig):
     shared: bool = False  # both sides have the same token embeddings
     dim: int = 1000
     dropout: float = 0.0
-    init: float = 0.05
+    init: float = 0.05  # the deviation of all weights: the papers draw from ± 0.08 (Sutskever) or ± 0.1 (Luong)
     tied: bool = False
     pad: int | None = 0
     bos: int | None = 1
@@ -67,9 +67,7 @@ class Seq2SeqConfig(RecurrentConfig):
     score: ScoreKind = "general"  # of local attention,
     predict: bool = True  # which predicts its place (local-p), or takes the target's (local-m),
     window: int = 10  # and looks so many words to either side
-    feed: bool = (
-        False  # what was looked up is read at the next step (Luong); without attention: the fixed context (Cho)
-    )
+    feed: bool = False  # the next step reads what was looked up (Luong); without attention the fixed context (Cho)
     readout: int | None = None  # the width of the maxout layer of Bahdanau and Cho; None: as the embeddings
 
     def __post_init__(self) -> None:
@@ -106,10 +104,8 @@ class Encoder(nn.Module):
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
         widths = [c.embed, *[c.encoder_dim] * (c.layers - 1)]
-        self.layers = RecurrentStack(
-            (RecurrentLayer(c.cell, w, c.dim, bidirectional=c.bidirectional) for w in widths), c.dropout
-        )
-        self.reverse = c.reverse
+        layers = (RecurrentLayer(c.cell, width, c.dim, bidirectional=c.bidirectional) for width in widths)
+        self.layers, self.reverse = RecurrentStack(layers, c.dropout), c.reverse
 
     def forward(self, x: Tensor, steps: PackedSteps, capture: Capture | None = None) -> tuple[Tensor, RNNState]:
         """(S, embed) → memory (S, dim or 2·dim), and the last state"""
@@ -129,9 +125,8 @@ class Decoder(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
-        self.attention_kind, self.feeds_context, self.dim, self.state_parts = (
-            c.attention, c.feed, c.dim, CELL_KERNELS[c.cell][3],
-        )  # fmt: skip
+        self.attention_kind, self.feeds_context = c.attention, c.feed
+        self.dim, self.state_parts = c.dim, CELL_KERNELS[c.cell][3]
         extra = c.encoder_dim if c.attention == "additive" else c.dim if c.feed else 0
         widths = [c.embed + extra, *[c.dim] * (c.layers - 1)]
         self.layers = RecurrentStack((RecurrentLayer(c.cell, w, c.dim) for w in widths), c.dropout)
@@ -200,13 +195,10 @@ class Decoder(nn.Module):
     ) -> tuple[Tensor, RNNState, Tensor]:  # fmt: skip
         """Step by step, since what is looked up at a step depends on the one before, or is read at the next."""
         assert self.align is not None
-        attend_step, own = (
-            self.align.build_step_attention(source, steps, past_lengths),
-            len(self.layers) * self.state_parts,
-        )
-        lower = (
-            slice(0, own - self.state_parts, self.state_parts) if capture is not None else slice(0)
-        )  # h of all layers but the top
+        attend_step = self.align.build_step_attention(source, steps, past_lengths)
+        own = len(self.layers) * self.state_parts
+        # h of all layers but the top
+        lower = slice(0, own - self.state_parts, self.state_parts) if capture is not None else slice(0)
 
         def step_additive(t: int, x: Tensor, state: RNNState) -> tuple[RNNState, RNNState]:
             context, weights = attend_step(t, state[-self.state_parts])  # with the previous state
@@ -255,11 +247,6 @@ def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "lm": {"lm": Head(out="vocab", inner_dim=c.out_dim)}}
 
 
-def build_init_rules(c: RecurrentConfig) -> dict[str, float]:
-    """One deviation for all: the papers draw from ± 0.08 (Sutskever) or ± 0.1 (Luong)."""
-    return {"*": c.init}
-
-
 LUONG = {
     "vocab": 50000, "embed": 1000, "layers": 4, "dropout": 0.2, "feed": True, "reverse": True, "init": 0.1 / 3**0.5,
 }  # fmt: skip
@@ -287,7 +274,7 @@ SCRATCH_TRAIN = {
 }  # fmt: skip
 
 FAMILY = Family(
-    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm",
     presets=PRESETS, tokenizer="bpe", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model=QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),

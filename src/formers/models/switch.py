@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -86,14 +86,11 @@ class Switch(EncoderDecoder):
                 jitter=c.jitter, dropout=c.dropout, router_bias=c.router_bias,
             )  # fmt: skip
 
-        super().__init__(
-            Embeddings(c.dim, c.vocab, dropout=c.dropout),
-            t5.build_stack(c, c.layers, decoder=False, build_feed_forward=build_feed_forward),
-            t5.build_stack(c, c.num_decoder_layers, decoder=True, build_feed_forward=build_feed_forward)
-            if c.num_decoder_layers
-            else None,
-            Embeddings(c.dim, c.vocab, dropout=c.dropout) if c.num_decoder_layers and not c.shared else None,
-        )
+        encoder = t5.build_stack(c, c.layers, False, build_feed_forward)
+        decoder = t5.build_stack(c, c.num_decoder_layers, True, build_feed_forward) if c.num_decoder_layers else None
+        embed = Embeddings(c.dim, c.vocab, dropout=c.dropout)
+        target = Embeddings(c.dim, c.vocab, dropout=c.dropout) if decoder is not None and not c.shared else None
+        super().__init__(embed, encoder, decoder, target)
 
 
 def build_heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
@@ -183,10 +180,7 @@ def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
             body[f"{layer}.experts.({every}).{name}.weight"] = TensorOp(
                 f"{ours}.{part}", lambda t: t.unflatten(0, (c.experts, -1)), lambda t: t.flatten(0, 1)
             )
-    return KeyMap(
-        body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes, tied=tied, drop=theirs.drop,
-        alternate_names=second,
-    )  # fmt: skip
+    return replace(theirs, body=body, tied=tied, alternate_names=second)
 
 
 HF_PREFIX = "SwitchTransformers"

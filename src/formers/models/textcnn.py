@@ -119,11 +119,6 @@ def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "classify": {"classify": Head(pool="max", inner_layers=("dropout",), dropout=c.dropout)}}
 
 
-def build_init_rules(c: TextCNNConfig) -> dict[str, float]:
-    """One deviation for all; word vectors that were learnt elsewhere come by `load_word_vectors`."""
-    return {"*": c.init}
-
-
 def clip_output_norms(model: Any, config: TextCNNConfig) -> None:
     """To be called after each step of the optimizer: rows of the last layer that are longer than 3 become 3 long."""
     clip_row_norms(model.heads["classify"].out.weight, config.max_norm)
@@ -145,7 +140,7 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
-    build_init_rules=build_init_rules, presets=PRESETS, after_step=clip_output_norms,
+    presets=PRESETS, after_step=clip_output_norms,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
     task_tokenizer_options={"lower": True, "min_count": 2},
     load_word_vectors=TextCNN.load_word_vectors,

@@ -111,10 +111,8 @@ class TransformerXL(nn.Module):
                     c.dim, c.heads, head_dim=c.head_dim, bias=False, dropout=c.attention_dropout,
                     relative=RelativeScores(c.dim, c.heads, c.head_dim, shared),
                 ),
-                FeedForward(c.dim, c.ff, "relu", dropout=c.dropout),
-                norm=lambda: LayerNorm(c.dim, c.eps),
-                norm_order=c.order,
-                dropout=c.dropout,
+                FeedForward(c.dim, c.ff, "relu", dropout=c.dropout), norm=lambda: LayerNorm(c.dim, c.eps),
+                norm_order=c.order, dropout=c.dropout,
             )
             for _ in range(c.layers)
         )  # fmt: skip
@@ -247,9 +245,8 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS,
-    tokenizer="words", tokenizer_style="transformer_xl", objective="causal", norm_order="post",
-    state_class=SegmentMemory,
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="words", tokenizer_style="transformer_xl",
+    objective="causal", norm_order="post", state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("transfo-xl/transfo-xl-wt103",),

@@ -71,8 +71,8 @@ class Vectors(nn.Module):
         """The table."""
         return self.word.weight
 
-    def forward(self, batch: Batch, *, cache: Any = None, head_mask: Any = None, capture: Any = None) -> Tensor:
-        """(N,) → (N, dim); there is no context, so nothing is remembered and there is nothing to mask or to see."""
+    def forward(self, batch: Batch, **unread: object) -> Tensor:
+        """(N,) → (N, dim); there is no context, so a cache, a capture and masks of heads find nothing."""
         return self.word(batch.ids)
 
 
@@ -89,9 +89,7 @@ def build_init_rules(c: VectorsConfig) -> dict[str, float]:
 CRAWL_SETTINGS = {"kind": "fasttext", "dim": 300, "window": 5, "negatives": 10, "min_n": 5, "max_n": 5}
 PRESETS: dict[str, dict[str, Any]] = {
     "word2vec-google-news-300": {"kind": "cbow", "vocab": 3_000_000, "dim": 300},
-    **{
-        f"glove-6b-{dim}d": {"kind": "glove", "vocab": 400_000, "dim": dim, "window": 10} for dim in (50, 100, 200, 300)
-    },
+    **{f"glove-6b-{n}d": {"kind": "glove", "vocab": 400_000, "dim": n, "window": 10} for n in (50, 100, 200, 300)},
     "fasttext-cc-300": {**CRAWL_SETTINGS, "vocab": 2_000_000},
     "vectors-mini": {"vocab": 20_000},
 }

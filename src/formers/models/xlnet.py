@@ -72,7 +72,7 @@ class XLNetConfig(ModelConfig):
     summary_dropout: float = 0.1
     start_top: int = 5  # the beam head: so many beginnings of an answer,
     end_top: int = 5  # and so many ends for each
-    init: float = 0.02
+    init: float = 0.02  # the deviation of all weights, as in the released code
     tied: bool = True
     pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 5
@@ -104,10 +104,8 @@ class XLNet(nn.Module):
                     c.dim, c.heads, bias=False, dropout=c.dropout,
                     relative=RelativeSegmentScores(c.dim, c.heads, c.dim // c.heads),
                 ),
-                FeedForward(c.dim, c.ff, c.act, dropout=c.dropout),
-                norm=lambda: LayerNorm(c.dim, c.eps),
-                norm_order="post",
-                dropout=c.dropout,
+                FeedForward(c.dim, c.ff, c.act, dropout=c.dropout), norm=lambda: LayerNorm(c.dim, c.eps),
+                norm_order="post", dropout=c.dropout,
             )
             for _ in range(c.layers)
         )  # fmt: skip
@@ -130,9 +128,8 @@ class XLNet(nn.Module):
         of the query stream; without them, the content stream is the result, in which a token always sees itself.
         """
         layout, used = batch.layout, 0 if memory is None else memory.used_slots
-        content, query = (
-            build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
-        )
+        masks = build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
+        content, query = masks
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
         options: dict[str, Any] = {
@@ -200,25 +197,17 @@ def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: XLNetConfig) -> dict[str, float]:
-    """The released code: N(0, 0.02) everywhere."""
-    return {"*": c.init}
-
-
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "d_model": "dim", "n_layer": "layers", "n_head": "heads", "d_inner": "ff",
         "d_head": KeyRule(lambda value: {}, lambda c: c.dim // c.heads), "ff_activation": HF_ACT_ROW,
-        "layer_norm_eps": "eps",
-        "dropout": "dropout", "attn_type": rename_key("causal", {"bi": False, "uni": True}),
-        "same_length": "same_length",
-        "bi_data": "reversed",
+        "layer_norm_eps": "eps", "dropout": "dropout", "attn_type": rename_key("causal", {"bi": False, "uni": True}),
+        "same_length": "same_length", "bi_data": "reversed",
         "clamp_len": KeyRule(lambda n: {"clamp": None if n <= 0 else n}, lambda c: -1 if c.clamp is None else c.clamp),
         "mem_len": KeyRule(lambda n: {"memory": n or None}, lambda c: c.memory),
         "reuse_len": KeyRule(lambda n: {"reuse": n or None}, lambda c: c.reuse),
         "summary_type": rename_key("summary", {"last": "last", "cls_index": "last", "first": "first", "mean": "mean"}),
-        "summary_use_proj": "summary_dense",
-        "summary_activation": HF_SUMMARY_ACT_ROW,
+        "summary_use_proj": "summary_dense", "summary_activation": HF_SUMMARY_ACT_ROW,
         "summary_last_dropout": "summary_dropout", "start_n_top": "start_top", "end_n_top": "end_top",
         "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
@@ -293,10 +282,9 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True,
-    tokenizer="unigram", tokenizer_style="xlnet", objective="plm", norm_order="post",
-    is_two_stream=True, can_be_causal=True, state_class=SegmentMemory,
+    XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
+    tokenizer="unigram", tokenizer_style="xlnet", objective="plm", norm_order="post", is_two_stream=True,
+    can_be_causal=True, state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("xlnet/xlnet-base-cased", "xlnet/xlnet-large-cased"),
