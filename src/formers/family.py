@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .config import ConfigMap, rename_key
 from .keymap import KeyMap
@@ -79,6 +79,19 @@ class Head:
 HeadTable = Mapping[str, Mapping[str, Head]]
 
 
+class TensorFile(Protocol):
+    """A checkpoint's tensors by name, as `adjust_settings` asks them."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def is_equal(self, one: str, other: str) -> bool:
+        """Return whether two tensors hold the same numbers."""
+        ...
+
+
+ArchitectureRule = Callable[[Any, str], str | None]  # (config, head) → their class, where the table does not say it
+
+
 @dataclass(frozen=True)
 class CheckpointFormat:
     """How another library spells this family: its classes, its config, its tensor names."""
@@ -87,8 +100,8 @@ class CheckpointFormat:
     architectures: Mapping[str, str]  # their class → our head; of several for one head, the first is written
     config_map: ConfigMap
     build_key_map: Callable[[Any, str], KeyMap]  # (config, head) → the map
-    adjust_settings: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = None  # also gets class and file
-    choose_architecture: Callable[[Any, str], str | None] | None = None  # exceptions from the table when we write
+    adjust_settings: Callable[[dict[str, Any], str, TensorFile], dict[str, Any]] | None = None  # also by class and file
+    choose_architecture: ArchitectureRule | None = None  # exceptions from the table when we write
     unsupported_reason: str = ""  # why today's version of the other library does not read it, and which one does
     has_encoder_model: bool = False  # sentence-transformers takes the encoder alone, as formers.embed does
     config_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys to write where no original has a word

@@ -93,7 +93,7 @@ class HeadPart(nn.Module):
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
         return x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
 
-    def compute_fused_loss(self, x: Tensor, tied: Any, labels: Tensor, smoothing: float) -> Tensor | None:
+    def compute_fused_loss(self, x: Tensor, tied: Tensor, labels: Tensor, smoothing: float) -> Tensor | None:
         """Sum the cross-entropy of (M, dim) hidden states without keeping their logits; None where that cannot be."""
         if not isinstance(self.out, OutputLayer) or self.after is not None or self.spec.directions > 1:
             return None
@@ -110,7 +110,7 @@ class Model(nn.Module):
     def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
         super().__init__()
         self.state_class = state_class or KVCache  # what keeps earlier tokens
-        self.body: Any = body
+        self.body: Any = body  # a Body (protocols.py): families add methods of their own
         self.heads = nn.ModuleDict(parts)
 
     @property

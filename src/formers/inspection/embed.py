@@ -81,7 +81,7 @@ def compute_states(
 
 def compute_group_states(
     former: Former, group: list[TokenizedText], mix: Callable[[Tensor], Tensor], batch: int, window: int | None,
-    layer: Any,
+    layer: int | None,
 ) -> list[TextStates]:  # fmt: skip
     """Compute the states of texts that are read together, window by window."""
     places = [make_windows(former, piece, window) for piece in group]
@@ -302,8 +302,8 @@ def find_occurrences(text: str, word: str) -> list[Span]:
 
 
 def embed_in_context(
-    former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean", layers: Any = -1,
-    mix: str = "mean", **how: Any,
+    former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean",
+    layers: int | Sequence[int] | str = -1, mix: str = "mean", **how: Any,
 ) -> list[tuple[Neighbour, Tensor]]:  # fmt: skip
     """Embed spans of texts in context, at length 1, in the order of the texts."""
     check_choices("word", pool, mix)

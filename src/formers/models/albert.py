@@ -110,9 +110,8 @@ def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
             f"{theirs}.ffn_output.*": f"{ours}.ff.down.*",
             f"{theirs}.full_layer_layer_norm.*": f"{ours}.ff_norm.*",
         }
-    sop = {"@pooler.*": "dense.*", "sop_classifier.classifier.*": "out.*"}
-    names = {"transform": "predictions", "out": "predictions", "pooler": "@pooler"}
-    return bert.build_key_map(c, head, "albert", body, heads={"sop": sop}, **names)
+    heads, mlm = {"sop": {"@pooler.*": "dense.*", "sop_classifier.classifier.*": "out.*"}}, "predictions"
+    return bert.build_key_map(c, head, "albert", body, transform=mlm, out=mlm, pooler="@pooler", heads=heads)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

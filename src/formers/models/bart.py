@@ -13,8 +13,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    ArchitectureRule,
+    CheckpointFormat,
+    Family,
+    Head,
+    ModelConfig,
+    Recipe,
+    TensorFile,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
@@ -71,7 +84,7 @@ class BARTConfig(ModelConfig):
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
-def build_stack(c: Any, decoder: bool) -> TransformerStack:
+def build_stack(c: BARTConfig, decoder: bool) -> TransformerStack:
     """Blocks with learned norms; pre-norm sides end with one more."""
     heads, ff = (c.decoder_heads or c.heads, c.decoder_ff or c.ff) if decoder else (c.heads, c.ff)
 
@@ -98,10 +111,11 @@ class BART(EncoderDecoder):
     def __init__(self, config: BARTConfig):
         c = config
 
-        def embed(token: Any = None) -> Embeddings:
-            norm, scale = LayerNorm(c.dim, c.eps), c.dim**0.5 if c.scaled else 1.0
-            more = {"norm": norm, "dropout": c.dropout, "scale": scale, "token": token}
-            return Embeddings(c.dim, c.vocab, positions=c.context, offset=POSITION_OFFSET, **more)
+        def embed(token: nn.Module | None = None) -> Embeddings:
+            return Embeddings(
+                c.dim, c.vocab, positions=c.context, offset=POSITION_OFFSET, norm=LayerNorm(c.dim, c.eps),
+                dropout=c.dropout, scale=c.dim**0.5 if c.scaled else 1.0, token=token,
+            )  # fmt: skip
 
         source = embed()
         target = embed(source.token if c.shared else None) if c.encoder else None
@@ -149,7 +163,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Their class says whether there is an encoder, the tensors whether the sides share their embeddings."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
@@ -215,7 +229,7 @@ def map_classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-def build_architecture_rule(name: str) -> Any:
+def build_architecture_rule(name: str) -> ArchitectureRule:
     """A language model without an encoder is a class of its own."""
     return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap
-from ..family import CheckpointFormat, Family, Recipe
+from ..family import CheckpointFormat, Family, Recipe, TensorFile
 from . import t5
 
 
@@ -30,7 +30,7 @@ class MT5Config(t5.T5Config):
     scaled: bool = False
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Adjust as T5 does, but the head never scales."""
     return t5.adjust_settings(settings, architecture, file) | {"scaled": False}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from . import bert
 
@@ -51,7 +51,7 @@ def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
                    "classify": {"classify": Head(pool="first", inner_layers=inner, dropout=dropout)}}  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Their position table counts its unused first rows as well, up to and including that of the pad id."""
     return settings | {"context": settings["context"] - settings["pad"] - 1}
 
@@ -65,9 +65,8 @@ HF_CONFIG = ConfigMap(
 
 def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     """BERT's names for the body, fairseq's for the masked-token layer."""
-    classify = {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"}
-    names = {"transform": "lm_head", "norm": "layer_norm", "out": "lm_head"}
-    return bert.build_key_map(c, head, "roberta", heads={"classify": classify}, **names)
+    heads = {"classify": {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"}}
+    return bert.build_key_map(c, head, "roberta", transform="lm_head", norm="layer_norm", out="lm_head", heads=heads)
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from torch import nn
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
@@ -152,7 +152,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Adjust as T5 does; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens
     and reads the two of the sides."""
     found = t5.adjust_settings(settings, architecture, file)

@@ -18,7 +18,17 @@ from torch import nn
 
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    ArchitectureRule,
+    CheckpointFormat,
+    Family,
+    Head,
+    ModelConfig,
+    Recipe,
+    TensorFile,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
@@ -168,7 +178,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
     transformers writes that every T5 is tied, and unties one whose file holds another head)."""
     head = "lm_head.weight"
@@ -223,7 +233,7 @@ def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDen
     )
 
 
-def build_architecture_rule(name: str) -> Any:
+def build_architecture_rule(name: str) -> ArchitectureRule:
     """Without decoder layers, a bare model is written as the encoder class."""
     return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.num_decoder_layers else None
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Array, Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
 from ..family import Family, Head, ModelConfig, Recipe
@@ -83,7 +83,7 @@ class TextCNN(nn.Module):
         """The word vectors."""
         return self.embed.token.weight
 
-    def forward(self, batch: Batch, *, cache: Any = None, capture: Capture | None = None) -> Tensor:
+    def forward(self, batch: Batch, *, cache: object = None, capture: Capture | None = None) -> Tensor:
         """(N,) → (N, widths · filters)"""
         if cache is not None:
             raise Error("a TextCNN reads a text at once and keeps no memory of it", fix="leave memory out")
@@ -95,7 +95,7 @@ class TextCNN(nn.Module):
         return self.act(self.convolutions(x, layout))
 
     @torch.no_grad()
-    def load_word_vectors(self, vectors: Any, known: Any = None) -> None:
+    def load_word_vectors(self, vectors: Array, known: Array | None = None) -> None:
         """Take over word vectors (vocab, embed), into both channels if there are two.
 
         Where `known` (vocab,) is False a word has none: it keeps its random vector, stretched to the variance of the

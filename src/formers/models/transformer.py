@@ -20,7 +20,7 @@ from torch import nn
 
 from ..config import ConfigMap, KeyRule, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
@@ -120,7 +120,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Adjust as BART does; Marian's sines come before its cosines; a decoder alone reads its own vocabulary."""
     found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:

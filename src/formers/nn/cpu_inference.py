@@ -14,6 +14,7 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -100,6 +101,8 @@ def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool
 
 PREPACK_MAX_ROWS = 256  # rows up to which a packed weight is the faster one
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+Kernel = Callable[[Tensor], Tensor]  # whole numbers (rows, in) → (rows, out)
+KernelClass = Callable[[Tensor, Tensor], Kernel]  # of a weight of 8 bits and its scales
 FBGEMM_MAX_ROWS = 2  # rows up to which FBGEMM is faster than oneDNN
 
 
@@ -124,7 +127,7 @@ class QuantisedLinear(nn.Module):
         self.few_rows_kernel = build_kernel(kernel, small, self.scale)
         self.many_rows_kernel = build_kernel(OneDNNKernel, small, self.scale) if few and many else self.few_rows_kernel
 
-    def forward(self, x: Tensor, tied: Any = None) -> Tensor:
+    def forward(self, x: Tensor, tied: object = None) -> Tensor:
         """(…, in) → (…, out)"""
         flat = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).float()  # half precision would round up to 128
         scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
@@ -186,7 +189,7 @@ class SplitKernel:
     """A saturating kernel made exact, at twice its cost: x·w = x·a + x·b, where a and b have 7 bits, so that no two
     products of them exceed 16 bits."""
 
-    def __init__(self, kernel: Any, weight: Tensor, scale: Tensor):
+    def __init__(self, kernel: KernelClass, weight: Tensor, scale: Tensor):
         low, ones = weight.clamp(-64, 64), torch.ones_like(scale)
         self.low, self.high, self.scale = kernel(low, ones), kernel(weight - low, ones), scale
 
@@ -196,7 +199,7 @@ class SplitKernel:
 
 
 @functools.cache
-def is_saturating(kernel: Any) -> bool:
+def is_saturating(kernel: KernelClass) -> bool:
     """Return whether a kernel loses the largest sums, tried once: without VNNI, oneDNN (which torch._int_mm calls as
     well) and FBGEMM add pairs of products in 16 bits. What oneDNN may use also depends on its settings, not on the
     processor alone."""
@@ -206,7 +209,7 @@ def is_saturating(kernel: Any) -> bool:
     return not bool((sums[:, 0] == 64 * 127**2).all() and (sums[:, 1] == -64 * 127**2).all())
 
 
-def build_kernel(kernel: Any, weight: Tensor, scale: Tensor) -> Any:
+def build_kernel(kernel: KernelClass, weight: Tensor, scale: Tensor) -> Kernel:
     """Return the kernel for a weight of 8 bits (out, in) and its scales (out,), in halves where it would saturate."""
     return SplitKernel(kernel, weight, scale) if is_saturating(kernel) else kernel(weight, scale)
 
@@ -224,7 +227,7 @@ class PrepackedLinear(nn.Linear):
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
         self.packed_weight = prepack_weight(weight.detach()) if can_prepack(weight.dtype) else None
 
-    def forward(self, x: Tensor, tied: Any = None) -> Tensor:
+    def forward(self, x: Tensor, tied: object = None) -> Tensor:
         """(…, in) → (…, out)"""
         if self.packed_weight is None or x.shape[:-1].numel() > PREPACK_MAX_ROWS:
             return F.linear(x, self.weight, self.bias)

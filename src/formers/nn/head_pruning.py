@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +12,27 @@ from ..config import format_value
 from ..errors import Error
 from .attention.attention import Attention
 from .attention.positions import RelativeScores
-from .block import BlockStack
+from .block import Block, BlockStack, TransformerBody
+from .encoder_decoder import TransformerStack
 
 
-def find_attentions(body: Any) -> dict[tuple[str, int], tuple[str, Attention]]:
-    """Every attention of a body by stack and layer, with the name of its module; layers may share one (ALBERT)."""
-    found: dict[tuple[str, int], tuple[str, Attention]] = {}
-    sides: list[tuple[str, Any]] = [("", body), *((f"{name}.", getattr(body, name, None)) for name in STACK_NAMES)]
-    for prefix, side in sides:
-        stack = getattr(side, "blocks", None)
-        for layer, index in enumerate(stack.layer_order if isinstance(stack, BlockStack) else ()):
-            for part, kind in (("attn", getattr(side, "stack_name", "decoder")), ("cross", "cross")):
-                module = getattr(side.blocks[index], part, None)
-                if isinstance(module, Attention):
-                    found[kind, layer] = f"{prefix}blocks.{index}.{part}", module
-    return found
+def find_attentions(body: nn.Module) -> dict[tuple[str, int], tuple[str, Attention]]:
+    """Find every attention of a body by stack and layer, with its module's name; layers may share one (ALBERT)."""
+    attentions: dict[tuple[str, int], tuple[str, Attention]] = {}
+    for path, stack in body.named_modules():
+        if not isinstance(stack, BlockStack):
+            continue
+        side = body.get_submodule(path.rpartition(".")[0])
+        kind = side.stack_name if isinstance(side, TransformerBody | TransformerStack) else "decoder"
+        for layer, index in enumerate(stack.layer_order):
+            block = cast(Block, stack[index])
+            attentions[kind, layer] = f"{path}.{index}.attn", block.attn
+            if block.cross is not None:
+                attentions["cross", layer] = f"{path}.{index}.cross", block.cross
+    return attentions
 
 
-STACK_NAMES = ("encoder", "decoder")
-
-
-def prune_heads(body: Any, pruned: Iterable[str]) -> None:
+def prune_heads(body: nn.Module, pruned: Iterable[str]) -> None:
     """Remove heads, each named "stack.layer.head", from a body in place."""
     known, gone = find_attentions(body), dict[str, set[int]]()
     for entry in pruned:

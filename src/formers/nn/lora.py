@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -67,7 +66,6 @@ def remove_adapters(body: nn.Module, *, merge: bool) -> None:
 @torch.no_grad()
 def apply_adapters(body: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Add saved adapters to the weights of the body that they were trained on."""
-    layers = dict(body.named_modules())
     for name in sorted({key.rpartition(".")[0] for key in tensors}):
-        weight: Any = layers[name].weight
+        weight = body.get_parameter(f"{name}.weight")
         weight.add_((tensors[f"{name}.b"] @ tensors[f"{name}.a"]).to(weight))
