@@ -68,7 +68,7 @@ class Head:
     frozen_bias: bool = False  # the bias is not trained, and may be missing in a file (BART)
     out_act: str | None = None  # an activation of the output
     inner_dim: int | None = None  # the width of the inner layers, if it is not the model's (ALBERT)
-    directions: int = 1  # the hidden state is so many states side by side, and each gets an answer (ELMo)
+    directions: int = 1  # the hidden state is this many states side by side, each with an output (ELMo)
     input_states: int = 1  # how many hidden states it reads side by side (XLNet's beam: a token's and the beginning's)
     scale: float = 1.0  # of the hidden state before the output layer (T5)
     dropout: float = 0.0
@@ -80,7 +80,7 @@ HeadTable = Mapping[str, Mapping[str, Head]]
 
 
 class TensorFile(Protocol):
-    """A checkpoint's tensors by name, as `adjust_settings` asks them."""
+    """A checkpoint's tensors by name, as `adjust_settings` reads them."""
 
     def __iter__(self) -> Iterator[str]: ...
 
@@ -109,7 +109,7 @@ class CheckpointFormat:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings that a family is trained with, by table; what is not named keeps its default."""
+    """Settings that a family is trained with, by table; others keep their defaults."""
 
     train: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -159,8 +159,8 @@ class Family:
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
-    scratch_recipe: Recipe = Recipe()  # of a task learnt from random weights
-    finetune_recipe: Recipe = Recipe()  # of a task learnt from a checkpoint; `tune` is for tasks that answer by a label
+    scratch_recipe: Recipe = Recipe()  # of a task trained from random weights
+    finetune_recipe: Recipe = Recipe()  # of a task trained from a checkpoint; `tune` for tasks that answer by a label
     task_tokenizer_options: Mapping[str, Any] = field(default_factory=dict)  # of a tokenizer trained for a task alone
     adds_task_tokens: bool = False  # fine-tuning adds the last special tokens of its style (GPT)
     load_word_vectors: Callable[[Any, Any, Any], None] | None = None  # (body, vectors, known rows) → its own embeddings

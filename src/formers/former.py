@@ -396,7 +396,7 @@ def build_empty(family: str, config: ModelConfig, head: str, labels: tuple[str, 
 
 
 def choose_device(device: torch.device | str | None = None, local_rank: int = 0) -> torch.device:
-    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
+    """Return the given device, by default a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
     try:
         found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
     except (RuntimeError, TypeError):

@@ -221,10 +221,10 @@ def apply_permutation(
     if "target_mapping" in flat:
         places = flat["target_mapping"] != 0
         column = places.long().argmax(-1)  # (rows, M)
-        asked = places.any(-1)
-        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[asked].all():
+        is_target = places.any(-1)
+        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[is_target].all():
             raise Error("a row of target_mapping must name one real token", fix="one 1 in it, or none at all")
-        more["targets"] = torch.where(asked, batch.starts[:-1, None].long() + column - first, -1).flatten()
+        more["targets"] = torch.where(is_target, batch.starts[:-1, None].long() + column - first, -1).flatten()
     return batch, more
 
 

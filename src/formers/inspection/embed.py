@@ -284,11 +284,11 @@ def neighbours(
     if word is None:
         vectors = embed(former, [query, *texts], **{**how, "level": "sentence", "normalise": True})
         return select_best([Neighbour(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
-    asked = find_occurrences(normalise(query), word)
-    if not asked:
+    occurrences = find_occurrences(normalise(query), word)
+    if not occurrences:
         raise Error(f"there is no {word!r} in the query", fix="name a word of it")
     clean = [normalise(text) for text in texts]
-    spans = [asked[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
+    spans = [occurrences[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
     if not any(spans[1:]):
         raise Error(f"there is no {word!r} in the texts" if same_word else "there are no words", fix="give other texts")
     (_, direction), *rows = embed_in_context(former, [query, *texts], spans, **how)

@@ -1,10 +1,10 @@
 """ALBERT (Lan et al. 2019, arXiv:1909.11942)
 
 Parent  bert
-New     1. embeddings of width E < dim, projected up   2. all layers share one block (or a few groups do)
-        3. sentence order prediction instead of next sentence
+New     1. embeddings of width E < dim, projected up to dim   2. all layers share one block (or a few groups of layers
+        do)   3. sentence order prediction instead of next sentence prediction
 Shapes  ids (N,), segments (N,) → embed (N, E) → hidden (N, dim) → mlm logits (M, vocab), sop logits (D, 2)
-Differs from the reference: nothing known
+Differs from the reference: no known differences
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """BART (Lewis et al. 2019, arXiv:1910.13461)
 
 Parent  transformer
-New     1. BERT's encoder and GPT's decoder in one   2. trained to undo noise: masked, deleted and infilled text,
-        permuted sentences, rotated documents   3. learned positions, from row 2 of their table
-        4. a norm after the embeddings of both sides
+New     1. a bidirectional encoder as in BERT and an autoregressive decoder as in GPT   2. pretrained to reconstruct
+        corrupted text: token masking, deletion, infilling, sentence permutation, document rotation   3. learned
+        positions, starting at row 2 of their table   4. a norm after the embeddings of both sides
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: no layers are dropped in training (layerdrop is refused unless it is 0)
+Differs from the reference: no layers are dropped in training (a layerdrop other than 0 is refused)
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805)
 
 Parent  transformer (its encoder)
-New     1. a token sees both sides: masked language model   2. next sentence prediction
-        3. segments A and B, [CLS] whose pooled state stands for the sequence   4. WordPiece of 30k
+New     1. bidirectional attention, trained as a masked language model   2. next sentence prediction
+        3. segments A and B, and a [CLS] token whose pooled state represents the sequence   4. WordPiece of 30k
 Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
-Differs from the reference: nothing known
+Differs from the reference: no known differences
 """
 
 from __future__ import annotations

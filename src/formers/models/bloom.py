@@ -1,11 +1,11 @@
 """BLOOM (BigScience Workshop 2022, arXiv:2211.05100)
 
 Parent  gpt2
-New     1. ALiBi: a penalty linear in the distance instead of positions   2. a norm right after the embeddings
-        3. 46 natural and 13 programming languages in a byte-level BPE of 250k
+New     1. ALiBi: a penalty linear in the distance replaces positions   2. a norm right after the embeddings
+        3. 46 natural and 13 programming languages, with a byte-level BPE of 250k
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: distances inside a document; the reference adds the key's position, which is the same number
-        for all keys of a row and cancels in the softmax
+Differs from the reference: distances are relative; the reference adds a bias by the key's position, which differs by a
+        constant for each query and cancels in the softmax
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """ERNIE (Sun et al. 2019, arXiv:1904.09223), versions 1.0 and 2.0 (arXiv:1907.12412)
 
 Parent  bert
-New     1. whole phrases and entities are hidden, in three stages   2. dialogue language model
-        3. version 2.0: many tasks learned one after the other, each with an embedding of its own
+New     1. whole phrases and entities are masked, in three stages   2. a dialogue language model
+        3. version 2.0: continual pretraining on many tasks, each with a task embedding
 Shapes  ids (N,), segments (N,), tasks (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
-Differs from the reference: nothing known
+Differs from the reference: no known differences
 """
 
 from __future__ import annotations

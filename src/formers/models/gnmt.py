@@ -1,13 +1,13 @@
 """GNMT (Wu et al. 2016, arXiv:1609.08144)
 
 Parent  seq2seq (Bahdanau et al. 2015)
-New     1. eight LSTM layers on either side, with residual connections from the third on   2. only the lowest layer of
-        the encoder reads both ways   3. attention asks with the lowest decoder layer's previous output, so that the
-        other layers need not wait for it; its context goes to every decoder layer   4. word pieces   5. a beam search
-        with a length penalty and a coverage penalty (generation/beam.py)
+New     1. eight LSTM layers on each side, with residual connections from the third on   2. only the encoder's bottom
+        layer is bidirectional   3. attention is queried by the previous output of the decoder's bottom layer, so the
+        upper layers need not wait for it; every decoder layer reads its context   4. word pieces   5. beam search with
+        a length penalty and a coverage penalty (generation/beam.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: the decoder starts from zeros (the paper does not say); weights start normal, not uniform,
-        with the same variance; no clipping for 8-bit inference
+Differs from the reference: the decoder starts from zeros (the paper does not say); initial weights are normal instead
+        of uniform, with the same variance; no clipping for 8-bit inference
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Decoder(nn.Module):
         self.num_layers = c.num_decoder_layers
 
     def build_initial_state(self, last: RNNState) -> RNNState:
-        """Zeros: two of each layer."""
+        """Return zeros: two tensors for each layer."""
         return (last[-1].new_zeros(last[-1].shape),) * (2 * self.num_layers)
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource:
-        """The encoder's output ready to be looked at."""
+        """Prepare the encoder's output for attention."""
         return self.align.prepare_source(encoder_output, layout)
 
     def forward(

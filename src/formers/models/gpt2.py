@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners")
 
 Parent  gpt
-New     1. the norm moves to the input of each sub-block, and one more stands after the last block
-        2. residual projections start smaller by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
+New     1. pre-norm: the norm moves to the input of each sub-block, with one more after the last block   2. the initial
+        weights of residual projections are scaled by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: as gpt
 """

@@ -1,10 +1,10 @@
 """GPT-Neo (Black et al. 2021, doi:10.5281/zenodo.5297715)
 
 Parent  gpt2 (after gpt3)
-New     1. dense and local attention alternate, a local layer sees 256 tokens, the token itself included
+New     1. global and local attention alternate; a local layer sees 256 tokens, including the token itself
         2. scores are not scaled by 1/√head_dim   3. queries, keys and values have no bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """GPT-NeoX (Black et al. 2022, arXiv:2204.06745)
 
 Parent  gptj
-New     1. rotary positions on a quarter of each head, whose halves are turned   2. two norms, one for
-        attention and one for the feed-forward, still side by side   3. an output layer of its own, without bias
+New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
+        and feed-forward, which still run in parallel   3. an untied output layer without bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """GPT-J (Wang and Komatsuzaki 2021, github.com/kingoflolz/mesh-transformer-jax)
 
 Parent  gpt2
-New     1. rotary positions: neighbouring numbers of a head's first 64 are turned in pairs
-        2. attention and feed-forward side by side on one shared norm   3. no biases in attention
-        4. an output layer of its own, with a bias
+New     1. rotary positions: the first 64 dimensions of each head are rotated in adjacent pairs   2. attention and
+        feed-forward in parallel, sharing one norm   3. no biases in attention   4. an untied output layer with a bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """mBART (Liu et al. 2020, arXiv:2001.08210)
 
 Parent  bart
-New     1. BART trained on 25 languages, Korean among them   2. norms move to the input of each sub-block, and one more
-        stands at the end of each side   3. a language's own token begins its text
+New     1. BART trained on 25 languages, including Korean   2. pre-norm, with a final norm on each side   3. each text
+        starts with the token of its language
 Shapes  as bart
 Differs from the reference: as bart
 """

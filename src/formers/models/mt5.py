@@ -1,7 +1,7 @@
 """mT5 (Xue et al. 2020, arXiv:2010.11934)
 
 Parent  t5
-New     1. version 1.1 trained on 101 languages, Korean among them   2. a vocabulary of 250k pieces
+New     1. version 1.1 trained on 101 languages, including Korean   2. a vocabulary of 250k pieces
 Shapes  as t5
 Differs from the reference: as t5
 """

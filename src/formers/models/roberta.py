@@ -1,10 +1,10 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692)
 
 Parent  bert
-New     1. no next sentence prediction   2. masks drawn anew in every epoch   3. byte-level BPE of 50k
+New     1. no next sentence prediction   2. dynamic masking: new masks in every epoch   3. byte-level BPE of 50k
         4. positions start at row pad + 1 of their table   5. a classifier with its own dense layer, no pooler
 Shapes  ids (N,) → hidden (N, dim) → mlm logits (M, vocab)
-Differs from the reference: a pad id inside the text is a token like any other; only `keep` tells what is padding
+Differs from the reference: a pad id inside the text is an ordinary token; only `keep` marks padding
 """
 
 from __future__ import annotations

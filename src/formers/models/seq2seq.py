@@ -1,13 +1,15 @@
 """Sequence to sequence (Sutskever et al. 2014, arXiv:1409.3215; Cho et al. 2014, arXiv:1406.1078)
 
 Parent  recurrence (Elman 1990; Hochreiter & Schmidhuber 1997)
-New     1. one network reads a text into a state of fixed size, another writes a text out of it   2. Cho: the GRU; that
-        state is also read at every step (`feed`)   3. Bahdanau et al. 2015: additive attention with the previous state
-        over a bidirectional encoder; the context joins what the decoder reads and its output   4. Luong et al. 2015:
-        dot, general, concat and local attention with the current state; input feeding (`feed`)
+New     1. one network encodes a text into a fixed-size state, another decodes a text from it   2. Cho: the GRU; the
+        decoder also reads that state at every step (`feed`)   3. Bahdanau et al. 2015: a bidirectional encoder and
+        additive attention queried by the previous state; the context feeds both the decoder's input and its output
+        4. Luong et al. 2015: dot, general, concat and local attention queried by the current state; input feeding
+        (`feed`)
 Shapes  source ids (S,) → memory (S, dim or 2·dim); target ids (N,) → hidden (N, dim or readout) → logits (N, vocab)
-Differs from the reference: torch's GRU resets after the product with the state, Cho's before it; weights start normal,
-        not uniform, with the same variance; the output of Bahdanau reads the new state (his eq. 4; A.2.2 has the old)
+Differs from the reference: torch's GRU applies the reset gate after the product with the state, Cho's before it;
+        initial weights are normal instead of uniform, with the same variance; Bahdanau's output layer reads the new
+        state (his eq. 4; A.2.2 has the old one)
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ class Seq2SeqConfig(RecurrentConfig):
     attention: Literal["none", "additive", "dot", "general", "concat", "local"] = "none"
     score: ScoreKind = "general"  # of local attention,
     predict: bool = True  # which predicts its place (local-p), or takes the target's (local-m),
-    window: int = 10  # and looks so many words to either side
+    window: int = 10  # and attends to this many words on either side
     feed: bool = False  # the next step reads what was looked up (Luong); without attention the fixed context (Cho)
     readout: int | None = None  # the width of the maxout layer of Bahdanau and Cho; None: as the embeddings
 
@@ -148,8 +150,8 @@ class Decoder(nn.Module):
         return self.attention_kind == "none" and self.feeds_context
 
     def build_initial_state(self, last: RNNState) -> RNNState:
-        """The encoder's last state, copied (Sutskever); of two directions through tanh(W ·), which with additive
-        attention reads the backward one alone (A.2.2); Cho's by way of the context."""
+        """Make the decoder's first state from the encoder's last: copied (Sutskever); of two directions through
+        tanh(W ·), with additive attention from the backward one alone (A.2.2); of Cho's by way of the context."""
         extra: RNNState = ()
         if self.context is not None:
             extra = (torch.tanh(self.context(last[-self.state_parts])),)
@@ -163,7 +165,7 @@ class Decoder(nn.Module):
         return *last, *extra
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource | None:
-        """The encoder's output ready to be looked at."""
+        """Prepare the encoder's output for attention; None without attention."""
         return None if self.align is None else self.align.prepare_source(encoder_output, layout)
 
     def forward(
@@ -193,7 +195,7 @@ class Decoder(nn.Module):
         self, x: Tensor, steps: PackedSteps, source: AlignmentSource, state: RNNState, past_lengths: Tensor | None,
         capture: Capture | None,
     ) -> tuple[Tensor, RNNState, Tensor]:  # fmt: skip
-        """Step by step, since what is looked up at a step depends on the one before, or is read at the next."""
+        """Run step by step: a step's context depends on the previous state, or is read at the next step."""
         assert self.align is not None
         attend_step = self.align.build_step_attention(source, steps, past_lengths)
         own = len(self.layers) * self.state_parts
@@ -237,7 +239,7 @@ class Seq2Seq(RecurrentEncoderDecoder):
 
 
 def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embeddings | None]:
-    """The embeddings of source and target; the second is None if they share one table."""
+    """Build the embeddings of source and target; the second is None if they share one table."""
     far = None if c.shared else Embeddings(width, c.target_vocab or c.vocab, dropout=c.dropout)
     return Embeddings(width, c.vocab, dropout=c.dropout), far
 

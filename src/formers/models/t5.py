@@ -1,11 +1,11 @@
 """T5 (Raffel et al. 2019, arXiv:1910.10683), versions 1.0 and 1.1
 
 Parent  transformer
-New     1. every task is text to text   2. span corruption   3. a learned bias for each bucket of
-        relative distance, shared by all layers, instead of positions   4. norms without mean and bias (RMS), before
-        each sub-block   5. no scaling of scores: the initialisation does it   6. version 1.1: gated gelu, untied head
+New     1. every task is text to text   2. span corruption   3. instead of positions, a learned bias for each bucket of
+        relative distance, shared by all layers   4. RMS norms, without mean and bias, before each sub-block
+        5. unscaled attention scores: the initialisation makes up for it   6. version 1.1: gated gelu, untied head
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: half precision is not clamped (fp16 overflows; use bf16)
+Differs from the reference: activations in half precision are not clamped (fp16 overflows; use bf16)
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """TextCNN (Kim 2014, arXiv:1408.5882; Zhang & Wallace 2015, arXiv:1510.03820)
 
 Parent  convolution (Collobert et al. 2011)
-New     1. filters of several widths over word vectors, and of each its largest value in the text   2. word vectors that
-        were learnt elsewhere, left alone, trained on, or both   3. dropout 0.5, and no row of the last layer longer
-        than 3
-Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → largest (D, widths · filters) → labels (D, C)
-Differs from the reference: with channels `both`, one filter reads both and the results are added, as the paper says (so
-        it reads their sum); a text shorter than a filter is filled up with zeros, no other is
+New     1. filters of several widths slide over word vectors, and each keeps its maximum over the text   2. pretrained
+        word vectors, frozen, fine-tuned, or both   3. dropout of 0.5, and rows of the output layer clipped to norm 3
+Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → maxima (D, widths · filters) → labels (D, C)
+Differs from the reference: with channels `both`, one set of filters reads both channels and the results are added, as
+        the paper says (so it reads their sum); only a text shorter than a filter is padded with zeros
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
 
 
 def clip_output_norms(model: Any, config: TextCNNConfig) -> None:
-    """To be called after each step of the optimizer: rows of the last layer that are longer than 3 become 3 long."""
+    """Clip the norms of the output layer's rows to `max_norm`; called after each optimizer step."""
     clip_row_norms(model.heads["classify"].out.weight, config.max_norm)
 
 
@@ -132,7 +131,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "textcnn-mini": {"vocab": 8192, "embed": 64, "filters": 32},
 }
 
-SCRATCH_MODEL = {"init": 0.05}  # short vectors: words that are seldom seen are then no noise
+SCRATCH_MODEL = {"init": 0.05}  # short vectors, so that rare words add little noise
 SCRATCH_TUNE = {"epochs": 10, "batch_size": 50, "patience": 3, "warmup_ratio": 0.0}
 SCRATCH_TRAIN = {
     "optimizer": "adam", "lr": 1e-3, "schedule": "constant", "weight_decay": 0.0, "betas": (0.9, 0.999), "ema": 0.99,

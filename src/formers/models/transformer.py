@@ -1,11 +1,11 @@
 """Transformer (Vaswani et al. 2017, arXiv:1706.03762)
 
 Parent  seq2seq (its attention, without the recurrence)
-New     1. no recurrence: attention alone, in several heads   2. positions as sinusoids   3. an encoder and a decoder of
-        residual blocks with a norm after each   4. embeddings × √dim, shared by both sides and the output
-        5. label smoothing, and a learning rate that warms up (training/optimizer.py)
+New     1. no recurrence: multi-head attention alone   2. sinusoidal positions   3. an encoder and a decoder of residual
+        blocks, each sub-layer followed by a norm   4. embeddings scaled by √dim and shared by both sides and the output
+        5. label smoothing, and a learning rate with warm-up (training/optimizer.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: the paper's formula alternates sines and cosines; its released code and Marian's files have
+Differs from the reference: the paper's formula interleaves sines and cosines; its released code and Marian's files put
         all sines first (`halves`, the default)
 """
 
@@ -130,8 +130,8 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFil
 
 
 def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
-    """Marian's names are BART's; its position tables are fixed, and not kept. Of sides that could share a table and do
-    not (transformers, untied), nobody reads the shared one."""
+    """Marian's names are BART's; its position tables are fixed, and not kept. Where the
+    two sides could share a table and do not (transformers, untied), the shared one is unused."""
     theirs, far = bart.build_key_map(c, head), "decoder.embed_tokens.weight"
     waves = SinusoidalPositions(c.dim, c.halves)
     tables = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]

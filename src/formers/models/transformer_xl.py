@@ -1,13 +1,14 @@
 """Transformer-XL (Dai et al. 2019, arXiv:1901.02860)
 
 Parent  transformer (its decoder, without cross attention)
-New     1. segments in a row: each layer also sees what it was given for the segments before, kept in a memory without
-        gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sines and cosines
+New     1. segment-level recurrence: each layer also attends to its inputs for earlier segments, cached in a memory
+        without gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sinusoidal
         3. adaptive inputs and adaptive softmax: rare tokens have narrow embeddings
 Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
-Differs from the reference: a memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts as the reference
-does, with zero vectors that are attended). Losses keep the order of the text, the reference lists them by cluster; in
-both a segment's last token predicts nothing. With same_length and no memory, every token has the same weight, as there
+Differs from the reference: the memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts with zero
+        vectors that are attended to, as the reference does); losses keep the order of the text, where the reference
+        lists them by cluster; in both, a segment's last token predicts nothing; with same_length and no memory all
+        tokens get the same weight, as in the reference
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """XLNet (Yang et al. 2019, arXiv:1906.08237)
 
 Parent  transformer_xl
-New     1. permutation language model: tokens are predicted in any order, each from those before it in that order
-        2. two streams: a content stream that knows its token, and a query stream that knows only where it stands
-        3. relative segments: a score asks whether two tokens are of one segment   4. biases and W_r in every layer
+New     1. permutation language modelling: tokens are predicted in any order, each from those before it in that order
+        2. two streams: a content stream that sees its own token, and a query stream that knows only its position
+        3. relative segments: a score depends on whether two tokens belong to the same segment   4. biases and W_r in
+        every layer
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab); with an order (N,), hidden is the query stream's at `chosen`
-Differs from the reference: a query that may see no token at all gets nothing from the attention (transformers: the mean
-        of all tokens); memory never holds padding; the dropout of positions is drawn once for all rows
+Differs from the reference: a query that can see no token gets nothing from attention (transformers: the mean of all
+        tokens); the memory never holds padding; dropout of the position encodings is drawn once for all rows
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class XLNetConfig(ModelConfig):
     summary_dense: bool = True  # through a dense layer
     summary_act: str | None = "tanh"
     summary_dropout: float = 0.1
-    start_top: int = 5  # the beam head: so many beginnings of an answer,
-    end_top: int = 5  # and so many ends for each
+    start_top: int = 5  # the beam head: how many starts of an answer are kept,
+    end_top: int = 5  # and how many ends for each
     init: float = 0.02  # the deviation of all weights, as in the released code
     tied: bool = True
     pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
@@ -156,7 +157,7 @@ class XLNet(nn.Module):
         return self.dropout(x if stream is None else stream.scatter_targets(x[layout.num_tokens :]))
 
     def build_mask(self, table: Tensor | None, used: int) -> IndexFunction | None:
-        """Who sees whom, by the direction of reading and by a table."""
+        """Build the mask: by the direction of reading, and by a table of visible pairs."""
         c = self.config
         return combine_masks(
             causal if c.causal else None,

@@ -1,7 +1,7 @@
 """Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it.
 
-Some virtual machines announce AMX, the tiles that multiply bf16, and end a process that uses them without a word.
-There, oneDNN is told to leave them alone.
+Some virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept
+from using them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TRIAL_SECONDS = 10.0  # a trial takes milliseconds
 
 
 def is_amx_announced() -> bool:
-    """The processor says that it has tiles, and nobody has said which instructions oneDNN may take."""
+    """Return whether the processor reports AMX tiles, and the environment does not restrict oneDNN."""
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()) and ISA_VARIABLE not in os.environ
 
 
@@ -55,26 +55,26 @@ def is_bf16_fatal() -> bool:
             torch.mm(x, x)
         finally:
             os._exit(0)
-    with contextlib.suppress(ChildProcessError):  # somebody else asks how children ended: nothing is known
+    with contextlib.suppress(ChildProcessError):  # another handler has reaped the child: the outcome is unknown
         end = time.monotonic() + TRIAL_SECONDS
         while time.monotonic() < end:
             if (ended := os.waitpid(child, os.WNOHANG))[0]:
                 return os.WIFSIGNALED(ended[1])
             time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known either
+        os.kill(child, signal.SIGKILL)  # it hangs on a thread that it does not have: unknown as well
         os.waitpid(child, 0)
     return False
 
 
 @functools.cache
 def is_amx_broken() -> bool:
-    """The tiles that are announced do not work."""
+    """Return whether the reported tiles do not work."""
     return is_amx_announced() and is_bf16_fatal()
 
 
 @functools.cache
 def disable_amx() -> bool:
-    """Keep oneDNN from the tiles, which helps as long as it has computed nothing."""
+    """Keep oneDNN from using the tiles, which works only before its first computation."""
     os.environ[ISA_VARIABLE] = ISA_WITHOUT_AMX
     if is_bf16_fatal():
         del os.environ[ISA_VARIABLE]
@@ -83,13 +83,13 @@ def disable_amx() -> bool:
 
 
 def can_use_bf16() -> bool:
-    """oneDNN may multiply bf16 and 8 bits: the tiles work, or it keeps away from them."""
+    """Return whether oneDNN may multiply bf16 and int8: the tiles work, or it does not use them."""
     return not is_amx_announced() or not is_amx_broken() or disable_amx()
 
 
 def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
-    """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work; where that is too late it is an error, or
-    a warning where it is not `strict`."""
+    """Keep oneDNN from broken tiles before bf16 is used on a CPU; where that is too late, raise an Error, or warn if
+    not `strict`."""
     if dtype != torch.bfloat16 or device.type != "cpu" or can_use_bf16():
         return
     what = "this processor announces AMX and has none: bf16 would end this process"

@@ -1,4 +1,4 @@
-"""Taking attention heads out of a model for good: smaller weights, the same numbers as masking them."""
+"""Pruning of attention heads: the weights shrink, and outputs equal those of masked heads."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ def prune_heads(body: nn.Module, pruned: Iterable[str]) -> None:
 
 
 def get_kept_heads(module: Attention) -> Iterable[int]:
-    """The numbers of an attention's heads."""
+    """Return the numbers of an attention's heads that are left."""
     return module.kept_heads or range(module.original_heads)
 
 
 def parse_head_name(entry: str) -> tuple[str, int, int]:
-    """ "decoder.0.3": stack, layer, head."""
+    """Parse "decoder.0.3": stack, layer, head."""
     kind, *numbers = entry.split(".")
     if len(numbers) != 2 or not all(n.isdecimal() and len(n) < 6 for n in numbers):
         raise Error(f"pruned: {entry!r} is not a head", fix='write "decoder.0.3" for stack, layer, head')
@@ -106,7 +106,7 @@ def keep_heads(module: Attention, kept_heads: list[int]) -> None:
 
 
 def select_head_weights(t: Tensor, parts: int, heads: int, at: Tensor) -> Tensor:
-    """Some heads of a weight whose rows (parts > 0) or columns (parts = 0) are heads."""
+    """Select heads of a weight whose rows (parts > 0) or columns (parts = 0) are heads."""
     if not parts:
         return t.unflatten(1, (heads, -1)).index_select(1, at.to(t.device)).flatten(1)
     return t.unflatten(0, (parts, heads, -1)).index_select(1, at.to(t.device)).flatten(0, 2)
@@ -114,7 +114,7 @@ def select_head_weights(t: Tensor, parts: int, heads: int, at: Tensor) -> Tensor
 
 @torch.no_grad()
 def restore_full_shapes(body: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "body.") -> dict[str, Tensor]:
-    """Tensors of a pruned body in their full shape, zeros for what was removed: its output columns then add nothing."""
+    """Return a pruned body's tensors in full shape, with zeros for removed heads, which then contribute nothing."""
     full = dict(tensors)
     for path, module in dict(find_attentions(body).values()).items():
         if module.kept_heads is None:

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2021): a weight that stays as it is, and beside it a product of two narrow matrices that learns."""
+"""LoRA (Hu et al. 2021): a frozen weight plus a trained product of two narrow matrices."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class LoRAWeight(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weight that is used."""
+        """Return the adapted weight."""
         return weight + self.scale * (self.b @ self.a)
 
 
 def iter_target_layers(body: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The layers that take an adapter, with their names."""
+    """Yield the layers that take an adapter, with their names."""
     for name, module in body.named_modules():
         if name.rpartition(".")[2] in TARGET_LAYERS and isinstance(module, nn.Linear):
             yield name, module
 
 
 def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
-    """Freeze a body and give its matrices adapters; how many got one."""
+    """Freeze a body and add adapters to its matrices; returns how many."""
     body.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     targets = list(iter_target_layers(body))
@@ -46,7 +46,7 @@ def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int
 
 
 def get_adapter_tensors(body: nn.Module) -> dict[str, Tensor]:
-    """The matrices that were trained, by the name of the layer: name.a, name.b and, multiplied in, the scale."""
+    """Return the trained matrices by layer: name.a, and name.b with the scale multiplied in."""
     tensors: dict[str, Tensor] = {}
     for name, module in body.named_modules():
         if isinstance(module, LoRAWeight):
