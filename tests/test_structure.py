@@ -16,16 +16,16 @@ from formers.verbs import METHODS
 ROOT = Path(formers.__file__).parent
 # From the ground up: a room may import those before it and no other, wherever the import stands (in a function or under
 # TYPE_CHECKING too), so that the graph of rooms has no cycle. Where the order needs a reason:
-# - protocols stands above data, because an objective's contract names data's plans and batches; data keeps the half
-#   that its loader needs.
+# - protocols stands below data, whose loader takes any source of examples (ExampleSource); the half of an objective
+#   that reads a token store is declared in data/plans.py.
 # - interop stands above data, because formers.prepare joins a published tokenizer with a token store (without importing
 #   torch), and below training and generation, which load and save models.
 # - generation stands above tasks and evaluation, because augmentation reads examples and filters by a baseline.
 # - reports stands below training, which writes a report at its end: a report is handed a run's records (protocols.py).
 ORDER = [
-    "errors", "option_aliases", "config", "batch", "text", "keymap", "nn", "family", "inputs", "model", "verbs",
-    "registry", "task", "former", "models", "data", "protocols", "interop", "objectives", "tasks", "evaluation",
-    "inspection", "reports", "generation", "training", "cli", "__main__",
+    "errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "text", "keymap", "nn", "family",
+    "inputs", "model", "verbs", "registry", "task", "former", "models", "protocols", "data", "interop", "objectives",
+    "tasks", "evaluation", "inspection", "reports", "generation", "training", "cli", "__main__",
 ]  # fmt: skip
 # What the order alone would allow: objectives and tasks are handed a model, training a model that can decode.
 FORBIDDEN = {

@@ -155,3 +155,15 @@ class Batch:
     def replace(self, **changes: Any) -> Batch:
         """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What every batch is padded to, so that torch.compile sees one shape; `source_tokens` are the encoder's side."""
+
+    documents: int
+    tokens: int
+    labels: int  # where a loss is; 0: at every token
+    longest: int  # no document is longer
+    source_tokens: int = 0
+    source_longest: int = 0

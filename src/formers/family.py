@@ -154,8 +154,8 @@ class Family:
     after_step: Callable[[Any, Any], None] | None = None  # (model, config): a constraint on the weights after each step
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
     lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
-    tokenizer: str = "words"  # the kind that it was published with: a name in text/trainers/registry.py
-    tokenizer_style: str = "words"  # its special tokens and templates: a name in text/tokenizer_styles.py
+    tokenizer: str = "words"  # the kind that it was published with: a name in text/tokenizer_kinds.py
+    tokenizer_style: str = "words"  # its special tokens and templates: a name in text/tokenizer_kinds.py
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with

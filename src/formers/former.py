@@ -317,7 +317,7 @@ class Former:
     def explain_ids(self) -> str:
         """Return a line of code that turns text into the inputs of `logits` and `hidden`."""
         if self.definition.reads_characters:
-            make = "ids, keep = formers.text.character_ids.encode_sentences([text.split()])"
+            make = "ids, keep = formers.text.word_level.encode_sentences([text.split()])"
             return f"{make} makes them: f.logits(ids, keep)"
         if self.tokenizer is None:
             return "a tokenizer makes them, and this model has none: load it with its own, or set f.tokenizer"

@@ -94,7 +94,7 @@ def check_shape(ids: Tensor, family: Family, config: ModelConfig, name: str) -> 
     slots = config.slots if family.reads_characters else None
     if slots is not None and (ids.dim() < 3 or ids.shape[-2] == 0 or ids.shape[-1] != slots):
         what = f"{name} must be (rows, words, {slots}), got {tuple(ids.shape)}"
-        raise Error(what, fix="formers.text.character_ids.encode_sentences makes them out of words")
+        raise Error(what, fix="formers.text.word_level.encode_sentences makes them out of words")
     if ids.dim() < 2 or ids.shape[-1] == 0:
         what = f"{name} must be (rows, tokens), got {tuple(ids.shape)}"
         raise Error(what, fix=f"for one sequence, pass {name}[None]")

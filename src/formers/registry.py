@@ -121,14 +121,14 @@ def find_family(name: str) -> FamilyEntry:
 
 def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
     """Train a tokenizer of a family (bert, t5, …: its kind, special tokens and template), or of a kind with the options
-    of text/trainers/registry.py."""
-    from .text.trainers.registry import TRAINER_MODULES, train_by_kind
+    of text/tokenizer_kinds.py."""
+    from .text.tokenizer_kinds import TRAINERS, train_by_kind
 
     if name in FAMILIES:
         declared = FAMILIES[name].definition
         return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})
-    if name not in TRAINER_MODULES:
-        fix = suggest_name(name, [*TRAINER_MODULES, *FAMILIES])
+    if name not in TRAINERS:
+        fix = suggest_name(name, [*TRAINERS, *FAMILIES])
         raise Error(f"formers does not train {name!r} tokenizers", fix=fix)
     return train_by_kind(name, lines, vocab_size, **options)
 

@@ -9,7 +9,7 @@ import pytest
 
 import formers
 from formers import Error
-from formers.data.resumable_file import ResumableFile
+from formers.atomic_files import ResumableFile
 from formers.generation import augment as module
 from formers.generation.augment import augment, to_comparison_form
 from formers.generation.fill import infill_texts

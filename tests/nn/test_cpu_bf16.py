@@ -11,7 +11,7 @@ import torch
 import formers
 from formers import Error
 from formers.nn import cpu_inference
-from formers.training.trainer import choose_dtype
+from formers.training.executor import choose_dtype
 
 CPU = torch.device("cpu")
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.batch import IGNORE_INDEX, Batch
-from formers.data.counter_rng import draw_bits, draw_uniform
+from formers.batch import IGNORE_INDEX, Batch, BatchShape
+from formers.data.counter_rng import draw_binomial, draw_bits, draw_uniform, rank_within_rows, sample_harmonic
 from formers.data.loader import load_batches, pad_batch
-from formers.data.plans import BatchShape, RawExamples, cut_windows
+from formers.data.plans import RawExamples, TokenSource, cut_windows
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import (
     CHOICE_DRAW,
@@ -24,7 +24,6 @@ from formers.objectives.masking import (
     find_word_starts,
     group_free_tokens,
 )
-from formers.objectives.ragged_arrays import draw_binomial, rank_within_rows, sample_harmonic
 from formers.objectives.registry import (
     OBJECTIVE_ALIASES,
     OBJECTIVES,
@@ -35,7 +34,7 @@ from formers.objectives.registry import (
 )
 from formers.objectives.special_tokens import add_special_tokens
 from formers.objectives.token_losses import compute_token_loss
-from formers.text.trainers import bpe, wordpiece
+from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 from tests.objectives import toys
 
 SPECIAL = (0, 2, 3, 4)
@@ -238,7 +237,7 @@ def test_cut_reaches_back():
 
 
 def test_word_beginnings():
-    pieces = wordpiece.train(["walking walks talking talks"] * 5, 60)
+    pieces = train_wordpiece(["walking walks talking talks"] * 5, 60)
     ids = np.arange(5, len(pieces))
     found = find_word_starts(ids, compute_word_marks(pieces), np.zeros(len(ids), bool))
     assert found.tolist() == [not pieces.get_token_text(i).startswith("##") for i in ids]
@@ -257,7 +256,7 @@ def test_word_beginnings():
 
 def test_streams_go_on_from_batch_to_batch():
     data, goal = toys.store([[25], [18]]), CausalLM(5, num_streams=2)
-    seen = list(load_batches(data, goal, 10, epochs=1))
+    seen = list(load_batches(TokenSource(data, goal), 10, epochs=1))
     rows = [np.concatenate([b.ids.reshape(2, 5)[r] for b, _ in seen]) for r in range(2)]
     size = (43 - 1) // 2
     for r in range(2):
@@ -310,7 +309,7 @@ class _Loss(torch.nn.Module):
 
 
 def test_objectives_by_name():
-    pieces = wordpiece.train(["the cat sat on the mat"] * 3, 60)
+    pieces = train_wordpiece(["the cat sat on the mat"] * 3, 60)
     masked = build_objective("mlm", pieces, 16)
     assert masked.frame == ((pieces.id("cls"),), (pieces.id("sep"),))
     assert masked.mask == pieces.id("mask")
@@ -336,7 +335,7 @@ def test_objectives_by_name():
     with pytest.raises(Error, match="'mask_rate'"):
         build_objective("mlm", pieces, 16, mask_rate="much")
     with pytest.raises(Error, match="no \\[CLS\\]"):
-        build_objective("mlm", bpe.train(["a b"] * 3, 258), 16)
+        build_objective("mlm", train_bpe(["a b"] * 3, 258), 16)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import torch
 
 import formers
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.nn.block import BlockStack
 from formers.objectives.registry import OBJECTIVES, build_objective, list_options
 from formers.registry import FAMILIES
@@ -63,7 +64,7 @@ def trainer(name):
 def source(t):
     goal = t.objectives[0]
     store = PAIRS if type(goal).__name__ == "Seq2Seq" else TEXT
-    return lambda phase, position: load_batches(store, goal, 96, 0, position)
+    return lambda phase, position: load_batches(TokenSource(store, goal), 96, 0, position)
 
 
 def losses(t, until=None):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import shutil
 import time
@@ -84,7 +83,8 @@ class DemoInterrupted(Error):
 
 def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], seed: int, resume: bool | None) -> None:
     """Train both models, from the beginning or from where an earlier demo was stopped, and write the report."""
-    from ..data.readers import hold_out_documents, load_bundled_corpus
+    from ..data.preparation.corpus_filters import hold_out_documents
+    from ..data.readers import load_bundled_corpus
     from ..training.runs.pretrain import pretrain
     from .terminal import show_progress
 
@@ -168,9 +168,10 @@ def read_plan(work: Path, language: str, seed: int) -> DemoPlan | None:
 
 def write_plan(work: Path, plan: DemoPlan) -> None:
     """Write the plan, whole or not at all."""
+    from ..atomic_files import write_atomically
+
     work.mkdir(parents=True, exist_ok=True)
-    (work / ".plan.json").write_text(json.dumps(asdict(plan)), encoding="utf-8")
-    os.replace(work / ".plan.json", work / "plan.json")
+    write_atomically(work / "plan.json", json.dumps(asdict(plan)))
 
 
 def choose_steps(

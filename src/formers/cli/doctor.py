@@ -106,6 +106,7 @@ def list_attention_kernels() -> list[tuple[str | Text, ...]]:
     dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
     about = {
         "sdpa": "flash attention through SDPA, for whole grids",
+        "cudnn": "attention of cuDNN for whole grids while training (Hopper GPUs, half precision)",
         "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
         "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
         "biased_flash": "a bias by distance, an order, dropout over packed documents (GPU with triton, half precision)",

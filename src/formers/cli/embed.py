@@ -68,7 +68,7 @@ def embed(
     batch
         Texts in a batch.
     """
-    from ..data.resumable_file import ResumableFile
+    from ..atomic_files import ResumableFile
 
     array = out.suffix == ".npy"
     if out.suffix not in (".npy", ".jsonl") or (array and level != "sentence"):

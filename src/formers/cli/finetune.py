@@ -165,7 +165,7 @@ def finetune(
         return print_preview(
             print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
         )
-    from ..data.folder_replacement import check_overwrite
+    from ..atomic_files import check_overwrite
     from ..training.tracking import open_trackers
 
     check_overwrite(out, resume, overwrite)

@@ -120,7 +120,7 @@ def is_store(path: Path) -> bool:
 
 def print_store_summary(store: Store | None, out: Path) -> None:
     """Say what is there now."""
-    from ..data.preparation.deduplication import FILTER_DESCRIPTIONS as LEFT
+    from ..data.preparation.corpus_filters import FILTER_DESCRIPTIONS as LEFT
     from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS
     from ..data.store import describe_unknown
     from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED

@@ -155,7 +155,7 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
 
 def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> Store:
     """The documents as tokens, with sentences, and with units where the objective asks for them."""
-    from ..data.preparation.phrases import build_unit_finder, learn_phrases
+    from ..data.preparation.document_encoder import build_unit_finder, learn_phrases
     from ..data.store import Store
 
     if objective == "seq2seq":

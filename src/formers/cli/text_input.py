@@ -91,12 +91,12 @@ def split_tab_pairs(texts: Iterable[Any]) -> list[Any]:
 
 def find_plain_file(file: Path, reading: TextFileOptions) -> Path | None:
     """The only file here, if it is plain text and no column of it is asked for."""
-    from ..data.readers import TEXT_SUFFIXES, find_files, find_suffix
+    from ..data.readers import find_files, find_format
 
     paths = find_files(file)
     if reading.column is not None or reading.delimiter is not None:
         return None
-    return paths[0] if len(paths) == 1 and find_suffix(paths[0]) in TEXT_SUFFIXES else None
+    return paths[0] if len(paths) == 1 and find_format(paths[0]) == "text" else None
 
 
 def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line") -> list[str]:
@@ -128,7 +128,7 @@ def print_skipped(file: Path, changes: Any) -> None:
 def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tuple[list[Any], str]:
     """What a file ("-": a pipe) asks about, and a note on how it was read: texts and pairs, or for `words` texts and
     lists of words; a blank line or row is an empty one. A pair has two columns of a table, or a tab in a line."""
-    from ..data.tables import read_head_lines
+    from ..data.readers import read_head_lines
     from ..tasks.example_tables import find_layout, is_conll_path, read_table
 
     if str(file) == "-":
@@ -142,7 +142,7 @@ def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tu
 
 def extract_words(table: Any, reading: TextFileOptions) -> tuple[list[Any], str]:
     """The words of each row of a table, whatever their tags are; where there are none, its texts."""
-    from ..data.tables import resolve_column
+    from ..data.readers import resolve_column
     from ..tasks.column_roles import WORD_NAMES, TablePreview, is_list
 
     look = TablePreview(table, table.column_names)
@@ -157,7 +157,7 @@ def extract_words(table: Any, reading: TextFileOptions) -> tuple[list[Any], str]
 
 def extract_texts(table: Any, reading: TextFileOptions, pairs: bool) -> tuple[list[Any], str]:
     """The texts or pairs of the rows of a table."""
-    from ..data.tables import pick_text_column, split_column_names
+    from ..data.readers import pick_text_column, split_column_names
     from ..tasks.column_roles import TablePreview, find_unlabelled
     from ..tasks.examples import ExampleBuilder, describe_losses
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..config import ProgressCallback
-from ..data.encoded_examples import EncodedExamples
+from ..data.encoded_examples import EncodedExamples, EncodedSource
 from ..former import Former
 from ..inputs import get_start_token
 from ..objectives.supervised import Supervised, compute_class_weights, compute_label_weights
@@ -58,10 +58,11 @@ def build_task_objective(
         compute_weights = compute_label_weights if task.kind == "many" else compute_class_weights
         weights = compute_weights(np.asarray(labels), len(former.labels))
     scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
+    shifts = former.is_encoder_decoder and task.kind != "text"
+    source = EncodedSource(data, task.kind == "text", start, shifts, starts_with_last)
     return Supervised(
-        data, task.kind, prediction.get_head_part(former, task), start,
-        shift_source=former.is_encoder_decoder and task.kind != "text", wrap_last_token=starts_with_last,
-        class_weights=weights, target_std=scale, label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
+        source, task.kind, prediction.get_head_part(former, task), class_weights=weights, target_std=scale,
+        label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
     )  # fmt: skip
 
 
@@ -77,7 +78,7 @@ def evaluate_task(
     if task.label_as_text:
         return evaluate_label_words(former, task, rows, tell)
     if objective.task_kind == "text":
-        return evaluate_generated_text(former, task, objective.data, rows, tell)
+        return evaluate_generated_text(former, task, objective.source.data, rows, tell)
     sums = [0.0, 0.0]
 
     def accumulate_loss(logits: Any, batch: Any) -> None:
@@ -86,8 +87,8 @@ def evaluate_task(
         sums[1] += float(count)
 
     with autocast() if autocast is not None else nullcontext():
-        outputs = prediction.compute_outputs(former, objective.data, objective.part, tell, accumulate_loss)
-    results = OUTPUT_EVALUATORS[task.kind](former, task, objective.data, outputs, rows)
+        outputs = prediction.compute_outputs(former, objective.source.data, objective.part, tell, accumulate_loss)
+    results = OUTPUT_EVALUATORS[task.kind](former, task, objective.source.data, outputs, rows)
     results.loss = sums[0] / max(1.0, sums[1])
     results.metrics = compute_metrics(task.name, results.references, results.predictions)
     return results

@@ -11,9 +11,8 @@ from ..config import format_value
 from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
-from ..text.decode_stream import DecodeStream
 from ..text.normalise import normalise
-from ..text.tokenizer import Tokenizer
+from ..text.tokenizer import DecodeStream, Tokenizer
 from ..verbs import check_verb
 from .decoding import STEPS_AHEAD, DecodingBatch, check_prompts, decode_batch, decode_steps
 from .logits_processors import Constraints, build_constraints

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..atomic_files import ResumableFile
 from ..config import ProgressCallback, check_sizes, suggest_name
 from ..data.counter_rng import draw_bits
-from ..data.resumable_file import ResumableFile
 from ..errors import Error
 from ..former import Former
 from ..task import get_task

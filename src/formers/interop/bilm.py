@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from .. import config as settings
+from ..atomic_files import stage_directory
 from ..config import ProgressCallback
 from ..errors import Error
 from ..former import Former, build_empty
@@ -84,7 +85,7 @@ def write_checkpoint(
         raise Error(what, fix="use formers.save")
     parameters = dict(former.model.named_parameters())
     moves = form.build_key_map(c, former.head).map_tensors(parameters)
-    with safe_files.stage_directory(out) as folder:
+    with stage_directory(out) as folder:
         with h5py.File(folder / WEIGHTS_FILE, "w") as file:
             for number, move in enumerate(moves, 1):
                 tensor = parameters[move.ours].detach().to("cpu", torch.float32)

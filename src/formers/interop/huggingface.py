@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .. import config as settings
+from ..atomic_files import stage_directory
 from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..family import CheckpointFormat
@@ -253,7 +254,7 @@ def write_checkpoint(
             yield group | {copy: group[first].clone() for copy, first in again if first in group}
 
     size = (dtype or former.dtype).itemsize
-    with safe_files.stage_directory(out) as folder:
+    with stage_directory(out) as folder:
         write_weights(folder, iterate_tensors(), [parameters[m.ours].numel() * size for m in moves], shard, tell)
         safe_files.write_json(folder / "config.json", build_hf_config(former, dtype or former.dtype))
         for name, data in former.source_files.items():

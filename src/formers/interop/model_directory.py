@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from .. import config as settings
+from ..atomic_files import stage_directory
 from ..config import ProgressCallback, format_value
 from ..errors import Error, NonFinite
 from ..former import Former, build_empty, choose_device, parse_labels
@@ -361,7 +362,7 @@ def save(
         **({"adapters": True} if former.adapters else {}),
         **({"training": former.training_info} if former.training_info else {}),
     }  # fmt: skip
-    with safe_files.replace_directory(path, overwrite) as place, safe_files.stage_directory(place) as folder:
+    with safe_files.replace_directory(path, overwrite) as place, stage_directory(place) as folder:
         write_weights(
             folder, ({name: value} for name, value in state.items()), [v.nbytes for v in state.values()], shard, tell
         )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..data.folder_replacement import STORE_FOLDER, replace_folder
+from ..atomic_files import replace_folder
 from ..data.preparation.pipeline import prepare as make
 from ..data.preparation.pipeline import resolve_rank
-from ..data.store import Store
+from ..data.store import STORE_FOLDER, Store
 from ..errors import Error
 from ..text.tokenizer import Tokenizer
 from .tokenizer_files import load_tokenizer

@@ -14,15 +14,14 @@ import shutil
 import struct
 import tempfile
 import zlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from safetensors import SafetensorError
-
+from ..atomic_files import OCCUPIED_HINT, is_occupied
 from ..config import format_value, parse_json_object
-from ..errors import Error, advise_on_write
+from ..errors import Error
 from ..registry import find_published_checkpoint
 
 MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -181,28 +180,6 @@ def open_stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
         raise make_read_error(where, error) from None
 
 
-@contextmanager
-def create_file(path: Any) -> Iterator[BinaryIO]:
-    """A single file to write, packed if it is a .gz; it appears under its name only when all is written."""
-    target = Path(path).expanduser()
-    if target.exists():
-        raise Error("exists already", where=target, fix="choose another name, or remove it first")
-    temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}")
-    try:
-        with open(temporary, "xb") as file:
-            if target.suffix == ".gz":
-                with gzip.GzipFile(fileobj=file, mode="wb", mtime=0) as pack:
-                    yield pack  # type: ignore[misc]
-            else:
-                yield file
-        sync_to_disk(temporary)
-        os.rename(temporary, target)
-    except OSError as error:
-        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
 def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
     """The files that an index names, each with the tensors that it should hold."""
     listed = read_json(where, index).get("weight_map")
@@ -275,19 +252,13 @@ def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def is_occupied(path: Path) -> bool:
-    """Return whether something is here that writing would destroy."""
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
-
-
 def check_output_folder(out: Any, overwrite: bool = False) -> None:
     """Refuse to write over something; with `overwrite`, over anything but the directory of a model or a tokenizer."""
     target = Path(out).expanduser()
     if not is_occupied(target):
         return
     if not overwrite:
-        fix = "choose another name, or overwrite it (--overwrite, or overwrite=True)"
-        raise Error("exists already", where=target, fix=fix)
+        raise Error("exists already", where=target, fix=OCCUPIED_HINT)
     strange = (
         [target]
         if not target.is_dir() or target.is_symlink()
@@ -320,64 +291,6 @@ def replace_directory(out: Any, overwrite: bool) -> Iterator[Path]:
         os.rename(beside / target.name, target)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-
-
-@contextmanager
-def stage_directory(out: Any) -> Iterator[Path]:
-    """A directory to write into that appears under its name only when all is written; otherwise nothing is left."""
-    new: list[Path] = []
-    try:
-        target = Path(out).expanduser()
-        check_output_folder(target)
-        new = [parent for parent in target.parents if not parent.exists()]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
-    except (OSError, RuntimeError, ValueError) as error:  # a name may hold half a character, or a zero
-        remove_empty_folders(new)
-        reason = getattr(error, "strerror", None) or error
-        raise Error(f"cannot write here ({reason})", where=out, fix="choose another place") from None
-    try:
-        os.chmod(temporary, 0o777 & ~_get_umask())
-        yield temporary
-        for path in (*temporary.rglob("*"), temporary):
-            if path.is_file():
-                os.chmod(path, 0o666 & ~_get_umask())  # safetensors lets the owner alone read what it writes
-            sync_to_disk(path)
-        if target.exists():
-            target.rmdir()
-        os.rename(temporary, target)
-        sync_to_disk(target.parent)
-    except OSError as error:
-        raise Error(f"writing failed ({error.strerror or error})", where=target, fix=advise_on_write(error)) from None
-    except SafetensorError as error:
-        raise Error(
-            f"writing failed ({' '.join(str(error).split())[:100]})", where=target, fix="is the disk full?"
-        ) from None
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        remove_empty_folders(new)
-
-
-def remove_empty_folders(folders: Iterable[Path]) -> None:
-    """Take away folders, innermost first, as far as they are empty."""
-    for path in folders:
-        with suppress(OSError):
-            path.rmdir()
-
-
-def _get_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def sync_to_disk(path: Path) -> None:
-    """Make sure that what was written is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -17,11 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .. import config as settings
+from ..atomic_files import create_file
 from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..former import Former, build_empty
 from ..models.vectors import VectorsConfig
-from ..text.tokenizer_limits import MAX_PIECE_CHARACTERS
+from ..text.backend_safety import MAX_PIECE_CHARACTERS
 from ..text.word_level import UNKNOWN_TOKEN, build_word_tokenizer, hash_ngrams
 from . import safe_files
 
@@ -370,7 +371,7 @@ def write_word_vectors(
         parts = (*top, *(w.encode() + b" " + r.tobytes() + b"\n" for w, r in zip(words, rows.numpy(), strict=True)))
     else:
         parts = encode_text_rows(words, rows, format != "glove")
-    with safe_files.create_file(path) as file:
+    with create_file(path) as file:
         for number, part in enumerate(parts, 1):
             file.write(part)
             if tell is not None and number % ROWS_PER_BLOCK == 0:

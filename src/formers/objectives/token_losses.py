@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import IGNORE_INDEX, Batch
-from ..data.plans import BatchShape, estimate_documents
+from ..batch import IGNORE_INDEX, Batch, BatchShape
+from ..data.plans import estimate_documents
 from ..errors import Error
 from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
+from ..ragged_arrays import compute_row_ids, compute_starts
 from ..text.tokenizer import Tokenizer
-from .ragged_arrays import compute_row_ids, compute_starts
 
 
 def choose_two_sided_shape(total: int, sizes: np.ndarray, longest: tuple[int, int]) -> BatchShape:

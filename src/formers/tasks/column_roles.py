@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..data.tables import NUMBER_CHARACTERS, TEXT_COLUMN_NAMES, format_names, resolve_column
+from ..data.readers import NUMBER_CHARACTERS, TEXT_COLUMN_NAMES, format_names, resolve_column
 from ..errors import Error
 from .tagging import find_scheme
 

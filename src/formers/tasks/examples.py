@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..data.tables import format_names
+from ..data.readers import format_names
 from ..errors import Error
 from ..text.normalise import CHANGE_DESCRIPTIONS, CleaningReport, compose_and_count, scrub_text
 from .column_roles import find_roles, flatten, is_list, is_missing, parse_number

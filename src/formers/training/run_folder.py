@@ -25,22 +25,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..atomic_files import FolderKind, hold_lock, is_locked, write_atomically
 from ..config import format_value
-from ..data.file_lock import hold_lock, is_locked
-from ..data.folder_replacement import FolderKind
 from ..errors import Error, advise_on_write, is_disk_full
-from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints
-from .checkpoint.state import Tensors
+from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .trainer import BatchSource, Diverged, StepResult, Trainer
 
 RUN_FORMAT = 2  # 2: the settings of run.json have other names than before
-TEMPORARY_FILES = (
-    ".run.json",
-    ".metrics.jsonl",
-    ".samples.jsonl",
-    ".model.*",
-    "data/.tokenizer.*",
-)  # a crash may leave them
+TEMPORARY_FILES = ("*.tmp", ".model.*", "data/.tokenizer.*")  # a crash may leave them
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
 if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
     EXIT_CODES[signal.SIGHUP] = 129
@@ -90,8 +82,7 @@ RUN_DATA_FOLDER = FolderKind(
 RUN_FOLDER = FolderKind(
     "run",
     ("run.json", "data", "metrics.jsonl", "samples.jsonl", "steps", "model", "report.html", "report.md", "lock",
-     "evaluation.json", "tensorboard", "wandb", "wandb.json", ".run.json", ".metrics.jsonl", ".samples.jsonl",
-     ".model.*"),
+     "evaluation.json", "tensorboard", "wandb", "wandb.json", "*.tmp", ".model.*"),
     ("run.json",), frozenset({"format", "asked", "data"}), ("run.json",), (("data", RUN_DATA_FOLDER),),
 )  # fmt: skip
 COMPARISON_FOLDER = FolderKind(
@@ -135,10 +126,8 @@ class RunFolder:
 
     def write_info(self, about: dict[str, Any]) -> None:
         """Write run.json, whole or not at all."""
-        new = self.path / ".run.json"
         text = json.dumps({"format": RUN_FORMAT, **about}, indent=2, ensure_ascii=False) + "\n"
-        new.write_text(text, encoding="utf-8", errors="backslashreplace")  # half a character of a path: as JSON has it
-        os.replace(new, self.path / "run.json")
+        write_atomically(self.path / "run.json", text, "backslashreplace")  # half a character of a path: as JSON has it
 
     def read_info(self) -> dict[str, Any]:
         """What run.json says."""
@@ -186,9 +175,7 @@ class RunFolder:
         """Forget what was measured after a step: it will be measured again."""
         for file in (self.metrics_path, self.path / "samples.jsonl"):
             kept = [row for row in read_rows(file) if row["step"] <= step]
-            new = file.with_name(f".{file.name}")
-            new.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept), encoding="utf-8")
-            os.replace(new, file)
+            write_atomically(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
 
 
 def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
@@ -287,7 +274,7 @@ def run_training_loop(
     begun = restore_newest(trainer, kept, steps, say)
     log = MetricsLog(folder, begun, hook) if kept is not None else None
     writer: BackgroundWriter | None = None
-    if world.is_sharded:  # every process writes its part
+    if trainer.is_sharded:  # every process writes its part
         from .checkpoint.sharded import ShardedWriter
 
         writer = BackgroundWriter(kept or Checkpoints(steps, remove_stale=False), ShardedWriter(world.is_main))

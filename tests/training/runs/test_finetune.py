@@ -445,9 +445,9 @@ def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):
-    from formers.text.trainers import bpe
+    from formers.text.trainers.pair_merging import train_bpe
 
-    tokenizer = bpe.train([row["text"] for row in ROWS], 300, style="bloom")
+    tokenizer = train_bpe([row["text"] for row in ROWS], 300, style="bloom")
     tokenizer.special = {"unk": "<unk>"}
     base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
     base.tokenizer = tokenizer

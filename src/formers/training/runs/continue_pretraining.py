@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import TAKEN_HINT, replace_folder
 from ...config import ProgressCallback
-from ...data.folder_replacement import TAKEN_HINT, replace_folder
 from ...data.readers import is_path_source
 from ...data.readers import read_documents as read_text
 from ...data.store import Store

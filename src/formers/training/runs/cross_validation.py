@@ -13,17 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import check_overwrite, replace_folder
 from ...config import ProgressCallback, build_config, coerce_value
 from ...data.counter_rng import shuffle_indices
-from ...data.folder_replacement import check_overwrite, replace_folder
 from ...errors import Error
 from ...evaluation.task_metrics import to_cost
 from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
 from ..config_merge import READER_SETTINGS, parse_value, read_config, unflatten_tables
-from ..distributed.ddp import connect_processes
-from ..distributed.process_group import ProcessGroup
+from ..distributed.process_group import ProcessGroup, connect_processes
 from ..run_folder import COMPARISON_FOLDER, RunFolder
 from ..trainer import Diverged
 from .finetune import FinetuneResult, check_same_run, collect_overrides, finetune

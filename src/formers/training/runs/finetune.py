@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ...atomic_files import TAKEN_HINT, check_overwrite, replace_folder
 from ...config import ProgressCallback, coerce_value
-from ...data.folder_replacement import TAKEN_HINT, check_overwrite, replace_folder
 from ...data.readers import is_path_source
 from ...errors import Error
 from ...evaluation.baseline import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
@@ -25,10 +25,10 @@ from ...option_aliases import explain_name, resolve_setting, resolve_settings, r
 from ...reports.run_report import format_number, write_report
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
-from ...text.language import detect_language
+from ...text.normalise import detect_language
 from ..checkpoint.local import Checkpoints
 from ..config_merge import flatten_tables, read_config, unflatten_tables
-from ..distributed.ddp import connect_processes, explain_lost_peer
+from ..distributed.process_group import connect_processes, explain_lost_peer
 from ..hardware import (
     ProgressMeter,
     describe_hardware,
@@ -410,7 +410,7 @@ def record_run(folder: RunFolder, run: FinetuneRun, before: dict[str, Any] | Non
     assert run.former.tokenizer is not None
     data = {
         "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
-        "tokens": int(run.objective.data.starts[-1]), "documents": len(run.splits["train"].rows),
+        "tokens": int(run.objective.source.data.starts[-1]), "documents": len(run.splits["train"].rows),
         "labels": list(run.splits["train"].labels),
     }  # fmt: skip
     chosen = (before or {}).get("chosen", list(run.config.explicit_train))  # a run that goes on was given them all

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...batch import Batch
 from ...config import ProgressCallback
 from ...data.loader import load_batches
@@ -18,7 +16,7 @@ from ...errors import Error
 from ...evaluation.task import build_task_objective, evaluate_task, list_metric_names
 from ...evaluation.task_metrics import to_cost
 from ...former import count_trainable
-from ...objectives.supervised import Supervised, make_number_store
+from ...objectives.supervised import Supervised
 from ...task import Task
 from ...tasks.examples import Examples
 from ...tasks.task_encoder import TaskEncoder, encode
@@ -29,7 +27,7 @@ from ..validation import evaluate
 from .finetune_config import FinetuneConfig, derive_train_config
 from .pretrain import check_batch_split
 from .task_model import build_task, build_task_model, get_labels
-from .trainable import compute_lr_scales, get_step_hook, initialise_number_head, select_trainable
+from .trainable import compute_lr_scales, initialise_number_head, list_listeners, select_trainable
 
 
 class FinetuneRun:
@@ -64,16 +62,16 @@ class FinetuneRun:
             initialise_number_head(self.former, self.objective.part, data.answers)
         select_trainable(self.former, wanted.tune)
         self.former.model.to(world.device)
-        self.store = make_number_store(data)
-        sizes = self.objective.measure_sizes(self.objective.plan(self.store, 0, 0))
+        source = self.objective.source
+        sizes = source.measure_sizes(source.plan_epoch(0, 0))
         dim = getattr(self.former.config, "dim", 768)
         self.config = replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
         check_batch_split(self.config.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, wanted.tune.layer_decay), get_step_hook(self.former),
+            compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
         )  # fmt: skip
-        long = int(self.store.vocab - len(training.rows))
+        long = len(data) - len(training.rows)
         if long > 0:
             say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
@@ -98,15 +96,16 @@ class FinetuneRun:
         """The batches from a position on."""
         s = self.config.train
         made = load_batches(
-            self.store, self.objective, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
             ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
-        return made if self.trainer.is_compiled else ((drop_dummy_documents(batch), behind) for batch, behind in made)
+        if self.trainer.executor.is_compiled:
+            return made
+        return ((drop_dummy_documents(batch), behind) for batch, behind in made)
 
     def autocast(self) -> Any:
         """The type in which products are computed, as in training."""
-        t = self.trainer
-        return torch.autocast(t.device.type, dtype=t.dtype, enabled=t.dtype != torch.float32)
+        return self.trainer.executor.autocast()
 
     def evaluate(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
@@ -125,13 +124,13 @@ class FinetuneRun:
     def compute_text_loss(self, goal: Supervised) -> float:
         """The mean loss of the tokens of held-out texts."""
         s = self.config.train
-        some = load_batches(make_number_store(goal.data), goal, s.batch_tokens, s.seed + 1, epochs=1)
+        some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         device = self.world.device
         found = evaluate(
             self.former.model,
             goal,
             (drop_dummy_documents(batch) for batch, _ in some),
-            self.trainer.forward,
+            self.trainer.executor.forward,
             device=device,
         )
         return found.metrics[goal.part]
@@ -157,7 +156,7 @@ class FinetuneRun:
         s, name = self.config.train, self.config.source or self.config.preset or self.config.family
         share = f"{count_trainable(self.former.model):,} of {sum(p.numel() for p in self.former.model.parameters()):,}"
         return (
-            f"{name}: {share} parameters learn to {self.task.name}; {len(self.objective.data):,} examples,"
+            f"{name}: {share} parameters learn to {self.task.name}; {len(self.objective.source.data):,} examples,"
             f" {s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
         )
 

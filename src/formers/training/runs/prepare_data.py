@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from ...config import ProgressCallback
-from ...data.preparation.sources import SourceChanged, stamp_file
-from ...data.readers import find_files, is_path_source, read_documents
+from ...data.preparation.pipeline import SourceChanged, stamp_file
+from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
 from ...data.store import Store
-from ...data.tables import COLUMN_HINT, extract_python_texts
 from ...errors import Error
 from ...interop.prepare import prepare
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...registry import find_family
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
-from ...text.trainers.registry import train_by_kind
+from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import PretrainDataConfig
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned

@@ -20,6 +20,7 @@ import torch
 
 from ...batch import IGNORE_INDEX, Batch
 from ...data.loader import blank_batch, load_batches
+from ...data.plans import TokenSource
 from ...data.store import Store
 from ...errors import Error, NonFinite
 from ...family import Family
@@ -87,8 +88,8 @@ class PretrainRun:
         """The batches of a phase from a position on."""
         s, goal = self.config.train, self.objectives[-1 if phase else 0]
         return load_batches(
-            self.data.store, goal, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
-            ranks=self.world.size, pin=self.world.device.type == "cuda",
+            TokenSource(self.data.store, goal), s.batch_tokens, s.seed, position, workers=s.workers,
+            rank=self.world.rank, ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
 
     def prepare_evaluation(self) -> None:
@@ -118,7 +119,8 @@ class PretrainRun:
     def load_valid_batches(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
         """A process's share of the batches that are looked at."""
         s, most = self.config.train, self.config.train.eval_batches
-        some = load_batches(held, self.valid_objective, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
+        source = TokenSource(held, self.valid_objective)
+        some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
         mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
         return [batch if i * ranks + rank < most else blank_batch(batch) for i, batch in enumerate(mine)]
 
@@ -126,7 +128,7 @@ class PretrainRun:
         """Losses and shares of right guesses on held-out text."""
         seen, forward, add = (
             self.get_valid_batches(),
-            self.trainer.forward,
+            self.trainer.executor.forward,
             list if self.is_validation_replicated else self.world.sum_over_ranks,
         )
         with self.trainer.use_ema_weights():
@@ -238,7 +240,8 @@ class SampleWriter:
     @torch.no_grad()
     def predict_hidden(self) -> dict[str, str] | None:
         """What was asked in a held-out example, and what the model says."""
-        some = itertools.islice(load_batches(self.store, self.objective, self.objective.length * 2, 1, epochs=1), 1)
+        source = TokenSource(self.store, self.objective)
+        some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
         batch, _ = next(some, (None, 0))
         if batch is None or batch.ids.ndim > 1 or batch.labels is None:
             return None

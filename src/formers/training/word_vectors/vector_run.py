@@ -16,8 +16,8 @@ from typing import Any
 
 import yaml
 
+from ...atomic_files import replace_folder
 from ...config import ProgressCallback, build_config, check_sizes, get_schema, suggest_name
-from ...data.folder_replacement import replace_folder
 from ...data.readers import find_files, is_path_source
 from ...data.readers import read_documents as read_text
 from ...errors import Error

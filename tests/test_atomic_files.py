@@ -1,14 +1,14 @@
-"""--overwrite: a new run or store takes the place of an earlier one of formers' own, and of nothing else."""
+"""Files and folders that are there whole or not at all; --overwrite replaces what formers itself has written."""
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
 
 import formers
-from formers.data.file_lock import hold_lock
-from formers.data.folder_replacement import replace_folder
+from formers.atomic_files import hold_lock, read_checked_json, replace_folder, to_checked_json, write_atomically
 from formers.errors import Error
 from formers.training.run_folder import RUN_FOLDER
 from formers.training.runs.cross_validation import compare_settings
@@ -155,3 +155,37 @@ def test_plain_text_learnt_again_replaces_its_run(tmp_path):
     formers.finetune(tmp_path / "base" / "model", text[:30], overwrite=True, **how)
     assert content(tmp_path / "lm")["run.json"] != before["run.json"]
     assert beside(tmp_path / "lm") == ["base", "lm"]
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    file = tmp_path / "한 file.json"
+    write_atomically(file, "first\n")
+    with pytest.raises(UnicodeEncodeError):
+        write_atomically(file, "half a character \ud800")
+    assert file.read_text(encoding="utf-8") == "first\n"
+    write_atomically(file, "half \ud800", "backslashreplace")
+    assert file.read_text(encoding="utf-8") == "half \\ud800"
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("formers.atomic_files.os.fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_atomically(file, "second")
+    assert file.read_text(encoding="utf-8") == "half \\ud800", "it has its name only when it is on the disk"
+
+
+def test_checked_json_tells_any_change(tmp_path):
+    file, values = tmp_path / "note.json", {"b": [1, 2.5, None], "a": "한글"}
+    write_atomically(file, to_checked_json(values))
+    assert read_checked_json(file) == values
+    text = file.read_text(encoding="utf-8")
+    for other in (text.replace("2.5", "2.6"), text.replace('"a"', '"c"'), '{"b": 1}'):
+        file.write_text(other, encoding="utf-8")
+        with pytest.raises(Error, match="is not as it was written"):
+            read_checked_json(file)
+    file.write_bytes(b'{"a": "\xff"}')
+    with pytest.raises(Error, match="not UTF-8"):
+        read_checked_json(file)
+    with pytest.raises(Error, match="No such file"):
+        read_checked_json(tmp_path / "none.json")
