@@ -13,12 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch, BatchShape
-from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams, plan_texts
+from ..data.plans import (
+    ExampleFrame,
+    Plan,
+    RawExamples,
+    add_special_tokens,
+    estimate_documents,
+    make_stream_shape,
+    plan_streams,
+    plan_texts,
+)
 from ..data.store import Store
 from ..protocols import Model
 from ..text import character_ids
 from ..text.tokenizer import Tokenizer
-from .special_tokens import ExampleFrame, add_special_tokens
 from .token_losses import LabelCounting, count_real_labels, upcast_logits
 
 

@@ -16,37 +16,19 @@ from torch import Tensor
 from ..batch import Batch, BatchShape
 from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, rank_within_rows
 from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import Plan, RawExamples, plan_texts
+from ..data.plans import ExampleFrame, Plan, RawExamples, add_special_tokens, plan_texts
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
 from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
-from .special_tokens import ExampleFrame, add_special_tokens
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    choose_two_sided_shape,
-    compute_losses,
-    select_tokens,
-)
+from .seq2seq import DecoderEnds, choose_two_sided_shape, select_tokens
+from .token_losses import LabelCounting, compute_losses
 
 PackedText = tuple[np.ndarray, np.ndarray]
-(
-    MOVED_DRAW,
-    PERMUTE_DRAW,
-    SPAN_DRAW,
-    PLACE_DRAW,
-    MASK_DRAW,
-    DELETE_DRAW,
-    INSERT_DRAW,
-    ROTATE_DRAW,
-    OFFSET_DRAW,
-    RANDOM_DRAW,
-    WORD_DRAW,
-    LENGTH_DRAW,
-) = range(100, 112)
+MOVED_DRAW, PERMUTE_DRAW, SPAN_DRAW, PLACE_DRAW, MASK_DRAW, DELETE_DRAW = range(100, 106)  # what a random number is for
+INSERT_DRAW, ROTATE_DRAW, OFFSET_DRAW, RANDOM_DRAW, WORD_DRAW, LENGTH_DRAW = range(106, 112)
 MAX_EMPTY_SPANS = 4  # spans that a short text may get beyond its hidden words: those of length zero
 
 

@@ -18,20 +18,17 @@ from ..data.counter_rng import (
     sample_harmonic,
     shuffle_indices,
 )
-from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape
+from ..data.plans import Plan, RawExamples, add_special_tokens, estimate_documents, make_stream_shape
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
 from ..ragged_arrays import compute_row_ids
 from ..text.tokenizer import Tokenizer
-from .masking import compute_word_marks, find_word_starts
-from .sentence_pairs import compute_truncation
-from .special_tokens import add_special_tokens
+from .masking import compute_truncation, compute_word_marks, find_word_starts
 from .token_losses import LabelCounting, compute_losses
 
-CUT_DRAW, COIN_DRAW, WHERE_DRAW, ORDER_DRAW, NGRAM_DRAW, LEFT_DRAW, FILL_DRAW, RANK_DRAW = range(
-    60, 68
-)  # what a random number is for
+CUT_DRAW, COIN_DRAW, WHERE_DRAW, ORDER_DRAW = range(60, 64)  # what a random number is for
+NGRAM_DRAW, LEFT_DRAW, FILL_DRAW, RANK_DRAW = range(64, 68)
 
 
 @dataclass(frozen=True)

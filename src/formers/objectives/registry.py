@@ -17,10 +17,8 @@ from ..text.tokenizer import Tokenizer
 from .bidirectional import BidirectionalLM
 from .causal import CausalLM
 from .denoising import Denoising
-from .knowledge_masking import DialogueLM, UnitMaskedLM, UnitNextSentence
-from .masking import MaskedLM
+from .masking import DialogueLM, MaskedLM, NextSentence, SentenceOrder, UnitMaskedLM, UnitNextSentence
 from .permutation import PermutationLM
-from .sentence_pairs import NextSentence, SentenceOrder
 from .seq2seq import Seq2Seq
 from .span_corruption import SpanCorruption
 

@@ -11,21 +11,54 @@ from torch import Tensor
 from ..batch import Batch, BatchShape
 from ..data.counter_rng import shuffle_indices
 from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import Plan, RawExamples
+from ..data.plans import ExampleFrame, Plan, RawExamples, SentenceTable, add_special_tokens, estimate_documents
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
+from ..ragged_arrays import compute_row_ids, compute_starts
 from ..text.tokenizer import Tokenizer
-from .sentence_pairs import SentenceTable
-from .special_tokens import ExampleFrame, add_special_tokens
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    append_eos,
-    choose_two_sided_shape,
-    compute_losses,
-    select_tokens,
-)
+from .token_losses import LabelCounting, compute_losses
+
+
+def choose_two_sided_shape(total: int, sizes: np.ndarray, longest: tuple[int, int]) -> BatchShape:
+    """Room for `total` tokens on the larger side, and for as many as belong to them on the other."""
+    source, target = sizes[:, 2].mean(), sizes[:, 0].mean()
+    larger = max(source, target)
+    sides = (int(np.ceil(total * part / larger)) for part in (source, target))
+    near, far = (max(side, most) for side, most in zip(sides, longest, strict=True))
+    # A source may turn out far shorter than it might be; dummy documents fill up what is left.
+    dummies = int(np.ceil(max(near / longest[0], far / longest[1])))
+    return BatchShape(estimate_documents(total, np.array([larger])) + dummies, far, 0, longest[1], near, longest[0])
+
+
+def append_eos(ids: np.ndarray, starts: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Examples with an end mark behind each."""
+    return np.insert(ids, starts[1:], end), starts + np.arange(len(starts))
+
+
+def select_tokens(ids: np.ndarray, keep: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of packed examples that are kept, and where the examples begin now."""
+    return ids[keep], compute_starts(np.bincount(compute_row_ids(starts)[keep], minlength=len(starts) - 1))
+
+
+@dataclass(frozen=True)
+class DecoderEnds:
+    """The token that a decoder starts with, and the end mark."""
+
+    start: int
+    eos: int
+
+    @staticmethod
+    def from_tokenizer(tokenizer: Tokenizer, roles: tuple[str, ...], start: int | None = None) -> DecoderEnds:
+        """The first of these roles that the tokenizer knows is the start, unless an id is given."""
+        end = next((i for role in ("eos", "sep") if (i := tokenizer.id(role)) is not None), None)
+        begin = start if start is not None else next((i for r in roles if (i := tokenizer.id(r)) is not None), None)
+        if end is None or begin is None:
+            raise Error("this tokenizer has no end mark or no token to start with", fix="train one with pad and eos")
+        if begin >= len(tokenizer):
+            what = f"start={begin} is no token of this tokenizer, which has {len(tokenizer):,}"
+            raise Error(what, fix="give the id of one of them, or leave start out")
+        return DecoderEnds(begin, end)
 
 
 @dataclass(frozen=True)

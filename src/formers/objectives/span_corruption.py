@@ -18,15 +18,8 @@ from ..errors import Error
 from ..protocols import Model
 from ..ragged_arrays import compute_row_ids, compute_starts, ragged_arange
 from ..text.tokenizer import Tokenizer
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    append_eos,
-    choose_two_sided_shape,
-    compute_balanced_losses,
-    compute_losses,
-    select_tokens,
-)
+from .seq2seq import DecoderEnds, append_eos, choose_two_sided_shape, select_tokens
+from .token_losses import LabelCounting, compute_balanced_losses, compute_losses
 
 NOISE_DRAW, KEPT_DRAW, PREFIX_DRAW, SHUFFLE_DRAW = range(80, 84)  # what a random number is for
 
