@@ -18,7 +18,7 @@ from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
-from formers.objectives.token_losses import LabelCounting
+from formers.objectives.token_losses import BaseObjective
 from formers.training.executor import Step
 from formers.training.hardware import ProgressMeter
 from formers.training.train_config import TrainConfig
@@ -186,7 +186,7 @@ def test_a_checkpoint_that_knows_one_position():
         assert again.positions == positions
 
 
-class Odd(LabelCounting):
+class Odd(BaseObjective):
     """An objective whose loss is no number at some steps."""
 
     def __init__(self, bad, kind=math.nan):

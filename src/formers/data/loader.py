@@ -55,10 +55,9 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
     size = np.minimum(np.maximum(rest - np.arange(max(0, rows)) * shape.longest, 0), shape.longest)
     if rest < 0 or rows < 0 or size.sum() < rest:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
+    per_token = ("ids", "positions", "segments", "tasks", "order")
     changes: dict[str, Any] = {
-        name: pad_array(value, shape.tokens)
-        for name in ("ids", "positions", "segments", "tasks", "order")
-        if (value := getattr(batch, name)) is not None
+        name: pad_array(value, shape.tokens) for name in per_token if (value := getattr(batch, name)) is not None
     }
     changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
     if batch.labels is not None:
@@ -73,12 +72,10 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
 
 def blank_batch(batch: Batch) -> Batch:
     """A batch of the same shape that asks for nothing: for a rank that has none while others have."""
-    blank = {
-        name: np.full_like(value, IGNORE_INDEX)
-        for name in ("labels", "document_labels")
-        if (value := getattr(batch, name)) is not None
-    }
-    return batch.replace(**blank, sample=np.full_like(batch.sample, -1))
+    labels, document_labels = (
+        None if old is None else np.full_like(old, IGNORE_INDEX) for old in (batch.labels, batch.document_labels)
+    )
+    return batch.replace(labels=labels, document_labels=document_labels, sample=np.full_like(batch.sample, -1))
 
 
 @dataclass(frozen=True)
@@ -126,10 +123,8 @@ def pack_examples(
         stop = n + (int(np.argmin(fits)) if not fits.all() else len(fits)) - 1
         if stop <= n:
             sizes = " + ".join(map(str, used[1])) if len(used) > 1 else "?"
-            raise Error(
-                f"an example of {sizes} tokens, places and source tokens does not fit into a batch of {limits}",
-                fix="take larger batches or shorter examples",
-            )
+            what = f"an example of {sizes} tokens, places and source tokens does not fit into a batch of {limits}"
+            raise Error(what, fix="take larger batches or shorter examples")
         yield n, stop
         n = stop
 
@@ -169,19 +164,10 @@ def select_rank_tasks(todo: Iterator[tuple[BatchTask, int]], rank: int, ranks: i
 
 
 def load_batches(
-    source: ExampleSource[Any],
-    batch_tokens: int,
-    seed: int = 0,
-    position: int = 0,
-    epochs: int | None = None,
-    *,
-    workers: int = 0,
-    rank: int = 0,
-    ranks: int = 1,
-    prefetch: int | None = None,
-    pin: bool = False,
+    source: ExampleSource[Any], batch_tokens: int, seed: int = 0, position: int = 0, epochs: int | None = None, *,
+    workers: int = 0, rank: int = 0, ranks: int = 1, prefetch: int | None = None, pin: bool = False,
     start_method: str | None = None,
-) -> Iterator[tuple[Batch, int]]:
+) -> Iterator[tuple[Batch, int]]:  # fmt: skip
     """Batches of `batch_tokens` tokens of a source from a position on, each with the position behind it; without end
     unless `epochs` says.
 
@@ -259,9 +245,8 @@ class WorkerPool:
 
     def map(self, tasks: Iterator[Any], finish: WorkFunction = lambda result: result) -> Iterator[Any]:
         """The results of the tasks, in order. `finish` is done to each in a thread of this process."""
-        self.thread = threading.Thread(
-            target=self.run_dispatcher, args=(tasks, finish), daemon=True, name="formers-loader"
-        )
+        given = (tasks, finish)
+        self.thread = threading.Thread(target=self.run_dispatcher, args=given, daemon=True, name="formers-loader")
         self.thread.start()
         while True:
             kind, value = self.result_queue.get()
@@ -321,10 +306,8 @@ class WorkerPool:
             process.join(5)
             code = process.exitcode
             end = f"was ended by signal {-code} ({signal.Signals(-code).name})" if code and code < 0 else "ended"
-            raise Error(
-                f"loader worker {process.pid} {end}",
-                fix="is there enough memory? take fewer workers, and go on from the last position",
-            ) from None
+            fix = "is there enough memory? take fewer workers, and go on from the last position"
+            raise Error(f"loader worker {process.pid} {end}", fix=fix) from None
 
     def offer_result(self, item: tuple[str, Any]) -> bool:
         """Put something in front of the reader, unless nobody reads any more."""

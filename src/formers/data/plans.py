@@ -234,10 +234,8 @@ def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0)
     size = (len(store.tokens) - extra) // num_streams  # of a stream
     count = size // length
     if count < 1:
-        raise Error(
-            f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}",
-            fix="take fewer rows, shorter windows or more text",
-        )
+        what = f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}"
+        raise Error(what, fix="take fewer rows, shorter windows or more text")
     begin = (np.arange(count)[:, None] * length + np.arange(num_streams) * size).ravel()
     return plan_single_spans(begin, begin + length + extra)
 
@@ -291,15 +289,8 @@ def gather_examples(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarra
     sizes = end - begin
     ids, sentence, unit = store.read_spans(begin, end)
     lengths = np.bincount(owner, sizes, len(numbers)).astype(np.int64)
-    return RawExamples(
-        ids,
-        compute_starts(lengths),
-        np.repeat(turn, sizes),
-        sentence,
-        unit,
-        plan.label[numbers].astype(np.int64),
-        samples,
-    )
+    label = plan.label[numbers].astype(np.int64)
+    return RawExamples(ids, compute_starts(lengths), np.repeat(turn, sizes), sentence, unit, label, samples)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from ..batch import Batch, BatchShape
 from ..data.counter_rng import (
@@ -39,10 +38,10 @@ from ..data.plans import (
 )
 from ..data.store import ENTITY_BIT, PHRASE_BIT, Store
 from ..errors import Error
-from ..protocols import Model
+from ..protocols import Losses, Model
 from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
 from ..text.tokenizer import Tokenizer
-from .token_losses import LabelCounting, compute_losses
+from .token_losses import BaseObjective
 
 BEGINS_WORD, ENDS_WORD = 1, 2  # bits: a piece begins a word; it ends one, so that the next begins another (GPT-1)
 
@@ -95,14 +94,9 @@ def group_free_tokens(
 
 
 def choose_ngrams(
-    free: np.ndarray,
-    begins: np.ndarray,
-    starts: np.ndarray,
-    wanted: np.ndarray,
-    most: int,
-    seed: int,
+    free: np.ndarray, begins: np.ndarray, starts: np.ndarray, wanted: np.ndarray, most: int, seed: int,
     sample: np.ndarray,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """(N,) bool: n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted.
 
     The released procedure: words are visited in random order; an n-gram begins at each, and is made shorter while it
@@ -110,11 +104,8 @@ def choose_ngrams(
     """
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(owner, minlength=len(starts) - 1)  # words of each example
-    reach, first, turn = (
-        compute_starts(np.bincount(group, minlength=len(owner))),
-        compute_starts(sizes),
-        ragged_arange(sizes),
-    )
+    reach = compute_starts(np.bincount(group, minlength=len(owner)))
+    first, turn = compute_starts(sizes), ragged_arange(sizes)
     gram = np.minimum(sample_harmonic(most, draw_uniform(seed, sample[owner], turn, NGRAM_DRAW)), sizes[owner] - turn)
     order = np.empty(len(owner), np.int64)
     order[first[owner] + rank_within_rows(draw_bits(seed, sample[owner], turn, CHOICE_DRAW), sizes)] = np.arange(
@@ -142,14 +133,9 @@ def choose_ngrams(
 
 
 def choose_units(
-    free: np.ndarray,
-    begins: np.ndarray,
-    starts: np.ndarray,
-    rate: float,
-    limit: np.ndarray,
-    seed: int,
+    free: np.ndarray, begins: np.ndarray, starts: np.ndarray, rate: float, limit: np.ndarray, seed: int,
     sample: np.ndarray,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """(N,) bool: each unit whole with probability `rate`; those that would pass an example's limit are left out."""
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(group, minlength=len(owner))
@@ -189,7 +175,7 @@ MaskedLMType = TypeVar("MaskedLMType", bound="MaskedLM")
 
 
 @dataclass(frozen=True)
-class MaskedLM(LabelCounting):
+class MaskedLM(BaseObjective):
     """Hide 15 %; of those 80 % become [MASK], 10 % a random token, 10 % stay. Special tokens are never chosen.
 
     The number is exact for each example: min(max_masked, max(1, round(mask_rate · length))). `max_ngram` = 0 hides
@@ -197,7 +183,6 @@ class MaskedLM(LabelCounting):
     FULL-SENTENCES).
     """
 
-    unused_options: ClassVar[tuple[str, ...]] = ()  # settings of this class that a subclass has no use for
     length: int  # special tokens included
     vocab: int
     mask: int
@@ -223,16 +208,8 @@ class MaskedLM(LabelCounting):
             raise Error("this tokenizer has no [CLS], [SEP] and [MASK]", fix="train or load a tokenizer for BERT")
         roles = ("pad", "bos", "eos", "cls", "sep", "mask")
         special = tuple(dict.fromkeys(i for role in roles if (i := tokenizer.id(role)) is not None))
-        return cls(
-            length,
-            len(tokenizer),
-            mask,
-            special,
-            ((front,), (back,)),
-            word_marks=compute_word_marks(tokenizer),
-            eos=end,
-            **options,
-        )
+        marks, frame = compute_word_marks(tokenizer), ((front,), (back,))
+        return cls(length, len(tokenizer), mask, special, frame, word_marks=marks, eos=end, **options)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Windows in random order, with room for the special tokens."""
@@ -284,10 +261,6 @@ class MaskedLM(LabelCounting):
         batch = Batch(at.ids, at.starts, self.length, sample=raw.sample, **more)
         chosen = self.choose_masked(at, free[at.ids], seed)
         return mask_tokens(batch, chosen, seed, self.mask, self.vocab, self.mask_ratio, self.random_ratio)
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy and how many tokens it is over."""
-        return compute_losses(model, batch, self.part)
 
 
 # --- pairs of segments: next sentence (BERT §3.1), sentence order (ALBERT §3.1)
@@ -367,10 +340,8 @@ class PairSampler:
         a0, a1, b0, b1, label, where = map(np.concatenate, zip(*found, strict=True))
         begin_a, end_a, begin_b, end_b = book.begin[a0], book.end[a1 - 1], book.begin[b0], book.end[b1 - 1]
         lose_a, lose_b = compute_truncation(end_a - begin_a, end_b - begin_b, self.max_tokens)
-        front_a, front_b = (
-            draw_binomial(lose_a, *key, where, FRONT_A_DRAW),
-            draw_binomial(lose_b, *key, where, FRONT_B_DRAW),
-        )
+        front_a = draw_binomial(lose_a, *key, where, FRONT_A_DRAW)
+        front_b = draw_binomial(lose_b, *key, where, FRONT_B_DRAW)
         begin = np.stack((begin_a + front_a, begin_b + front_b), 1)
         end = np.stack((end_a - lose_a + front_a, end_b - lose_b + front_b), 1)
         return np.stack((begin, end), 2), label
@@ -458,10 +429,6 @@ class NextSentence(MaskedLM):
         """What the model must say of each pair."""
         return label
 
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """Of the hidden tokens and of the pairs."""
-        return compute_losses(model, batch, self.part, self.pair_part)
-
 
 @dataclass(frozen=True)
 class SentenceOrder(NextSentence):
@@ -524,7 +491,7 @@ class UnitMaskedLM(MaskedLM):
             free, first, at.starts, self.mask_rate, self.count_masked(np.diff(at.starts)), seed, at.raw.sample
         )
 
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the losses; the model must have an embedding for the task."""
         table = getattr(model.body.embed, "task", None)
         known = 0 if table is None else table.num_embeddings

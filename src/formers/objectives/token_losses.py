@@ -1,10 +1,10 @@
-"""The losses that most objectives share: a token of the vocabulary at each chosen place, a class of each document. And
-batches with an encoder's side and a decoder's: the decoder reads its target shifted by one behind a start token."""
+"""The losses that most objectives share: a token of the vocabulary at each chosen place, a class of each document."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,17 +16,19 @@ from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
 
 
-class LabelCounting:
-    """Base of objectives: the defaults of protocols.Objective, and what each named loss is divided by.
+class BaseObjective:
+    """The defaults of protocols.Objective: cross-entropy at the labels, and what each named loss is divided by.
 
     The counts are known from a batch alone, before any model runs; a trainer adds them up over the batches and
     processes of a step.
     """
 
+    unused_options: ClassVar[tuple[str, ...]] = ()  # fields of a parent that a class has no use for
     part: str
     pair_part: str | None = None
     num_streams: int = 0
     streams_per_batch: int = 0
+    label_smoothing: float = 0.0
     balance_weight: float = 0.0  # of the loss that keeps experts evenly used (Switch)
 
     @property
@@ -43,9 +45,20 @@ class LabelCounting:
             found["balance"] = int((batch.sample >= 0).any())
         return found
 
-    def select_labels(self, batch: Batch) -> Any:
+    def select_labels(self, batch: Batch) -> np.ndarray:
         """The labels that its own part is asked for, of a batch that is still in numpy."""
         return batch.labels[batch.labels != IGNORE_INDEX]
+
+    def loss(self, model: Model, batch: Batch) -> Losses:
+        """The summed cross-entropy of the tokens and of the answers for documents, each with their number; of experts
+        the balance."""
+        if self.balance_weight:
+            return compute_balanced_losses(model, batch, self.part, self.balance_weight)
+        hidden = model(batch)
+        losses = {self.part: compute_token_loss(model, batch, self.part, hidden, self.label_smoothing)}
+        if self.pair_part is not None:
+            losses[self.pair_part] = compute_answer_loss(model, batch, self.pair_part, hidden)
+        return losses
 
 
 def count_real_labels(labels: Any) -> int:
@@ -97,15 +110,6 @@ def compute_answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -
     logits = upcast_logits(model.logits(hidden, batch, part=part))
     total = F.cross_entropy(logits, batch.document_labels, reduction="sum", ignore_index=IGNORE_INDEX)
     return total, (batch.document_labels != IGNORE_INDEX).sum()
-
-
-def compute_losses(model: Model, batch: Batch, part: str, answer: str | None = None, smoothing: float = 0.0) -> Losses:
-    """The loss of the tokens and, if `answer` names a part for it, that of the documents, from one pass."""
-    hidden = model(batch)
-    losses = {part: compute_token_loss(model, batch, part, hidden, smoothing)}
-    if answer is not None:
-        losses[answer] = compute_answer_loss(model, batch, answer, hidden)
-    return losses
 
 
 def compute_balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Losses:
