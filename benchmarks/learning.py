@@ -31,7 +31,7 @@ from formers.data.store import Store
 from formers.evaluation.likelihood import compute_id_log_probs
 from formers.registry import train_tokenizer
 from formers.text.tokenizer import Tokenizer
-from formers.text.word_level import train as train_words
+from formers.text.word_level import train_words as train_words
 
 BYTE_VOCAB_SIZE = 257  # a byte-level tokenizer that has learned nothing: every character of ASCII is a token
 

@@ -283,15 +283,15 @@ def test_our_directory(tmp_path):
 
 
 def test_a_tokenizer_belongs_to_its_model(tmp_path):
-    from formers.text.trainers import bpe
+    from formers.text.trainers.pair_merging import train_bpe
 
     f = small("gpt2", vocab=300)
-    f.tokenizer = bpe.train(["안녕하세요 안녕히 가세요"] * 3, 270)
+    f.tokenizer = train_bpe(["안녕하세요 안녕히 가세요"] * 3, 270)
     formers.save(f, tmp_path / "m")
     again = formers.load(tmp_path / "m")
     assert again.tokenizer.encode("안녕") == f.tokenizer.encode("안녕")
     assert again.tokenizer.special == f.tokenizer.special
-    bpe.train(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
+    train_bpe(["something else entirely"] * 3, 270).save(tmp_path / "m" / "tokenizer.json")
     with pytest.raises(Error, match="not the tokenizer that the model was saved with"):
         formers.load(tmp_path / "m")
 
@@ -492,7 +492,7 @@ def test_text_instead_of_ids_is_told_how_to_become_ids():
     batch = f.tokenizer(texts, padding=True, return_tensors="pt")  # as the message says
     f.logits(batch.input_ids, batch.attention_mask.bool())
     elmo = formers.build("elmo", vocab=60, dim=8, cell=8, layers=1, char_dim=4, filters=[[1, 4]], highways=1)
-    with pytest.raises(Error, match="formers.text.character_ids.encode_sentences"):
+    with pytest.raises(Error, match="formers.text.word_level.encode_sentences"):
         elmo.logits("the cat")
 
 

@@ -123,7 +123,7 @@ def f():
 def test_only_tables_of_names_import_by_name():
     files = {p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in ROOT.rglob("*.py")}
     assert {name for name, text in files.items() if re.search(r'import\w*\(f?"formers', text)} <= IMPORT_BY_NAME
-    assert METHODS["continue_ids"] == ("generation.token_api", "continue_ids")  # how evaluation and training decode
+    assert METHODS["continue_ids"] == "generation.decoding"  # how evaluation and training decode
 
 
 @pytest.mark.parametrize("path", [p for p in FILES if room(p) == "text"], ids=lambda p: p.name)

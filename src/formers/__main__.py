@@ -16,9 +16,9 @@ def main() -> Any:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
         signal.signal(signal.SIGINT, handle_interrupt)
     os.environ["RUST_BACKTRACE"] = "0"  # a panic of the tokenizers library is one line of ours
-    from .text import backend_panics
+    from .text import backend_safety
 
-    backend_panics.HIDE_PANICS = True
+    backend_safety.HIDE_PANICS = True
     from .cli.main import main as run_command
 
     return run_command()

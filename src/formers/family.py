@@ -16,6 +16,41 @@ Pooling = Literal["first", "last", "mean", "max", "eos"]
 LayerView = Literal["last", "second", "sum4", "cat4"]  # some of the layers, as they are (model.py)
 
 
+class ModelConfig:
+    """What the rest of formers reads of a model's config. A family's own config is a dataclass that derives from this
+    class and declares as fields what the family has; what has no value here is there only if it does."""
+
+    vocab: int  # the number of tokens
+    target_vocab: int | None = None  # of translators with a vocabulary for each side
+    context: int | None = None  # the most tokens that are read at once; None: no limit
+    dim: int  # the width of the hidden states
+    layers: int
+    heads: int
+    eps: float  # of norms
+    tied: bool = False  # the output layer shares the token embeddings
+    causal: bool  # each token sees those before it alone, where `Family.can_be_causal`
+    pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)
+    decoder_heads: int | None = None  # None: as many as `heads`
+    pad: int | None
+    bos: int | None
+    eos: int | tuple[int, ...] | None
+    start: int | None  # the decoder's first token
+    slots: int  # characters of a word, of `characters` kinds (ELMo)
+    characters: int
+    start_top: int  # beginnings and ends of answers that a beam keeps (XLNet)
+    end_top: int
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """The depth of the decoder, where it is a setting; else 0."""
+        return 0
+
+    @property
+    def has_uniform_attention(self) -> bool:
+        """True if earlier tokens attend to later ones, so that nothing can be cached (a kind of Transformer-XL)."""
+        return False
+
+
 @dataclass(frozen=True)
 class Head:
     """What turns hidden states into answers: pool (or not), some inner layers, an output layer.
@@ -52,9 +87,7 @@ class CheckpointFormat:
     architectures: Mapping[str, str]  # their class → our head; of several for one head, the first is written
     config_map: ConfigMap
     build_key_map: Callable[[Any, str], KeyMap]  # (config, head) → the map
-    adjust_settings: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = (
-        None  # (settings, class, file) → settings
-    )
+    adjust_settings: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = None  # also gets class and file
     choose_architecture: Callable[[Any, str], str | None] | None = None  # exceptions from the table when we write
     unsupported_reason: str = ""  # why today's version of the other library does not read it, and which one does
     has_encoder_model: bool = False  # sentence-transformers takes the encoder alone, as formers.embed does
@@ -87,7 +120,7 @@ TRANSLATION_TUNE = {
 class Family:
     """One member of the family, as its file declares it."""
 
-    config_class: type
+    config_class: type  # of a ModelConfig
     body_class: type
     build_heads: Callable[[Any], HeadTable]  # head name → its parts
     pretraining_head: str  # the head that the family is pretrained with
@@ -106,11 +139,9 @@ class Family:
     state_class: type | None = None  # what keeps earlier tokens; None: a cache of keys and values
     after_step: Callable[[Any, Any], None] | None = None  # (model, config): a constraint on the weights after each step
     norm_order: Literal["pre", "post"] = "pre"  # of its blocks, where the config does not choose: norms first or last
-    lr_falls_with_dim: bool = (
-        False  # the highest stable rate falls faster than 1/√dim; larger models need larger batches
-    )
-    tokenizer: str = "words"  # the kind that it was published with: a name in text/trainers/registry.py
-    tokenizer_style: str = "words"  # its special tokens and templates: a name in text/tokenizer_styles.py
+    lr_falls_with_dim: bool = False  # the highest stable rate falls faster than 1/√dim, and batches must grow
+    tokenizer: str = "words"  # the kind that it was published with: a name in text/tokenizer_kinds.py
+    tokenizer_style: str = "words"  # its special tokens and templates: a name in text/tokenizer_kinds.py
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with

@@ -100,9 +100,8 @@ class KeyMap:
                     moves.append(TensorMapping(tuple(expand_names(theirs, match.groupdict())), name, op))
                     break
             else:
-                raise Error(
-                    f"no rule for our tensor {name!r}", fix="this is a gap in the family's key map: please report it"
-                )
+                what = f"no rule for our tensor {name!r}"
+                raise Error(what, fix="this is a gap in the family's key map: please report it")
         return moves
 
     def plan_load(
@@ -116,10 +115,8 @@ class KeyMap:
         there: dict[str, str] = {}  # bare name as written today → name in the file
         for name in names:
             if there.setdefault(self.normalise_name(name), name) != name:
-                raise Error(
-                    f"tensors {there[self.normalise_name(name)]!r} and {name!r} are the same thing twice",
-                    fix="remove one of them",
-                )
+                what = f"tensors {there[self.normalise_name(name)]!r} and {name!r} are the same thing twice"
+                raise Error(what, fix="remove one of them")
         moves, fresh, used = [], [], set[str]()
         for move in self.map_tensors(ours, prefix=""):
             found = {n: next((o for o in (n, *self.find_copies(n)) if o in there), "") for n in move.theirs}
@@ -130,9 +127,8 @@ class KeyMap:
                 fresh.append(move.ours)
             else:
                 lost = next(name for name, here in found.items() if not here)
-                raise Error(
-                    f"tensor {lost!r} is missing", fix="the file is incomplete, or its config belongs to another model"
-                )
+                what = f"tensor {lost!r} is missing"
+                raise Error(what, fix="the file is incomplete, or its config belongs to another model")
         spare = [compile_pattern(name.replace("@", "")) for table in self.heads.values() for name in table]
         spare += [compile_pattern(name) for name in (*self.drop, *self.alternate_names)]
         checks = []

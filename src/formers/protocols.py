@@ -58,11 +58,30 @@ class Model(Protocol):
 class Objective(Protocol):
     """A training objective as the trainer and validation see it; those over text also make examples (data/plans.py)."""
 
-    part: str  # the part of the head that it trains
-    pair_part: str | None = None  # the part that answers for whole documents: NSP, SOP
-    num_streams: int = 0  # parallel streams of text whose state is carried from batch to batch; 0: none
-    streams_per_batch: int = 0  # 0: all of them
-    reuse_length: int | None = None  # tokens of a segment that are remembered; None: all
+    @property
+    def part(self) -> str:
+        """The part of the head that it trains."""
+        ...
+
+    @property
+    def pair_part(self) -> str | None:
+        """The part of the head that answers for whole documents: NSP, SOP."""
+        ...
+
+    @property
+    def num_streams(self) -> int:
+        """How many parallel streams of text carry their state from batch to batch; 0: none."""
+        ...
+
+    @property
+    def streams_per_batch(self) -> int:
+        """How many of the streams a batch has; 0: all of them."""
+        ...
+
+    @property
+    def reuse_length(self) -> int | None:
+        """How many tokens of a segment are remembered; None: all."""
+        ...
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """Count the places of each named loss, which is known before the model has run."""
@@ -109,6 +128,14 @@ class ExampleSource(Protocol[PlanType]):
     def make_batch(self, plan: PlanType, samples: np.ndarray, seed: int) -> Batch:
         """Make an unpadded numpy batch of all examples of a plan; `samples` (E,) are their numbers over all epochs, on
         which every random draw depends."""
+        ...
+
+
+class Listener(Protocol):
+    """What follows the weights in training, such as their moving average or a rule of the family's."""
+
+    def on_update(self, step: int) -> None:
+        """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported."""
         ...
 
 

@@ -121,14 +121,14 @@ def find_family(name: str) -> FamilyEntry:
 
 def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
     """Train a tokenizer of a family (bert, t5, …: its kind, special tokens and template), or of a kind with the options
-    of text/trainers/registry.py."""
-    from .text.trainers.registry import TRAINER_MODULES, train_by_kind
+    of text/tokenizer_kinds.py."""
+    from .text.tokenizer_kinds import TRAINERS, train_by_kind
 
     if name in FAMILIES:
         declared = FAMILIES[name].definition
         return train_by_kind(declared.tokenizer, lines, vocab_size, **{"style": declared.tokenizer_style, **options})
-    if name not in TRAINER_MODULES:
-        fix = suggest_name(name, [*TRAINER_MODULES, *FAMILIES])
+    if name not in TRAINERS:
+        fix = suggest_name(name, [*TRAINERS, *FAMILIES])
         raise Error(f"formers does not train {name!r} tokenizers", fix=fix)
     return train_by_kind(name, lines, vocab_size, **options)
 
@@ -145,10 +145,11 @@ def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[s
         if preset_name in one.definition.presets:
             return one, dict(one.definition.presets[preset_name])
     if place := find_published_checkpoint(preset_name):
-        what = f"{preset_name!r} is a published checkpoint, no preset of {found.name}"
-        raise Error(
-            what, fix=f"start from its weights with --init {place}; presets: {', '.join(found.definition.presets)}"
+        what, presets = (
+            f"{preset_name!r} is a published checkpoint, no preset of {found.name}",
+            found.definition.presets,
         )
+        raise Error(what, fix=f"start from its weights with --init {place}; presets: {', '.join(presets)}")
     raise Error(f"{found.name} has no preset {preset_name!r}", fix=suggest_name(preset_name, found.definition.presets))
 
 
@@ -162,11 +163,8 @@ def read_card(module: str) -> FamilyCard:
     line = re.match(r"(?P<title>[^(]+?) \((?P<paper>.*?(?P<year>\d{4}).*?)\)", head)
     starts = [rest.find(f"\n{field}") for field in CARD_FIELDS]
     if line is None or -1 in starts:
-        raise Error(
-            f"the docstring of {module} is not in form",
-            where=path,
-            fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS),
-        )
+        what = f"the docstring of {module} is not in form"
+        raise Error(what, where=path, fix="see CONTRIBUTING.md: " + ", ".join(CARD_FIELDS))
     ends = [*starts[1:], len(rest)]
     parts = [" ".join(rest[a + 1 + len(f) : b].split()) for f, a, b in zip(CARD_FIELDS, starts, ends, strict=True)]
     return FamilyCard(line["title"], line["paper"], int(line["year"]), parts[0].split(" ")[0], *parts[1:])

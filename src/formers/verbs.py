@@ -8,40 +8,28 @@ from typing import Any
 
 from .errors import Error
 
-# Verb → the module, and the function in it whose first argument is a Former.
+# Verb → the module of the function of that name, whose first argument is a Former.
 VERBS = {
-    "augment": ("generation.augment", "augment"),
-    "embed": ("inspection.embed", "embed"),
-    "evaluate": ("evaluation.api", "evaluate"),
-    "fill": ("generation.fill", "fill"),
-    "neighbours": ("inspection.neighbours", "neighbours"),
-    "classify": ("tasks.api", "classify"),
-    "score": ("evaluation.api", "score"),
-    "tag": ("tasks.api", "tag"),
-    "answer": ("tasks.api", "answer"),
-    "choose": ("tasks.api", "choose"),
-    "generate": ("generation.api", "generate"),
-    "summarise": ("generation.translate", "summarise"),
-    "translate": ("generation.translate", "translate"),
-}
+    "augment": "generation.augment", "embed": "inspection.embed", "evaluate": "evaluation.api",
+    "fill": "generation.fill", "neighbours": "inspection.embed", "classify": "tasks.api", "score": "evaluation.api",
+    "tag": "tasks.api", "answer": "tasks.api", "choose": "tasks.api", "generate": "generation.api",
+    "summarise": "generation.translate", "translate": "generation.translate",
+}  # fmt: skip
 # What else a loaded model does: f.save(path) is formers.save(f, path).
 METHODS = {
-    "attention": ("inspection.attention", "attention"),
-    "continue_ids": ("generation.token_api", "continue_ids"),
-    "export": ("interop.model_directory", "export"),
-    "save": ("interop.model_directory", "save"),
-}
+    "attention": "inspection.attention", "continue_ids": "generation.decoding", "export": "interop.model_directory",
+    "save": "interop.model_directory",
+}  # fmt: skip
 
 
 def resolve_verb(name: str) -> Callable[..., Any]:
-    """The function behind a verb or a method."""
-    module, attribute = VERBS[name] if name in VERBS else METHODS[name]
-    return getattr(importlib.import_module(f"formers.{module}"), attribute)
+    """Import the function behind a verb or a method."""
+    return getattr(importlib.import_module(f"formers.{(VERBS | METHODS)[name]}"), name)
 
 
 # Verb → the heads that answer it. Heads of a task answer its verb alone (TASKS in task.py).
 GENERATIVE_HEADS = ("lm", "double")
-LM_PARTS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}  # head → the part that foretells tokens
+LM_PARTS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}  # head → the part that predicts tokens
 
 
 def can_generate(former: Any) -> bool:

@@ -102,9 +102,9 @@ def test_doctor(capsys):
 
 
 def test_doctor_says_where_bf16_is_slow(capsys, monkeypatch):
-    from formers.nn import cpu_quantised
+    from formers.nn import cpu_inference
 
-    monkeypatch.setattr(cpu_quantised, "can_prepack", lambda dtype: False)
+    monkeypatch.setattr(cpu_inference, "can_prepack", lambda dtype: False)
     assert "works, slower than fp32" in " ".join(run(capsys, "doctor")[1].split())
 
 

@@ -11,7 +11,7 @@ import warnings
 from pathlib import Path
 
 from formers import Error
-from formers.text import sentencepiece
+from formers.text import published_files
 
 MEMORY = 1 << 30  # bytes that any model may need on top of what the library itself takes
 
@@ -45,7 +45,7 @@ def child(folder, count):
             resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
         began = time.process_time()
         try:
-            made = sentencepiece.from_spm(data, {})
+            made = published_files.from_spm(data, {})
             made.decode(made.encode("the cat 현행법 \u1112\u1161 é ½ </s>"))
             made.encode_batch(["the <pad> cat", "\u1112\u1161"], parse_special=False)
         except Error:

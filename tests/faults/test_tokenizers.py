@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from formers.data.readers import load_bundled_corpus
 from formers.registry import train_tokenizer
-from formers.text.decode_stream import DecodeStream
 from formers.text.normalise import normalise
-from formers.text.tokenizer import Tokenizer
+from formers.text.tokenizer import DecodeStream, Tokenizer
 
 LINES = ["the cat sat on the mat and the dog", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ", "0123 4.5 x=y; {z}"] * 4
 CORPUS = [load_bundled_corpus("en")[0][0][i : i + 400] for i in range(0, 20_000, 400)] + load_bundled_corpus("ko")[0][

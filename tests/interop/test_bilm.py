@@ -14,7 +14,7 @@ import formers
 from formers import Error
 from formers.cli.main import app
 from formers.interop import hdf5_weights
-from formers.text import character_ids
+from formers.text import word_level
 from tests.models import reference_elmo as reference
 
 h5py = pytest.importorskip("h5py")
@@ -72,7 +72,7 @@ def test_a_published_directory(published):
     assert (f.family, f.head) == ("elmo", "none")
     assert (f.config.dim, f.config.cell, f.config.vocab, f.config.clip) == (12, 10, 458, 3.0)
     weights = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    ids = character_ids.encode_sentence(TEXT)
+    ids = word_level.encode_sentence(TEXT)
     want, _ = reference.sentence(weights, OPTIONS, ids.tolist())
     torch.testing.assert_close(f.hidden(ids[None], layer=None)[:, 0], want, atol=1e-5, rtol=1e-5)
 
@@ -94,7 +94,7 @@ def test_the_softmax_travels_too(published, tmp_path):
     formers.export(f, tmp_path / "lm")
     again = formers.load(tmp_path / "lm")
     assert again.head == "lm"
-    ids = character_ids.encode_sentence(TEXT)[None]
+    ids = word_level.encode_sentence(TEXT)[None]
     assert torch.equal(f.logits(ids), again.logits(ids))
     assert formers.load(tmp_path / "lm", head="none").head == "none"
     half = f.to(dtype=torch.bfloat16)
@@ -105,7 +105,7 @@ def test_the_softmax_travels_too(published, tmp_path):
 def test_a_task_starts_from_the_file(published):
     with pytest.warns(UserWarning, match="heads.tag.mix.scale, heads.tag.mix.weight, heads.tag.out.bias"):
         f = formers.load(published[0], head="tag", labels=["O", "B"])
-    assert f.logits(character_ids.encode_sentence(TEXT)[None]).shape == (1, 5, 2)
+    assert f.logits(word_level.encode_sentence(TEXT)[None]).shape == (1, 5, 2)
 
 
 def test_by_command(published, tmp_path, capsys):

@@ -9,7 +9,7 @@ import formers
 from formers import Error
 from formers.models.elmo import build_key_map
 from formers.nn.recurrent.projected_lstm import LSTMState
-from formers.text import character_ids
+from formers.text import word_level
 
 from . import reference_elmo as reference
 
@@ -54,12 +54,12 @@ def theirs(f):
 def test_equal_to_the_reference(layers, skip):
     f = make(layers=layers, skip=skip)
     weights, options = theirs(f)
-    ids, keep = character_ids.encode_sentences(TEXTS)
+    ids, keep = word_level.encode_sentences(TEXTS)
     got = f.hidden(ids, keep, layer=None)
     assert got.shape == (layers + 1, 4, 9, 16)
     clipped = False
     for row, text in enumerate(TEXTS):
-        want, state = reference.sentence(weights, options, character_ids.encode_sentence(text).tolist())
+        want, state = reference.sentence(weights, options, word_level.encode_sentence(text).tolist())
         torch.testing.assert_close(got[:, row, : len(text) + 2], want, atol=1e-5, rtol=1e-5)
         assert not got[:, row, len(text) + 2 :].any()
         clipped |= any((h.abs() == 0.4).any() and (c.abs() == 0.6).any() for h, c in state.values())
@@ -71,12 +71,12 @@ def test_gradients_equal_the_reference():
     weights, options = theirs(f)
     for tensor in weights.values():
         tensor.requires_grad_()
-    ids, keep = character_ids.encode_sentences(TEXTS)
+    ids, keep = word_level.encode_sentences(TEXTS)
     factors = torch.randn(3, 4, 9, 16)
     (f.hidden(ids, keep, layer=None) * factors).sum().backward()
     total = 0
     for row, text in enumerate(TEXTS):
-        want, _ = reference.sentence(weights, options, character_ids.encode_sentence(text).tolist())
+        want, _ = reference.sentence(weights, options, word_level.encode_sentence(text).tolist())
         total = total + (want * factors[:, row, : len(text) + 2]).sum()
     total.backward()
     parameters = dict(f.model.named_parameters())
@@ -93,11 +93,11 @@ def test_gradients_equal_the_reference():
 def test_both_directions_share_the_softmax():
     f = make("lm")
     weights, options = theirs(f)
-    ids, keep = character_ids.encode_sentences(TEXTS[:2])
+    ids, keep = word_level.encode_sentences(TEXTS[:2])
     logits = f.logits(ids, keep)
     assert logits.shape == (2, 7, 2, 31)
     for row, text in enumerate(TEXTS[:2]):
-        layers, _ = reference.sentence(weights, options, character_ids.encode_sentence(text).tolist())
+        layers, _ = reference.sentence(weights, options, word_level.encode_sentence(text).tolist())
         for way, half in enumerate(layers[-1].chunk(2, -1)):
             want = half @ weights["softmax/W"].T + weights["softmax/b"]
             torch.testing.assert_close(logits[row, : len(text) + 2, way], want, atol=1e-5, rtol=1e-5)
@@ -110,22 +110,22 @@ def test_the_state_is_carried_from_batch_to_batch():
     state, known = LSTMState(), {}
     with torch.no_grad():
         for texts in batches:
-            ids, keep = character_ids.encode_sentences(texts)
+            ids, keep = word_level.encode_sentences(texts)
             got = f.hidden(ids, keep, layer=None, memory=state)
             for row, text in enumerate(texts):
                 want, known[row] = reference.sentence(
-                    weights, options, character_ids.encode_sentence(text).tolist(), known.get(row)
+                    weights, options, word_level.encode_sentence(text).tolist(), known.get(row)
                 )
                 torch.testing.assert_close(got[:, row, : len(text) + 2], want, atol=1e-5, rtol=1e-5)
     assert state.layers[0][0].shape == (2, 4, 8)  # row 2 was kept while a batch had two rows, row 3 began from zero
-    alone = f.hidden(*character_ids.encode_sentences([["x"]]))
-    assert not torch.allclose(f.hidden(*character_ids.encode_sentences([["x"]]), memory=state), alone)
+    alone = f.hidden(*word_level.encode_sentences([["x"]]))
+    assert not torch.allclose(f.hidden(*word_level.encode_sentences([["x"]]), memory=state), alone)
 
 
 def test_a_state_passes_no_gradient_on():
     f, state = make(), LSTMState()
-    f.hidden(*character_ids.encode_sentences([["a", "b"]]), memory=state)
-    f.hidden(*character_ids.encode_sentences([["c"]]), memory=state).sum().backward()
+    f.hidden(*word_level.encode_sentences([["a", "b"]]), memory=state)
+    f.hidden(*word_level.encode_sentences([["c"]]), memory=state).sum().backward()
     assert all(p.grad is not None for p in f.model.parameters())
     assert not any(t.requires_grad for pair in state.layers.values() for t in pair)
 
@@ -134,19 +134,19 @@ def test_the_mix_of_layers():
     f = make("tag", labels=3)
     weights, options = theirs(f)
     part = f.model.parts["tag"]
-    got = f.logits(*character_ids.encode_sentences(TEXTS[:1]))
-    layers, _ = reference.sentence(weights, options, character_ids.encode_sentence(TEXTS[0]).tolist())
+    got = f.logits(*word_level.encode_sentences(TEXTS[:1]))
+    layers, _ = reference.sentence(weights, options, word_level.encode_sentence(TEXTS[0]).tolist())
     mixed = reference.mixed(layers, part.mix.weight, part.mix.scale)
     want = mixed @ part.out.weight.T + part.out.bias
     torch.testing.assert_close(got[0], want, atol=1e-5, rtol=1e-5)
     assert torch.equal(
-        f.hidden(*character_ids.encode_sentences(TEXTS[:1])),
-        make("none").hidden(*character_ids.encode_sentences(TEXTS[:1])),
+        f.hidden(*word_level.encode_sentences(TEXTS[:1])),
+        make("none").hidden(*word_level.encode_sentences(TEXTS[:1])),
     )
 
 
 def test_the_mix_with_norms():
-    ids, keep = character_ids.encode_sentences(TEXTS)
+    ids, keep = word_level.encode_sentences(TEXTS)
     plain = make("none").hidden(ids, keep, layer=None)[:, torch.from_numpy(keep)]  # (layers, N, dim)
     for norm, axes in (("token", (2,)), ("batch", (1, 2))):
         f = make("tag", mix=norm)
@@ -176,14 +176,14 @@ def test_published_sizes(preset, parameters):
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
-IDS, KEEP = character_ids.encode_sentences(TEXTS[:2])
+IDS, KEEP = word_level.encode_sentences(TEXTS[:2])
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: make("lm").logits(IDS[:, :, :40]), "ids must be (rows, words, 50), got"),
-        (lambda: make("lm").logits(IDS[0]), "got (7, 50). formers.text.character_ids.encode_sentences"),
+        (lambda: make("lm").logits(IDS[0]), "got (7, 50). formers.text.word_level.encode_sentences"),
         (lambda: make("lm").logits(IDS + 1), "is 262, outside the characters of 262"),
         (lambda: make("lm").logits(IDS, KEEP[:, :3]), "keep (2, 3) does not fit ids (2, 7, 50)"),
         (lambda: make("lm").logits(IDS, KEEP & False), "row 0 of ids has no token at all"),
@@ -206,7 +206,7 @@ def test_what_cannot_work(call, message):
 
 
 def test_it_does_not_continue_text():
-    from formers.generation.token_api import continue_ids
+    from formers.generation.decoding import continue_ids
 
     with pytest.raises(Error, match="does not continue text"):
         continue_ids(make("lm"), [[1, 2]], 3)

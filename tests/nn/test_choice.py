@@ -65,7 +65,7 @@ def test_flash_kernels_start_with_ampere(there, capability, modern, monkeypatch)
 def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
     """Flash: multiples of 8 up to 256. FlexAttention: powers of two from 16."""
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     heads = {width: torch.empty(5, 3, width, dtype=torch.float16, device="meta") for width in range(1, 300)}
     assert [width for width, q in heads.items() if dispatch._supports_flash(q)] == list(range(8, 257, 8))
     assert [width for width, q in heads.items() if dispatch._supports_flex(q)] == [16, 32, 64, 128, 256]
@@ -74,7 +74,7 @@ def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
 @pytest.mark.parametrize("there", [True, False])
 def test_triton_is_asked_for(there, monkeypatch):
     monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: there)
-    assert dispatch._has_triton() is there
+    assert dispatch.has_triton() is there
 
 
 def test_a_grid_has_no_padding_only_if_both_sides_have_none():

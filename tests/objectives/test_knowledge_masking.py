@@ -23,7 +23,7 @@ from formers.objectives.bidirectional import compute_inclusion_probability, draw
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import choose_units
 from formers.objectives.registry import build_objective
-from formers.text import character_ids
+from formers.text import word_level
 from tests.objectives import toys
 
 TOKENIZER = toys.tokenizer()
@@ -190,9 +190,9 @@ def test_both_directions():
     assert batch.ids.shape == (12, 9)
     words = toys.rows(batch.labels, batch.starts)
     assert all((row[0], row[-1]) == (TOKENIZER.id("bos"), TOKENIZER.id("eos")) for row in words)
-    assert batch.ids[0].tolist() == character_ids.pad_word([character_ids.SENTENCE_BEGIN], 9)
-    assert batch.ids[batch.starts[1] - 1].tolist() == character_ids.pad_word([character_ids.SENTENCE_END], 9)
-    assert batch.ids[1].tolist() == character_ids.encode_word(TOKENIZER.get_token_text(words[0][1]), 9)
+    assert batch.ids[0].tolist() == word_level.pad_word([word_level.SENTENCE_BEGIN], 9)
+    assert batch.ids[batch.starts[1] - 1].tolist() == word_level.pad_word([word_level.SENTENCE_END], 9)
+    assert batch.ids[1].tolist() == word_level.encode_word(TOKENIZER.get_token_text(words[0][1]), 9)
     full = next(load_batches(TokenSource(data, goal), 32))[0].to("cpu")
     total, count = goal.loss(f.model, full)["lm"]
     logits = f.model.logits(f.model(full))
@@ -346,7 +346,7 @@ def test_the_limits_of_a_mixture():
 
 def test_a_word_is_spelled_without_its_blank():
     for word, seen in (("▁cat", "cat"), ("Ġcat", "cat"), ("▁", "▁"), (" ", " "), ("", "?")):
-        assert encode_vocab_word(word, 9) == character_ids.encode_word(seen, 9)
+        assert encode_vocab_word(word, 9) == word_level.encode_word(seen, 9)
 
 
 def test_mixtures_of_different_kinds_are_refused():
@@ -389,7 +389,7 @@ def test_one_mark_for_begin_and_end_stands_at_the_end():
     pieces = toys.tokenizer(roles={"bos": "</s>", "eos": "</s>", "unk": "<unk>"})
     goal = build_objective("bidirectional", pieces, 12, slots=9)
     assert goal.frame == ((), (pieces.id("eos"),))
-    assert goal.word_characters[pieces.id("eos")].tolist() == character_ids.pad_word([character_ids.SENTENCE_END], 9)
+    assert goal.word_characters[pieces.id("eos")].tolist() == word_level.pad_word([word_level.SENTENCE_END], 9)
 
 
 def test_losses_are_summed_in_single_precision():

@@ -15,7 +15,7 @@ import formers
 from formers import Error
 from formers.data.loader import load_batches
 from formers.data.plans import TokenSource, gather_examples, plan_texts
-from formers.nn.capture import Capture
+from formers.nn.attention.context import Capture
 from formers.nn.experts import compute_balance_loss
 from formers.objectives.registry import build_objective
 from formers.objectives.span_corruption import KEPT_DRAW, SpanCorruption

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from formers import Error
 from formers.text.normalise import normalise
 from formers.text.tokenizer import BYTE_ALPHABET
-from formers.text.trainers import bpe, word_counts
+from formers.text.trainers import pair_merging, word_counts
+from formers.text.trainers.pair_merging import train_bpe
 from tests.text import brute
 
 LINES = ["the cat sat on the mat", "the dog sat on the log", "현행법은 이에 현행법을 개정하려는 것임"] * 3
@@ -34,16 +35,16 @@ def brute_bytes(lines, size):
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
 def test_equal_to_brute_force(lines, more):
-    made = model(bpe.train(lines, 257 + more))
+    made = model(train_bpe(lines, 257 + more))
     merges, vocab = brute_bytes(lines, 257 + more)
     assert [tuple(m) for m in made["merges"]] == merges
-    assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, bpe.END_OF_TEXT]
+    assert sorted(made["vocab"], key=made["vocab"].get) == [*vocab, "<|endoftext|>"]
 
 
 @given(st.lists(st.text("ab c", max_size=14), min_size=1, max_size=6), st.integers(1, 30))
 def test_ends_of_words_equal_to_brute_force(lines, more):
     lines = [*lines, "ab ab"]
-    made = model(bpe.train(lines, 10 + more, style="gpt", alphabet=4))
+    made = model(train_bpe(lines, 10 + more, style="gpt", alphabet=4))
     words = Counter((*w[:-1], w[-1] + "</w>") for line in lines for w in line.split())
     letters = sorted({p for w in words for p in w})
     merges, vocab = brute.bpe(words, ["<unk>", *letters], 10 + more - 3)
@@ -59,8 +60,8 @@ def test_the_same_file_for_any_number_of_processes(chunk, workers, monkeypatch):
     if chunk == 10**6 and workers == 2:
         pytest.skip("one chunk starts no process")
     monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (chunk,))
-    made = bpe.train(iter(LINES), 300, workers=workers)
-    assert made.json_text == bpe.train(LINES, 300, workers=1).json_text
+    made = train_bpe(iter(LINES), 300, workers=workers)
+    assert made.json_text == train_bpe(LINES, 300, workers=1).json_text
     assert [tuple(m) for m in model(made)["merges"]] == brute_bytes(LINES, 300)[0]
 
 
@@ -68,12 +69,13 @@ def test_a_script_needs_no_guard(tmp_path):
     """Other processes do not read the script, that would begin again in each of them."""
     script = tmp_path / "script.py"
     script.write_text(
-        "from formers.text.trainers import bpe, word_counts\n"
+        "from formers.text.trainers import word_counts\n"
+        "from formers.text.trainers.pair_merging import train_bpe\n"
         "print('begun')\n"
         "word_counts.chunk_lines.__defaults__ = (50,)\n"
         "lines = ['the cat sat on the mat', 'the dog sat on the log'] * 20\n"
-        "made = bpe.train(lines, 280, workers=2)\n"
-        "assert made.json_text == bpe.train(lines, 280, workers=1).json_text\n"
+        "made = train_bpe(lines, 280, workers=2)\n"
+        "assert made.json_text == train_bpe(lines, 280, workers=1).json_text\n"
         "print('done')\n"
     )
     ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
@@ -85,21 +87,21 @@ def test_a_script_needs_no_guard(tmp_path):
 def test_words_that_do_not_fit_are_the_rarest(monkeypatch):
     monkeypatch.setattr(word_counts, "MAX_DISTINCT_WORDS", 3)
     monkeypatch.setattr(word_counts.chunk_lines, "__defaults__", (1,))
-    cutter = word_counts.WordCutter(bpe.build_byte_level(True, False).to_str(), is_byte_level=True)
+    cutter = word_counts.WordCutter(pair_merging.build_byte_level(True, False).to_str(), is_byte_level=True)
     counts = word_counts.count_words(["a a a b b b c d e f"] * 1, cutter, 1)
     assert {w.strip("Ġ") for w in counts} <= {"a", "b"}
     assert sum(counts.values()) >= 3
 
 
-TRAINED = bpe.train(LINES, 320)
-EXACT = bpe.train(LINES, 320, nfc=False)
+TRAINED = train_bpe(LINES, 320)
+EXACT = train_bpe(LINES, 320, nfc=False)
 
 
 @given(st.text(max_size=40))
 @pytest.mark.filterwarnings("ignore:decomposed Hangul")
 def test_lossless(text):
     """Byte for byte without NFC, and up to NFC with it (Python and Rust know the same Unicode here)."""
-    text = text.encode("utf-8", errors="ignore").decode().replace(bpe.END_OF_TEXT, "")
+    text = text.encode("utf-8", errors="ignore").decode().replace("<|endoftext|>", "")
     assert EXACT.decode(EXACT.encode(text)) == text
     assert normalise(TRAINED.decode(TRAINED.encode(text))) == normalise(text)
     units = word_counts.BYTE_LEVEL_WORDS.findall(text)
@@ -117,7 +119,7 @@ def test_decomposed_hangul_is_composed_first():
 
 
 def test_gpt1_keeps_syllables():
-    made = bpe.train([*LINES, "Café ÉCOLE"] * 2, 90, style="gpt", alphabet=60)
+    made = train_bpe([*LINES, "Café ÉCOLE"] * 2, 90, style="gpt", alphabet=60)
     text = "The cat: 현행법은 café école"
     assert made.decode(made.encode(text.replace(":", ""), special=False)) == text.lower().replace(":", "")
     assert made.encode(unicodedata.normalize("NFD", text)) == made.encode(text)
@@ -126,10 +128,10 @@ def test_gpt1_keeps_syllables():
 
 def test_options():
     with pytest.raises(Error, match="too small"):
-        bpe.train(LINES, 256)
+        train_bpe(LINES, 256)
     with pytest.raises(Error, match="bytes have no case"):
-        bpe.train(LINES, 300, lower=True)
+        train_bpe(LINES, 300, lower=True)
     with pytest.raises(Error, match="no style 'gtp2'"):
-        bpe.train(LINES, 300, style="gtp2")
-    assert len(bpe.train([], 300)) == 257
-    assert bpe.train(LINES, 300, style="bloom").id("pad") == 3
+        train_bpe(LINES, 300, style="gtp2")
+    assert len(train_bpe([], 300)) == 257
+    assert train_bpe(LINES, 300, style="bloom").id("pad") == 3

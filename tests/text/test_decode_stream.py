@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers.registry import train_tokenizer
-from formers.text.decode_stream import DecodeStream
+from formers.text.tokenizer import DecodeStream
 
 LINES = ["the cat sat on the mat, isn't it?", "현행법은 이에 현행법을 개정하려는 것임 ㅋㅋ"] * 4
 MADE = {

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.generation.stop_strings import StopWatcher
+from formers.generation.api import StopWatcher
 from formers.interop.tokenizer_files import load_tokenizer, save_tokenizer
 from formers.registry import train_tokenizer
-from formers.text.decode_stream import DecodeStream
 from formers.text.normalise import normalise
-from formers.text.tokenizer import BYTE_ALPHABET
-from formers.text.trainers import bpe
+from formers.text.tokenizer import BYTE_ALPHABET, DecodeStream
+from formers.text.trainers import pair_merging
+from formers.text.trainers.pair_merging import train_bpe
 from tests.text import brute
 
 LINES = [
@@ -53,19 +53,20 @@ def test_a_stream_gives_what_decoding_gives(ids):
 
 @given(st.lists(st.text(st.sampled_from("가각한 aé\u1113"), max_size=12), min_size=1, max_size=4), st.integers(0, 40))
 def test_equal_to_brute_force(lines, more):
-    made = bpe.train(lines, 328 + more, jamo=True)
-    split = bpe.build_byte_level(True, False, jamo=True).pre_tokenizer.pre_tokenize_str
+    made = train_bpe(lines, 328 + more, jamo=True)
+    split = pair_merging.build_byte_level(True, False, jamo=True).pre_tokenizer.pre_tokenize_str
     words = Counter(w for line in lines for w, _ in split(unicodedata.normalize("NFD", line)))
-    first = [*sorted(BYTE_ALPHABET), *bpe.JAMO_PIECES]
-    merges, vocab = brute.bpe(Counter({tuple(bpe.cut_jamo(w)): n for w, n in words.items()}), first, 327 + more)
+    first = [*sorted(BYTE_ALPHABET), *pair_merging.JAMO_PIECES]
+    counts = Counter({tuple(pair_merging.cut_jamo(w)): n for w, n in words.items()})
+    merges, vocab = brute.bpe(counts, first, 327 + more)
     model = json.loads(made.json_text)["model"]
-    assert [tuple(pair) for pair in model["merges"]] == [*bpe.JAMO_MERGES, *merges]
+    assert [tuple(pair) for pair in model["merges"]] == [*pair_merging.JAMO_MERGES, *merges]
     assert sorted(model["vocab"], key=model["vocab"].get) == [*vocab, "<|endoftext|>"]
 
 
 def test_pieces_are_jamo():
     """A stem whose last syllable changes is one piece, and no piece is a part of a jamo's bytes."""
-    assert MADE.backend.encode("학교").tokens[0].startswith(bpe.JAMO_SPELLINGS[18])
+    assert MADE.backend.encode("학교").tokens[0].startswith(pair_merging.JAMO_SPELLINGS[18])
     words = train_tokenizer("jamo", ["간다 갔다 갈까 가면 가는"] * 9, 333)
     pieces = {tuple(words.get_token_text(i) for i in words.encode(text)) for text in ("갔", "갈", "가")}
     assert pieces == {("가", "\u11bb"), ("가", "\u11af"), ("가",)}

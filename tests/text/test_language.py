@@ -7,7 +7,7 @@ import unicodedata
 
 import pytest
 
-from formers.text.language import detect_language
+from formers.text.normalise import detect_language
 
 
 @pytest.mark.parametrize(

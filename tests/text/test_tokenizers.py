@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import lzma
-import sys
-import types
 import unicodedata
 
 import numpy as np
@@ -17,11 +15,11 @@ from hypothesis import strategies as st
 
 from formers import Error
 from formers.registry import FAMILIES, train_tokenizer
-from formers.text.decode_stream import DecodeStream
+from formers.text import korean
 from formers.text.normalise import CleaningReport, normalise, scrub_text
-from formers.text.tokenizer import Tokenizer, byte_level_to_bytes, call_backend
-from formers.text.tokenizer_styles import STYLES
-from formers.text.trainers import bpe, wordpiece
+from formers.text.tokenizer import DecodeStream, Tokenizer, byte_level_to_bytes, call_backend
+from formers.text.tokenizer_kinds import STYLES
+from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 LINES = [
     "the cat sat on the mat",
@@ -32,16 +30,16 @@ LINES = [
 
 
 def test_training_is_a_function_of_the_text():
-    assert bpe.train(LINES, 300).json_text == bpe.train(list(LINES), 300).json_text
-    assert wordpiece.train(LINES, 90).json_text == wordpiece.train(list(reversed(LINES)), 90).json_text
-    assert train_tokenizer("bpe", LINES, 300).fingerprint == bpe.train(LINES, 300).fingerprint
-    assert bpe.train(LINES, 300).fingerprint != bpe.train(LINES[:2] * 3, 300).fingerprint
+    assert train_bpe(LINES, 300).json_text == train_bpe(list(LINES), 300).json_text
+    assert train_wordpiece(LINES, 90).json_text == train_wordpiece(list(reversed(LINES)), 90).json_text
+    assert train_tokenizer("bpe", LINES, 300).fingerprint == train_bpe(LINES, 300).fingerprint
+    assert train_bpe(LINES, 300).fingerprint != train_bpe(LINES[:2] * 3, 300).fingerprint
     with pytest.raises(Error, match="does not train 'unigra'.*Did you mean 'unigram'"):
         train_tokenizer("unigra", LINES, 90)
 
 
-TRAINED = bpe.train(LINES, 320)
-PIECES = wordpiece.train(LINES, 120, alphabet=60)
+TRAINED = train_bpe(LINES, 320)
+PIECES = train_wordpiece(LINES, 120, alphabet=60)
 
 
 @given(st.lists(st.integers(0, len(TRAINED) - 1), max_size=30))
@@ -176,15 +174,13 @@ def test_offsets_of_decomposed_text_are_those_of_the_composed(text):
 
 def fake_korean(monkeypatch):
     """An analyser of two rules: 은, 을 and 는 are morphemes of their own at the end of a word."""
-    module = types.ModuleType("formers.text.korean")
 
     def split_words(words):
         for word in words:
             yield [word[:-1], word[-1]] if len(word) > 1 and word[-1] in "은을는" else [word]
 
-    module.split_words = split_words
-    monkeypatch.setitem(sys.modules, "formers.text.korean", module)
-    monkeypatch.setattr("formers.text.morpheme_marks.MARKED_WORDS", {})
+    monkeypatch.setattr("formers.text.korean.split_words", split_words)
+    monkeypatch.setattr("formers.text.korean.MARKED_WORDS", {})
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "t5"])
@@ -304,16 +300,15 @@ def test_spaces_around_punctuation_come_back(kind):
 def test_each_different_word_is_analysed_once(monkeypatch):
     """However often a word occurs, and however few words are remembered, the result is the same."""
     fake_korean(monkeypatch)
-    korean, asked, told = sys.modules["formers.text.korean"], [], []
-    analyse = korean.split_words
-    korean.split_words = lambda words: [asked.extend(words), *analyse(words)][1:]
+    asked, told, analyse = [], [], korean.split_words
+    monkeypatch.setattr(korean, "split_words", lambda words: [asked.extend(words), *analyse(words)][1:])
     made = train_tokenizer("bpe", LINES * 20, 330, morphemes=True, tell=lambda *words: told.append(words[0]))
     assert sorted(asked) == sorted({"현행법은", "이에", "현행법을", "개정하려는", "것임"})
     assert "morphemes" in told
     wanted = made.encode_batch(LINES)
     assert len(asked) == 5
-    monkeypatch.setattr("formers.text.morpheme_marks.MAX_MARKED_WORDS", 2)
-    monkeypatch.setattr("formers.text.morpheme_marks.MARKED_WORDS", {})
+    monkeypatch.setattr("formers.text.korean.MAX_MARKED_WORDS", 2)
+    monkeypatch.setattr("formers.text.korean.MARKED_WORDS", {})
     assert [made.encode(line) for line in (*LINES, "새것을", *LINES)] == [*wanted, made.encode("새것을"), *wanted]
     assert len(asked) > 10
 
@@ -356,16 +351,16 @@ def test_korean_reviews_go_through_unharmed(name, data):
 
 def test_notes_on_korean():
     """A published lower-casing BERT takes syllables apart: said once, and NFD is repaired on request."""
-    from formers.text import vocab_files
+    from formers.text import published_files
 
     jamo = [chr(c) for c in range(0x1100, 0x1200)]
     vocab = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", *jamo, *("##" + j for j in jamo)])
-    made = vocab_files.from_vocab_txt(vocab, {"do_lower_case": True})
+    made = published_files.from_vocab_txt(vocab, {"do_lower_case": True})
     with pytest.warns(UserWarning, match="apart into jamo"):
         first = made.encode("한국")
     assert made.encode("한국") == first  # a second warning would be an error here
     assert len(made.notes) == 1
-    cased = vocab_files.from_vocab_txt(
+    cased = published_files.from_vocab_txt(
         "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "한", "##국"]), {"do_lower_case": False}
     )
     apart = unicodedata.normalize("NFD", "한국")

@@ -71,8 +71,7 @@ def describe_cpu_bf16() -> str:
     """Half precision on the CPU: some virtual machines announce AMX and crash on it, and some processors lack bf16."""
     import torch
 
-    from ..nn.cpu_bf16 import ISA_VARIABLE, ISA_WITHOUT_AMX, can_use_bf16, is_amx_broken
-    from ..nn.cpu_quantised import can_prepack
+    from ..nn.cpu_inference import ISA_VARIABLE, ISA_WITHOUT_AMX, can_prepack, can_use_bf16, is_amx_broken
 
     if is_amx_broken():
         return f"works without the AMX that is announced: set {ISA_VARIABLE}={ISA_WITHOUT_AMX}"
@@ -107,6 +106,7 @@ def list_attention_kernels() -> list[tuple[str | Text, ...]]:
     dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
     about = {
         "sdpa": "flash attention through SDPA, for whole grids",
+        "cudnn": "attention of cuDNN for whole grids while training (Hopper GPUs, half precision)",
         "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
         "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
         "biased_flash": "a bias by distance, an order, dropout over packed documents (GPU with triton, half precision)",

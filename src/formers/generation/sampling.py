@@ -22,9 +22,8 @@ def pick_tokens(logits: Tensor, options: Options, step: Any, sample: Any = 0) ->
 
 def draw_numbers(options: Options, step: Any, sample: Any, device: torch.device) -> Tensor:
     """Draw the numbers in 0 … 1 that belong to (seed, sample, step); sample and step broadcast."""
-    return torch.as_tensor(
-        np.atleast_1d(draw_uniform(options.seed, np.asarray(sample), np.asarray(step))), device=device
-    )
+    numbers = draw_uniform(options.seed, np.asarray(sample), np.asarray(step))
+    return torch.as_tensor(np.atleast_1d(numbers), device=device)
 
 
 def select_tokens(logits: Tensor, options: Options, numbers: Tensor | None) -> Tensor:

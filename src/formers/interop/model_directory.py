@@ -24,7 +24,7 @@ from ..config import ProgressCallback, format_value
 from ..errors import Error, NonFinite
 from ..former import Former, build_empty, choose_device, parse_labels
 from ..keymap import LoadPlan, TensorMapping, TensorOp
-from ..nn.cpu_bf16 import check_cpu_bf16
+from ..nn.cpu_inference import check_cpu_bf16
 from ..nn.layers import initialise_weights
 from ..nn.lora import apply_adapters
 from ..registry import find_family

@@ -9,7 +9,7 @@ from typing import Any
 from ..atomic_files import stage_directory
 from ..config import suggest_name
 from ..errors import Error
-from ..text import sentencepiece, vocab_files
+from ..text import published_files
 from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
 from . import safe_files
 
@@ -33,7 +33,7 @@ def load_tokenizer(where: Any) -> Tokenizer:
             raise Error(f"{path.name} is not a tokenizer's file", where=path, fix=suggest_name(path.name, known))
         if path.suffix == ".json" and path.name not in ("tokenizer.json", "vocab.json", "encoder.json"):
             text = decode_utf8(safe_files.read_bytes(path.parent, path.name), path)
-            return Tokenizer(text, vocab_files.guess_special_tokens(text), where=path)
+            return Tokenizer(text, published_files.guess_special_tokens(text), where=path)
         path = path.parent
     folder = safe_files.find_model_folder(path)
     for name in ("formers.json", "store.json"):  # ours name the special tokens by role
@@ -118,20 +118,21 @@ def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
     if safe_files.has_file(where, "tokenizer.json"):
         whole = decode_utf8(safe_files.read_bytes(where, "tokenizer.json"), where / "tokenizer.json")
         named = any(f"{role}_token" in options for role in SPECIAL_ROLES)
-        special = vocab_files.resolve_special_tokens(options, {} if named else vocab_files.guess_special_tokens(whole))
+        usual = {} if named else published_files.guess_special_tokens(whole)
+        special = published_files.resolve_special_tokens(options, usual)
         return Tokenizer(whole, special, where=where / "tokenizer.json")
     text = {n: decode_utf8(kept[n], where / n) for n in TEXT_FILES if n in kept}
     if {"source.spm", "target.spm", "vocab.json"} <= kept.keys():
         both = kept["source.spm"], kept["target.spm"]
-        return sentencepiece.from_marian(*both, text["vocab.json"], options, where / "source.spm")
+        return published_files.from_marian(*both, text["vocab.json"], options, where / "source.spm")
     for vocab, merges in (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe")):
         if vocab in text and merges in text:
-            return vocab_files.from_merges(text[vocab], text[merges], options, where / merges)
+            return published_files.from_merges(text[vocab], text[merges], options, where / merges)
     for name in SENTENCEPIECE_FILES:
         if name in kept:
-            return sentencepiece.from_spm(kept[name], options, where / name, name)
+            return published_files.from_spm(kept[name], options, where / name, name)
     if "vocab.txt" in text:
-        return vocab_files.from_vocab_txt(text["vocab.txt"], options, where / "vocab.txt")
+        return published_files.from_vocab_txt(text["vocab.txt"], options, where / "vocab.txt")
     return None
 
 

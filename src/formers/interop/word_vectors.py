@@ -22,7 +22,7 @@ from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..former import Former, build_empty
 from ..models.vectors import VectorsConfig
-from ..text.tokenizer_limits import MAX_PIECE_CHARACTERS
+from ..text.backend_safety import MAX_PIECE_CHARACTERS
 from ..text.word_level import UNKNOWN_TOKEN, build_word_tokenizer, hash_ngrams
 from . import safe_files
 

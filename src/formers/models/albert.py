@@ -18,10 +18,8 @@ from ..family import CheckpointFormat, Family, Head, Recipe
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm
 from . import bert
 
 
@@ -61,30 +59,21 @@ class ALBERT(TransformerBody):
         c = config
         super().__init__(
             Embeddings(
-                c.embed,
-                c.vocab,
-                positions=c.context,
-                segments=c.segments,
-                norm=LayerNorm(c.embed, c.eps),
-                dropout=c.dropout,
-                up=c.dim,
+                c.embed, c.vocab, positions=c.context, segments=c.segments, norm=LayerNorm(c.embed, c.eps),
+                dropout=c.dropout, up=c.dim,
             ),
             BlockStack(
                 (
                     Block(
-                        Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                        FeedForward(c.dim, c.ff, c.act),
-                        norm=lambda: LayerNorm(c.dim, c.eps),
-                        norm_order="post",
-                        dropout=c.dropout,
+                        Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, c.ff, c.act),
+                        norm=lambda: LayerNorm(c.dim, c.eps), norm_order="post", dropout=c.dropout,
                     )
                     for _ in range(c.groups * c.inner)
                 ),
                 layer_order=c.block_order,
             ),
-            masks=[causal if c.causal else None],
-            stack_name="encoder",
-        )
+            masks=[causal if c.causal else None], stack_name="encoder",
+        )  # fmt: skip
 
 
 def build_heads(c: ALBERTConfig) -> dict[str, dict[str, Head]]:
@@ -146,13 +135,10 @@ def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
             "answer": {"qa_outputs.*": "out.*"},
             "choose": classify,
         },
-        prefix="" if head == "none" else "albert.",
-        prefixes=("albert.",),
-        tied=tied if c.tied else {},
+        prefix="" if head == "none" else "albert.", prefixes=("albert.",), tied=tied if c.tied else {},
         alternate_names={} if c.tied else {"predictions.bias": "predictions.decoder.bias"},
-        drop=("embeddings.position_ids", "embeddings.token_type_ids"),
-        aliases=bert.OLD_NORM_NAMES,
-    )
+        drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=bert.OLD_NORM_NAMES,
+    )  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {

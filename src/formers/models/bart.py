@@ -14,20 +14,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import bert
 
 POSITION_OFFSET = 2  # the first row of the position tables
 
 
 @dataclass(frozen=True, kw_only=True)
-class BARTConfig:
+class BARTConfig(ModelConfig):
     """BART's sizes and rates; the defaults are BART-large."""
 
     vocab: int = 50265
@@ -85,17 +84,14 @@ def build_stack(c: Any, decoder: bool) -> TransformerStack:
         BlockStack(
             Block(
                 Attention(c.dim, heads, dropout=c.attention_dropout),
-                FeedForward(c.dim, ff, c.act, dropout=c.act_dropout),
-                norm=norm,
-                norm_order=c.order,
+                FeedForward(c.dim, ff, c.act, dropout=c.act_dropout), norm=norm, norm_order=c.order,
                 cross=Attention(c.dim, heads, dropout=c.attention_dropout, cross=True) if decoder else None,
                 dropout=c.dropout,
             )
             for _ in range(c.num_decoder_layers if decoder else c.layers)
         ),
-        norm() if c.order == "pre" else None,
-        decoder=decoder,
-    )
+        norm() if c.order == "pre" else None, decoder=decoder,
+    )  # fmt: skip
 
 
 class BART(EncoderDecoder):

@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
-class BERTConfig:
+class BERTConfig(ModelConfig):
     """BERT's sizes and rates; the defaults are BERT-base, uncased."""
 
     vocab: int = 30522
@@ -64,27 +62,18 @@ class BERT(TransformerBody):
         c = config
         super().__init__(
             Embeddings(
-                c.dim,
-                c.vocab,
-                positions=c.context,
-                segments=c.segments,
-                offset=c.offset,
-                norm=LayerNorm(c.dim, c.eps),
+                c.dim, c.vocab, positions=c.context, segments=c.segments, offset=c.offset, norm=LayerNorm(c.dim, c.eps),
                 dropout=c.dropout,
             ),
             BlockStack(
                 Block(
-                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                    FeedForward(c.dim, c.ff, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="post",
-                    dropout=c.dropout,
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, c.ff, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps), norm_order="post", dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            masks=[causal if c.causal else None],
-            stack_name="encoder",
-        )
+            masks=[causal if c.causal else None], stack_name="encoder",
+        )  # fmt: skip
 
 
 def build_heads(c: BERTConfig) -> dict[str, dict[str, Head]]:
@@ -165,13 +154,10 @@ def build_key_map(
             "answer": {"qa_outputs.*": "out.*"},
             "choose": {**pooler, "classifier.*": "out.*"},
         },
-        prefix="" if head == "none" else f"{base}.",
-        prefixes=(f"{base}.",),
-        tied=tied if c.tied else {},
+        prefix="" if head == "none" else f"{base}.", prefixes=(f"{base}.",), tied=tied if c.tied else {},
         alternate_names={} if c.tied else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
-        drop=("embeddings.position_ids", "embeddings.token_type_ids"),
-        aliases=OLD_NORM_NAMES,
-    )
+        drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=OLD_NORM_NAMES,
+    )  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {

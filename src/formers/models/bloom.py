@@ -14,19 +14,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm
 from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class BLOOMConfig:
+class BLOOMConfig(ModelConfig):
     """BLOOM's sizes and rates; the defaults are the 560m model."""
 
     vocab: int = 250880
@@ -59,17 +57,13 @@ class BLOOM(TransformerBody):
             Embeddings(c.dim, c.vocab, norm=LayerNorm(c.dim, c.eps)),
             BlockStack(
                 Block(
-                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                    FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    dropout=c.dropout,
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, 4 * c.dim, "gelu_tanh"),
+                    norm=lambda: LayerNorm(c.dim, c.eps), dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-            bias=build_alibi(c.heads),
-        )
+            LayerNorm(c.dim, c.eps), masks=[causal], bias=build_alibi(c.heads),
+        )  # fmt: skip
 
 
 def build_heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:

@@ -22,11 +22,10 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
-from ..nn.capture import Capture
-from ..nn.embeddings import to_autocast_dtype
-from ..nn.layers import ConstantInit, MixNorm, get_activation
+from ..nn.attention.context import Capture
+from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
 
@@ -34,7 +33,7 @@ FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ELMoConfig:
+class ELMoConfig(ModelConfig):
     """ELMo's sizes and rates; the defaults are the published original."""
 
     vocab: int = 793471  # words that the softmax knows; any word can be read
@@ -75,6 +74,8 @@ class ELMoConfig:
 
 class ELMo(nn.Module):
     """Characters → words → LSTMs in both directions, each layer reading the one below of its own direction."""
+
+    embedding_table = None  # words are read as characters
 
     def __init__(self, config: ELMoConfig):
         super().__init__()

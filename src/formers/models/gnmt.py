@@ -22,7 +22,7 @@ from ..batch import Layout
 from ..config import check_sizes
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.recurrent.alignment import AdditiveScore, Alignment, AlignmentSource
 from ..nn.recurrent.rnn import PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
@@ -80,10 +80,8 @@ class Decoder(nn.Module):
             first_residual=PLAIN_LAYERS - 1,
         )
         self.align, self.dropout, self.num_layers = (
-            Alignment(AdditiveScore(c.dim, c.dim)),
-            nn.Dropout(c.dropout),
-            c.num_decoder_layers,
-        )
+            Alignment(AdditiveScore(c.dim, c.dim)), nn.Dropout(c.dropout), c.num_decoder_layers,
+        )  # fmt: skip
 
     def build_initial_state(self, last: RNNState) -> RNNState:
         """Zeros: two of each layer."""
@@ -94,14 +92,9 @@ class Decoder(nn.Module):
         return self.align.prepare_source(encoder_output, layout)
 
     def forward(
-        self,
-        x: Tensor,
-        steps: PackedSteps,
-        source: AlignmentSource,
-        state: RNNState,
-        past_lengths: Tensor | None,
+        self, x: Tensor, steps: PackedSteps, source: AlignmentSource, state: RNNState, past_lengths: Tensor | None,
         capture: Capture | None,
-    ) -> tuple[Tensor, RNNState]:
+    ) -> tuple[Tensor, RNNState]:  # fmt: skip
         """(N, dim) → (N, dim), and the state after each document's last token"""
         look = self.align.build_step_attention(source, steps, past_lengths)
 
@@ -116,13 +109,9 @@ class Decoder(nn.Module):
             if capture.with_attention:
                 capture.record_attention("cross", steps.layout.unpack(weights)[:, None])
         y, high = self.layers(
-            self.dropout(y) if len(self.layers) else y,
-            steps,
-            state[2:],
-            extra_input=context,
-            capture=capture,
+            self.dropout(y) if len(self.layers) else y, steps, state[2:], extra_input=context, capture=capture,
             stack_name="decoder",
-        )
+        )  # fmt: skip
         return y, (*low, *high)
 
 

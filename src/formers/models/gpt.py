@@ -20,6 +20,7 @@ from ..family import (
     CheckpointFormat,
     Family,
     Head,
+    ModelConfig,
     Pooling,
     Recipe,
     make_adamw_settings,
@@ -27,15 +28,13 @@ from ..family import (
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import bert
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTConfig:
+class GPTConfig(ModelConfig):
     """GPT-1's sizes and rates; the defaults are the published model."""
 
     vocab: int = 40478
@@ -76,16 +75,13 @@ class GPT(TransformerBody):
             Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
             BlockStack(
                 Block(
-                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                    FeedForward(c.dim, 4 * c.dim, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="post",
-                    dropout=c.dropout,
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, 4 * c.dim, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps), norm_order="post", dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
             masks=[causal],
-        )
+        )  # fmt: skip
 
 
 def build_heads(c: GPTConfig) -> dict[str, dict[str, Head]]:
@@ -116,10 +112,8 @@ FIXED_CONFIG = {"add_cross_attention": (False,), "summary_use_proj": (True,), "s
 IRRELEVANT_KEYS = frozenset({"n_ctx", "n_special", "predict_special_tokens", "summary_last_dropout"})
 HF_CONFIG = ConfigMap(
     CONFIG_ROWS | {"afn": rename_key("act", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"})},
-    aliases=CONFIG_ALIASES,
-    fixed_values=FIXED_CONFIG,
-    irrelevant_keys=IRRELEVANT_KEYS,
-)
+    aliases=CONFIG_ALIASES, fixed_values=FIXED_CONFIG, irrelevant_keys=IRRELEVANT_KEYS,
+)  # fmt: skip
 
 BLOCK_KEYS: dict[str, str | TensorOp] = {  # Linear weights are stored transposed, as a 1×1 convolution
     "h.{i}.ln_1.*": "blocks.{i}.attn_norm.*",
@@ -149,12 +143,9 @@ def build_key_map(c: GPTConfig, head: str) -> KeyMap:
             "positions_embed.weight": "embed.position.weight",
             **BLOCK_KEYS,
         },
-        heads=HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
-        tied={"lm_head.weight": "tokens_embed.weight"} if c.tied else {},
-        drop=(*DROPPED_KEYS, "position_ids"),
-    )
+        heads=HEAD_KEYS, prefix="" if head == "none" else "transformer.", prefixes=("transformer.",),
+        tied={"lm_head.weight": "tokens_embed.weight"} if c.tied else {}, drop=(*DROPPED_KEYS, "position_ids"),
+    )  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}

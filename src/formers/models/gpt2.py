@@ -18,10 +18,8 @@ from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, Recipe, make_ad
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm
 from . import gpt
 
 
@@ -55,20 +53,16 @@ class GPT2(TransformerBody):
             BlockStack(
                 Block(
                     Attention(
-                        c.dim,
-                        c.heads,
-                        scale=scale / (i + 1) if c.scale_by_layer else scale,
+                        c.dim, c.heads, scale=scale / (i + 1) if c.scale_by_layer else scale,
                         dropout=c.attention_dropout,
                     ),
-                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
+                    FeedForward(c.dim, c.ff or 4 * c.dim, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
                     dropout=c.dropout,
                 )
                 for i in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-        )
+            LayerNorm(c.dim, c.eps), masks=[causal],
+        )  # fmt: skip
 
 
 def build_decoder_heads(dropout: float) -> dict[str, dict[str, Head]]:
@@ -125,12 +119,9 @@ def build_key_map(c: GPT2Config, head: str) -> KeyMap:
             **gpt.BLOCK_KEYS,
             "ln_f.*": "norm.*",
         },
-        heads=DECODER_HEAD_KEYS | gpt.HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
-        tied={"lm_head.weight": "wte.weight"} if c.tied else {},
-        drop=gpt.DROPPED_KEYS,
-    )
+        heads=DECODER_HEAD_KEYS | gpt.HEAD_KEYS, prefix="" if head == "none" else "transformer.",
+        prefixes=("transformer.",), tied={"lm_head.weight": "wte.weight"} if c.tied else {}, drop=gpt.DROPPED_KEYS,
+    )  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {

@@ -15,20 +15,18 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoXConfig:
+class GPTNeoXConfig(ModelConfig):
     """GPT-NeoX's sizes and rates; the defaults are the 20B model."""
 
     vocab: int = 50432
@@ -82,16 +80,13 @@ class GPTNeoX(TransformerBody):
             BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=c.bias, dropout=c.attention_dropout, rotary=rotary),
-                    FeedForward(c.dim, c.ff, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="parallel" if c.parallel else "pre",
-                    dropout=c.dropout,
+                    FeedForward(c.dim, c.ff, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
+                    norm_order="parallel" if c.parallel else "pre", dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-        )
+            LayerNorm(c.dim, c.eps), masks=[causal],
+        )  # fmt: skip
 
 
 def build_heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:

@@ -28,12 +28,10 @@ class MBARTConfig(bart.BARTConfig):
 
 
 HF_CONFIG = ConfigMap(
-    bart.CONFIG_ROWS,
-    aliases=bart.CONFIG_ALIASES,
+    bart.CONFIG_ROWS, aliases=bart.CONFIG_ALIASES,
     fixed_values=bart.FIXED_CONFIG | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
-    irrelevant_keys=bart.IRRELEVANT_KEYS,
-    defaults={"vocab_size": 50265, "scale_embedding": False},
-)
+    irrelevant_keys=bart.IRRELEVANT_KEYS, defaults={"vocab_size": 50265, "scale_embedding": False},
+)  # fmt: skip
 
 PAPER_TRAIN = {**bart.PAPER_TRAIN, "lr": 3e-4, "weight_decay": 0.0, "accumulate": 32}
 

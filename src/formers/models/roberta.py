@@ -67,11 +67,9 @@ def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     """BERT's names for the body, fairseq's for the masked-token layer."""
     pooler = {"@pooler.dense.*": "dense.*"}
     mlm = {
-        "lm_head.dense.*": "dense.*",
-        "lm_head.layer_norm.*": "norm.*",
-        "lm_head.decoder.weight": "out.weight",
+        "lm_head.dense.*": "dense.*", "lm_head.layer_norm.*": "norm.*", "lm_head.decoder.weight": "out.weight",
         "lm_head.bias" if c.tied else "lm_head.decoder.bias": "out.bias",
-    }
+    }  # fmt: skip
     tied = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
     return KeyMap(
         bert.BODY_KEYS,
@@ -84,13 +82,10 @@ def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
             "answer": {"qa_outputs.*": "out.*"},
             "choose": {**pooler, "classifier.*": "out.*"},
         },
-        prefix="" if head == "none" else "roberta.",
-        prefixes=("roberta.",),
-        tied=tied if c.tied else {},
+        prefix="" if head == "none" else "roberta.", prefixes=("roberta.",), tied=tied if c.tied else {},
         alternate_names={} if c.tied else {"lm_head.bias": "lm_head.decoder.bias"},
-        drop=("embeddings.position_ids", "embeddings.token_type_ids"),
-        aliases=bert.OLD_NORM_NAMES,
-    )
+        drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=bert.OLD_NORM_NAMES,
+    )  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {

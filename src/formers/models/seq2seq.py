@@ -21,16 +21,16 @@ from torch import Tensor, nn
 from ..batch import Layout
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, Family, Head, Recipe, make_adamw_settings
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings
+from ..family import TRANSLATION_TUNE, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..nn.attention.context import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
+from ..nn.layers import Embeddings
 from ..nn.recurrent.alignment import Alignment, AlignmentSource, LocalWindow, ScoreKind, build_score
 from ..nn.recurrent.rnn import CELL_KERNELS, CellKind, PackedSteps, RecurrentLayer, RecurrentStack, RNNState, run_steps
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentConfig:
+class RecurrentConfig(ModelConfig):
     """What every recurrent encoder-decoder has."""
 
     vocab: int = 30000
@@ -130,11 +130,8 @@ class Decoder(nn.Module):
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
         self.attention_kind, self.feeds_context, self.dim, self.state_parts = (
-            c.attention,
-            c.feed,
-            c.dim,
-            CELL_KERNELS[c.cell][3],
-        )
+            c.attention, c.feed, c.dim, CELL_KERNELS[c.cell][3],
+        )  # fmt: skip
         extra = c.encoder_dim if c.attention == "additive" else c.dim if c.feed else 0
         widths = [c.embed + extra, *[c.dim] * (c.layers - 1)]
         self.layers = RecurrentStack((RecurrentLayer(c.cell, w, c.dim) for w in widths), c.dropout)
@@ -175,14 +172,9 @@ class Decoder(nn.Module):
         return None if self.align is None else self.align.prepare_source(encoder_output, layout)
 
     def forward(
-        self,
-        x: Tensor,
-        steps: PackedSteps,
-        source: AlignmentSource | None,
-        state: RNNState,
-        past_lengths: Tensor | None,
-        capture: Capture | None,
-    ) -> tuple[Tensor, RNNState]:
+        self, x: Tensor, steps: PackedSteps, source: AlignmentSource | None, state: RNNState,
+        past_lengths: Tensor | None, capture: Capture | None,
+    ) -> tuple[Tensor, RNNState]:  # fmt: skip
         """(N, embed) → (N, dim or readout), and the state after each document's last token"""
         layout, own = steps.layout, len(self.layers) * self.state_parts
         weights = None
@@ -203,14 +195,9 @@ class Decoder(nn.Module):
         return hidden, state
 
     def decode_steps(
-        self,
-        x: Tensor,
-        steps: PackedSteps,
-        source: AlignmentSource,
-        state: RNNState,
-        past_lengths: Tensor | None,
+        self, x: Tensor, steps: PackedSteps, source: AlignmentSource, state: RNNState, past_lengths: Tensor | None,
         capture: Capture | None,
-    ) -> tuple[Tensor, RNNState, Tensor]:
+    ) -> tuple[Tensor, RNNState, Tensor]:  # fmt: skip
         """Step by step, since what is looked up at a step depends on the one before, or is read at the next."""
         assert self.align is not None
         attend_step, own = (

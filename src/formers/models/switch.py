@@ -23,10 +23,9 @@ from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_en
 from ..errors import Error
 from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
 from ..keymap import KeyMap, TensorOp
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
-from ..nn.layers import FeedForward
+from ..nn.layers import Embeddings, FeedForward
 from . import t5
 
 
@@ -83,16 +82,9 @@ class Switch(EncoderDecoder):
             if layer not in c.find_sparse_layers(decoder):
                 return FeedForward(c.dim, c.ff, c.act, bias=False, dropout=c.dropout)
             return Experts(
-                c.dim,
-                c.ff,
-                c.experts,
-                c.act,
-                capacity=c.capacity,
-                factors=(c.capacity_factor, c.eval_capacity_factor),
-                jitter=c.jitter,
-                dropout=c.dropout,
-                router_bias=c.router_bias,
-            )
+                c.dim, c.ff, c.experts, c.act, capacity=c.capacity, factors=(c.capacity_factor, c.eval_capacity_factor),
+                jitter=c.jitter, dropout=c.dropout, router_bias=c.router_bias,
+            )  # fmt: skip
 
         super().__init__(
             Embeddings(c.dim, c.vocab, dropout=c.dropout),
@@ -192,14 +184,9 @@ def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
                 f"{ours}.{part}", lambda t: t.unflatten(0, (c.experts, -1)), lambda t: t.flatten(0, 1)
             )
     return KeyMap(
-        body,
-        heads=theirs.heads,
-        prefix=theirs.prefix,
-        prefixes=theirs.prefixes,
-        tied=tied,
-        drop=theirs.drop,
+        body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes, tied=tied, drop=theirs.drop,
         alternate_names=second,
-    )
+    )  # fmt: skip
 
 
 HF_PREFIX = "SwitchTransformers"

@@ -18,18 +18,17 @@ from torch import nn
 
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
 from ..nn.block import Block, BlockStack
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
-from ..nn.layers import FeedForward, RMSNorm, get_activation
+from ..nn.layers import Embeddings, FeedForward, RMSNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
-class T5Config:
+class T5Config(ModelConfig):
     """T5's sizes and rates; the defaults are version 1.0, small."""
 
     vocab: int = 32128
@@ -87,17 +86,14 @@ def build_stack(
                 build_feed_forward(i, decoder)
                 if build_feed_forward
                 else FeedForward(c.dim, c.ff, c.act, gated=c.gated, bias=False, dropout=c.dropout),
-                norm=lambda: RMSNorm(c.dim, c.eps),
-                cross=build_attention(cross=True) if decoder else None,
+                norm=lambda: RMSNorm(c.dim, c.eps), cross=build_attention(cross=True) if decoder else None,
                 dropout=c.dropout,
             )
             for i in range(layers)
         ),
-        RMSNorm(c.dim, c.eps),
-        decoder=decoder,
-        bias=BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder),
+        RMSNorm(c.dim, c.eps), decoder=decoder, bias=BucketBias(c.heads, c.buckets, c.far, bidirectional=not decoder),
         dropout=c.dropout,
-    )
+    )  # fmt: skip
 
 
 class T5(EncoderDecoder):
@@ -180,11 +176,9 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> d
     token = next((name for name in file if name.removeprefix("transformer.") in table), head)
     alone = architecture.endswith(("EncoderModel", "ForTokenClassification"))
     return {
-        "scaled": settings.get("tied", True),
-        **default_to_encoder(settings, decoder_layers="layers"),
-        "tied": head not in file or file.is_equal(head, token),
-        **({"decoder_layers": 0} if alone else {}),
-    }
+        "scaled": settings.get("tied", True), **default_to_encoder(settings, decoder_layers="layers"),
+        "tied": head not in file or file.is_equal(head, token), **({"decoder_layers": 0} if alone else {}),
+    }  # fmt: skip
 
 
 def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDense") -> KeyMap:

@@ -20,15 +20,14 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
-from ..family import Family, Head, Recipe
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings
-from ..nn.layers import get_activation
+from ..family import Family, Head, ModelConfig, Recipe
+from ..nn.attention.context import Capture
+from ..nn.layers import Embeddings, get_activation
 from ..nn.recurrent.convolution import PackedConv, clip_row_norms
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextCNNConfig:
+class TextCNNConfig(ModelConfig):
     """Sizes and rates; the defaults are Kim's, with the vocabulary of his movie reviews."""
 
     vocab: int = 18765
@@ -58,12 +57,12 @@ class TextCNNConfig:
             raise Error("a TextCNN has no output layer that could be tied", fix="set tied to false")
 
     @property
-    def dim(self) -> int:
+    def dim(self) -> int:  # type: ignore[override]
         """The width of what the head reads."""
         return len(self.widths) * self.filters
 
     @property
-    def layers(self) -> int:
+    def layers(self) -> int:  # type: ignore[override]
         """The number of convolutions; they stand side by side."""
         return len(self.widths)
 

@@ -23,8 +23,8 @@ from ..errors import Error
 from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
-from ..nn.embeddings import Embeddings
 from ..nn.encoder_decoder import EncoderDecoder
+from ..nn.layers import Embeddings
 from . import bart
 
 
@@ -137,16 +137,13 @@ def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
     theirs, far = bart.build_key_map(c, head), "decoder.embed_tokens.weight"
     waves = SinusoidalPositions(c.dim, c.halves)
     return KeyMap(
-        theirs.body,
-        heads=theirs.heads,
-        prefix=theirs.prefix,
-        prefixes=theirs.prefixes,
+        theirs.body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes,
         tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
         drop=(*theirs.drop, *(() if c.shared else ("shared.weight",))),
         computed_tables=dict.fromkeys(
             ("encoder.embed_positions.weight", "decoder.embed_positions.weight"), lambda n: waves(torch.arange(n))
         ),
-    )
+    )  # fmt: skip
 
 
 def choose_architecture(c: TransformerConfig, head: str) -> str | None:

@@ -21,22 +21,20 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes
 from ..errors import Error
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.adaptive_softmax import AdaptiveEmbedding, AdaptiveSoftmax, VocabClusters
 from ..nn.attention.attention import Attention
-from ..nn.attention.context import AttentionContext, RelativeInputs
+from ..nn.attention.context import AttentionContext, Capture, RelativeInputs
 from ..nn.attention.masks import WindowMask, causal, combine_masks
 from ..nn.attention.positions import QueryBiases, RelativeScores, SinusoidalPositions
 from ..nn.attention.segment_memory import SegmentMemory
 from ..nn.block import Block, BlockStack, NormOrder
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings
-from ..nn.layers import Dropout, FeedForward, LayerNorm
+from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerXLConfig:
+class TransformerXLConfig(ModelConfig):
     """Transformer-XL's sizes and rates; the defaults are the large model of WikiText-103."""
 
     vocab: int = 267735
@@ -128,13 +126,9 @@ class TransformerXL(nn.Module):
         return self.embed.token
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        memory: SegmentMemory | None = None,
-        head_mask: Tensor | None = None,
+        self, batch: Batch, *, memory: SegmentMemory | None = None, head_mask: Tensor | None = None,
         capture: Capture | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim)"""
         c, layout = self.config, batch.layout
         length = c.memory if memory is None else memory.length

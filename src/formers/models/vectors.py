@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import check_sizes
 from ..errors import Error
-from ..family import Family, Head
+from ..family import Family, Head, ModelConfig
 
 VectorKind = Literal["skipgram", "cbow", "glove", "fasttext"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorsConfig:
+class VectorsConfig(ModelConfig):
     """Sizes, and how the vectors were made; the defaults are those of the released programs."""
 
     kind: VectorKind = "skipgram"

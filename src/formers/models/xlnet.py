@@ -27,12 +27,13 @@ from ..family import (
     CheckpointFormat,
     Family,
     Head,
+    ModelConfig,
     Pooling,
     Recipe,
     make_adamw_settings,
 )
 from ..keymap import KeyMap, TensorOp
-from ..nn.attention.context import AttentionContext, RelativeInputs
+from ..nn.attention.context import AttentionContext, Capture, RelativeInputs
 from ..nn.attention.masks import IndexFunction, TableMask, WindowMask, causal, combine_masks
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.attention.segment_memory import SegmentMemory
@@ -44,13 +45,11 @@ from ..nn.attention.two_stream import (
     build_pair_masks,
 )
 from ..nn.block import Block, BlockStack
-from ..nn.capture import Capture
-from ..nn.embeddings import Embeddings, to_autocast_dtype
-from ..nn.layers import Dropout, FeedForward, LayerNorm, get_activation
+from ..nn.layers import Dropout, Embeddings, FeedForward, LayerNorm, get_activation, to_autocast_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
-class XLNetConfig:
+class XLNetConfig(ModelConfig):
     """XLNet's sizes and rates; the defaults are XLNet-base."""
 
     vocab: int = 32000
@@ -120,15 +119,9 @@ class XLNet(nn.Module):
         return self.embed.token.weight
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        memory: SegmentMemory | None = None,
-        head_mask: Tensor | None = None,
-        capture: Capture | None = None,
-        visible_pairs: Tensor | None = None,
-        targets: Tensor | None = None,
-    ) -> Tensor:
+        self, batch: Batch, *, memory: SegmentMemory | None = None, head_mask: Tensor | None = None,
+        capture: Capture | None = None, visible_pairs: Tensor | None = None, targets: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim)
 
         With an `order`, a token's content stream sees the tokens of its own order or lower, its query stream those of a

@@ -41,10 +41,8 @@ def prune_heads(body: Any, pruned: Iterable[str]) -> None:
             stacks = sorted({kind for kind, _ in known})
             if not known:
                 raise Error("this model has no attention heads to prune", fix="leave pruned out")
-            raise Error(
-                f"there is no layer {layer} of attention in the {kind}",
-                fix=f"it has {', '.join(f'{s} 0 to {max(n for k, n in known if k == s)}' for s in stacks)}",
-            )
+            ranges = ", ".join(f"{s} 0 to {max(n for k, n in known if k == s)}" for s in stacks)
+            raise Error(f"there is no layer {layer} of attention in the {kind}", fix=f"it has {ranges}")
         name, module = known[kind, layer]
         if not 0 <= head < module.original_heads:
             raise Error(f"layer {layer} has no head {head}", fix=f"its heads are 0 to {module.original_heads - 1}")
@@ -77,9 +75,8 @@ def format_head_names(heads: Any, stacks: Iterable[str]) -> list[str]:
     if not stacks:
         raise Error("this model has no attention heads to prune", fix="choose a model with multi-head attention")
     by_stack = f"prune({{{stacks[0]!r}: {{0: [1]}}}})"
-    wrong = Error(
-        f"{format_value(heads)} does not say which heads of which layers", fix=f"prune({{0: [1]}}), or {by_stack}"
-    )
+    what = f"{format_value(heads)} does not say which heads of which layers"
+    wrong = Error(what, fix=f"prune({{0: [1]}}), or {by_stack}")
     if not isinstance(heads, Mapping):
         raise wrong
     nested = any(isinstance(value, Mapping) for value in heads.values())

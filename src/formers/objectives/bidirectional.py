@@ -25,7 +25,7 @@ from ..data.plans import (
 )
 from ..data.store import Store
 from ..protocols import Losses, Model
-from ..text import character_ids
+from ..text import word_level
 from ..text.tokenizer import Tokenizer
 from .token_losses import BaseObjective, count_real_labels, upcast_logits
 
@@ -47,19 +47,19 @@ class BidirectionalLM(BaseObjective):
 
     @staticmethod
     def from_tokenizer(
-        tokenizer: Tokenizer, length: int, slots: int = character_ids.WORD_SLOTS, **options: Any
+        tokenizer: Tokenizer, length: int, slots: int = word_level.WORD_SLOTS, **options: Any
     ) -> BidirectionalLM:
         """With the words of a tokenizer, spelled out; its begin and end marks have characters of their own."""
         spelling = np.array(
             [encode_vocab_word(tokenizer.get_token_text(i), slots) for i in range(len(tokenizer))], np.int64
         )
-        marks = {"bos": character_ids.SENTENCE_BEGIN, "eos": character_ids.SENTENCE_END}
+        marks = {"bos": word_level.SENTENCE_BEGIN, "eos": word_level.SENTENCE_END}
         ids = {role: tokenizer.id(role) for role in marks}
         if ids["bos"] == ids["eos"]:
             ids["bos"] = None
         for role, character in marks.items():
             if ids[role] is not None:
-                spelling[ids[role]] = character_ids.pad_word([character], slots)
+                spelling[ids[role]] = word_level.pad_word([character], slots)
         frame = tuple(() if ids[role] is None else (ids[role],) for role in marks)
         return BidirectionalLM(length, spelling, frame, tokenizer.id("eos"), **options)  # type: ignore[arg-type]
 
@@ -150,4 +150,4 @@ def compute_inclusion_probability(word: Tensor, number: int, vocab: int) -> Tens
 
 def encode_vocab_word(word: str, slots: int) -> list[int]:
     """The characters of a vocabulary's word, without the blank that may stand in front of it."""
-    return character_ids.encode_word(word.strip("▁Ġ ") or word or "?", slots)
+    return word_level.encode_word(word.strip("▁Ġ ") or word or "?", slots)

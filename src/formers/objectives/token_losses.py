@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch
 from ..errors import Error
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
 

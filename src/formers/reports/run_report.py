@@ -15,7 +15,7 @@ from ..errors import Error, advise_on_write
 from ..inspection.attention import Attention
 from ..protocols import RunRecords
 from ..registry import find_family
-from ..text.language import Language, detect_language
+from ..text.normalise import Language, detect_language
 from .html import draw_attention, draw_chart, render_page
 from .translations import translate_report
 

@@ -16,7 +16,7 @@ from ..config import format_value
 from ..data.encoded_examples import EncodedExamples, ExampleCollector
 from ..errors import Error
 from ..task import Task, get_frame
-from ..text import character_ids
+from ..text import word_level
 from ..text.tokenizer import Offsets, Template, Tokenizer
 from ..text.word_level import WORD_PATTERN
 
@@ -56,7 +56,7 @@ class TaskEncoder:
         texts = [self.prefix + text for text in texts]
         if self.slots:
             words = [WORD_PATTERN.findall(text) or ["?"] for text in texts]
-            return [character_ids.encode_sentence(row, self.slots, marks=False) for row in words]
+            return [word_level.encode_sentence(row, self.slots, marks=False) for row in words]
         rows = self.tokenizer.encode_batch(texts, special=False, parse_special=False)
         return [np.array(row or [self.placeholder_id], np.int64) for row in rows]
 
@@ -65,7 +65,7 @@ class TaskEncoder:
         if self.slots:
             found = [list(WORD_PATTERN.finditer(text)) for text in texts]
             return [
-                (character_ids.encode_sentence([m[0] for m in row], self.slots, marks=False), [m.span() for m in row])
+                (word_level.encode_sentence([m[0] for m in row], self.slots, marks=False), [m.span() for m in row])
                 for row in found
             ]
         rows = self.tokenizer.encode_batch_with_offsets(texts, special=False, parse_special=False)
@@ -120,8 +120,7 @@ class TaskEncoder:
 def make_character_frame(slots: int) -> Template:
     """The marks of a sentence of words spelled out."""
     begin, end = (
-        np.array([character_ids.pad_word([mark], slots)])
-        for mark in (character_ids.SENTENCE_BEGIN, character_ids.SENTENCE_END)
+        np.array([word_level.pad_word([mark], slots)]) for mark in (word_level.SENTENCE_BEGIN, word_level.SENTENCE_END)
     )
     return Template(begin, end, end, ((0,), 0, (0,), 0, (0,)))  # type: ignore[arg-type]
 

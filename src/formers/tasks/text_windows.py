@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import Error
 from ..former import Former
-from ..text import character_ids, word_level
+from ..text import word_level
 from ..text.normalise import normalise
 
 DEFAULT_WINDOW = 1024  # tokens at once, for attention without a limit of its own
@@ -39,12 +39,12 @@ def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
     if former.definition.reads_characters:  # ELMo
         slots, found = former.config.slots, []
         marks = [
-            torch.tensor([character_ids.pad_word([mark], slots)])
-            for mark in (character_ids.SENTENCE_BEGIN, character_ids.SENTENCE_END)
+            torch.tensor([word_level.pad_word([mark], slots)])
+            for mark in (word_level.SENTENCE_BEGIN, word_level.SENTENCE_END)
         ]
         for text in whole:
             spans, names = find_words(text)
-            ids = torch.from_numpy(character_ids.encode_sentence(names, slots, marks=False))
+            ids = torch.from_numpy(word_level.encode_sentence(names, slots, marks=False))
             found.append(TokenizedText(text, names, spans, ids, *marks))
         return found
     if has_static_vectors(former):
@@ -88,10 +88,10 @@ def find_nearest_window(spans: list[Span], places: Any) -> np.ndarray:
 
 def make_windows(former: Former, piece: TokenizedText, window: int | None) -> list[Span]:
     """Cut a text into windows that fit the context, each half in the next one."""
-    limit = getattr(former.config, "context", None)
+    limit = former.context
     limit = limit if limit is not None else DEFAULT_WINDOW if hasattr(former.config, "heads") else None
     if window is not None:
-        limit = window if limit is None or not hasattr(former.config, "context") else min(window, limit)
+        limit = window if limit is None or former.context is None else min(window, limit)
     total = len(piece.ids)
     if limit is None:
         return [(0, total)]

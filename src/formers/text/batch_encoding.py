@@ -32,15 +32,9 @@ class BatchEncoding(dict[str, Any]):
 
 
 def encode_texts(
-    tokenizer: Tokenizer,
-    texts: Any,
-    pairs: Any,
-    padding: bool | str,
-    truncation: bool | str,
-    max_length: int | None,
-    return_tensors: str | None,
-    special: bool,
-) -> BatchEncoding:
+    tokenizer: Tokenizer, texts: Any, pairs: Any, padding: bool | str, truncation: bool | str, max_length: int | None,
+    return_tensors: str | None, special: bool,
+) -> BatchEncoding:  # fmt: skip
     """Encode a text, a pair of texts, or a list of either (Tokenizer.__call__ says how)."""
     if max_length is None:
         max_length = tokenizer.context
@@ -50,19 +44,18 @@ def encode_texts(
     others = None if seconds is None else tokenizer.encode_batch(seconds, special=False)
     frame, types = tokenizer.get_template(seconds is not None), has_segments(tokenizer)
     before, between, after = (frame.before, frame.between, frame.after) if special else ((), (), ())
+    kinds = frame.segments if special else ((), frame.segments[1], (), frame.segments[3], ())
     marks = len(before) + len(after) + (0 if others is None else len(between))
     made: list[tuple[list[int], list[int]]] = []
     for at, first in enumerate(rows):
         second = None if others is None else others[at]
         if truncation and max_length is not None:
             first, second = truncate_pair(first, second, max_length - marks, truncation)
-        parts = [before, first, after] if second is None else [before, first, between, second, after]
-        kinds = frame.segments
-        a, b = ([kinds[1]] * len(first), [kinds[3]] * len(second or ()))
-        segments = [kinds[0], a, kinds[4]] if second is None else [kinds[0], a, kinds[2], b, kinds[4]]
-        if not special:
-            segments = [[], a, []] if second is None else [[], a, [], b, []]
-        made.append(([i for part in parts for i in part], [i for part in segments for i in part]))
+        ids, segments = [*before, *first], [*kinds[0], *[kinds[1]] * len(first)]
+        if second is not None:
+            ids += [*between, *second]
+            segments += [*kinds[2], *[kinds[3]] * len(second)]
+        made.append(([*ids, *after], [*segments, *kinds[4]]))
     return pad_rows(tokenizer, made, types, padding, max_length, return_tensors, alone)
 
 
@@ -71,9 +64,8 @@ def check_options(padding: Any, truncation: Any, max_length: Any, return_tensors
     if padding not in (True, False, "longest", "max_length", "do_not_pad"):
         raise Error(f"padding cannot be {padding!r}", fix="give True, 'longest', 'max_length' or False")
     if truncation not in (True, False, "do_not_truncate", *TRUNCATION_STRATEGIES):
-        raise Error(
-            f"truncation cannot be {truncation!r}", fix="give True, False or " + ", ".join(TRUNCATION_STRATEGIES)
-        )
+        fix = "give True, False or " + ", ".join(TRUNCATION_STRATEGIES)
+        raise Error(f"truncation cannot be {truncation!r}", fix=fix)
     if max_length is not None and (type(max_length) is not int or max_length < 1):
         raise Error(f"max_length must be at least 1, got {max_length!r}", fix="give a number of tokens")
     if max_length is None and padding == "max_length":
@@ -130,14 +122,9 @@ def truncate_pair(
 
 
 def pad_rows(
-    tokenizer: Tokenizer,
-    made: Sequence[tuple[list[int], list[int]]],
-    with_segments: bool,
-    padding: bool | str,
-    max_length: int | None,
-    return_tensors: str | None,
-    is_single: bool,
-) -> BatchEncoding:
+    tokenizer: Tokenizer, made: Sequence[tuple[list[int], list[int]]], with_segments: bool, padding: bool | str,
+    max_length: int | None, return_tensors: str | None, is_single: bool,
+) -> BatchEncoding:  # fmt: skip
     """Fill rows up and give them their keys."""
     longest = max((len(ids) for ids, _ in made), default=0)
     fills = padding not in (False, "do_not_pad")
@@ -148,19 +135,16 @@ def pad_rows(
     columns: dict[str, list[list[int]]] = {"input_ids": [], "token_type_ids": [], "attention_mask": []}
     for ids, segments in made:
         lack = max(0, size - len(ids)) if fills else 0
-        for name, row, fill in (("input_ids", ids, pad), ("token_type_ids", segments, spare)):
-            columns[name].append([fill] * lack + row if tokenizer.is_left_padded else row + [fill] * lack)
-        ones, zeros = [1] * len(ids), [0] * lack
-        columns["attention_mask"].append(zeros + ones if tokenizer.is_left_padded else ones + zeros)
+        for column, row, fill in zip(columns.values(), (ids, segments, [1] * len(ids)), (pad, spare, 0), strict=True):
+            column.append([fill] * lack + row if tokenizer.is_left_padded else row + [fill] * lack)
     if not with_segments:
         del columns["token_type_ids"]
     if return_tensors is None:
         return BatchEncoding({name: rows[0] if is_single else rows for name, rows in columns.items()})
     if len({len(ids) for ids in columns["input_ids"]}) > 1:
         raise Error("rows of different lengths make no tensor", fix="add padding=True, or truncation with max_length")
-    arrays = {
-        name: np.array(rows, np.int64).reshape(len(rows), len(rows[0]) if rows else 0) for name, rows in columns.items()
-    }
+    shape = len(made), len(columns["input_ids"][0]) if made else 0
+    arrays = {name: np.array(rows, np.int64).reshape(shape) for name, rows in columns.items()}
     if return_tensors == "np":
         return BatchEncoding(arrays)
     torch = importlib.import_module("torch")  # only here: this room works without it

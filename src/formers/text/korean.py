@@ -1,4 +1,8 @@
-"""Korean by its morphemes: sentences, morphemes, phrases and names, with the analyser kiwipiepy (extra `ko`)."""
+"""Korean by its morphemes: sentences, morphemes, phrases and names, with the analyser kiwipiepy (extra `ko`).
+
+Words are cut into morphemes before a tokenizer sees them. The Rust library knows no morphemes, so a mark stands between
+them: a tokenizer whose file knows the mark wants its text cut, and that survives saving and loading.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,14 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 from ..errors import Error
+from .normalise import normalise
 
 NOUN_TAGS = frozenset(("NNG", "NNP", "NNB", "NR", "SN", "SL", "SH", "XPN", "XSN", "XR", "MM"))
 NAME_TAGS = frozenset(("NNP", "SL", "SH"))
@@ -167,3 +175,51 @@ def split_word_units(word: list[tuple[int, int, str]]) -> list[tuple[int, int, s
         if last:
             found.append((begin, end, kind))
     return found
+
+
+MORPHEME_MARK = "\u034f"  # Unicode's own grapheme joiner, which no font shows
+HANGUL_WORD = re.compile("[가-힣]{1,500}")  # what is analysed: Hangul alone, so that 영화 and 영화. are the same word
+# A mark with nothing before it, or nothing behind.
+LOOSE_MARK = re.compile(rf"(?<!\S){MORPHEME_MARK}|{MORPHEME_MARK}(?=\s|{MORPHEME_MARK}|$)")
+MARKED_WORDS: dict[str, str] = {}  # words analysed before, with a MORPHEME_MARK between their morphemes
+MAX_MARKED_WORDS = 1 << 19  # of them are remembered
+
+
+def mark_morphemes(texts: Sequence[str]) -> list[str]:
+    """Return composed texts with a MORPHEME_MARK between the morphemes of each Korean word, and between Hangul and
+    whatever else is written together with it (3명, AI는, 영화ㅋㅋ).
+
+    A word is analysed by itself: it is cut alike wherever it stands, and only once. Words without Hangul stay whole.
+    Words that are new go to the analyser together, which reads them on several threads.
+    """
+    found = dict.fromkeys(word for text in texts for word in HANGUL_WORD.findall(text))
+    if new := [word for word in found if word not in MARKED_WORDS]:
+        if len(MARKED_WORDS) + len(new) > MAX_MARKED_WORDS:
+            MARKED_WORDS.clear()
+            new = list(found)
+        for word, parts in zip(new, split_words(new), strict=True):
+            MARKED_WORDS[word] = MORPHEME_MARK.join(parts)
+    marked = (HANGUL_WORD.sub(lambda w: f"{MORPHEME_MARK}{MARKED_WORDS[w[0]]}{MORPHEME_MARK}", text) for text in texts)
+    return [LOOSE_MARK.sub("", text) for text in marked]
+
+
+def strip_morpheme_marks(text: str) -> str:
+    """Return a text in NFC without any MORPHEME_MARK of its own."""
+    return normalise(text).replace(MORPHEME_MARK, "")
+
+
+def mark_with_origins(text: str) -> tuple[str, list[int]]:
+    """A composed text with a MORPHEME_MARK between the morphemes of each word, and where each character comes from."""
+    ready = mark_morphemes([strip_morpheme_marks(text)])[0]
+    return ready, trace_origins(text, ready)
+
+
+def trace_origins(text: str, ready: str) -> list[int]:
+    """Where each character comes from; a mark belongs to the character after it. Decomposed, both texts are alike, so
+    that what comes before a character has the same length in both."""
+
+    def measure(characters: str) -> Iterator[int]:
+        return (0 if c == MORPHEME_MARK else len(unicodedata.normalize("NFD", c)) for c in characters)
+
+    ends, begins = list(accumulate(measure(text))), accumulate(measure(ready), initial=0)
+    return [min(bisect_right(ends, begin), len(text) - 1) for begin, _ in zip(begins, ready, strict=False)]

@@ -5,13 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 
+from .sentences import parse_words
+
 WORD_PATTERN = re.compile(r"[^\W_]+(?:[&.,](?=[^\W_])[^\W_]+|['’-][^\W_]+)*%?")
 POSSESSIVE = re.compile(r"['’](?:s|S|ll|re|ve|d|m)$")
-
-
-def parse_words(words: str) -> frozenset[str]:
-    """The words of a text as a set."""
-    return frozenset(re.findall(r"\w+", words))
 
 
 NAME_LINKS = parse_words("of the de der den di da del la le van von bin al")  # inside a name: Bank of England
@@ -37,9 +34,8 @@ def find_names(text: str) -> list[tuple[int, int]]:
     """
     words = list(WORD_PATTERN.finditer(text))
     opens = [is_sentence_start(text, a, b) for a, b in itertools.pairwise([None, *words])]
-    inside = {
-        strip_possessive(w.group()) for w, first in zip(words, opens, strict=True) if not first
-    }  # as words look there
+    # As words look inside a sentence.
+    inside = {strip_possessive(w.group()) for w, first in zip(words, opens, strict=True) if not first}
     kinds = [classify_word(w.group()) for w in words]
     found: list[tuple[int, int]] = []
     run: list[int] = []
@@ -47,11 +43,8 @@ def find_names(text: str) -> list[tuple[int, int]]:
         if run and not can_join(text, words[run[-1]], word):
             found += trim_name(words, run, kinds, opens, inside)
             run = []
-        if (
-            kinds[i] in ("name", "number")
-            or (kinds[i] == "link" and run)
-            or (kinds[i] == "count" and has_number_end(run, kinds))
-        ):
+        counts = kinds[i] == "count" and run and kinds[run[-1]] == "number"  # what a number counts may follow it
+        if kinds[i] in ("name", "number") or (kinds[i] == "link" and run) or counts:
             run.append(i)
         elif run:
             found += trim_name(words, run, kinds, opens, inside)
@@ -94,11 +87,6 @@ def can_join(text: str, before: re.Match[str], word: re.Match[str]) -> bool:
     return not POSSESSIVE.search(before.group()) and (
         gap == " " or (gap in (".", ". ") and is_abbreviation(before.group()))
     )
-
-
-def has_number_end(run: list[int], kinds: list[str]) -> bool:
-    """Whether a run ends with a number, so that what it counts may follow."""
-    return bool(run) and kinds[run[-1]] == "number"
 
 
 def trim_name(

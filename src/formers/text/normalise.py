@@ -1,10 +1,12 @@
-"""Text at the door: one form of Unicode, no characters that are not text, and a count of what was changed."""
+"""Text at the door: one form of Unicode, no characters that are not text, a count of what was changed, and the language
+that it is in."""
 
 from __future__ import annotations
 
 import functools
 import re
 import unicodedata
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
@@ -75,10 +77,13 @@ class CleaningReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        told = [
-            f"{getattr(self, name):,} {words}" for name, words in CHANGE_DESCRIPTIONS.items() if getattr(self, name)
-        ]
-        return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *told, *self.notes])
+        changes = self.describe(*CHANGE_DESCRIPTIONS)
+        return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *changes, *self.notes])
+
+    def describe(self, *kinds: str) -> list[str]:
+        """Say how much of each kind was changed; nothing for a kind that did not occur."""
+        counts = asdict(self)
+        return [f"{counts[kind]:,} {CHANGE_DESCRIPTIONS[kind]}" for kind in kinds if counts[kind]]
 
 
 COUNT_FIELDS = [f.name for f in fields(CleaningReport) if f.name != "notes"]
@@ -128,9 +133,8 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
 
 def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
     """Text whose long runs of marks are in Unicode's order already; its normal forms stay the same."""
-    if text.isascii() or not compile_mark_pattern(form, 1).search(
-        text[::MAX_MARK_RUN]
-    ):  # a long run has one of these places
+    # A long run of marks has one of the places that are looked at here.
+    if text.isascii() or not compile_mark_pattern(form, 1).search(text[::MAX_MARK_RUN]):
         return text
     apart = functools.partial(unicodedata.normalize, form)
     return compile_mark_pattern(form, MAX_MARK_RUN).sub(
@@ -176,3 +180,30 @@ def compose_and_count(text: str, changes: CleaningReport) -> str:
     made = compose_nfc(text)
     changes.composed += made != text
     return made
+
+
+Language = Literal["ko", "en"]
+
+HANGUL = re.compile("[\u1100-\u11ff\u3130-\u318f\ua960-\ua97f\uac00-\ud7ff]")
+LETTER = re.compile(r"[^\W\d_]")
+# Of all letters; a syllable counts for one letter and says as much as two or three of the Latin ones.
+MIN_HANGUL_RATIO = 1 / 3
+MAX_CHARACTERS = 100_000  # characters that are looked at
+
+
+def detect_language(texts: str | Iterable[str]) -> Language:
+    """Return "ko" if at least a third of the letters of some texts are Hangul (syllables or jamo), else "en".
+
+    Digits, punctuation and emoji do not count, so 2024년 is Korean; text with no letters at all is "en". Korean prose
+    that is full of English terms stays Korean, and an English page that quotes a Korean name stays English. Reads at
+    most the first 100,000 characters, a few thousand of each text, and stops there: an iterator may be endless.
+    """
+    letters = hangul = read = 0
+    for text in [texts] if isinstance(texts, str) else texts:
+        part = text[: MAX_CHARACTERS if isinstance(texts, str) else 4000]
+        letters += sum(1 for _ in LETTER.finditer(part))
+        hangul += sum(1 for _ in HANGUL.finditer(part))
+        read += len(part) + 1
+        if read >= MAX_CHARACTERS:
+            break
+    return "ko" if letters and hangul >= MIN_HANGUL_RATIO * letters else "en"

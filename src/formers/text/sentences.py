@@ -36,9 +36,9 @@ def find_syllables(*jamo: int) -> str:
     return "".join(chr(c) for c in range(0xAC00, 0xD7A4) if (c - 0xAC00) % 28 in jamo)
 
 
-def parse_words(*lines: str) -> frozenset[str]:
-    """Words as a set."""
-    return frozenset(" ".join(lines).split())
+def parse_words(words: str) -> frozenset[str]:
+    """Words with spaces between them as a set."""
+    return frozenset(words.split())
 
 
 CODA_N, CODA_B, CODA_SS, CODA_BS = 4, 17, 20, 18  # ㄴ ㅂ ㅆ ㅄ
@@ -48,9 +48,8 @@ POLITE_ENDING = re.compile(
     rf"|[{find_syllables(CODA_SS, CODA_BS)}]음)$"
 )
 NON_ENDING = re.compile("(?:[필주중수개소동가민강긴고]|[는은도]|근데)요$")  # 필요, 주요, 저는요: no ends
-QUOTING_WORD = re.compile(
-    r"(?:이?라|하|고|는|며|면|해|치|싶|보|만|가|왔|갔|말|생각)"
-)  # 좋아요 라고, 봤다 하면, 갔다 왔다
+# 좋아요 라고, 봤다 하면, 갔다 왔다
+QUOTING_WORD = re.compile(r"(?:이?라|하|고|는|며|면|해|치|싶|보|만|가|왔|갔|말|생각)")
 PARTICLE = re.compile(r"(?:이?라[고는며]|하[고는며]|[고는며란를을이가은의도])")
 # Quoted or bracketed text, and what follows it when the sentence goes on: “간다. 온다.”라고, "Go. Now," he said.
 QUOTATION = re.compile(
@@ -59,19 +58,19 @@ QUOTATION = re.compile(
 )
 CONTINUATION = re.compile(r"[^\W\d_]|[,;:]|\s++[a-z]")
 TITLE_ABBREVIATIONS = parse_words(
-    "mr mrs ms mx dr prof st gen sen rep gov capt cpt lt col sgt maj adm cmdr rev hon pres supt mt messrs mme mlle",
-    "vs viz cf e.g i.e eg ie approx ca resp incl excl eds trans",
+    """mr mrs ms mx dr prof st gen sen rep gov capt cpt lt col sgt maj adm cmdr rev hon pres supt mt messrs mme mlle
+    vs viz cf e.g i.e eg ie approx ca resp incl excl eds trans"""
 )
 NUMBER_ABBREVIATIONS = parse_words("ft no nos p pp vol vols fig figs ch chap sec sect art eq eqs tab ver op nr par")
-FINAL_ABBREVIATIONS = parse_words(
-    "inc ltd co corp llc plc bros jr sr etc al ave blvd rd sq dept univ assn esq oz lb lbs misc tel ext",
-    "ph.d ed.d m.d u.s.a a.m p.m b.c a.d b.sc m.sc hr hrs",
-    "Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Est",  # he sat.
+FINAL_ABBREVIATIONS = parse_words(  # months and days are capitals: he sat.
+    """inc ltd co corp llc plc bros jr sr etc al ave blvd rd sq dept univ assn esq oz lb lbs misc tel ext
+    ph.d ed.d m.d u.s.a a.m p.m b.c a.d b.sc m.sc hr hrs
+    Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun Est"""
 )
 SENTENCE_STARTERS = parse_words(
-    "the a an this that these those he she it they we you i his her its their our my your there here in on at as if",
-    "when while after before since but and so yet however although though because what who how why where which",
-    "no not one some many most all both each by for from with then now later soon today also even still",
+    """the a an this that these those he she it they we you i his her its their our my your there here in on at as if
+    when while after before since but and so yet however although though because what who how why where which
+    no not one some many most all both each by for from with then now later soon today also even still"""
 )
 PLAIN_WORD_TAIL = re.compile("(?![ivx]{4})[a-z]{4}")
 ABBREVIATION_TAILS = frozenset(
@@ -172,9 +171,8 @@ class SentenceEndRules:
         korean = "가" <= before <= "힣" and self.language != "en"
         if not tail or tail.split() == [tail]:  # no space: 봤다.너무, 영화..너무
             ends = before in FINAL_SYLLABLES or (len(mark) > 1 and before not in NON_FINAL_SYLLABLES)
-            return (
-                korean and ends and not place["close"] and "가" <= following <= "힣" and not PARTICLE.match(text, after)
-            )
+            follows = "가" <= following <= "힣" and not PARTICLE.match(text, after)
+            return korean and ends and not place["close"] and follows
         if before in "([" or following in ",;:)]":
             return False
         if self.has_capitals and following.islower() and not korean and self.language != "ko":
@@ -190,10 +188,8 @@ class SentenceEndRules:
         at = place.start()
         if korean:
             return self.text[at - 1] not in NON_FINAL_SYLLABLES
-        word, again = (
-            LAST_WORD.search(self.text[max(0, at - CONTEXT_CHARACTERS) : at]),
-            NEXT_WORD.match(self.text, place.end()),
-        )
+        word = LAST_WORD.search(self.text[max(0, at - CONTEXT_CHARACTERS) : at])
+        again = NEXT_WORD.match(self.text, place.end())
         return not (word and again and word[0] and word[0] == again[1])
 
     def is_period_end(self, place: re.Match[str], start: int, before: str, following: str) -> bool:
@@ -221,10 +217,7 @@ class SentenceEndRules:
             return False
         if name in TITLE_ABBREVIATIONS or (name in NUMBER_ABBREVIATIONS and following.isdigit()):
             return False
-        if (
-            (len(word) == 1 and word.isalpha())
-            or {word, name} & FINAL_ABBREVIATIONS
-            or re.fullmatch(r"(?:[a-z]\.)+[a-z]", name)
-        ):
+        initials = (len(word) == 1 and word.isalpha()) or re.fullmatch(r"(?:[a-z]\.)+[a-z]", name)
+        if initials or {word, name} & FINAL_ABBREVIATIONS:
             return starter or "가" <= following <= "힣"
         return True

@@ -1,14 +1,16 @@
-"""Tokenizer: the Rust tokenizer with its special tokens, safe for untrusted files and for Korean.
+"""Tokenizer: the Rust tokenizer with its special tokens, safe for untrusted files and for Korean; and `DecodeStream`,
+which decodes ids as they are generated.
 
-Also what it needs of the Rust library and its files: bytes in pieces (GPT-2's printable stand-ins, SentencePiece's
-<0x..>), where tokens stand in a text as it came, and other readings of one tokenizer.json, without SentencePiece's
-table of characters or with special tokens that no text can spell.
+Also what it needs of the Rust library and its files: SentencePiece's table of characters, bytes in pieces (GPT-2's
+printable stand-ins, SentencePiece's <0x..>), where tokens stand in a text as it came, and other readings of one
+tokenizer.json, without the table or with special tokens that no text can spell.
 """
 
 from __future__ import annotations
 
 import base64
 import bisect
+import codecs
 import functools
 import hashlib
 import json
@@ -26,12 +28,69 @@ import tokenizers
 
 from ..config import parse_json_object
 from ..errors import Error
-from . import tokenizer_limits
-from .backend_panics import hide_panic
+from .backend_safety import check_tokenizer_json, hide_panic, iterate_tables
 from .batch_encoding import BatchEncoding, encode_texts
-from .charsmap import JOINING_CHARACTERS, Charsmap
-from .morpheme_marks import MORPHEME_MARK, mark_morphemes, mark_with_origins, strip_morpheme_marks
-from .normalise import normalise
+from .korean import MORPHEME_MARK, mark_morphemes, mark_with_origins, strip_morpheme_marks
+from .normalise import compile_continuations, normalise
+
+# Everything outside is left to the Rust library: in these ranges a character never joins with its neighbours.
+JOINING_CHARACTERS = re.compile(
+    "[^\x00-\x0c\x0e-\u02ff\u2010-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fe\u4e00-\u9fff\uac00-\ud7a3]"
+)
+
+
+class Charsmap:
+    """A double array of bytes that leads from a text to its replacement; nothing in it is believed without a look."""
+
+    def __init__(self, data: bytes, where: object = None):
+        size = int.from_bytes(data[:4], "little")
+        if not 4 <= size <= len(data) - 4 or size % 4:
+            raise Error("precompiled_charsmap is broken", where=where, fix="the file is damaged: fetch it again")
+        self.double_array = np.frombuffer(data, "<u4", size // 4, 4).tolist()
+        self.replacements = data[4 + size :]
+
+    def find_longest(self, text: bytes, place: int) -> tuple[int, str] | None:
+        """The longest entry that the text goes on with here: its length in bytes, and what replaces it."""
+        units, found = self.double_array, None
+        node = decode_child_offset(units[0])
+        for i in range(place, len(text)):
+            node ^= text[i]
+            if node >= len(units) or units[node] & 0x800000FF != text[i]:
+                break
+            unit = units[node]
+            node ^= decode_child_offset(unit)
+            if unit >> 8 & 1:
+                if node >= len(units):
+                    break
+                found = i + 1 - place, units[node] & 0x7FFFFFFF
+        if found is None or found[1] > len(self.replacements):
+            return None
+        end = self.replacements.find(b"\0", found[1])
+        return found[0], self.replacements[found[1] : None if end < 0 else end].decode("utf-8", "ignore")
+
+    def apply(self, text: str) -> tuple[str, list[int]]:
+        """The text with all entries replaced, and for each new character where it comes from."""
+        data, out, origins = text.encode("utf-8", "ignore"), [], []
+        place = letter = 0
+        while place < len(data):
+            found = self.find_longest(data, place)
+            size = count_utf8_bytes(data[place])
+            length, new = found or (size, data[place : place + size].decode())
+            out.append(new)
+            origins += [letter] * len(new)
+            letter += sum(byte & 0xC0 != 0x80 for byte in data[place : place + length])
+            place += length
+        return "".join(out), origins
+
+
+def decode_child_offset(unit: int) -> int:
+    """Where a node's children are."""
+    return unit >> 10 << (unit >> 6 & 8)
+
+
+def count_utf8_bytes(byte: int) -> int:
+    """How many bytes a character has that begins with this one."""
+    return 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
 
 
 def build_byte_alphabet() -> dict[str, int]:
@@ -100,12 +159,9 @@ def rewrite_tokenizer_json(text: str, *, table: bool, hide: Collection[str]) -> 
         about["normalizer"] = {"type": "Sequence", "normalizers": inner[1:]} if inner else None
     if hide:
         about["model"] = hide_pieces(about["model"], frozenset(hide))
-        about["added_tokens"] = [
-            {**token, "content": token["content"] + HIDDEN_SUFFIX, "special": True}
-            if token["content"] in hide
-            else token
-            for token in about.get("added_tokens") or []
-        ]
+        for token in about.get("added_tokens") or []:
+            if token["content"] in hide:
+                token |= {"content": token["content"] + HIDDEN_SUFFIX, "special": True}
     return json.dumps(about, ensure_ascii=False)
 
 
@@ -157,23 +213,18 @@ class Tokenizer:
     def __init__(self, text: str, special: Mapping[str, str] | None = None, *, where: object = None):
         self.json_text = text  # the file as it was, so that saving changes nothing
         about = parse_json_object(text, where)
-        tokenizer_limits.check_tokenizer_json(about, where)
+        check_tokenizer_json(about, where)
         self.backend = call_backend(lambda: tokenizers.Tokenizer.from_str(text), where)
         self.backend.no_truncation()  # a published file may cut texts in silence
         self.backend.no_padding()
         known = self.backend.get_vocab(with_added_tokens=True)
-        self.special = {
-            role: token for role, token in (special or {}).items() if role in SPECIAL_ROLES and token in known
-        }
+        self.special = {r: token for r, token in (special or {}).items() if r in SPECIAL_ROLES and token in known}
         self.target: Tokenizer | None = None
         self.backends = {(False, True): self.backend}
         self.notes: list[str] = []
         self.context: int | None = None  # what the model that it belongs to can read
-        kinds = {
-            part: list(tokenizer_limits.iterate_tables(about.get(part)))
-            for part in ("normalizer", "pre_tokenizer", "decoder")
-        }
-        names = {part: [p.get("type") for p in tables] for part, tables in kinds.items()}
+        stages = ("normalizer", "pre_tokenizer", "decoder")
+        names = {stage: [part.get("type") for part in iterate_tables(about.get(stage))] for stage in stages}
         model = about.get("model")
         self.model_options: dict[str, Any] = (
             {k: v for k, v in model.items() if k not in ("vocab", "merges")} if isinstance(model, dict) else {}
@@ -181,19 +232,16 @@ class Tokenizer:
         self.is_byte_level = "ByteLevel" in names["decoder"]
         self.has_byte_fallback = "ByteFallback" in names["decoder"]
         self.has_metaspace = "Metaspace" in (*names["decoder"], *names["pre_tokenizer"]) or self.has_byte_fallback
-        self.has_morphemes = MORPHEME_MARK in json.dumps(
-            [about.get("pre_tokenizer"), about.get("decoder")], ensure_ascii=False
-        )
+        inner = [about.get("pre_tokenizer"), about.get("decoder")]
+        self.has_morphemes = MORPHEME_MARK in json.dumps(inner, ensure_ascii=False)
         normal = about.get("normalizer") or {}
         steps = normal.get("normalizers") or [normal]
         chars = steps[0].get("precompiled_charsmap")  # later, it would see what other steps have made of the text
         self.charsmap = None if chars is None else Charsmap(base64.b64decode(chars), where)
-        self.has_jamo = (
-            self.is_byte_level and "NFD" in names["normalizer"]
-        )  # what it takes apart, decoding composes again
-        self.is_composing = (
-            any(name in ("NFC", "NFKC") for name in names["normalizer"]) or chars is not None or self.has_jamo
-        )
+        # What it takes apart, decoding composes again.
+        self.has_jamo = self.is_byte_level and "NFD" in names["normalizer"]
+        composes = any(name in ("NFC", "NFKC") for name in names["normalizer"])
+        self.is_composing = composes or chars is not None or self.has_jamo
 
     def __len__(self) -> int:
         return self.backend.get_vocab_size(with_added_tokens=True)
@@ -205,16 +253,9 @@ class Tokenizer:
         return f"Tokenizer({kinds.get(name, name)}, {len(self):,} pieces; {marks or 'no special tokens'})"
 
     def __call__(
-        self,
-        texts: Any,
-        text_pair: Any = None,
-        *,
-        padding: bool | str = False,
-        truncation: bool | str = False,
-        max_length: int | None = None,
-        return_tensors: str | None = None,
-        add_special_tokens: bool = True,
-    ) -> BatchEncoding:
+        self, texts: Any, text_pair: Any = None, *, padding: bool | str = False, truncation: bool | str = False,
+        max_length: int | None = None, return_tensors: str | None = None, add_special_tokens: bool = True,
+    ) -> BatchEncoding:  # fmt: skip
         """Encode a text or a list of texts as transformers does: input_ids, attention_mask, and token_type_ids where
         the template marks the texts of a pair.
 
@@ -236,14 +277,9 @@ class Tokenizer:
         return hashlib.sha256(meaning.encode()).hexdigest()
 
     def encode(
-        self,
-        text: str,
-        pair: str | None = None,
-        *,
-        special: bool = True,
-        normalise: bool = False,
+        self, text: str, pair: str | None = None, *, special: bool = True, normalise: bool = False,
         parse_special: bool = True,
-    ) -> list[int]:
+    ) -> list[int]:  # fmt: skip
         """Ids of a text, or of a pair of them; with the family's special tokens unless told otherwise.
 
         `normalise` composes the text first (NFC), for published tokenizers that do not do it themselves.
@@ -261,9 +297,8 @@ class Tokenizer:
         """Ids of many texts, on all cores."""
         if self.is_composing and not normalise and self.charsmap is None and not self.has_morphemes:
             rust = self.get_backend(False, parse_special)
-            return [
-                e.ids for e in call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
-            ]
+            made = call_backend(lambda: rust.encode_batch_fast(list(texts), add_special_tokens=special))
+            return [encoding.ids for encoding in made]
         if self.has_morphemes and self.charsmap is None:  # all new words go to the analyser together
             ready = [(text, False) for text in mark_morphemes([strip_morpheme_marks(text) for text in texts])]
         else:
@@ -281,9 +316,8 @@ class Tokenizer:
     ) -> list[tuple[list[int], Offsets]]:
         """Ids of many texts, and where in its text each stands."""
         traced = self.encode_with_origins(texts, special, parse_special)
-        return [
-            (made.ids, find_offsets(made, origins, text)) for text, (made, origins) in zip(texts, traced, strict=True)
-        ]
+        pairs = zip(texts, traced, strict=True)
+        return [(made.ids, find_offsets(made, origins, text)) for text, (made, origins) in pairs]
 
     def encode_and_locate(
         self, texts: Sequence[str], find_places: Callable[[str], Sequence[int]]
@@ -293,9 +327,8 @@ class Tokenizer:
         rows = []
         for text, (made, origins) in zip(texts, self.encode_with_origins(texts, False, False), strict=True):
             wanted, found = find_places(text), None
-            if (
-                origins is None and len(made) * len(wanted) < MAX_SCAN_STEPS
-            ):  # the library looks through all tokens for each
+            # The library looks through all tokens for each place.
+            if origins is None and len(made) * len(wanted) < MAX_SCAN_STEPS:
                 found = [made.char_to_token(at) for at in wanted]
             if found is None or None in found:
                 spans = find_offsets(made, origins, text)
@@ -307,10 +340,8 @@ class Tokenizer:
         self, texts: Sequence[str], special: bool, parse_special: bool
     ) -> list[tuple[Any, list[int] | None]]:
         """What the Rust library makes of texts, and where the characters that it was handed come from."""
-        if self.has_morphemes:
-            mark_morphemes(
-                [strip_morpheme_marks(text) for text in texts]
-            )  # so that all new words go to the analyser together
+        if self.has_morphemes:  # so that all new words go to the analyser together
+            mark_morphemes([strip_morpheme_marks(text) for text in texts])
         traced = [self.prepare_with_origins(text) for text in texts]
         ready = [(text, origins is not None and self.charsmap is not None) for text, origins in traced]
         made = self.encode_prepared(ready, special, parse_special)
@@ -364,11 +395,8 @@ class Tokenizer:
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:
             hide = () if key[1] else self.reserved_tokens
-            rust = call_backend(
-                lambda: tokenizers.Tokenizer.from_str(
-                    rewrite_tokenizer_json(self.json_text, table=not key[0], hide=hide)
-                )
-            )
+            text = rewrite_tokenizer_json(self.json_text, table=not key[0], hide=hide)
+            rust = call_backend(lambda: tokenizers.Tokenizer.from_str(text))
             rust.no_truncation()
             rust.no_padding()
             rust.encode_special_tokens = not key[1]
@@ -418,16 +446,10 @@ class Tokenizer:
     def decode_bytes(self, ids: Iterable[int], special: bool = False) -> Iterable[bytes]:
         """The bytes of each id, where pieces may be bytes."""
         hidden = frozenset() if special else self.reserved_tokens
+        to_bytes = byte_level_to_bytes if self.is_byte_level else sentencepiece_to_bytes
         for piece in map(self.backend.id_to_token, ids):
             if piece is not None and piece not in hidden:
-                own = piece in self.added_tokens
-                yield (
-                    piece.encode()
-                    if own
-                    else byte_level_to_bytes(piece)
-                    if self.is_byte_level
-                    else sentencepiece_to_bytes(piece)
-                )
+                yield piece.encode() if piece in self.added_tokens else to_bytes(piece)
 
     @functools.cached_property
     def added_tokens(self) -> frozenset[str]:
@@ -483,11 +505,8 @@ class Tokenizer:
     def word_ends(self) -> np.ndarray:
         """(vocab,) True for a piece that ends a word for certain: GPT-1's </w>, and special tokens but the unknown."""
         pieces = [self.backend.id_to_token(i) or "" for i in range(len(self))]
-        special = self.reserved_tokens - {self.special.get("unk", "")}
-        return np.array(
-            [p in special or bool(self.end_of_word_suffix and p.endswith(self.end_of_word_suffix)) for p in pieces],
-            bool,
-        )
+        special, mark = self.reserved_tokens - {self.special.get("unk", "")}, self.end_of_word_suffix
+        return np.array([p in special or bool(mark and p.endswith(mark)) for p in pieces], bool)
 
     def find_word_starts(self, ids: Any) -> np.ndarray:
         """Of each id of a text whether it begins a word, whichever way this tokenizer marks that."""
@@ -509,11 +528,8 @@ class Tokenizer:
         start = places.index(1) if pair else end
         spans = (slice(0, first), slice(end, start), slice(last + 1, None))
         ids, kinds = made.ids, made.type_ids
-        before, between, after = (tuple(ids[s]) for s in spans)
-        segments = [tuple(kinds[s]) for s in spans]
-        return Template(
-            before, between, after, (segments[0], kinds[first], segments[1], kinds[start] if pair else 0, segments[2])
-        )
+        (before, a), (between, b), (after, c) = ((tuple(ids[s]), tuple(kinds[s])) for s in spans)
+        return Template(before, between, after, (a, kinds[first], b, kinds[start] if pair else 0, c))
 
     @property
     def is_left_padded(self) -> bool:
@@ -540,6 +556,67 @@ def call_backend(call: Any, where: object = None) -> Any:
         if isinstance(error, TypeError) and what.startswith("Text"):  # what it says of a string that is not Unicode
             half = "a text is no string, or holds half a character (a lone surrogate)"
             raise Error(half, fix='text.encode("utf-8", "replace").decode() mends it') from None
-        raise Error(
-            f"the tokenizer failed: {what}", where=where, fix="is this a tokenizer.json of the tokenizers library?"
-        ) from None
+        fix = "is this a tokenizer.json of the tokenizers library?"
+        raise Error(f"the tokenizer failed: {what}", where=where, fix=fix) from None
+
+
+CONTEXT_PIECES = 4  # pieces: a mark with a space on either side may be three
+
+
+class DecodeStream:
+    """Decode ids one at a time. A character of three bytes may come in three pieces (Hangul in byte-level BPE): bytes
+    are held back until they form one, so that `push` never shows �. All that it gives is what `decode` gives; `flush`
+    adds a � if the last character was cut off, so that nothing is lost in silence. Where pieces are jamo, the last
+    syllable may still grow (하 + ᆫ) and waits as well; `flush` gives it.
+
+    `pending_bytes` are the bytes that wait.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, special: bool = False):
+        self.tokenizer, self.special = tokenizer, special
+        self.decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+        self.last_ids: list[int] = []  # the pieces before: they say whether a space comes in between
+        self.has_started = False
+        self.open_syllable = ""  # the last syllable, where pieces are jamo
+
+    @property
+    def pending_bytes(self) -> bytes:
+        """Bytes that do not form a character yet."""
+        return self.decoder.getstate()[0]
+
+    def push(self, index: int) -> str:
+        """What one more id adds to the text."""
+        made = self.tokenizer
+        if made.is_byte_level or made.has_byte_fallback:
+            data = b"".join(made.decode_bytes([int(index)], self.special))
+            if made.has_byte_fallback and data and not self.has_started:
+                data = data.removeprefix(b" ")
+                self.has_started = True
+            return self.take_settled(self.decoder.decode(data)) if made.has_jamo else self.decoder.decode(data)
+        if not self.special and made.backend.id_to_token(int(index)) in made.declared_special:
+            return ""
+        before = made.decode(self.last_ids, special=self.special) if self.last_ids else ""
+        text = made.decode([*self.last_ids, int(index)], special=self.special)
+        self.last_ids = [*self.last_ids, int(index)][-CONTEXT_PIECES:]
+        return text[len(before) :]
+
+    def take_settled(self, more: str) -> str:
+        """What of the text cannot change any more; the last letter and what stands on it wait."""
+        text, joins = self.open_syllable + more, compile_continuations()
+        at = max(0, len(text) - 1)
+        while at and joins.match(text[at]):
+            at -= 1
+        self.open_syllable = text[at:]
+        return normalise(text[:at])
+
+    def drop_open_syllable(self) -> None:
+        """Drop the last syllable where it waits: it was shown before this stream began (a prompt)."""
+        self.open_syllable = ""
+
+    def flush(self) -> str:
+        """What is left when nothing more comes: the last syllable where pieces are jamo, and � for the bytes of a
+        character that never became whole."""
+        rest = normalise(self.open_syllable) + ("\ufffd" if self.pending_bytes else "")
+        self.open_syllable = ""
+        self.decoder.reset()
+        return rest

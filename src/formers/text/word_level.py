@@ -1,4 +1,9 @@
-"""Words: text split at spaces and punctuation, numbered, and cut into character n-grams."""
+"""Words: text split at spaces and punctuation, numbered, cut into n-grams (fastText), or spelled as characters (ELMo).
+
+ELMo reads a word as the bytes of its UTF-8 between two word marks, in 50 slots. Of these ids, 1 to 256 are bytes plus
+one, 257 and 258 stand for a sentence's begin and end, 259 and 260 for a word's, and 261 fills the slots that are left.
+Id 0 is no character at all; models add nothing for it.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +12,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from ..config import ProgressCallback
 from ..errors import Error
+from .backend_safety import WORD_REGEX
 from .normalise import normalise
-from .regex_safety import WORD_REGEX
 from .tokenizer import Tokenizer
-from .tokenizer_styles import get_style
+from .tokenizer_kinds import get_style
 from .trainers.word_counts import WordCutter, count_words
 
 WORD_PATTERN = re.compile(WORD_REGEX)
@@ -33,12 +40,9 @@ def split_texts(texts: Iterable[str | Sequence[str]], lower: bool = True) -> Ite
 
 
 def build_word_tokenizer(
-    words: Sequence[str],
-    lower: bool = True,
-    unknown: str = UNKNOWN_TOKEN,
-    style: str | None = None,
+    words: Sequence[str], lower: bool = True, unknown: str = UNKNOWN_TOKEN, style: str | None = None,
     spaces: bool = False,
-) -> Tokenizer:
+) -> Tokenizer:  # fmt: skip
     """A tokenizer that splits as `split_words` does (or at spaces alone) and numbers the words in their order;
     `unknown` is one of them."""
     first = {"type": "NFC"}
@@ -51,24 +55,13 @@ def build_word_tokenizer(
         "model": {"type": "WordLevel", "vocab": {w: i for i, w in enumerate(words)}, "unk_token": unknown},
     }  # fmt: skip
     made = Tokenizer(json.dumps(about, ensure_ascii=False), {"unk": unknown})
-    if style is None:
-        return made
-    marks = get_style(style)
-    marks.add_to_backend(made.backend, {w: i for i, w in enumerate(words)})
-    return Tokenizer(made.backend.to_str(pretty=True), marks.special)
+    return made if style is None else get_style(style).finish_tokenizer(made.backend, about["model"]["vocab"])
 
 
-def train(
-    lines: Iterable[str],
-    vocab_size: int = 50_000,
-    *,
-    style: str = "words",
-    min_count: int = 1,
-    lower: bool = False,
-    spaces: bool | None = None,
-    workers: int | None = None,
-    tell: ProgressCallback | None = None,
-) -> Tokenizer:
+def train_words(
+    lines: Iterable[str], vocab_size: int = 50_000, *, style: str = "words", min_count: int = 1, lower: bool = False,
+    spaces: bool | None = None, workers: int | None = None, tell: ProgressCallback | None = None,
+) -> Tokenizer:  # fmt: skip
     """The `vocab_size` most frequent words, the most frequent first (ties: the smaller strings), as adaptive softmax
     wants them; any other is unknown. `min_count` leaves out words that are rarer still. Transformer-XL's (style
     transformer_xl) are cut at spaces only, the others at punctuation as well."""
@@ -105,3 +98,51 @@ def hash_ngrams(word: str, least: int, most: int, buckets: int) -> list[int]:
             if n >= least and (n > 1 or 0 < start < last):
                 found.append(h % buckets)
     return found
+
+
+# Words as characters, the way ELMo reads them.
+WORD_SLOTS = 50  # of a word, its two marks included: 48 bytes, or 16 syllables of Hangul
+BYTE_SHIFT = 1  # published files count from 0 and leave that number to padding when they are read
+SENTENCE_BEGIN, SENTENCE_END, WORD_BEGIN, WORD_END, SLOT_PAD = (BYTE_SHIFT + i for i in range(256, 261))
+
+
+def encode_word(text: str, slots: int = WORD_SLOTS) -> list[int]:
+    """The ids of one word. Bytes that do not fit are cut, in the middle of a character if need be."""
+    inner = text.encode("utf-8", "ignore")[: slots - 2]
+    if not inner:
+        raise Error(f"{text!r} has no characters", fix="leave empty words out")
+    return pad_word([BYTE_SHIFT + byte for byte in inner], slots)
+
+
+def pad_word(inner: list[int], slots: int) -> list[int]:
+    """Ids between the two word marks, padded."""
+    return [WORD_BEGIN, *inner, WORD_END, *[SLOT_PAD] * (slots - 2 - len(inner))]
+
+
+def encode_sentence(words: Sequence[str], slots: int = WORD_SLOTS, *, marks: bool = True) -> np.ndarray:
+    """(words, slots) ids; with `marks`, two more words say where the sentence begins and ends."""
+    if isinstance(words, str):
+        raise Error("a sentence is a list of words, not one string", fix="split it: text.split()")
+    if slots < 3:
+        raise Error(f"a word needs at least 3 slots, got {slots}", fix=f"take {WORD_SLOTS}")
+    rows = [encode_word(text, slots) for text in words]
+    if marks:
+        rows = [pad_word([SENTENCE_BEGIN], slots), *rows, pad_word([SENTENCE_END], slots)]
+    return np.array(rows, dtype=np.int64).reshape(-1, slots)
+
+
+def encode_sentences(
+    sentences: Sequence[Sequence[str]], slots: int = WORD_SLOTS, *, marks: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ids (rows, words, slots) of several sentences and keep (rows, words), True where there is a word."""
+    rows = [encode_sentence(words, slots, marks=marks) for words in sentences]
+    longest = max(map(len, rows), default=0)
+    ids, keep = np.zeros((len(rows), longest, slots), np.int64), np.zeros((len(rows), longest), bool)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)], keep[number, : len(row)] = row, True
+    return ids, keep
+
+
+def decode_word(ids: Sequence[int]) -> str:
+    """The text of one word's ids; marks are left out, and half a character at the cut shows as �."""
+    return bytes(i - BYTE_SHIFT for i in map(int, ids) if BYTE_SHIFT <= i < SENTENCE_BEGIN).decode("utf-8", "replace")

@@ -30,7 +30,7 @@ class ProgressMeter:
 
     def __init__(self, trainer: Trainer, tell: ProgressCallback, measure: Callable[[], str] | None = None):
         self.trainer, self.tell, self.describe_metric = trainer, tell, measure
-        self.peak_flops = measure_peak_flops(trainer.device, trainer.dtype)
+        self.peak_flops = measure_peak_flops(trainer.world.device, trainer.executor.dtype)
         self.flops_per_token = estimate_flops_per_token(trainer.model, trainer.config.seq_length)
         self.recent: deque[tuple[float, int, int]] = deque(maxlen=50)  # seconds, tokens, step
 
@@ -49,7 +49,7 @@ class ProgressMeter:
             f"perplexity {math.exp(min(part, 50.0)):,.1f}" if self.describe_metric is None else self.describe_metric()
         )
         words = ", ".join(filter(None, (f"loss {report.loss:.3f}", measure, f"{speed:,.0f} tokens/s")))
-        used = get_peak_memory(self.trainer.device) / 2**30
+        used = get_peak_memory(self.trainer.world.device) / 2**30
         words += f", {self.compute_mfu(speed):.0%} of peak, {used:.1f} GiB, {format_time_left((steps - end[2]) * each)}"
         self.tell("training", report.step, steps, words + (", left out" if report.skipped else ""))
 

@@ -1,4 +1,7 @@
-"""Optimizers by name: fused AdamW and those that single papers ask for. Norms and biases do not decay."""
+"""Optimizers and learning-rate schedules by name: fused AdamW and those that single papers ask for.
+
+A new schedule is a function and an entry of SCHEDULES, which the settings are checked against.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ..errors import Error
 
 
 class ScaledAdam(torch.optim.Optimizer):
-    """Adam's direction, its length tied to that of the weights. Both follow the same moments and decay."""
+    """Adam's direction, its length tied to that of the weights, with decoupled weight decay."""
 
     def __init__(
         self,
@@ -26,12 +29,12 @@ class ScaledAdam(torch.optim.Optimizer):
         super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
 
     def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """By what a direction is multiplied, beside the learning rate."""
+        """Return the factor on a direction, beside the learning rate."""
         raise NotImplementedError
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One step; nothing here waits for a GPU."""
+        """Take one step without a host sync."""
         for group in self.param_groups:
             first, second = group["betas"]
             for p in group["params"]:
@@ -70,16 +73,16 @@ class RMSAdamW(ScaledAdam):
 def build_param_groups(
     model: nn.Module, decay: float, lr_scales: Mapping[str, float] | None = None
 ) -> list[dict[str, Any]]:
-    """Matrices decay; norms and biases do not, those of many heads or directions neither. `lr_scales` are factors on
-    the learning rate by a weight's name."""
+    """Group weights by decay and learning rate. Matrices decay; norms and biases do not, those of many heads or
+    directions neither. `lr_scales` are factors on the learning rate by a weight's name."""
     parts: dict[tuple[float, bool], list[nn.Parameter]] = {}
     for name, p in model.named_parameters():
         if p.requires_grad:
             still = p.dim() <= 1 or "bias" in name or name.endswith("relative.s")  # XLNet's r_s_bias
             parts.setdefault(((lr_scales or {}).get(name, 1.0), not still), []).append(p)
     return [
-        {"params": parts[key], "weight_decay": decay if key[1] else 0.0, **({} if key[0] == 1.0 else {"share": key[0]})}
-        for key in sorted(parts, reverse=True)
+        {"params": params, "weight_decay": decay if decays else 0.0, **({} if scale == 1.0 else {"lr_scale": scale})}
+        for (scale, decays), params in sorted(parts.items(), key=lambda item: item[0], reverse=True)
     ]
 
 
@@ -105,10 +108,63 @@ def build_optimizer(
     eps: float = 1e-8,
     lr_scales: Mapping[str, float] | None = None,
 ) -> torch.optim.Optimizer:
-    """The optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
+    """Build the optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
     parts = build_param_groups(model, weight_decay, lr_scales)
     if not parts:
         raise Error("there is nothing to train: all weights are frozen", fix="leave some of them free")
     return OPTIMIZERS[name](parts, lr, betas, eps)
+
+
+Schedule = Callable[[int], float]  # step → factor on the highest rate; of the step alone, so resuming needs no state
+
+
+def constant(step: int, steps: int, warmup: int) -> float:
+    """Stay at the full rate after the warm-up."""
+    return 1.0
+
+
+def linear(step: int, steps: int, warmup: int) -> float:
+    """Decay linearly to zero (BERT)."""
+    return (steps - step) / max(1, steps - warmup)
+
+
+def cosine(step: int, steps: int, warmup: int, min_ratio: float = 0.1) -> float:
+    """Decay along half a cosine wave to a tenth (GPT-3)."""
+    share = min(1.0, (step - warmup) / max(1, steps - warmup))
+    return min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def inverse_sqrt(step: int, steps: int, warmup: int) -> float:
+    """Decay as 1/√step after the warm-up (T5; the Noam schedule is this times a constant)."""
+    return math.sqrt(max(1, warmup) / max(1, step + 1, warmup))
+
+
+def warmup_stable_decay(step: int, steps: int, warmup: int, decay: float = 0.2) -> float:
+    """Warm-up, stable, decay: a plateau, and a straight line down over the last fifth. Small masked models need the
+    plateau: they learn late, and then all at once."""
+    return min(1.0, (steps - step) / max(1.0, decay * steps))
+
+
+SCHEDULES = {
+    "constant": constant,
+    "linear": linear,
+    "cosine": cosine,
+    "inverse_sqrt": inverse_sqrt,
+    "wsd": warmup_stable_decay,
+}
+
+
+def build_schedule(name: str, steps: int, warmup: int) -> Schedule:
+    """Return the schedule of a name: a linear warm-up, then its own shape."""
+    if name not in SCHEDULES:
+        raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
+    if steps < 1 or warmup < 0:
+        raise Error(f"{steps} steps with {warmup} of warm-up make no run", fix="give at least one step")
+    shape = SCHEDULES[name]
+
+    def get_lr_scale(step: int) -> float:
+        return max(0.0, min((step + 1) / max(1, warmup), 1.0) if step < warmup else shape(step, steps, warmup))
+
+    return get_lr_scale

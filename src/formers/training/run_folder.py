@@ -28,8 +28,7 @@ from typing import Any
 from ..atomic_files import FolderKind, hold_lock, is_locked, write_atomically
 from ..config import format_value
 from ..errors import Error, advise_on_write, is_disk_full
-from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints
-from .checkpoint.state import Tensors
+from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
 from .trainer import BatchSource, Diverged, StepResult, Trainer
 
 RUN_FORMAT = 2  # 2: the settings of run.json have other names than before
@@ -275,7 +274,7 @@ def run_training_loop(
     begun = restore_newest(trainer, kept, steps, say)
     log = MetricsLog(folder, begun, hook) if kept is not None else None
     writer: BackgroundWriter | None = None
-    if world.is_sharded:  # every process writes its part
+    if trainer.is_sharded:  # every process writes its part
         from .checkpoint.sharded import ShardedWriter
 
         writer = BackgroundWriter(kept or Checkpoints(steps, remove_stale=False), ShardedWriter(world.is_main))

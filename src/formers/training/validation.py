@@ -14,8 +14,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..data.store import Store
 from ..protocols import Objective
-from .carried_state import CarriedStates
-from .executor import Step
+from .executor import CarriedStates, Step
 
 
 @dataclass(frozen=True)

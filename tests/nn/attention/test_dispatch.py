@@ -302,20 +302,32 @@ class Cuda:
 )
 def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert choose_kernel(q, q, attn_context, dropout, None) == expected
 
 
+def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "_is_hopper", lambda: True)
+    whole, ragged = AttentionContext(layout([5, 5, 5]), mask=causal), AttentionContext(layout([1, 13, 1]), mask=causal)
+    assert choose_kernel(Cuda(), Cuda(), whole, 0.1, None) == "cudnn"
+    assert choose_kernel(Cuda(), Cuda(), ragged, 0.1, None) == "varlen"
+    assert choose_kernel(Cuda(torch.float32), Cuda(torch.float32), whole, 0.1, None) == "sdpa"
+    with torch.no_grad():
+        assert choose_kernel(Cuda(), Cuda(), whole, 0.0, None) == "sdpa"
+    assert "cudnn" in dispatch.list_available_kernels(Cuda())
+
+
 def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: False)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: False)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     q = Cuda(torch.float16)
     assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense"}
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
     assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "per_document"}
     assert not dispatch._supports_flash(Cuda(width=264))

@@ -335,7 +335,7 @@ def test_an_adapter_begins_as_nothing_and_counts_little():
             tensor.fill_(0.1)
     changed = former.hidden(ids)
     assert not torch.allclose(changed, before, atol=1e-3)
-    lora.merge_adapters(former.model.body)
+    lora.remove_adapters(former.model.body, merge=True)
     assert torch.allclose(former.hidden(ids), changed, atol=1e-6)
     assert not any("parametrizations" in name for name, _ in former.model.named_parameters())
 
@@ -445,9 +445,9 @@ def test_a_checkpoint_goes_on_with_what_it_learned(tmp_path, head):
 
 
 def test_gpt_has_its_marks_and_both_orders(tmp_path):
-    from formers.text.trainers import bpe
+    from formers.text.trainers.pair_merging import train_bpe
 
-    tokenizer = bpe.train([row["text"] for row in ROWS], 300, style="bloom")
+    tokenizer = train_bpe([row["text"] for row in ROWS], 300, style="bloom")
     tokenizer.special = {"unk": "<unk>"}
     base = formers.build("gpt", dim=32, layers=2, heads=2, context=64, vocab=len(tokenizer))
     base.tokenizer = tokenizer

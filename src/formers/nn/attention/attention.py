@@ -41,9 +41,8 @@ class Attention(nn.Module):
         self, x: Tensor, attn_context: AttentionContext, layer: int = 0, memory_states: Tensor | None = None
     ) -> Tensor:
         """(N, dim) → (N, dim); `memory_states` (rows, M, dim) are remembered states that are seen as well."""
-        q, k, v = (
-            self.project_cross(x, attn_context, layer) if self.is_cross else self.project_self(x, attn_context, layer)
-        )
+        project = self.project_cross if self.is_cross else self.project_self
+        q, k, v = project(x, attn_context, layer)
         if memory_states is not None:
             k, v = self.prepend_memory(memory_states, k, v, attn_context)
         return self.o(self.attend_heads(q, k, v, attn_context, layer).flatten(1))

@@ -90,9 +90,8 @@ class KVCache(CarriedState):
     def start_batch(self, layout: Layout) -> Tensor | None:
         """Check that a batch fits; return the number of tokens each row has seen, None if there are none yet."""
         if layout.rows != self.rows:
-            raise Error(
-                f"the cache has {self.rows} rows, the batch {layout.rows}", fix="make a cache with one row per sequence"
-            )
+            what = f"the cache has {self.rows} rows, the batch {layout.rows}"
+            raise Error(what, fix="make a cache with one row per sequence")
         if self.lengths is None:
             self.lengths = torch.zeros(self.rows, dtype=torch.long, device=layout.starts.device)
         if self.written_lengths is None:
@@ -151,9 +150,8 @@ class KVCache(CarriedState):
     def reorder_rows(self, parents: Tensor, equal_lengths: bool = False) -> None:
         """Row i goes on from what row parents[i] has seen; both have the same source, and with `equal_lengths` the
         same length, with nothing forgotten."""
-        self.recurrent_state = (
-            None if self.recurrent_state is None else tuple(x.index_select(0, parents) for x in self.recurrent_state)
-        )
+        if self.recurrent_state is not None:
+            self.recurrent_state = tuple(x.index_select(0, parents) for x in self.recurrent_state)
         if self.lengths is None or self.written_lengths is None:
             return
         lengths = self.lengths[parents]
@@ -230,9 +228,8 @@ class KVCache(CarriedState):
         for name, layer in other.layers.items():
             self[name].copy_row_from(row, layer, count, source_capacity)
         if other.recurrent_state is not None:
-            self.recurrent_state = self.recurrent_state or tuple(
-                t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state
-            )
+            zeros = (t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state)
+            self.recurrent_state = self.recurrent_state or tuple(zeros)
             for mine, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
                 mine[row] = new[0]
         if other.encoder_output is not None:

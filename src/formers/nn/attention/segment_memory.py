@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -81,6 +83,18 @@ class SegmentMemory(CarriedState):
         new = copy.copy(self)
         new.hidden_states, new._new_states = dict(self.hidden_states), {}
         return new
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this memory."""
+        return {
+            "used_slots": self.used_slots, "has_equal_rows": self.has_equal_rows, "lengths": self.lengths,
+            "hidden_states": self.hidden_states,
+        }  # fmt: skip
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what get_state returned of a memory of this size."""
+        self.used_slots, self.has_equal_rows = state["used_slots"], state["has_equal_rows"]
+        self.lengths, self.hidden_states = state["lengths"], state["hidden_states"]
 
     def merge_new_states(self, other: SegmentMemory) -> None:
         """Note what the layers gave to a copy."""

@@ -28,18 +28,12 @@ class RelativeSegmentScores(RelativeScores):
         """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
         inputs = attn_context.relative
         assert inputs is not None
-        u, v, s = (
-            self.select_heads(b).to(q.dtype)[:, None] for b in (self.biases.u, self.biases.v, self.s)
-        )  # (H, 1, D)
+        biases = self.biases.u, self.biases.v, self.s
+        u, v, s = (self.select_heads(bias).to(q.dtype)[:, None] for bias in biases)  # (H, 1, D)
         half = q.shape[0] if inputs.reversed_encodings is None else (q.shape[0] + 1) // 2
         parts = zip(((q + v)[:half], (q + v)[half:]), (inputs.encodings, inputs.reversed_encodings), strict=True)
-        bias = torch.cat(
-            [
-                shift_relative_scores(part @ self.project_encodings(encodings, q), k.shape[2])
-                for part, encodings in parts
-                if encodings is not None
-            ]
-        )
+        scored = [part @ self.project_encodings(encodings, q) for part, encodings in parts if encodings is not None]
+        bias = torch.cat([shift_relative_scores(scores, k.shape[2]) for scores in scored])
         if inputs.is_other_segment is not None:
             scores = (q + s) @ self.select_heads(self.segment, 1).permute(1, 2, 0).to(q.dtype)  # (rows, H, Q, 2)
             bias = bias + torch.where(inputs.is_other_segment, scores[..., 1:], scores[..., :1])

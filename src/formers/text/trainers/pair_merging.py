@@ -1,23 +1,36 @@
-"""The machinery that BPE and WordPiece share: a corpus as one flat array of pieces, and a queue of pairs to merge.
+"""Tokenizers whose pieces are learned by merging the best pair again and again, deterministically.
 
-Both are exact: a test holds them against trainers that count everything anew after each merge.
+BPE (Sennrich et al. 2015) takes the most frequent pair: on bytes as in GPT-2 and BLOOM (Radford et al. 2019), or on
+characters with a mark at the end of a word as in GPT-1 (Radford et al. 2018). WordPiece (Schuster & Nakajima 2012;
+BERT, Devlin et al. 2018) is trained as it is meant, by likelihood: the pair that is merged next raises the unigram
+likelihood of the training data most, gain(ab) = count(ab) · log(count(ab) · N / (count(a) · count(b))), with N tokens.
+
+Both share the corpus as one flat array of pieces and the queue of pairs. They are exact: a test holds them against
+trainers that count everything anew after each merge.
 """
 
 from __future__ import annotations
 
 import heapq
+import re
 from array import array
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
 
 import numpy as np
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as Rust
 
 from ...config import ProgressCallback
+from ...errors import Error
+from ..korean import MORPHEME_MARK
+from ..tokenizer import BYTE_ALPHABET, Tokenizer
+from ..tokenizer_kinds import BERT_TOKENS, TokenizerStyle, get_style
+from .word_counts import WordCutter, choose_alphabet, count_words
 
-WORD_BOUNDARY, MERGED = (
-    0,
-    -1,
-)  # the symbol between two words, and what is left behind when a piece is merged into its neighbour
+# The symbol between two words, and what is left behind when a piece is merged into its neighbour.
+WORD_BOUNDARY, MERGED = 0, -1
 PAIR_SHIFT = 24  # a pair as one number: left << SHIFT | right
 HEAP_REFILL = 20_000  # pairs that the heap is given at a time
 BOUND_SLACK = 0.05  # how far above a rising score its bound is set, as a share of it
@@ -34,10 +47,8 @@ class MergeCorpus:
 
     def __init__(self, counts: Mapping[str, int], split_word: Callable[[str], list[str]]):
         items = sorted(counts.items())
-        names = sorted(
-            {piece for word, _ in items for piece in split_word(word)} - {""}
-        )  # "" is an edge inside of a word
-        self.piece_names = ["", *names]
+        # "" is an edge inside of a word
+        self.piece_names = ["", *sorted({piece for word, _ in items for piece in split_word(word)} - {""})]
         self.piece_ids = {name: i for i, name in enumerate(self.piece_names)}
         flat, weights = array("i", [WORD_BOUNDARY]), array("q", [0])
         for word, count in items:
@@ -51,18 +62,16 @@ class MergeCorpus:
         self.next_positions = np.arange(1, places + 1, dtype=np.int32)
         self.previous_positions = np.arange(-1, places - 1, dtype=np.int32)
         inner = self.symbols != WORD_BOUNDARY
-        self.piece_counts = np.bincount(self.symbols[inner], self.weights[inner], len(self.piece_names)).astype(
-            np.int64
-        )
+        counted = np.bincount(self.symbols[inner], self.weights[inner], len(self.piece_names))
+        self.piece_counts = counted.astype(np.int64)
         self.num_tokens = int(self.piece_counts.sum())  # tokens that the corpus has now
         self.piece_slots = [array("i") for _ in self.piece_names]  # the slots that a piece is part of
         self.index_pairs()
 
     def index_pairs(self) -> None:
         """Give each pair of the beginning its slot."""
-        here = np.flatnonzero((self.symbols[:-1] != WORD_BOUNDARY) & (self.symbols[1:] != WORD_BOUNDARY)).astype(
-            np.int32
-        )
+        inner = self.symbols != WORD_BOUNDARY
+        here = np.flatnonzero(inner[:-1] & inner[1:]).astype(np.int32)
         keys = self.symbols[here].astype(np.int64) << PAIR_SHIFT | self.symbols[here + 1]
         order = np.argsort(keys, kind="stable")
         self.position_pool, keys = here[order], keys[order]
@@ -74,9 +83,8 @@ class MergeCorpus:
         self.span_begins = first.astype(np.int64)
         self.span_lengths = np.diff(first, append=self.pool_used).astype(np.int64)
         self.left_pieces, self.right_pieces = unique >> PAIR_SHIFT, unique & (1 << PAIR_SHIFT) - 1
-        self.pair_counts = (
-            np.add.reduceat(self.weights[self.position_pool], first) if len(first) else np.zeros(0, np.int64)
-        )
+        weights = self.weights[self.position_pool]
+        self.pair_counts = np.add.reduceat(weights, first) if len(first) else np.zeros(0, np.int64)
         self.num_slots = len(unique)
         for slot, (a, b) in enumerate(zip(self.left_pieces.tolist(), self.right_pieces.tolist(), strict=True)):
             self.piece_slots[a].append(slot)
@@ -106,13 +114,8 @@ class MergeCorpus:
         before, lead = self.symbols[ahead[own]].astype(np.int64), ahead[own]
         lost = np.concatenate([before << PAIR_SHIFT | a, np.int64(b) << PAIR_SHIFT | old_right[lone].astype(np.int64)])
         lost_weights = np.concatenate([weights[own], weights[lone]])
-        new = np.concatenate(
-            [
-                before << PAIR_SHIFT | piece,
-                np.int64(piece) << PAIR_SHIFT | self.symbols[beyond[follows]].astype(np.int64),
-            ]
-        )
-        where = np.concatenate([lead, left[follows]])
+        behind = np.int64(piece) << PAIR_SHIFT | self.symbols[beyond[follows]].astype(np.int64)
+        new, where = np.concatenate([before << PAIR_SHIFT | piece, behind]), np.concatenate([lead, left[follows]])
         changed = np.concatenate([self.remove_pairs(lost, lost_weights), self.add_pairs(new, where)])
         self.pair_counts[slot] = self.span_lengths[slot] = 0  # at last: in aaa the merged pair is one of the lost
         self.extra_spans.pop(slot, None)
@@ -194,8 +197,8 @@ class PairQueue:
     a score, the number of tokens, only falls. Pairs whose bound is below `heap_floor` wait outside of the heap.
     """
 
-    def __init__(self, words: MergeCorpus, score: PairScore, least: int, near: bool):
-        self.corpus, self.score_pairs, self.min_count, self.is_falling = words, score, least, near
+    def __init__(self, words: MergeCorpus, score: PairScore, min_count: int, is_falling: bool):
+        self.corpus, self.score_pairs, self.min_count, self.is_falling = words, score, min_count, is_falling
         self.score_bounds = np.zeros(0, np.float64)
         self.noted_counts = np.zeros(0, np.int64)
         self.heap: list[tuple[float, int, str, str, int]] = []
@@ -205,12 +208,8 @@ class PairQueue:
     def score_slots(self, slots: np.ndarray) -> np.ndarray:
         """What merging each of these pairs is worth now."""
         w = self.corpus
-        return self.score_pairs(
-            w.pair_counts[slots],
-            w.piece_counts[w.left_pieces[slots]],
-            w.piece_counts[w.right_pieces[slots]],
-            w.num_tokens,
-        )
+        left, right = w.piece_counts[w.left_pieces[slots]], w.piece_counts[w.right_pieces[slots]]
+        return self.score_pairs(w.pair_counts[slots], left, right, w.num_tokens)
 
     def refill_heap(self) -> bool:
         """Lower the floor until the heap has something to give; False when there is nothing left."""
@@ -221,11 +220,8 @@ class PairQueue:
             return False
         scores = self.score_slots(alive)
         self.score_bounds[alive], self.noted_counts[alive] = scores, w.pair_counts[alive]
-        self.heap_floor = (
-            np.partition(scores, len(alive) - HEAP_REFILL)[len(alive) - HEAP_REFILL]
-            if len(alive) > HEAP_REFILL
-            else -np.inf
-        )
+        spare = len(alive) - HEAP_REFILL
+        self.heap_floor = np.partition(scores, spare)[spare] if spare > 0 else -np.inf
         self.heap = []
         self.push_slots(alive[scores >= self.heap_floor])
         heapq.heapify(self.heap)
@@ -296,15 +292,16 @@ def grow_array(old: np.ndarray, size: int) -> np.ndarray:
     return old if len(old) >= size else np.concatenate([old, np.zeros(max(size, 2 * len(old)) - len(old), old.dtype)])
 
 
-def learn_merges(
-    queue: PairQueue,
-    vocab: dict[str, Any],
-    size: int,
-    continuation_prefix: str = "",
+def learn_pieces(
+    queue: PairQueue, marks: TokenizerStyle, first: Iterable[str], vocab_size: int, continuation_prefix: str = "",
     tell: ProgressCallback | None = None,
-) -> list[tuple[str, str]]:
-    """Merge the best pair again and again until the vocabulary has its size; the merges, in their order."""
+) -> tuple[dict[str, int], list[tuple[str, str]]]:  # fmt: skip
+    """Merge the best pair again and again until the vocabulary, which begins with the pieces `first`, has its size.
+
+    Returns the ids of all pieces, the style's special tokens among them, and the merges in their order.
+    """
     merges, names, words = [], queue.corpus.piece_names, queue.corpus
+    vocab, size = marks.begin_vocab(first, vocab_size), vocab_size - len(marks.last_tokens)
     while len(vocab) < size and (slot := queue.find_best()) is not None:
         left, right = names[words.left_pieces[slot]], names[words.right_pieces[slot]]
         piece = left + right.removeprefix(continuation_prefix)
@@ -315,4 +312,232 @@ def learn_merges(
             tell("merging", len(vocab), size, f"{left} + {right}")
     if tell is not None:
         tell("merging", len(vocab), len(vocab), f"{len(merges):,} merges")
-    return merges
+    return {piece: i for i, piece in enumerate([*vocab, *marks.last_tokens])}, merges
+
+
+# Punctuation that keeps the spaces around it, so that decoding gives the text back. BERT's way of cutting forgets
+# whether "." stood alone or at the end of a word. Here a mark is a word of its own as well, but takes along one space
+# on either side where there is one: " (", ", ", "." are different words. All is said in the tokenizer.json, with parts
+# that every reader of such files knows.
+
+# What BERT cuts off: ASCII's marks, Unicode's punctuation, and the characters of Chinese.
+HAN_RANGES = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df\U0002a700-\U0002ceaf\U0002f800-\U0002fa1f"
+PUNCTUATION_CLASS = rf"[!-/:-@\[-`{{-~\p{{P}}{HAN_RANGES}]"
+WORD_CLASS = rf"[^ !-/:-@\[-`{{-~\p{{P}}{HAN_RANGES}]"
+# A space between two marks belongs to the second.
+SPACED_WORD_REGEX = rf" ?{PUNCTUATION_CLASS}(?: (?! *+{PUNCTUATION_CLASS}))?|{WORD_CLASS}+"
+
+
+def build_spaced_normalizer(lower: bool) -> normalizers.Normalizer:
+    """NFC, and white space of any kind as spaces. Accents stay: stripping them would take Hangul apart."""
+    bert = normalizers.BertNormalizer(clean_text=True, handle_chinese_chars=False, strip_accents=False, lowercase=lower)
+    return normalizers.Sequence([normalizers.NFC(), bert])
+
+
+def build_spaced_splitter() -> pre_tokenizers.PreTokenizer:
+    """Build what cuts text into words, and marks with the spaces around them."""
+    return pre_tokenizers.Split(Regex(SPACED_WORD_REGEX), "removed", invert=True)
+
+
+def build_spaced_decoder(first: Iterable[Any], special: Iterable[str]) -> decoders.Decoder:
+    """Words with a space between any two, as the `first` decoders make them, less the space beside each mark: it has
+    its own. Special tokens look like marks and are words."""
+    names = "|".join(map(re.escape, special))
+    before = Regex(rf" (?!{names})(?={PUNCTUATION_CLASS})")
+    behind = Regex(rf"(?<={PUNCTUATION_CLASS})(?<!{names}) (?! *+(?!{names}){PUNCTUATION_CLASS})")
+    removed = [decoders.Replace(pattern, "") for pattern in (before, behind)]
+    clean = [decoders.Replace(Regex(" ++"), " "), decoders.Replace(Regex(r"\A | \z"), "")]
+    return decoders.Sequence([*first, decoders.Fuse(), *removed, *clean])
+
+
+def add_spaced_variants(counts: Counter[str]) -> None:
+    """Add the words that a mark may be, alone and between spaces, so that each has its letters in the alphabet."""
+    cut = build_spaced_splitter()
+    for mark in {word.strip() for word in counts}:
+        if len(mark) == 1 and len(cut.pre_tokenize_str(mark * 2)) == 2:
+            counts.setdefault(mark, 0)
+            counts.setdefault(f" {mark} ", 0)
+
+
+def count_spaced_words(
+    lines: Iterable[str], cutter: WordCutter, alphabet: int, more: str, split_word: Callable[[str], list[str]],
+    workers: int | None, tell: ProgressCallback | None,
+) -> MergeCorpus:  # fmt: skip
+    """Count words and spaced marks, and cut those whose characters are all among the `alphabet` most frequent or in
+    `more`."""
+    counts = count_words(lines, cutter, workers, tell)
+    kept = choose_alphabet(counts, alphabet) | set(more)
+    add_spaced_variants(counts)
+    return MergeCorpus({word: count for word, count in counts.items() if kept.issuperset(word)}, split_word)
+
+
+# Hangul syllables may be taken apart into jamo first: 한 is ᄒ + ᅡ + ᆫ, so that pieces may share a stem whose last
+# syllable changes (하다, 한다, 했다). The jamo are Unicode's conjoining ones, which NFD makes and NFC puts together
+# again: they say whether a consonant begins or ends its syllable, so that nothing is ambiguous, and ㅋㅋ (compatibility
+# jamo) stays what it is. A file can say NFD (every reader of tokenizer.json takes syllables apart alike), but no
+# decoder of the tokenizers library composes: `Tokenizer.decode` does, other readers get NFD and have to compose it.
+MODERN_JAMO = [chr(c) for c in (*range(0x1100, 0x1113), *range(0x1161, 0x1176), *range(0x11A8, 0x11C3))]
+BYTE_CHARACTERS = {byte: character for character, byte in BYTE_ALPHABET.items()}
+JAMO_SPELLINGS = ["".join(BYTE_CHARACTERS[byte] for byte in jamo.encode()) for jamo in MODERN_JAMO]  # three bytes each
+JAMO_PREFIXES = sorted({jamo[:2] for jamo in JAMO_SPELLINGS})
+JAMO_PIECES = [*JAMO_PREFIXES, *JAMO_SPELLINGS]
+# These merges come before all others.
+JAMO_MERGES = [*((p[0], p[1]) for p in JAMO_PREFIXES), *((jamo[:2], jamo[2]) for jamo in JAMO_SPELLINGS)]
+JAMO_PATTERN = re.compile("|".join(map(re.escape, [*JAMO_SPELLINGS, *JAMO_PREFIXES])) + "|.", re.DOTALL)
+# GPT-2's, but for accents: taken apart, they stay with their letter.
+JAMO_WORD_REGEX = r"'(?:[sdmt]|ll|ve|re)| ?[\p{L}\p{M}]+| ?\p{N}+| ?[^\s\p{L}\p{M}\p{N}]+|\s+(?!\S)|\s+"
+END_OF_WORD = "</w>"  # GPT-1's mark
+
+
+def cut_jamo(word: str) -> list[str]:
+    """Cut the byte-level spelling of a word into jamo, and into single bytes where it has other characters."""
+    return JAMO_PATTERN.findall(word)
+
+
+def score_frequency(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+    """BPE's score of a pair: how often it occurs."""
+    return both.astype(np.float64)
+
+
+def train_bpe(
+    lines: Iterable[str], vocab_size: int = 8192, *, style: str = "gpt2", min_count: int = 2, nfc: bool = True,
+    lower: bool | None = None, alphabet: int | None = None, morphemes: bool = False, jamo: bool = False,
+    workers: int | None = None, tell: ProgressCallback | None = None,
+) -> Tokenizer:  # fmt: skip
+    """Learn `vocab_size` pieces: the 256 bytes, then the most frequent pair again and again (ties: the smaller
+    strings).
+
+    `style="gpt"` is GPT-1's: characters in lower case instead of bytes (`lower`, `alphabet`). `nfc=False` leaves text
+    as it is, so that decoding gives back every byte; otherwise it gives back the composed text. With `morphemes` Korean
+    words are cut into morphemes first, and no piece reaches across. With `jamo` Hangul syllables are taken apart first
+    (the kind "jamo"): pieces are made of jamo, and decoding composes them again.
+    """
+    if jamo and (style == "gpt" or not nfc):
+        what = "jamo go with bytes, and are composed again: not with " + ("nfc=False" if style != "gpt" else "GPT-1")
+        raise Error(what, fix="leave out " + ("nfc" if style != "gpt" else "the style gpt"))
+    if style == "gpt":
+        if morphemes:
+            raise Error("GPT-1's pieces cannot be cut into morphemes", fix="take the style gpt2, or another of bytes")
+        return train_end_of_word(lines, vocab_size, min_count, lower is not False, alphabet, workers, tell)
+    marks = get_style(style)
+    if lower is not None or alphabet is not None:
+        raise Error("bytes have no case and no alphabet", fix="lower and alphabet go with the style gpt")
+    first = [*sorted(BYTE_ALPHABET), *(JAMO_PIECES if jamo else ())]
+    if vocab_size < (least_size := len(first) + len(marks.special_tokens)):
+        raise Error(f"a byte-level vocabulary of {vocab_size} is too small", fix=f"take at least {least_size}")
+    rust = build_byte_level(nfc, morphemes, jamo)
+    cutter = WordCutter(rust.to_str(), is_byte_level=True, has_morphemes=morphemes)
+    words = MergeCorpus(count_words(lines, cutter, workers, tell), cut_jamo if jamo else list)
+    queue = PairQueue(words, score_frequency, min_count, is_falling=True)
+    ids, merges = learn_pieces(queue, marks, first, vocab_size, tell=tell)
+    rust.model = models.BPE(vocab=ids, merges=[*JAMO_MERGES, *merges] if jamo else merges)
+    rust.decoder = decoders.ByteLevel()
+    return marks.finish_tokenizer(rust, ids)
+
+
+def build_byte_level(nfc: bool, morphemes: bool, jamo: bool = False) -> Rust:
+    """An empty tokenizer that cuts text as GPT-2 does; words of jamo keep their accents, before they become bytes."""
+    rust = Rust(models.BPE())
+    if nfc:
+        rust.normalizer = normalizers.NFD() if jamo else normalizers.NFC()
+    split: pre_tokenizers.PreTokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not jamo)
+    if jamo:
+        split = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(JAMO_WORD_REGEX), "isolated"), split])
+    if morphemes:
+        split = pre_tokenizers.Sequence([pre_tokenizers.Split(MORPHEME_MARK, "removed"), split])
+    rust.pre_tokenizer = split
+    return rust
+
+
+def train_end_of_word(
+    lines: Iterable[str], vocab_size: int, min_count: int, lower: bool, alphabet: int | None, workers: int | None,
+    tell: ProgressCallback | None,
+) -> Tokenizer:  # fmt: skip
+    """GPT-1's: the last piece of a word ends in </w>. A character that is not in the alphabet is unknown."""
+    marks = get_style("gpt")
+    rust = Rust(models.BPE(unk_token=marks.special["unk"]))
+    rust.normalizer, rust.pre_tokenizer = build_spaced_normalizer(lower), build_spaced_splitter()
+    cutter = WordCutter(rust.to_str(), has_spaced_punctuation=True)
+    words = count_spaced_words(
+        lines,
+        cutter,
+        alphabet or vocab_size // 3,
+        " ",
+        lambda word: [*word[:-1], word[-1] + END_OF_WORD],
+        workers,
+        tell,
+    )
+    queue = PairQueue(words, score_frequency, min_count, is_falling=True)
+    ids, merges = learn_pieces(queue, marks, words.piece_names[1:], vocab_size, tell=tell)
+    rust.model = models.BPE(
+        vocab=ids, merges=merges, unk_token=marks.special["unk"], end_of_word_suffix=END_OF_WORD, fuse_unk=False
+    )
+    rust.decoder = build_spaced_decoder([decoders.BPEDecoder(suffix=END_OF_WORD)], marks.special_tokens)
+    return marks.finish_tokenizer(rust, ids)
+
+
+CONTINUATION_PREFIX = "##"  # marks a piece that does not begin a word
+# Characters of a word; longer ones are unknown, as their time grows with the square. BERT's 100 are too few for Korean
+# that is written without spaces: a whole review of 140 characters would be a single unknown word.
+MAX_WORD_CHARACTERS = 500
+
+
+def score_gain(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+    """How much the likelihood rises, the logarithm in whole millionths: so that two gains that are the same number on
+    paper are the same here."""
+    return both * np.rint(1e6 * np.log(score_ratio(both, left, right, total) * total))
+
+
+def score_ratio(both: np.ndarray, left: np.ndarray, right: np.ndarray, total: int) -> np.ndarray:
+    """The score of the tutorials."""
+    return both / (left.astype(np.float64) * right)
+
+
+def train_wordpiece(
+    lines: Iterable[str], vocab_size: int = 8192, *, style: str = "bert", min_count: int = 2, lower: bool = False,
+    alphabet: int | None = None, score: Literal["gain", "ratio"] = "gain", morphemes: bool = False,
+    workers: int | None = None, tell: ProgressCallback | None = None,
+) -> Tokenizer:  # fmt: skip
+    """Learn `vocab_size` pieces: the most frequent characters, then the best pair again and again.
+
+    At most `alphabet` characters are kept, by default a third of the vocabulary: each is needed twice, at the beginning
+    of a word and inside, and Korean alone has thousands of syllables. A word with any other character is unknown. With
+    `morphemes` Korean words are cut into morphemes first, and no piece reaches across.
+
+    `score="ratio"` is count(ab)/(count(a)·count(b)), found in tutorials: it prefers the rarest pairs. For teaching.
+    """
+    marks = get_style(style)
+    unknown = marks.special["unk"]
+    rust = build_bert_pipeline(lower, unknown, morphemes)
+    cutter = WordCutter(rust.to_str(), has_morphemes=morphemes, has_spaced_punctuation=True)
+    size = alphabet or vocab_size // 3
+    words = count_spaced_words(lines, cutter, size, " " + MORPHEME_MARK, split_characters, workers, tell)
+    queue = PairQueue(words, score_ratio if score == "ratio" else score_gain, min_count, is_falling=False)
+    ids, _ = learn_pieces(queue, marks, words.piece_names[1:], vocab_size, CONTINUATION_PREFIX, tell)
+    rust.model = models.WordPiece(vocab=ids, unk_token=unknown, max_input_chars_per_word=MAX_WORD_CHARACTERS)
+    first: list[Any] = [decoders.WordPiece(prefix=CONTINUATION_PREFIX, cleanup=False)]
+    first += [decoders.Replace(MORPHEME_MARK, "")] if morphemes else []
+    rust.decoder = build_spaced_decoder(first, marks.special_tokens)
+    return marks.finish_tokenizer(rust, ids)
+
+
+def split_characters(word: str) -> list[str]:
+    """The characters of a word; one that begins a morpheme keeps the mark before it, and an edge stands between."""
+    first, *rest = word.split(MORPHEME_MARK)
+    pieces = [*first[:1], *(CONTINUATION_PREFIX + c for c in first[1:])]
+    for morpheme in rest:
+        inner = (CONTINUATION_PREFIX + c for c in morpheme[1:])
+        pieces += ["", CONTINUATION_PREFIX + MORPHEME_MARK + morpheme[0], *inner]
+    return pieces
+
+
+def build_bert_pipeline(lower: bool, unknown: str = BERT_TOKENS["unk"], morphemes: bool = False) -> Rust:
+    """An empty tokenizer that cuts text as BERT does, but for the spaces around punctuation, which are kept.
+
+    Punctuation is cut off after morphemes were marked, so that a mark may be left at a word's edge: it is removed.
+    """
+    rust = Rust(models.WordPiece(vocab={unknown: 0}, unk_token=unknown))
+    rust.normalizer, words = build_spaced_normalizer(lower), build_spaced_splitter()
+    edges = pre_tokenizers.Split(Regex(rf"\A{MORPHEME_MARK}+|{MORPHEME_MARK}+\z"), "removed")
+    rust.pre_tokenizer = pre_tokenizers.Sequence([words, edges]) if morphemes else words
+    return rust

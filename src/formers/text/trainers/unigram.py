@@ -22,10 +22,9 @@ from tokenizers import Tokenizer as Rust
 from ...config import ProgressCallback
 from ...errors import Error
 from ...ragged_arrays import ragged_arange
-from ..morpheme_marks import MORPHEME_MARK
+from ..korean import MORPHEME_MARK
 from ..tokenizer import Tokenizer
-from ..tokenizer_styles import get_style
-from .bpe import number_pieces
+from ..tokenizer_kinds import get_style
 from .word_counts import WordCutter, choose_alphabet, count_words
 
 MAX_DEPTH = 32  # characters of a word; longer ones are cut, or products of probabilities would leave a float's range
@@ -135,9 +134,7 @@ def build_trie(pieces: Sequence[tuple[int, ...]], size: int) -> tuple[np.ndarray
 
 SPACE_MARK = "▁"
 BYTE_PIECES = tuple(f"<0x{byte:02X}>" for byte in range(256))
-MAX_CORPUS_CHARACTERS = (
-    16_000_000  # characters of distinct words that are looked at: the rarest words beyond are left out
-)
+MAX_CORPUS_CHARACTERS = 16_000_000  # of distinct words that are looked at: the rarest words beyond are left out
 # Letters, numbers and marks are learnt apart (no piece "word,"); reading needs no such rule: there is no such piece.
 CHARACTER_CLASSES = (
     f"{SPACE_MARK}?[\\p{{L}}\\p{{M}}]+|{SPACE_MARK}?\\p{{N}}+"
@@ -145,20 +142,11 @@ CHARACTER_CLASSES = (
 )
 
 
-def train(
-    lines: Iterable[str],
-    vocab_size: int = 8192,
-    *,
-    style: str = "t5",
-    lower: bool = False,
-    alphabet: int | None = None,
-    byte_fallback: bool = False,
-    longest: int = 16,
-    keep_ratio: float = 0.75,
-    morphemes: bool = False,
-    workers: int | None = None,
-    tell: ProgressCallback | None = None,
-) -> Tokenizer:
+def train_unigram(
+    lines: Iterable[str], vocab_size: int = 8192, *, style: str = "t5", lower: bool = False,
+    alphabet: int | None = None, byte_fallback: bool = False, longest: int = 16, keep_ratio: float = 0.75,
+    morphemes: bool = False, workers: int | None = None, tell: ProgressCallback | None = None,
+) -> Tokenizer:  # fmt: skip
     """Learn `vocab_size` pieces. At most `alphabet` characters (by default half of the vocabulary) are pieces of their
     own; any other is unknown, or with `byte_fallback` becomes the bytes of its UTF-8.
 
@@ -180,12 +168,11 @@ def train(
     low = float(min(logs, default=0.0))
     scored = [(token, 0.0 if token in marks.special_tokens else low - 20) for token in fixed]
     scored += [(pieces[i], float(logs[i])) for i in order] + [(token, 0.0) for token in marks.last_tokens]
-    ids = number_pieces(piece for piece, _ in scored)
+    ids = {piece: i for i, (piece, _) in enumerate(scored)}
     rust.model = models.Unigram(scored, unk_id=ids[marks.special["unk"]], byte_fallback=byte_fallback)
     spaces = decoders.Metaspace(replacement=SPACE_MARK, prepend_scheme="always")
     rust.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if byte_fallback else spaces
-    marks.add_to_backend(rust, ids)
-    return Tokenizer(rust.to_str(pretty=True), marks.special)
+    return marks.finish_tokenizer(rust, ids)
 
 
 def build_metaspace(lower: bool, morphemes: bool, kinds: str | None = None) -> Rust:

@@ -14,7 +14,7 @@ from typing import Any
 import tokenizers
 
 from ...config import ProgressCallback
-from ..morpheme_marks import mark_morphemes, strip_morpheme_marks
+from ..korean import mark_morphemes, strip_morpheme_marks
 from ..worker_processes import ProcessPool
 
 WHITESPACE_RANGES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
@@ -31,7 +31,7 @@ MAX_DISTINCT_WORDS = 8_000_000  # distinct words that are remembered; beyond it,
 @dataclass(frozen=True)
 class WordCutter:
     """How text becomes words: an (empty) tokenizer.json, whether a space belongs to the word after it, whether Korean
-    is cut into morphemes first, and whether punctuation keeps the spaces around it (punctuation_spacing.py)."""
+    is cut into morphemes first, and whether punctuation keeps the spaces around it (pair_merging.py)."""
 
     tokenizer_json: str
     is_byte_level: bool = False
@@ -53,17 +53,15 @@ class WordCutter:
         normal, split = rust.normalizer, rust.pre_tokenizer
         words: Counter[str] = Counter()
         order, marked = list(units), list(units)
-        for low in (
-            range(0, len(order), MORPHEME_BATCH) if self.has_morphemes else ()
-        ):  # each different word is analysed once
+        # Each different word is analysed once.
+        for low in range(0, len(order), MORPHEME_BATCH) if self.has_morphemes else ():
             marked[low : low + MORPHEME_BATCH] = mark_morphemes(order[low : low + MORPHEME_BATCH])
             if tell is not None:
                 done = min(len(order), low + MORPHEME_BATCH)
                 tell("morphemes", done, len(order), f"{done:,} of {len(order):,} different words")
         for unit, text in zip(order, marked, strict=True):
-            text = (
-                f"x {text} x" if self.has_spaced_punctuation else text
-            )  # what stands before and behind it is some word
+            if self.has_spaced_punctuation:  # what stands before and behind it is some word
+                text = f"x {text} x"
             found = split.pre_tokenize_str(text if normal is None else normal.normalize_str(text))
             for word, _ in found[1:-1] if self.has_spaced_punctuation else found:
                 words[word] += units[unit]
@@ -90,9 +88,8 @@ def count_words(
     """How often each word occurs."""
     words: Counter[str] = Counter()
     seen, least = 0, 1
-    groups = chunk_lines(lines)
     number = 0
-    for number, counts in enumerate(count_chunks(groups, cutter, workers or os.cpu_count() or 1), 1):
+    for number, counts in enumerate(count_chunks(chunk_lines(lines), cutter, workers or os.cpu_count() or 1), 1):
         words.update(counts)
         seen += counts.total()
         while len(words) > MAX_DISTINCT_WORDS:

@@ -22,8 +22,7 @@ from ...reports.run_report import escape_markdown, render_markdown_table, write_
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
 from ..config_merge import READER_SETTINGS, parse_value, read_config, unflatten_tables
-from ..distributed.ddp import connect_processes
-from ..distributed.process_group import ProcessGroup
+from ..distributed.process_group import ProcessGroup, connect_processes
 from ..run_folder import COMPARISON_FOLDER, RunFolder
 from ..trainer import Diverged
 from .finetune import FinetuneResult, check_same_run, collect_overrides, finetune

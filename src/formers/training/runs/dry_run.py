@@ -16,8 +16,7 @@ from ...data.readers import find_files, read_documents
 from ...data.text_files import COMPRESSION_RATIOS
 from ...former import count_trainable
 from ..config_merge import PretrainConfig, configure_pretraining
-from ..distributed.ddp import connect_processes, select_strategy
-from ..distributed.process_group import ProcessGroup
+from ..distributed.process_group import ProcessGroup, connect_processes
 from ..hardware import explain_out_of_memory, format_time_left, get_peak_memory, synchronize_device, use_deterministic
 from .prepare_data import PreparedData, limit_characters, prepare_data
 from .pretrain_run import PretrainRun
@@ -31,7 +30,7 @@ def dry_run_pretraining(
 ) -> list[tuple[str, str]]:
     """Rows of what and how much; the first process of several has them."""
     asked = configure_pretraining(family, config, overrides, **top)
-    world, s = select_strategy(connect_processes(device), asked.train.parallel), asked.train
+    world, s = connect_processes(device), asked.train
     with (
         tempfile.TemporaryDirectory() as folder, explain_out_of_memory(s, None, world.device),
         use_deterministic(s.deterministic),

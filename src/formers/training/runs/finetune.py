@@ -25,10 +25,10 @@ from ...option_aliases import explain_name, resolve_setting, resolve_settings, r
 from ...reports.run_report import format_number, write_report
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
-from ...text.language import detect_language
+from ...text.normalise import detect_language
 from ..checkpoint.local import Checkpoints
 from ..config_merge import flatten_tables, read_config, unflatten_tables
-from ..distributed.ddp import connect_processes, explain_lost_peer
+from ..distributed.process_group import connect_processes, explain_lost_peer
 from ..hardware import (
     ProgressMeter,
     describe_hardware,

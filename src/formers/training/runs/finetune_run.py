@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ...batch import Batch
 from ...config import ProgressCallback
 from ...data.loader import load_batches
@@ -29,7 +27,7 @@ from ..validation import evaluate
 from .finetune_config import FinetuneConfig, derive_train_config
 from .pretrain import check_batch_split
 from .task_model import build_task, build_task_model, get_labels
-from .trainable import compute_lr_scales, get_step_hook, initialise_number_head, select_trainable
+from .trainable import compute_lr_scales, initialise_number_head, list_listeners, select_trainable
 
 
 class FinetuneRun:
@@ -71,7 +69,7 @@ class FinetuneRun:
         check_batch_split(self.config.train, world, (path / "run.json").is_file())
         self.trainer = Trainer(
             self.former.model, [self.objective], self.config.train, world,
-            compute_lr_scales(self.former, wanted.tune.layer_decay), get_step_hook(self.former),
+            compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
         )  # fmt: skip
         long = len(data) - len(training.rows)
         if long > 0:
@@ -101,12 +99,13 @@ class FinetuneRun:
             self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
             ranks=self.world.size, pin=self.world.device.type == "cuda",
         )  # fmt: skip
-        return made if self.trainer.is_compiled else ((drop_dummy_documents(batch), behind) for batch, behind in made)
+        if self.trainer.executor.is_compiled:
+            return made
+        return ((drop_dummy_documents(batch), behind) for batch, behind in made)
 
     def autocast(self) -> Any:
         """The type in which products are computed, as in training."""
-        t = self.trainer
-        return torch.autocast(t.device.type, dtype=t.dtype, enabled=t.dtype != torch.float32)
+        return self.trainer.executor.autocast()
 
     def evaluate(self) -> dict[str, float]:
         """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
@@ -131,7 +130,7 @@ class FinetuneRun:
             self.former.model,
             goal,
             (drop_dummy_documents(batch) for batch, _ in some),
-            self.trainer.forward,
+            self.trainer.executor.forward,
             device=device,
         )
         return found.metrics[goal.part]

@@ -21,7 +21,7 @@ from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...registry import find_family
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
-from ...text.trainers.registry import train_by_kind
+from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import PretrainDataConfig
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned

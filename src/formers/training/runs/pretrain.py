@@ -24,10 +24,9 @@ from ...interop.model_directory import save
 from ...option_aliases import explain_name, resolve_setting, resolve_settings
 from ...registry import find_family
 from ...reports.run_report import write_report
-from ...text.language import detect_language
+from ...text.normalise import detect_language
 from ...text.tokenizer import Tokenizer
-from ..checkpoint.local import Checkpoints
-from ..checkpoint.state import set_weights
+from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import (
     PRETRAIN_TABLES,
     PretrainConfig,
@@ -35,8 +34,8 @@ from ..config_merge import (
     configure_pretraining,
     read_config_tables,
 )
-from ..distributed.ddp import FullySharded, connect_processes, explain_lost_peer, select_strategy
-from ..distributed.process_group import ProcessGroup
+from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
+from ..distributed.strategies import select_strategy
 from ..hardware import ProgressMeter, describe_hardware, explain_out_of_memory, get_peak_memory, use_deterministic
 from ..plateau_monitor import NoteParts, PlateauMonitor, format_english
 from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
@@ -125,7 +124,6 @@ def pretrain(
         wanted, asked = world.broadcast_from_main(
             lambda: resolve_run(family, out, config, given, resume, overwrite, recipe=recipe, preset=preset, init=init)
         )
-        world = select_strategy(world, asked.train.parallel)
         check_batch_split(asked.train, world, resume and wanted is not None and (wanted / "run.json").is_file())
         numbers = estimate_parameters(asked)
         stack.enter_context(explain_out_of_memory(asked.train, numbers, world.device))
@@ -186,7 +184,7 @@ def pretrain(
         begun = run_training_loop(
             run.trainer, run.iter_batches, folder,
             evaluate=None if found.valid_store is None else lambda: evaluate_progress(run, monitor, say),
-            sample=None if samples is None or isinstance(world, FullySharded) else samples.write_sample, hook=hook,
+            sample=None if samples is None or run.trainer.is_sharded else samples.write_sample, hook=hook,
             say=say, tell=on_step,
         )  # fmt: skip
         if begun == asked.train.steps:
@@ -244,7 +242,7 @@ def write_result(
     more: dict[str, Any] = {
         "best": best,
         "parameters": count_trainable(run.former.model),
-        "memory": get_peak_memory(t.device),
+        "memory": get_peak_memory(t.world.device),
         "share": round(share, 4),
         "language": detect_language(some),
     }
@@ -361,7 +359,7 @@ def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = Fal
             f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
             fix=f"go on with a number of processes that divides {train.accumulate}" if begun else fix,
         )
-    if train.optimizer == "adafactor" and isinstance(world, FullySharded):
+    if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
         what = "adafactor needs whole rows and columns, which shards do not have"
         raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
     if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
@@ -445,7 +443,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
     best = next((step for step in sorted(scores) if scores[step] is not None), None)
     looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
-    excused = trainer.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
+    excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
     told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
     if looks and best is None and looks[-1].get("loss") is None:
         told = f"the validation loss is not finite ({told})"
@@ -465,13 +463,13 @@ def save_best_model(
     if found is None:
         raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
     best, groups, _ = found
-    if not isinstance(run.world, FullySharded):
-        set_weights(run.former.model, groups.get("average", groups["model"]))
+    if not run.trainer.is_sharded:
+        set_weights(run.former.model, groups.get("ema", groups["model"]))
         made = run.former
     else:
         made = build(run.config.family, head=run.former.head, **dataclasses.asdict(run.former.config))
         made.tokenizer = run.former.tokenizer
-        set_weights(made.model, groups.get("average", groups["model"]))
+        set_weights(made.model, groups.get("ema", groups["model"]))
     if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
         what = f"the weights of step {best:,} are not finite"
         raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")

@@ -128,7 +128,7 @@ class PretrainRun:
         """Losses and shares of right guesses on held-out text."""
         seen, forward, add = (
             self.get_valid_batches(),
-            self.trainer.forward,
+            self.trainer.executor.forward,
             list if self.is_validation_replicated else self.world.sum_over_ranks,
         )
         with self.trainer.use_ema_weights():

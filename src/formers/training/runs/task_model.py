@@ -27,8 +27,7 @@ from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
-from ...text.tokenizer_styles import get_style
-from ...text.trainers.registry import train_by_kind
+from ...text.tokenizer_kinds import get_style, train_by_kind
 from ..distributed.process_group import ProcessGroup
 from .finetune_config import FinetuneConfig
 from .validate import check_length, validate_settings

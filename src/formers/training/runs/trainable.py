@@ -11,7 +11,8 @@ import torch
 
 from ...errors import Error
 from ...former import Former
-from ...nn.lora import add_adapters, get_adapter_tensors, merge_adapters, remove_adapters
+from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
+from ...protocols import Listener
 from .finetune_config import TuneConfig
 
 
@@ -57,9 +58,7 @@ def finalise_model(former: Former, tune: TuneConfig) -> None:
     body = former.model.body
     if not tune.lora_merge:
         former.adapters = get_adapter_tensors(body)
-        remove_adapters(body)
-    else:
-        merge_adapters(body)
+    remove_adapters(body, merge=tune.lora_merge)
 
 
 def get_layer_depth(name: str, former: Former) -> int:
@@ -74,7 +73,7 @@ def get_layer_depth(name: str, former: Former) -> int:
 
 def count_layers(former: Former) -> int:
     """All layers, one above the other."""
-    return former.config.layers + (getattr(former.config, "num_decoder_layers", 0) if former.is_encoder_decoder else 0)
+    return former.config.layers + (former.config.num_decoder_layers if former.is_encoder_decoder else 0)
 
 
 def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
@@ -85,7 +84,18 @@ def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
     return {name: decay ** (top - get_layer_depth(name, former)) for name, _ in former.model.named_parameters()}
 
 
-def get_step_hook(former: Former) -> Callable[[], None] | None:
-    """What a family wants done to its weights after each step."""
-    own = former.definition.after_step
-    return None if own is None else lambda: own(former.model, former.config)
+class WeightRule:
+    """What a family does to its weights after each step (TextCNN limits a norm)."""
+
+    def __init__(self, former: Former, rule: Callable[[Any, Any], None]):
+        self.former, self.rule = former, rule
+
+    def on_update(self, step: int) -> None:
+        """Apply the rule."""
+        self.rule(self.former.model, self.former.config)
+
+
+def list_listeners(former: Former) -> list[Listener]:
+    """List what follows the weights of a model in training because its family says so."""
+    rule = former.definition.after_step
+    return [] if rule is None else [WeightRule(former, rule)]

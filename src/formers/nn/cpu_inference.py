@@ -1,9 +1,18 @@
-"""Linear layers for inference on a CPU: weights of 8 bits, or prepacked."""
+"""Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it.
+
+Some virtual machines announce AMX, the tiles that multiply bf16, and end a process that uses them without a word.
+There, oneDNN is told to leave them alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import functools
 import math
+import os
+import signal
+import time
 import warnings
 from typing import Any
 
@@ -13,8 +22,81 @@ from torch import Tensor, nn
 
 from ..errors import Error
 from .attention.attention import Attention
-from .cpu_bf16 import can_use_bf16
 from .layers import ACTIVATIONS, FeedForward, OutputLayer
+
+ISA_VARIABLE, ISA_WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+TRIAL_SECONDS = 10.0  # a trial takes milliseconds
+
+
+def is_amx_announced() -> bool:
+    """The processor says that it has tiles, and nobody has said which instructions oneDNN may take."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()) and ISA_VARIABLE not in os.environ
+
+
+def is_bf16_fatal() -> bool:
+    """Return whether a product in bf16 would end this process: a child in the same state tries it."""
+    if not hasattr(os, "fork"):
+        return False
+    with warnings.catch_warnings():  # of threads, of which the child needs none
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            faulthandler.disable()
+            import resource
+
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(2 * int(TRIAL_SECONDS))  # should this process be killed meanwhile, the child ends by itself
+
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a trial that ends badly leaves no file
+            torch.set_num_threads(1)
+            x = torch.ones(64, 64, dtype=torch.bfloat16)
+            torch.mm(x, x)
+        finally:
+            os._exit(0)
+    with contextlib.suppress(ChildProcessError):  # somebody else asks how children ended: nothing is known
+        end = time.monotonic() + TRIAL_SECONDS
+        while time.monotonic() < end:
+            if (ended := os.waitpid(child, os.WNOHANG))[0]:
+                return os.WIFSIGNALED(ended[1])
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known either
+        os.waitpid(child, 0)
+    return False
+
+
+@functools.cache
+def is_amx_broken() -> bool:
+    """The tiles that are announced do not work."""
+    return is_amx_announced() and is_bf16_fatal()
+
+
+@functools.cache
+def disable_amx() -> bool:
+    """Keep oneDNN from the tiles, which helps as long as it has computed nothing."""
+    os.environ[ISA_VARIABLE] = ISA_WITHOUT_AMX
+    if is_bf16_fatal():
+        del os.environ[ISA_VARIABLE]
+        return False
+    return True
+
+
+def can_use_bf16() -> bool:
+    """oneDNN may multiply bf16 and 8 bits: the tiles work, or it keeps away from them."""
+    return not is_amx_announced() or not is_amx_broken() or disable_amx()
+
+
+def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
+    """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work; where that is too late it is an error, or
+    a warning where it is not `strict`."""
+    if dtype != torch.bfloat16 or device.type != "cpu" or can_use_bf16():
+        return
+    what = "this processor announces AMX and has none: bf16 would end this process"
+    fix = f"set {ISA_VARIABLE}={ISA_WITHOUT_AMX} in the environment before Python starts, or stay with fp32"
+    if strict:
+        raise Error(what, fix=fix)
+    warnings.warn(f"{what}; {fix}, or move the model to a GPU", stacklevel=3)
+
 
 PREPACK_MAX_ROWS = 256  # rows up to which a packed weight is the faster one
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
@@ -38,9 +120,8 @@ class QuantisedLinear(nn.Module):
         self.register_buffer("scale", scale[:, 0].clone())
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
         few, many = can_use_fbgemm(), can_use_onednn()
-        self.few_rows_kernel = build_kernel(
-            FBGEMMKernel if few else OneDNNKernel if many else PlainKernel, small, self.scale
-        )
+        kernel = FBGEMMKernel if few else OneDNNKernel if many else PlainKernel
+        self.few_rows_kernel = build_kernel(kernel, small, self.scale)
         self.many_rows_kernel = build_kernel(OneDNNKernel, small, self.scale) if few and many else self.few_rows_kernel
 
     def forward(self, x: Tensor, tied: Any = None) -> Tensor:
@@ -212,15 +293,15 @@ def freeze_for_inference(model: nn.Module, kind: str) -> None:
             weight: Any
             if isinstance(child, OutputLayer):
                 weight = table if child.weight is None else child.weight
-            elif type(child) is nn.Linear and (
-                isinstance(parent, FeedForward) or is_full_attention_layer(parent, name)
-            ):
+            elif type(child) is nn.Linear and is_read_whole(parent, name):
                 weight = child.weight
             else:
                 continue
             setattr(parent, name, make(weight.detach(), None if child.bias is None else child.bias.detach()))
 
 
-def is_full_attention_layer(parent: nn.Module, name: str) -> bool:
-    """Return whether this layer of an attention is always read as a whole."""
-    return isinstance(parent, Attention) and (parent.relative is None or name != "qkv")
+def is_read_whole(parent: nn.Module, name: str) -> bool:
+    """Return whether this layer belongs to a feed-forward, or to an attention that always reads the whole of it."""
+    if isinstance(parent, Attention):
+        return parent.relative is None or name != "qkv"
+    return isinstance(parent, FeedForward)

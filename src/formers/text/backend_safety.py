@@ -1,24 +1,155 @@
-"""Regular expressions of tokenizer files. The Rust library's engine backtracks: a pattern of thirty characters can keep
-it busy for hours over a page of prose, and nothing can stop it there. So a pattern is used only if it is one of those
-that published tokenizers have, if its form leaves nothing to try twice, or if it was quick in a process of its own.
+"""Protection from the Rust library (tokenizers), which believes its files: where memory ends, it ends the process.
+
+Panics: the library prints them itself before Python hears of them. Limits: what a tokenizer.json may ask for. Regular
+expressions: the engine backtracks, so that a pattern of thirty characters can keep it busy for hours over a page of
+prose, and nothing can stop it there. A pattern is used only if it is one of those that published tokenizers have, if
+its form leaves nothing to try twice, or if it was quick in a process of its own.
+
+Imported by the command line before anything that takes time: only the standard library is needed here.
 """
 
 from __future__ import annotations
 
+import atexit
+import base64
+import binascii
 import functools
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import Error
 from .worker_processes import exit_with_parent
+
+HIDE_PANICS = False  # the command line says True: there, an error is one line
+
+
+@contextmanager
+def hide_panic() -> Iterator[None]:
+    """Keep what the Rust library itself prints of a panic off the standard error, where the command line asks for it.
+
+    Only while no other thread of Python may print there; what else was printed meanwhile follows at the end.
+    """
+    if not HIDE_PANICS or not hasattr(os, "pread") or threading.active_count() > 1:
+        yield
+        return
+    try:
+        kept, file = os.dup(2), open_scratch_file(os.getpid())
+    except OSError:  # it is closed, or there is no room for a file
+        yield
+        return
+    os.dup2(file.fileno(), 2)
+    said = True
+    try:
+        yield
+    except BaseException as error:
+        said = type(error).__name__ != "PanicException"
+        raise
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        if size := os.fstat(file.fileno()).st_size:
+            if said:
+                os.write(2, os.pread(file.fileno(), size, 0))
+            os.ftruncate(file.fileno(), 0)
+
+
+@functools.cache
+def open_scratch_file(process: int) -> Any:
+    """A file without a name for what a process prints while nobody looks."""
+    file = tempfile.TemporaryFile("ab", buffering=0)  # noqa: SIM115
+    atexit.register(file.close)  # left to Python, it may be complained of when all filters of warnings are gone
+    return file
+
+
+MAX_PIECE_CHARACTERS = 1000  # characters of a piece,
+MAX_GROWTH = 1000  # times that a text may grow on its way through normalizers, or back through decoders,
+MAX_PARTS = 20  # of a normalizer, of a decoder, …; and
+MAX_TEMPLATE_LENGTH = 100  # pieces of a template, and ids of each
+DOUBLING_TYPES = {"ByteLevel", "BPEDecoder", "CTC"}  # may make two characters out of one
+
+
+def check_tokenizer_json(about: Mapping[str, Any], where: object) -> None:
+    """Refuse a file that would use up the memory or the stack, when it is read or later on some text."""
+    check_pieces(about, where)
+    for stage in ("normalizer", "pre_tokenizer", "decoder"):
+        check_growth(stage, about.get(stage), where)
+        for part in iterate_tables(about.get(stage)):
+            if isinstance(pattern := part.get("Regex"), str):
+                check_pattern(pattern, where)
+    check_template(about.get("post_processor"), where)
+
+
+def check_pieces(about: Mapping[str, Any], where: object) -> None:
+    """The Rust library keeps pieces in a tree as deep as they are long, and overflows the stack when it lets go."""
+    model, added = about.get("model"), about.get("added_tokens")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    pieces = [t.get("content") for t in added if isinstance(t, dict)] if isinstance(added, list) else []
+    if isinstance(vocab, dict | list):
+        pieces += (p[0] if isinstance(p, list) and p else p for p in vocab)
+    if any(len(p) > MAX_PIECE_CHARACTERS for p in pieces if isinstance(p, str)):
+        raise make_limit_error(f"a piece has more than {MAX_PIECE_CHARACTERS:,} characters", where)
+
+
+def check_growth(stage: str, value: Any, where: object) -> None:
+    """Replacing a by aa thirty times makes a gigabyte out of a letter."""
+    growth, count = 1, 0
+    for part in iterate_tables(value):
+        kind = part.get("type")
+        count += isinstance(kind, str)
+        if "precompiled_charsmap" in part:
+            growth *= measure_charsmap(part["precompiled_charsmap"], where)
+        elif isinstance(text := part.get("content", part.get("prepend")), str):
+            growth *= 1 + len(text)
+        elif isinstance(kind, str) and kind in DOUBLING_TYPES:
+            growth *= 2
+        if count > MAX_PARTS:
+            raise make_limit_error(f"the {stage} has more than {MAX_PARTS} parts", where)
+        if growth > MAX_GROWTH:
+            raise make_limit_error(f"the {stage} lets a text grow more than {MAX_GROWTH:,} times", where)
+
+
+def iterate_tables(value: Any) -> Iterator[dict[str, Any]]:
+    """All tables at any depth, the sequences and what is in them."""
+    if isinstance(value, dict):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from iterate_tables(inner)
+
+
+def measure_charsmap(text: Any, where: object) -> int:
+    """The longest replacement of SentencePiece's table of characters. The table says how large its first part is, and
+    the Rust library reserves that much."""
+    try:
+        data = base64.b64decode(text)
+    except (binascii.Error, TypeError, ValueError):
+        data = b""
+    size = int.from_bytes(data[:4], "little")
+    if not 4 <= size + 4 <= len(data):
+        raise Error("precompiled_charsmap is broken", where=where, fix="the file is damaged: fetch it again")
+    return max(map(len, data[4 + size :].split(b"\0")), default=0) or 1
+
+
+def check_template(value: Any, where: object) -> None:
+    """A template may repeat the text, and a special token may stand for many ids."""
+    for part in iterate_tables(value):
+        if any(isinstance(inner, list) and len(inner) > MAX_TEMPLATE_LENGTH for inner in part.values()):
+            raise make_limit_error(f"the post_processor has a list of more than {MAX_TEMPLATE_LENGTH}", where)
+
+
+def make_limit_error(what: str, where: object) -> Error:
+    """The error for what no real tokenizer has."""
+    return Error(what, where=where, fix="this is not a real tokenizer")
+
 
 # Words and punctuation marks, written out, so that Python and the Rust library mean the same by it.
 SPACE_RANGES = "\t-\r\x1c- \x85\xa0\u1680\u2000-\u200b\u2028\u2029\u202f\u205f\u3000\ufeff"
@@ -40,15 +171,14 @@ PUBLISHED_PATTERNS = frozenset({
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{TRAILING_SPACE}",  # GPT-4o
     r" ?[^(\s|[.,!?…。，、।۔،])]+",  # BLOOM
     r"\d{1,3}(?=(?:\d{3})*\b)",  # digits in groups of three, from the right: Command A, OLMo 3
-    "[ \u2581]+$",  # SentencePiece's, as text/sentencepiece.py writes it
+    "[ \u2581]+$",  # SentencePiece's, as published_files.py writes it
     WORD_REGEX,
 })  # fmt: skip
 MAX_CHOICES, MAX_ITEMS = 1000, 10_000  # ways to go on, and items of a pattern written out, that are harmless
-PROSE_CHARACTERS, PROBE_CHARACTERS = (
-    16_000,
-    2_000,
-)  # characters of a trial on common text, and on text made for the pattern,
-MAX_SECONDS = 0.25, 0.5  # seconds of a processor for one of each: a usual pattern takes a hundredth
+# Of a trial on common text, and on text made for the pattern: the characters, and the seconds of a processor. A usual
+# pattern takes a hundredth.
+PROSE_CHARACTERS, PROBE_CHARACTERS = 16_000, 2_000
+MAX_SECONDS = 0.25, 0.5
 TOTAL_SECONDS = 60  # seconds of a processor for all trials of a pattern
 MAX_REPETITIONS = 40  # repetitions in a text made from a pattern
 NUM_PROSE_TEXTS = 4  # of the texts below
@@ -83,10 +213,8 @@ def check_pattern(pattern: str, where: object) -> None:
         branches = PatternParser(pattern).parse()
     except (ValueError, IndexError, RecursionError):
         branches = []  # of a form that is not known here
-    quick = (
-        len(pattern) <= MAX_ITEMS and count_items(branches) <= MAX_ITEMS and (is_simple(branches) or is_quick(pattern))
-    )
-    if not quick:
+    is_short = len(pattern) <= MAX_ITEMS and count_items(branches) <= MAX_ITEMS
+    if not is_short or not (is_simple(branches) or is_quick(pattern)):
         what = f"the regular expression {pattern[:80]!r} is too slow: it may take for ever over a page of text"
         raise Error(what, where=where, fix="fetch the original file, or write the pattern without repeats in repeats")
 
@@ -102,9 +230,8 @@ def count_choices(branch: list[PatternNode], last: bool = False) -> float:
     total = 1.0
     for at in range(len(branch) - 1, -1, -1):
         node = branch[at]
-        inner = (
-            sum(count_choices(b, last and node.kind == "group" and node.max_repeats == 1) for b in node.branches) or 1.0
-        )
+        ends = last and node.kind == "group" and node.max_repeats == 1
+        inner = sum(count_choices(b, ends) for b in node.branches) or 1.0
         single = node.kind == "char"
         if (last and single) or (node.max_repeats == node.min_repeats == 1) or (node.is_atomic and single):
             ways = inner
@@ -113,19 +240,21 @@ def count_choices(branch: list[PatternNode], last: bool = False) -> float:
         else:
             ways = min(1e9, inner ** min(node.max_repeats, 100)) * (node.max_repeats - node.min_repeats + 1)
         total *= ways
-        last = (
-            last and single and node.min_repeats == 0
-        )  # what stands before something that may be missing is an end too
+        last = last and single and node.min_repeats == 0  # what stands before what may be missing is an end too
     return total
 
 
 def count_items(branches: list[list[PatternNode]]) -> int:
     """How many items a pattern has once its repetitions are written out, as the engine does."""
+    nodes = (node for branch in branches for node in branch)
     return sum(
-        (count_items(n.branches) if n.branches else 1) * max(1, n.min_repeats, n.max_repeats or 1)
-        for b in branches
-        for n in b
+        (count_items(n.branches) if n.branches else 1) * max(1, n.min_repeats, n.max_repeats or 1) for n in nodes
     )
+
+
+GROUP_KINDS = {
+    "?:": "group", "?i:": "group", "?=": "look", "?!": "look", "?<=": "look", "?<!": "look", "?>": "atomic",
+}  # fmt: skip
 
 
 class PatternParser:
@@ -170,21 +299,12 @@ class PatternParser:
 
     def parse_group(self) -> PatternNode:
         """What stands in parentheses."""
-        kinds = {
-            "?:": "group",
-            "?i:": "group",
-            "?=": "look",
-            "?!": "look",
-            "?<=": "look",
-            "?<!": "look",
-            "?>": "atomic",
-        }
         kind = "group"
         if self.pattern.startswith("?", self.position):
-            mark = next((m for m in kinds if self.pattern.startswith(m, self.position)), None)
+            mark = next((m for m in GROUP_KINDS if self.pattern.startswith(m, self.position)), None)
             if mark is None:
                 raise ValueError("a group of another kind")
-            kind, self.position = kinds[mark], self.position + len(mark)
+            kind, self.position = GROUP_KINDS[mark], self.position + len(mark)
         elif self.pattern.startswith("*", self.position):
             raise ValueError("a callout")
         found = self.parse_branches()
@@ -249,7 +369,7 @@ class PatternParser:
 @functools.lru_cache(256)
 def is_quick(pattern: str) -> bool:
     """Whether a pattern gets through many kinds of text in time, tried by a process that is ended if it does not."""
-    code = f"from formers.text.regex_safety import try_pattern; try_pattern({os.getpid()})"
+    code = f"from formers.text.backend_safety import try_pattern; try_pattern({os.getpid()})"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     try:
         done = subprocess.run(
@@ -340,21 +460,17 @@ def find_members(text: str) -> str:
         return ""
 
 
-def generate_match(
-    branch: list[PatternNode], members: dict[str, str], dice: random.Random, longest: bool, depth: int = 0
-) -> str:
+def generate_match(branch: list[PatternNode], members: dict[str, str], dice: random.Random, longest: bool) -> str:
     """A text that a branch may match, with as many repetitions as it allows, or with some."""
     made = ""
     for node in branch:
-        most = min(
-            node.min_repeats + MAX_REPETITIONS if node.max_repeats is None else node.max_repeats,
-            node.min_repeats + MAX_REPETITIONS,
-        )
+        most = node.min_repeats + MAX_REPETITIONS
+        most = most if node.max_repeats is None else min(node.max_repeats, most)
         for _ in range(most if longest else dice.randint(node.min_repeats, most)):
             if node.kind == "char":
                 made += dice.choice(members[node.text])
             elif node.branches:
-                made += generate_match(dice.choice(node.branches), members, dice, longest, depth + 1)
+                made += generate_match(dice.choice(node.branches), members, dice, longest)
             if len(made) > PROBE_CHARACTERS:
                 return made[:PROBE_CHARACTERS]
     return made

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from formers import Error
-from formers.text import regex_safety
-from formers.text.regex_safety import PUBLISHED_PATTERNS, PatternParser, check_pattern, is_quick, is_simple
+from formers.text import backend_safety
+from formers.text.backend_safety import PUBLISHED_PATTERNS, PatternParser, check_pattern, is_quick, is_simple
 from formers.text.tokenizer import Tokenizer
 
 SLOW = [
@@ -57,7 +57,7 @@ def test_slow(pattern, full):
 
 @pytest.mark.parametrize("pattern", [*SIMPLE, *sorted(PUBLISHED_PATTERNS)])
 def test_no_process_is_needed_for_what_people_use(pattern, monkeypatch):
-    monkeypatch.setattr(regex_safety, "is_quick", lambda pattern: pytest.fail("a process was started"))
+    monkeypatch.setattr(backend_safety, "is_quick", lambda pattern: pytest.fail("a process was started"))
     check_pattern(pattern, None)
 
 

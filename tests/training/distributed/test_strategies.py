@@ -24,9 +24,9 @@ from formers.cli.main import app
 from formers.training.checkpoint.local import Checkpoints
 from formers.training.checkpoint.sharded import ShardedWriter
 from formers.training.config_merge import configure_pretraining
-from formers.training.distributed import ddp
-from formers.training.distributed.ddp import explain_lost_peer, summarise_error
-from formers.training.distributed.process_group import ProcessGroup
+from formers.training.distributed import process_group
+from formers.training.distributed.process_group import ProcessGroup, explain_lost_peer, summarise_error
+from formers.training.distributed.strategies import DataParallel, ExpertParallel, FullySharded, select_strategy
 from formers.training.optimizer import OPTIMIZERS
 from formers.training.run_folder import RunFolder
 
@@ -152,7 +152,7 @@ def test_a_checkpoint_is_whole_whoever_wrote_it(done):
 
     def shape(name):
         groups, state = Checkpoints(done / name / "steps", remove_stale=False).load(6)
-        tensors = {f"{g}/{n}": (t.shape, t.dtype) for g, group in groups.items() if g != "generators"
+        tensors = {f"{g}/{n}": (t.shape, t.dtype) for g, group in groups.items() if g != "rng"
                    for n, t in group.items()}  # fmt: skip
         return tensors, set(state), groups
 
@@ -163,7 +163,7 @@ def test_a_checkpoint_is_whole_whoever_wrote_it(done):
         if name.endswith("qkv.bias"):
             continue  # the bias of keys has no gradient but noise, which Adam makes large
         assert torch.allclose(tensor, two["model"][name], atol=1e-5), name
-    assert len({name.split("/")[0] for name in two["generators"]}) == 2
+    assert len({name.split("/")[0] for name in two["rng"]}) == 2
     loaded = dict(formers.load(done / "gpt2-fsdp" / "model").model.named_parameters())
     assert set(loaded) == set(two["model"])
     assert all(torch.equal(tensor, two["model"][name]) for name, tensor in loaded.items())
@@ -171,10 +171,10 @@ def test_a_checkpoint_is_whole_whoever_wrote_it(done):
 
 def test_each_process_writes_its_part_and_anyone_goes_on_from_it(done):
     same(done / "whole-gpt2", done / "parts")
-    for mode, files in (("gpt2-fsdp", {"parts"}), ("gpt2-ddp", {"model.safetensors", "optimizer.safetensors"})):
+    for mode, files in (("gpt2-fsdp", {"shards"}), ("gpt2-ddp", {"model.safetensors", "optimizer.safetensors"})):
         step = done / mode / "steps" / "step-00000006"
-        assert {p.name for p in step.iterdir()} == files | {"manifest.json", "state.json", "generators.safetensors"}
-    sizes = [p.stat().st_size for p in (done / "gpt2-fsdp" / "steps" / "step-00000006" / "parts").glob("*.distcp")]
+        assert {p.name for p in step.iterdir()} == files | {"manifest.json", "state.json", "rng.safetensors"}
+    sizes = [p.stat().st_size for p in (done / "gpt2-fsdp" / "steps" / "step-00000006" / "shards").glob("*.distcp")]
     assert len(sizes) == 2
     assert max(sizes) < 0.6 * sum(sizes), "they share the writing"
 
@@ -184,7 +184,7 @@ def test_a_damaged_part_is_noticed_before_it_is_opened(done, tmp_path, odd):
     shutil.copytree(done / "gpt2-fsdp" / "steps", tmp_path / "steps")
     kept = Checkpoints(tmp_path / "steps", remove_stale=False)
     newest = kept.list_steps()[-1]
-    file = sorted((kept.get_step_path(newest) / "parts").glob(odd))[-1]
+    file = sorted((kept.get_step_path(newest) / "shards").glob(odd))[-1]
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 4
     file.write_bytes(data)
@@ -234,6 +234,18 @@ def test_only_the_first_leaves_traces(done):
         assert not (folder / "lock").exists()
 
 
+def test_strategies_are_composed():
+    """None is a kind of another; each says whether it shards, and one process alone has nothing to share."""
+    made = [select_strategy(ProcessGroup(0, 2), mode) for mode in ("ddp", "fsdp", "expert")]
+    assert [type(one) for one in made] == [DataParallel, FullySharded, ExpertParallel]
+    assert [one.is_sharded for one in made] == [False, True, True]
+    assert all(type(one).__mro__ == (type(one), object) for one in made)
+    for mode in ("ddp", "fsdp", "expert"):
+        alone, step = select_strategy(ProcessGroup(), mode), torch.nn.Linear(2, 2)
+        assert not alone.is_sharded
+        assert alone.wrap_step(step) is step
+
+
 def test_a_lost_process_is_one_line_and_other_errors_are_not_touched():
     with pytest.raises(Error) as error, explain_lost_peer(ProcessGroup(1, 2)):
         raise RuntimeError("[/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1\nmore")
@@ -248,14 +260,14 @@ def test_a_lost_process_is_one_line_and_other_errors_are_not_touched():
 
 def test_a_start_is_not_led_astray_by_the_one_before(monkeypatch):
     """The store still has what processes wrote that are gone: nobody answers there."""
-    monkeypatch.setattr(ddp, "RETRY_INTERVAL", datetime.timedelta(seconds=0.05))
+    monkeypatch.setattr(process_group, "RETRY_INTERVAL", datetime.timedelta(seconds=0.05))
     store = dist.HashStore()
     for key, value in {"start": "old", "old/1": "gone", "old/gone": "welcome", "old/address": "x"}.items():
         store.set(key, value)
     found = {}
 
     def come(rank):
-        found[rank] = ddp.open_fresh_store(store, rank, 3)
+        found[rank] = process_group.open_fresh_store(store, rank, 3)
 
     others = [threading.Thread(target=come, args=(rank,)) for rank in (1, 2)]
     for other in others:

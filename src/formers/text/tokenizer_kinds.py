@@ -1,18 +1,23 @@
-"""Tokenizer styles: the special tokens of each family, their places in the vocabulary, and the templates of texts.
+"""The two words by which a model file declares its tokenizer: the kind (`tokenizer`: how pieces are learned) and the
+style (`tokenizer_style`: the special tokens, their places in the vocabulary, and the templates of texts).
 
-A model file names its style (`tokenizer_style`); a new one is an entry of STYLES.
+A new style is an entry of STYLES, a new kind one of TRAINERS.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from tokenizers import AddedToken, processors
+from tokenizers import Tokenizer as Rust
 
 from ..config import suggest_name
 from ..errors import Error
+from .tokenizer import Tokenizer
 
 T5_SENTINELS = tuple(f"<extra_id_{i}>" for i in reversed(range(100)))  # T5: the first sentinel is the very last piece
 MBART_LANGUAGES = (
@@ -40,27 +45,24 @@ class TokenizerStyle:
     def begin_vocab(self, pieces: Iterable[str], size: int) -> dict[str, None]:
         """The beginning of a vocabulary of `size`, its last marks not counted: the first marks, then pieces."""
         found = dict.fromkeys([*self.first_tokens, *pieces])
-        if len(found) + len(self.last_tokens) > size:
-            raise Error(
-                f"{len(found) + len(self.last_tokens)} characters and marks do not fit into {size} pieces",
-                fix="take a larger size or a smaller alphabet",
-            )
+        if (count := len(found) + len(self.last_tokens)) > size:
+            what = f"{count} characters and marks do not fit into {size} pieces"
+            raise Error(what, fix="take a larger size or a smaller alphabet")
         return found
 
-    def add_to_backend(self, rust: Any, ids: Mapping[str, int]) -> None:
+    def add_to_backend(self, rust: Rust, ids: Mapping[str, int]) -> None:
         """Give a Rust tokenizer the marks and the templates."""
         rust.add_special_tokens([make_special_token(token) for token in self.special_tokens])
-        used = [
-            t
-            for t in self.special_tokens
-            if t in (self.single_template + " " + self.pair_template).replace(":", " ").split()
-        ]
-        if used:
+        parts = f"{self.single_template} {self.pair_template}".replace(":", " ").split()
+        if used := [(token, ids[token]) for token in self.special_tokens if token in parts]:
             rust.post_processor = processors.TemplateProcessing(
-                single=self.single_template,
-                pair=self.pair_template,
-                special_tokens=[(token, ids[token]) for token in used],
+                single=self.single_template, pair=self.pair_template, special_tokens=used
             )
+
+    def finish_tokenizer(self, rust: Rust, ids: Mapping[str, int], where: object = None) -> Tokenizer:
+        """The tokenizer of a Rust tokenizer that has all but the marks and the templates."""
+        self.add_to_backend(rust, ids)
+        return Tokenizer(rust.to_str(pretty=True), self.special, where=where)
 
 
 def make_special_token(token: str) -> AddedToken:
@@ -77,14 +79,8 @@ def get_style(name: str) -> TokenizerStyle:
 
 BERT_TOKENS = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
 ROBERTA_TOKENS = {
-    "bos": "<s>",
-    "eos": "</s>",
-    "unk": "<unk>",
-    "pad": "<pad>",
-    "mask": "<mask>",
-    "cls": "<s>",
-    "sep": "</s>",
-}
+    "bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>", "mask": "<mask>", "cls": "<s>", "sep": "</s>",
+}  # fmt: skip
 GPT2_TOKENS = {"bos": "<|endoftext|>", "eos": "<|endoftext|>", "unk": "<|endoftext|>"}
 T5_TOKENS = {"pad": "<pad>", "eos": "</s>", "unk": "<unk>"}
 ALBERT_TOKENS = {"pad": "<pad>", "unk": "<unk>", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
@@ -127,3 +123,39 @@ STYLES: dict[str, TokenizerStyle] = {
     "elmo": TokenizerStyle({"bos": "<S>", "eos": "</S>", "unk": "<UNK>"}, ("<S>", "</S>", "<UNK>")),
     "words": TokenizerStyle({"unk": "[UNK]"}, ("[UNK]",)),
 }  # fmt: skip
+
+
+# Kind → the module of this package and its function, options that the kind fixes, and those that it does not take.
+TRAINERS: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...]]] = {
+    "bpe": (".trainers.pair_merging", "train_bpe", {}, ("jamo",)),
+    "wordpiece": (".trainers.pair_merging", "train_wordpiece", {}, ()),
+    "unigram": (".trainers.unigram", "train_unigram", {}, ()),
+    "jamo": (".trainers.pair_merging", "train_bpe", {"jamo": True}, ("jamo",)),
+    "words": (".word_level", "train_words", {}, ()),
+    # The words that an ELMo predicts. What it reads are characters, which nobody has to learn (word_level.py).
+    "characters": (".word_level", "train_words", {"style": "elmo"}, ("spaces",)),
+}
+MAX_VOCAB_SIZE, MAX_WORKERS = 1 << 24, 1024  # pieces, processes
+
+
+def train_by_kind(kind: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
+    """Train a tokenizer of a kind (bpe, wordpiece, unigram, jamo, words, characters).
+
+    Options are those of the kind's own function (train_bpe, …); all have `style` (whose special tokens), `workers` and
+    `tell`. The result is the same, byte for byte, however many processes count the words.
+    """
+    if kind not in TRAINERS:
+        raise Error(f"formers does not train {kind!r} tokenizers", fix=suggest_name(kind, TRAINERS))
+    limits = ("vocab_size", vocab_size, MAX_VOCAB_SIZE), ("workers", options.get("workers"), MAX_WORKERS)
+    for name, value, most in limits:
+        if value is not None and not 1 <= value <= most:
+            raise Error(f"{name} cannot be {value:,}", fix=f"take 1 to {most:,}")
+    if (alphabet := options.get("alphabet")) is not None and not 1 <= alphabet <= vocab_size:
+        raise Error(f"an alphabet cannot have {alphabet:,} characters", fix=f"take 1 to {vocab_size:,}, the vocab_size")
+    module, function, fixed, hidden = TRAINERS[kind]
+    train = getattr(import_module(module, __package__), function)  # a trainer is imported when it is needed
+    known = [name for name in signature(train).parameters if name not in hidden]
+    for name in options:
+        if name not in known:
+            raise Error(f"{kind} has no option {name!r}", fix=suggest_name(name, known[2:]))
+    return train(lines, vocab_size, **{**fixed, **options})

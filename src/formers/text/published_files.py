@@ -1,33 +1,174 @@
-"""Tokenizers out of SentencePiece's models (spiece.model, sentencepiece.bpe.model, source.spm), with each family's
-special tokens: T5, ALBERT, XLNet, mBART, Marian. The files are read as data: nothing is executed.
+"""Tokenizers out of published files that are not a tokenizer.json, with each family's special tokens: vocab.txt (BERT),
+vocab.json with merges.txt (GPT, RoBERTa), and SentencePiece's models (T5, ALBERT, XLNet, mBART, Marian).
 
-A file is a protobuf message. Only the fields that say what a text becomes are looked at; each length is checked against
-what is there before anything is cut out.
+A SentencePiece file is a protobuf message, read as data: nothing is executed. Only the fields that say what a text
+becomes are looked at; each length is checked against what is there before anything is cut out.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+import re
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Rust
 
 from ..config import parse_json_object
 from ..errors import Error
-from .charsmap import Charsmap
-from .tokenizer import Tokenizer, call_backend
-from .tokenizer_limits import MAX_PIECE_CHARACTERS
-from .tokenizer_styles import FAIRSEQ_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
-from .vocab_files import resolve_special_tokens
+from .backend_safety import MAX_PIECE_CHARACTERS
+from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
+from .tokenizer_kinds import (
+    BERT_TOKENS,
+    FAIRSEQ_TOKENS,
+    GPT2_TOKENS,
+    MBART_LANGUAGES,
+    ROBERTA_TOKENS,
+    STYLES,
+    T5_TOKENS,
+    TokenizerStyle,
+    make_special_token,
+)  # fmt: skip
+
+HANGUL_SYLLABLE = re.compile("[가-힣]")
+
+
+def from_vocab_txt(text: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+    """BERT's vocab.txt, one piece a line; `options` are those of its tokenizer_config.json."""
+    return call_backend(lambda: build_wordpiece(text, options, where), where)
+
+
+def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+    """The tokenizer of a vocab.txt; what the Rust library does not like is still its own error."""
+    pieces = [line.rstrip("\r\n") for line in text.split("\n")]
+    pieces = pieces[:-1] if pieces and not pieces[-1] else pieces
+    if all(line.endswith(f"\t{i}") for i, line in enumerate(pieces)):  # PaddlePaddle writes the number as well
+        pieces = [line.rpartition("\t")[0] for line in pieces]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
+    special = resolve_special_tokens(options, BERT_TOKENS)
+    lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]
+    if lost:
+        raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
+    usual = [p for p in pieces if p not in special.values() and not (p[:1] in "[<" and p[-1:] in "]>")]
+    lower = bool(options.get("do_lower_case", not has_capitals(usual)))
+    strip = options.get("strip_accents")  # None: where text is made lower case
+    strip = False if strip is None and has_syllables(usual) else strip
+    rust = Rust(models.WordPiece(vocab=vocab, unk_token=special["unk"]))
+    rust.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=bool(options.get("tokenize_chinese_chars", True)),
+        strip_accents=strip, lowercase=lower,
+    )  # fmt: skip
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rust.decoder = decoders.WordPiece(prefix="##")
+    marks = [(special[role], vocab[special[role]]) for role in ("cls", "sep")]
+    (cls, _), (sep, _) = marks
+    single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
+    rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
+    made = finish_tokenizer(rust, special, where)
+    if "do_lower_case" not in options:
+        found, other = ("no capitals", "false") if lower else ("capitals", "true")
+        made.notes.append(
+            f"nothing beside vocab.txt says whether capitals matter: there are {found} in the vocabulary, so text "
+            f"{'is made lower case' if lower else 'keeps its case'}; "
+            f'{{"do_lower_case": {other}}} in a tokenizer_config.json beside it says otherwise'
+        )
+    return made
+
+
+def has_capitals(pieces: Sequence[str]) -> bool:
+    """Whether a piece has an upper-case letter: text that is made lower case would never reach it."""
+    return any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in pieces)
+
+
+def has_syllables(pieces: Sequence[str]) -> bool:
+    """Whether at least one piece in a hundred has Hangul syllables. Stripping accents takes syllables apart into jamo,
+    so that no such piece would be reached and all Korean be unknown. English vocabularies have a handful of them."""
+    return sum(HANGUL_SYLLABLE.search(piece) is not None for piece in pieces) * 100 > len(pieces)
+
+
+def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
+    """BPE out of vocab.json and merges.txt: GPT-2's and RoBERTa's of bytes, or GPT-1's whose words end in </w>."""
+    return call_backend(lambda: build_bpe(vocab, merges, options, where), where)
+
+
+def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object) -> Tokenizer:
+    """The tokenizer of a vocab.json and merges.txt; what the Rust library does not like is still its own error."""
+    pieces = {k: int(v) for k, v in parse_json_object(vocab, where).items()}
+    if max(pieces.values(), default=0) >= len(pieces) + 1000:  # the Rust library would list all that are missing
+        raise Error("the ids of the vocabulary have large gaps", where=where, fix="is this the vocab.json of a GPT-2?")
+    lines = [line for line in merges.split("\n") if line.strip() and not line.startswith("#version")]
+    pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
+    if any(right.endswith("</w>") for _, right in pairs[:1000]):
+        return build_gpt1_bpe(pieces, pairs, options, where)
+    usual = ROBERTA_TOKENS if "<mask>" in pieces and "<s>" in pieces else GPT2_TOKENS
+    special = resolve_special_tokens(options, usual, pieces)
+    space = bool(options.get("add_prefix_space", False))
+    rust = Rust(models.BPE(vocab=pieces, merges=pairs))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
+    rust.decoder = decoders.ByteLevel()
+    if "cls" in special and "sep" in special:
+        (sep, cls) = [(special[r], pieces[special[r]]) for r in ("sep", "cls")]
+        rust.post_processor = processors.RobertaProcessing(sep, cls, True, space)
+    else:
+        rust.post_processor = processors.ByteLevel(trim_offsets=False)
+    return finish_tokenizer(rust, special, where)
+
+
+def build_gpt1_bpe(
+    pieces: dict[str, int], pairs: list[tuple[str, str]], options: Mapping[str, Any], where: object
+) -> Tokenizer:
+    """GPT-1's: lower case and cut as BERT does (what transformers does; the first release also repaired text)."""
+    special = resolve_special_tokens(options, {"unk": "<unk>"}, pieces)
+    unknown = special.get("unk")
+    rust = Rust(models.BPE(vocab=pieces, merges=pairs, unk_token=unknown, end_of_word_suffix="</w>", fuse_unk=False))
+    rust.normalizer = normalizers.BertNormalizer(lowercase=True)
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    rust.decoder = decoders.BPEDecoder(suffix="</w>")
+    return finish_tokenizer(rust, special, where)
+
+
+def finish_tokenizer(rust: Rust, special: Mapping[str, str], where: object) -> Tokenizer:
+    """The tokenizer with its special tokens marked as such."""
+    known = rust.get_vocab()
+    rust.add_special_tokens([make_special_token(t) for t in dict.fromkeys(special.values()) if t in known])
+    return Tokenizer(rust.to_str(pretty=True), special, where=where)
+
+
+def resolve_special_tokens(
+    options: Mapping[str, Any], usual: Mapping[str, str], known: Collection[str] | None = None
+) -> dict[str, str]:
+    """The special tokens by role: those of tokenizer_config.json or special_tokens_map.json, else the usual ones;
+    without those that are not among the `known` pieces."""
+    found = dict(usual)
+    for role in SPECIAL_ROLES:
+        token = options.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            found[role] = token
+    return found if known is None else {role: token for role, token in found.items() if token in known}
+
+
+def guess_special_tokens(text: str) -> Mapping[str, str]:
+    """What the special tokens of a tokenizer.json are likely to be, by the names it has marked as special."""
+    try:
+        added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
+        added = set()
+    known = [BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, T5_TOKENS, *(style.special for style in STYLES.values())]
+    tables = sorted(known, key=lambda table: -len(added & set(table.values())))
+    return {role: token for role, token in tables[0].items() if token in added}
+
 
 MAX_PIECES = 2**21  # more than any tokenizer has
 MAX_MERGE_WORK = 10**8  # characters that are looked at to find the merges of a BPE
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)  # types of a piece
 UNIGRAM, BPE = 1, 2  # types of a model
+Value = TypeVar("Value", bytes, int)
 
 
 @dataclass
@@ -58,11 +199,11 @@ def parse_model(data: bytes, where: object = None) -> SentencePieceModel:
                 raise make_model_error("it has too many pieces", where)
         elif number == 2:
             spec = dict(iterate_fields(value, where))
-            model.model_type = expect_int(spec.get(3, UNIGRAM), where)
+            model.model_type = expect(int, spec.get(3, UNIGRAM), where)
             model.byte_fallback, model.treat_whitespace_as_suffix = bool(spec.get(35, 0)), bool(spec.get(24, 0))
         elif number == 3:
             spec = dict(iterate_fields(value, where))
-            model.charsmap = expect_bytes(spec.get(2, b""), where)
+            model.charsmap = expect(bytes, spec.get(2, b""), where)
             model.add_dummy_prefix, model.remove_extra_whitespaces = bool(spec.get(3, 1)), bool(spec.get(4, 1))
             if not spec.get(5, 1):
                 raise Error("spaces are not escaped in this model", where=where, fix="formers does not read this kind")
@@ -83,9 +224,8 @@ def check_model(model: SentencePieceModel, where: object) -> None:
     if model.charsmap:
         Charsmap(model.charsmap, where)  # the Rust library reserves what it says
     if model.treat_whitespace_as_suffix:
-        raise Error(
-            "spaces belong to the word before in this model", where=where, fix="formers does not read this kind"
-        )
+        what = "spaces belong to the word before in this model"
+        raise Error(what, where=where, fix="formers does not read this kind")
 
 
 def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
@@ -93,11 +233,11 @@ def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
     text, score, kind = b"", 0.0, NORMAL
     for number, value in iterate_fields(data, where):
         if number == 1:
-            text = expect_bytes(value, where)
+            text = expect(bytes, value, where)
         elif number == 2:
             score = float(value) if isinstance(value, float) else math.nan
         elif number == 3:
-            kind = expect_int(value, where)
+            kind = expect(int, value, where)
     if len(text) > MAX_PIECE_CHARACTERS or not math.isfinite(score) or not NORMAL <= kind <= BYTE:
         raise make_model_error("a piece is not in form", where)
     try:
@@ -108,7 +248,7 @@ def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
 
 def iterate_fields(data: Any, where: object) -> Iterator[tuple[int, Any]]:
     """Numbers and values of a protobuf message: int, float (32 bits), or bytes."""
-    data, place = expect_bytes(data, where), 0
+    data, place = expect(bytes, data, where), 0
     while place < len(data):
         key, place = read_varint(data, place, where)
         number, wire = key >> 3, key & 7
@@ -139,16 +279,9 @@ def read_varint(data: bytes, place: int, where: object) -> tuple[int, int]:
     raise make_model_error("a number does not end", where)
 
 
-def expect_bytes(value: Any, where: object) -> bytes:
-    """A value that has to be bytes."""
-    if not isinstance(value, bytes):
-        raise make_model_error("a field has the wrong type", where)
-    return value
-
-
-def expect_int(value: Any, where: object) -> int:
-    """A value that has to be a number."""
-    if not isinstance(value, int):
+def expect(kind: type[Value], value: object, where: object) -> Value:
+    """Return a field's value, which has to be of a type."""
+    if not isinstance(value, kind):
         raise make_model_error("a field has the wrong type", where)
     return value
 
@@ -194,21 +327,17 @@ def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where
         style, pieces = number_like_fairseq(pieces, options)
     else:
         style, pieces = add_sentinels(pieces, options)
-    special = {
-        r: t for r, t in resolve_special_tokens(options, style.special).items() if any(t == p for p, _ in pieces)
-    }
-    marks = tuple(p for p, _, kind in model.pieces if kind == CONTROL)
-    added = [
-        t for t in dict.fromkeys([*special.values(), *marks, *style.special_tokens]) if any(t == p for p, _ in pieces)
-    ]
+    ids = {p: i for i, (p, _) in enumerate(pieces)}
+    special = resolve_special_tokens(options, style.special, ids)
+    marks = [p for p, _, kind in model.pieces if kind == CONTROL]
+    added = [t for t in dict.fromkeys([*special.values(), *marks, *style.special_tokens]) if t in ids]
     rust = build_rust_model(model, pieces, special.get("unk", model.pieces[model.unknown_index][0]), where)
     rust.normalizer = build_normalizer(model, options, "[CLS]" in names or "<sep>" in names, "[CLS]" in names)
-    ids = {p: i for i, (p, _) in enumerate(pieces)}
     if model.model_type == BPE:
         users = [p for p, _, kind in model.pieces if kind == USER and p not in added]
         rust.add_tokens([AddedToken(p, normalized=False) for p in users])
-    TokenizerStyle(special, tuple(added), (), style.single_template, style.pair_template).add_to_backend(rust, ids)
-    return Tokenizer(rust.to_str(pretty=True), special, where=where)
+    templates = style.single_template, style.pair_template
+    return TokenizerStyle(special, tuple(added), (), *templates).finish_tokenizer(rust, ids, where)
 
 
 def score_pieces(model: SentencePieceModel) -> dict[str, float]:
@@ -229,10 +358,8 @@ def add_sentinels(
         raise Error(f"extra_ids: {extra!r} is not a number of sentinels", fix="correct tokenizer_config.json")
     own = tuple(t for i in reversed(range(extra)) if (t := f"<extra_id_{i}>") not in names)
     template = ("$A </s>", "$A </s> $B </s>") if "</s>" in names else ("$A", "$A $B:1")
-    return TokenizerStyle(STYLES["translation"].special, (), own, *template), [
-        *pieces,
-        *((t, UNREACHABLE_SCORE) for t in own),
-    ]
+    style = TokenizerStyle(STYLES["translation"].special, (), own, *template)
+    return style, [*pieces, *((t, UNREACHABLE_SCORE) for t in own)]
 
 
 def number_like_fairseq(
@@ -246,11 +373,10 @@ def number_like_fairseq(
     language = str(options.get("src_lang") or "en_XX")
     if language not in MBART_LANGUAGES:
         raise Error(f"src_lang {language!r} is not one of mBART's", fix="known: " + " ".join(MBART_LANGUAGES))
-    marks = (*MBART_LANGUAGES, "<mask>")
-    style = TokenizerStyle(
-        STYLES["mbart"].special, FAIRSEQ_TOKENS, marks, f"$A </s> {language}", f"$A $B </s> {language}"
+    style = dataclasses.replace(
+        STYLES["mbart"], single_template=f"$A </s> {language}", pair_template=f"$A $B </s> {language}"
     )
-    return style, [*first, *pieces[3:], *((t, UNREACHABLE_SCORE) for t in marks)]
+    return style, [*first, *pieces[3:], *((t, UNREACHABLE_SCORE) for t in style.last_tokens)]
 
 
 def build_rust_model(
@@ -261,16 +387,11 @@ def build_rust_model(
     if number is None:
         raise Error(f"the unknown token {unknown!r} is not in the vocabulary", where=where, fix="correct unk_token")
     if model.model_type == BPE:
-        rust = Rust(
-            models.BPE(
-                vocab={p: i for i, (p, _) in enumerate(pieces)}, merges=derive_merges(model, where), unk_token=unknown,
-                fuse_unk=True, byte_fallback=model.byte_fallback,
-            )
-        )  # fmt: skip
+        ids, merges = {p: i for i, (p, _) in enumerate(pieces)}, derive_merges(model, where)
+        rust = Rust(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=model.byte_fallback))
     else:
-        lowest = min(
-            (s for _, s in pieces if s > UNREACHABLE_SCORE), default=0.0
-        )  # unknown costs 10 more than the worst piece
+        # Unknown costs 10 more than the worst piece.
+        lowest = min((s for _, s in pieces if s > UNREACHABLE_SCORE), default=0.0)
         scored = [(p, lowest if s <= UNREACHABLE_SCORE else s) for p, s in pieces]
         rust = Rust(models.Unigram(scored, unk_id=number, byte_fallback=model.byte_fallback))
     split = all(SPACE_MARK not in p[1:] for p, _ in pieces)
@@ -320,7 +441,7 @@ def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[st
     if sorted(ids.values()) != list(range(len(ids))):
         raise Error("the vocabulary does not number its pieces from 0", where=where, fix="correct vocab.json")
     own = {p: s for p, s in score_pieces(model).items() if s > UNREACHABLE_SCORE}
-    special = {r: t for r, t in resolve_special_tokens(options, STYLES["t5"].special).items() if t in ids}
+    special = resolve_special_tokens(options, STYLES["t5"].special, ids)
     codes = [p for p in ids if p.startswith(">>") and p.endswith("<<")]
     marks = [*special.values(), *codes]
     pieces = [
@@ -329,5 +450,5 @@ def build_marian_side(model: SentencePieceModel, vocab: str, options: Mapping[st
     ]
     rust = build_rust_model(model, pieces, special.get("unk", "<unk>"), where)
     rust.normalizer = build_normalizer(model, options, quotes=False, small=False)
-    TokenizerStyle(special, tuple(dict.fromkeys(marks)), (), "$A </s>", "$A $B </s>").add_to_backend(rust, ids)
-    return Tokenizer(rust.to_str(pretty=True), special, where=where)
+    style = TokenizerStyle(special, tuple(dict.fromkeys(marks)), (), "$A </s>", "$A $B </s>")
+    return style.finish_tokenizer(rust, ids, where)
