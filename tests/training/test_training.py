@@ -19,10 +19,10 @@ from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
-from formers.objectives.token_losses import LabelCounting
+from formers.objectives.token_losses import BaseObjective
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import ProgressMeter
+from formers.training.hardware import ProgressMeter, estimate_flops_per_token
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
@@ -176,7 +176,7 @@ def test_a_longer_run_sees_no_short_examples_twice():
     assert more.positions == [17 * size[0], 3 * size[1]]
 
 
-class Odd(LabelCounting):
+class Odd(BaseObjective):
     """An objective whose loss is no number at some steps."""
 
     def __init__(self, bad, kind=math.nan):
@@ -486,3 +486,10 @@ def test_the_time_left_of_a_run_that_goes_on():
     meter(StepResult(42, 1e-3, 42 * 128, lambda: StepOutcome({"lm": 1.0}, 1.0), seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
     assert all("256 tokens/s" in words for words in told)
+
+
+def test_operations_of_a_token_count_attention():
+    made = model()
+    matrices = estimate_flops_per_token(made, 0)
+    assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
+    assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)

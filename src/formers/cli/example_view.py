@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..batch import IGNORE_INDEX, Batch
 from ..data.plans import RawExamples
-from ..objectives.knowledge_masking import DialogueLM, UnitNextSentence
+from ..objectives.masking import DialogueLM, UnitNextSentence
 from ..text.tokenizer import Tokenizer
 
 SUPERSCRIPT_DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")

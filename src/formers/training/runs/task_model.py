@@ -21,7 +21,7 @@ from ...interop import safe_files
 from ...interop.model_directory import load
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...nn.layers import initialise_weights
-from ...objectives.token_losses import DecoderEnds
+from ...objectives.seq2seq import DecoderEnds
 from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
