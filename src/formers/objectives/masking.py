@@ -233,7 +233,10 @@ class MaskedLM(BaseObjective):
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0
         return BatchShape(
-            estimate_documents(total, sizes[:, 0]), total, max(usual, int(np.ceil(total * mean * 1.02))), self.length
+            estimate_documents(total, sizes[:, 0], longest=self.length),
+            total,
+            max(usual, int(np.ceil(total * mean * 1.02))),
+            self.length,
         )
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
