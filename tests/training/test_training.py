@@ -233,7 +233,7 @@ def test_listeners_hear_of_every_step_that_changed_the_weights():
     settings = TrainConfig(steps=6, batch_tokens=128, seq_length=16, lr=1e-2, ema=0.5)
     t = Trainer(model(dropout=0.0), [Odd({2})], settings, listeners=[listener])
     listener.trainer, before = t, {n: p.clone() for n, p in t.ema.weights.items()}
-    list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+    list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     assert listener.steps == [0, 1, 3, 4, 5], "step 2 was skipped"
     assert all(torch.equal(before[n], v) for n, v in listener.averages[0].items()), "the average comes last"
     weights = {n: p.detach().clone() for n, p in t.model.named_parameters()}

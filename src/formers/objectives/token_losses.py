@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -37,7 +37,7 @@ class BaseObjective:
         return None
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
-        """The counts that `loss` gives beside its sums."""
+        """Return the counts that `loss` gives beside its sums."""
         found = {self.part: count_real_labels(batch.labels)}
         if self.pair_part is not None:
             found[self.pair_part] = count_real_labels(batch.document_labels)
@@ -46,12 +46,11 @@ class BaseObjective:
         return found
 
     def select_labels(self, batch: Batch) -> np.ndarray:
-        """The labels that its own part is asked for, of a batch that is still in numpy."""
+        """Return the labels that its own part is asked for, of a batch that is still in numpy."""
         return batch.labels[batch.labels != IGNORE_INDEX]
 
     def loss(self, model: Model, batch: Batch) -> Losses:
-        """The summed cross-entropy of the tokens and of the answers for documents, each with their number; of experts
-        the balance."""
+        """Compute the summed cross-entropy of tokens and of documents' answers, and of experts the balance."""
         if self.balance_weight:
             return compute_balanced_losses(model, batch, self.part, self.balance_weight)
         hidden = model(batch)
@@ -61,8 +60,8 @@ class BaseObjective:
         return losses
 
 
-def count_real_labels(labels: Any) -> int:
-    """How many labels count."""
+def count_real_labels(labels: np.ndarray | Tensor) -> int:
+    """Return how many labels count."""
     return int((labels != IGNORE_INDEX).sum())
 
 
@@ -72,14 +71,14 @@ def select_chosen(hidden: Tensor, batch: Batch) -> Tensor:
 
 
 def upcast_logits(logits: Tensor) -> Tensor:
-    """In at least single precision."""
+    """Cast logits to at least single precision."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def compute_token_loss(
     model: Model, batch: Batch, part: str, hidden: Tensor | None = None, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy at the chosen places, and their number; labels of -100 do not count.
+    """Compute the summed cross-entropy at the chosen places, and their number; labels of -100 do not count.
 
     `smoothing` gives that share of the probability to all tokens alike (Vaswani et al. 2017, §5.4).
     """
@@ -105,7 +104,7 @@ def require_part(model: Model, part: str) -> None:
 
 
 def compute_answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Summed cross-entropy of what is asked of whole documents, and their number."""
+    """Compute the summed cross-entropy of what is asked of whole documents, and their number."""
     require_part(model, part)
     logits = upcast_logits(model.logits(hidden, batch, part=part))
     total = F.cross_entropy(logits, batch.document_labels, reduction="sum", ignore_index=IGNORE_INDEX)
@@ -113,8 +112,8 @@ def compute_answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -
 
 
 def compute_balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Losses:
-    """Also α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4), over real tokens only, once a batch that
-    has any. Without experts it is 0."""
+    """Compute the loss, and α · E · Σ fᵢ·Pᵢ of every sparse layer (Fedus et al. 2021, eq. 4) over real tokens, once a
+    batch that has any. Without experts it is 0."""
     capture = Capture(routing=[])
     total, count = compute_token_loss(model, batch, part, model(batch, capture=capture))
     routing, real = capture.routing or [], batch.sample >= 0
