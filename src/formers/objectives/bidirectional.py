@@ -1,5 +1,5 @@
-"""Bidirectional language modelling (ELMo, Peters et al. 2018, §3.1): each word is predicted from those before it and,
-by another model, from those behind it. Any word is read, as characters; what is predicted is a word of the vocabulary."""
+"""Bidirectional language modelling (ELMo, Peters et al. 2018, §3.1): each word is predicted from those before it, and
+by another model from those behind it. Any word is read, as characters; one of the vocabulary is predicted."""
 
 from __future__ import annotations
 
