@@ -57,7 +57,7 @@ def pad_batch(batch: Batch, shape: BatchShape) -> Batch:
         raise Error(f"{old} tokens in {documents} documents do not fit into {shape}", fix="take larger batches")
     per_token = ("ids", "positions", "segments", "tasks", "order")
     changes: dict[str, Any] = {
-        name: pad_array(value, shape.tokens) for name in per_token if (value := getattr(batch, name)) is not None
+        name: pad_array(value, shape.tokens) for name in per_token if (value := vars(batch)[name]) is not None
     }
     changes["starts"] = np.concatenate((batch.starts, batch.starts[-1] + np.cumsum(size))).astype(np.int32)
     if batch.labels is not None:

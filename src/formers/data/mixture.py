@@ -135,7 +135,7 @@ def concatenate_batches(batches: Sequence[Batch]) -> Batch:
     shift = compute_starts(np.array([len(b.ids) for b in batches]))
     joined: dict[str, Any] = {}
     for name in (f.name for f in dataclasses.fields(Batch)):
-        values = [getattr(b, name) for b in batches]
+        values = [vars(batch)[name] for batch in batches]
         if all(v is None for v in values):
             continue
         if any(v is None for v in values):

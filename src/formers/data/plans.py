@@ -60,8 +60,9 @@ class Plan:
     @staticmethod
     def concatenate(plans: Sequence[Plan]) -> Plan:
         """Return one plan of the examples of several plans over one store."""
-        begin, end, label = (np.concatenate([getattr(p, name) for p in plans]) for name in ("begin", "end", "label"))
-        return Plan(begin, end, compute_starts(np.concatenate([np.diff(p.span_offsets) for p in plans])), label)
+        arrays = ((p.begin, p.end, np.diff(p.span_offsets), p.label) for p in plans)
+        begin, end, count, label = (np.concatenate(some) for some in zip(*arrays, strict=True))
+        return Plan(begin, end, compute_starts(count), label)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -381,7 +382,7 @@ def save_plan(plan: Plan, file: Path) -> None:
     writer = ArrayFileWriter(file)
     try:
         for name, dtype in PLAN_DTYPES.items():
-            writer.add_array(name, dtype, [getattr(plan, name)])
+            writer.add_array(name, dtype, [vars(plan)[name]])
         writer.close()
     except OSError:
         writer.discard()

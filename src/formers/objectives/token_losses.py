@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch
 from ..errors import Error
+from ..nn.adaptive_softmax import AdaptiveSoftmax
 from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
@@ -84,9 +85,10 @@ def compute_token_loss(
     """
     require_part(model, part)
     hidden = select_chosen(model(batch) if hidden is None else hidden, batch)
-    count, own = (batch.labels != IGNORE_INDEX).sum(), getattr(model.parts[part].out, "compute_losses", None)
-    if own is not None and not smoothing:  # an output layer that needs not compute all logits
-        return own(hidden, batch.labels, model.body.embedding_table).sum(), count
+    count, out = (batch.labels != IGNORE_INDEX).sum(), model.parts[part].out
+    if isinstance(out, AdaptiveSoftmax) and not smoothing:  # it need not compute all logits
+        embedding = model.body.embedding_table  # adaptive too
+        return out.compute_losses(hidden, batch.labels, embedding).sum(), count  # type: ignore[arg-type]
     table = getattr(model.body, "embedding_table", None)
     fused = model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)
     if fused is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -169,6 +170,8 @@ def get_splitter(name: str | None) -> SentenceSplitter | None:
 
 
 ChunkProgress = tuple[int, str, int]  # documents so far, a hash of their text, bytes of this chunk
+Chunk = tuple[ChunkProgress, list[str]]
+EncodedChunk = tuple[ChunkProgress, dict[str, EncodedDocuments]]  # by the part of the store
 
 
 # --- phrases: pairs of words that stand together more often than chance (Mikolov et al. 2013b, §4)
@@ -252,10 +255,10 @@ class PrepareOptions:
             raise Error(f"a share of {self.held_out} cannot be held out", fix="give for example 0.01 or 1%")
         if not 0 < self.shard < 2**32:
             raise Error(f"a shard cannot have {self.shard:,} tokens", fix="take for example 100 million")
-        for name, known in (("splitter", ("rules", "kiwi", "tabs")), ("deduplicate", ("exact", "near"))):
-            if getattr(self, name) not in (None, *known):
-                fix = "choose " + " or ".join(known) + ", or leave it out"
-                raise Error(f"there is no {name} {getattr(self, name)!r}", fix=fix)
+        splitters, kinds = ("rules", "kiwi", "tabs"), ("exact", "near")
+        for name, value, known in (("splitter", self.splitter, splitters), ("deduplicate", self.deduplicate, kinds)):
+            if value not in (None, *known):
+                raise Error(f"there is no {name} {value!r}", fix=f"choose {' or '.join(known)}, or leave it out")
 
 
 class EncoderPool:
@@ -277,9 +280,7 @@ class EncoderPool:
         if self.executor is not None:
             self.executor.shutdown(wait=True, cancel_futures=True)
 
-    def map(
-        self, chunks: Iterable[tuple[ChunkProgress, list[str]]]
-    ) -> Iterator[tuple[ChunkProgress, dict[str, EncodedDocuments]]]:
+    def map(self, chunks: Iterable[Chunk]) -> Iterator[EncodedChunk]:
         """Yield the chunks' arrays, in the chunks' order; a few chunks are ahead."""
         if self.executor is None:
             yield from map(encode_chunk, chunks)
@@ -295,13 +296,11 @@ class EncoderPool:
 WORKER_STATE: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
 
 
-def start_worker(*given: Any) -> None:
+def start_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
     """Set up a worker process: one thread, and Ctrl-C is for the main process alone."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    init_worker(*given)
+    init_worker(text, special, options, where)
 
 
 def init_worker(text: str, special: dict[str, str], options: PrepareOptions, where: Path) -> None:
@@ -311,14 +310,13 @@ def init_worker(text: str, special: dict[str, str], options: PrepareOptions, whe
     if options.units == "kiwi":
         from ...text.korean import find_units
     elif options.units:
-        find_units = build_unit_finder(
-            read_phrases(where / "phrases.txt" if options.units == "learn" else Path(options.units))
-        )
+        list_path = where / "phrases.txt" if options.units == "learn" else Path(options.units)
+        find_units = build_unit_finder(read_phrases(list_path))
     held = HoldOut(ratio=options.held_out) if options.held_out else None
     WORKER_STATE = (Tokenizer(text, special), get_splitter(options.splitter), find_units, held)
 
 
-def encode_chunk(chunk: tuple[ChunkProgress, list[str]]) -> tuple[ChunkProgress, dict[str, EncodedDocuments]]:
+def encode_chunk(chunk: Chunk) -> EncodedChunk:
     """Encode one chunk, for each part of the store."""
     (reached, texts), (tokenizer, split, units, held) = chunk, WORKER_STATE
     sides: dict[str, list[str]] = {"train": texts}

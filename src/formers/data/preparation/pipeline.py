@@ -33,7 +33,7 @@ from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
 from ..text_files import COMPRESSION_RATIOS
 from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
 from .document_encoder import (
-    ChunkProgress,
+    Chunk,
     EncodedDocuments,
     EncoderPool,
     PrepareOptions,
@@ -371,9 +371,7 @@ def stamp_tests(tests: Any) -> list[Any] | None:
     return [[path.name, hash_file(path)] for path in find_files(tests)]
 
 
-def chunk_documents(
-    documents: Iterable[str], last_record: dict[str, Any], where: Path
-) -> Iterator[tuple[ChunkProgress, list[str]]]:
+def chunk_documents(documents: Iterable[str], last_record: dict[str, Any], where: Path) -> Iterator[Chunk]:
     """Yield documents in chunks, from the one on where finished shards end; their text must still be what it was."""
     whole, seen, rows, size, volume = hashlib.sha256(), 0, [], 0, 0
     for text in documents:
