@@ -261,8 +261,14 @@ def bucket_by_length(
     )
 
 
-def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25) -> int:
-    """Estimate how many documents batches of `total` tokens have, with a few for the rest of the tokens."""
+def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:
+    """Estimate how many documents batches of `total` tokens have, with a few for the rest of the tokens.
+
+    Where all examples have the `longest` size, as many as fit exactly: batches are whole grids, for which attention
+    has faster kernels.
+    """
+    if longest and len(sizes) and total % longest == 0 and (sizes == longest).all():
+        return total // longest
     return int(np.ceil(headroom * total / max(1.0, sizes.mean()))) + 2 if len(sizes) else 1
 
 

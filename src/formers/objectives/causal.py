@@ -55,7 +55,7 @@ class CausalLM(BaseObjective):
         """Choose a shape with a loss at every token."""
         if self.num_streams:  # a batch is one window of each of its streams
             return make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
-        return BatchShape(estimate_documents(total, plan.lengths), total, 0, self.length)
+        return BatchShape(estimate_documents(total, plan.lengths, longest=self.length), total, 0, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Hide nothing: the label of each token is its successor in the document."""

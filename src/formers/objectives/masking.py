@@ -231,9 +231,8 @@ class MaskedLM(BaseObjective):
         sizes = self.measure_sizes(plan)
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0
-        return BatchShape(
-            estimate_documents(total, sizes[:, 0]), total, max(usual, int(np.ceil(total * mean * 1.02))), self.length
-        )
+        rows = estimate_documents(total, sizes[:, 0], longest=self.length)
+        return BatchShape(rows, total, max(usual, int(np.ceil(total * mean * 1.02))), self.length)
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
         """Return how many tokens of an example are hidden, at most."""
