@@ -492,3 +492,16 @@ def test_operations_of_a_token_count_attention():
     matrices = estimate_flops_per_token(made, 0)
     assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
     assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
+
+
+def test_a_rule_of_the_family_holds_in_training(tmp_path):
+    """TextCNN limits the norms of its last layer after each step: it follows the weights as a listener."""
+    from .ranks import LABELLED
+
+    settings = {
+        "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,
+        "tune.epochs": 1, "tune.batch_size": 8, "tune.seq_length": 24,
+    }  # fmt: skip
+    formers.finetune("textcnn", LABELLED, task="classify", out=tmp_path / "run", overrides=settings, device="cpu")
+    weight = formers.load(tmp_path / "run" / "model").model.heads["classify"].out.weight
+    assert float(weight.detach().norm(dim=1).max()) < 0.0501
