@@ -60,7 +60,7 @@ def demo(
     resume
         Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
     """
-    from ..training.run_folder import Stopped
+    from ..training.loop import Stopped
 
     console, where = SafeConsole(wrap=True), prepare_output_folder(out or Path(f"formers-demo-{language}"))
     options = {"--language": language if language != "en" else None, "--out": out, "--seed": seed or None}

@@ -205,7 +205,8 @@ def print_preview(
     sweep: str | None, device: str | None, **asked: Any,
 ) -> None:  # fmt: skip
     """Say what a run would do, and write nothing: its settings, or its size and time."""
-    from ..training.runs.finetune import dry_run_finetuning, render_settings
+    from ..training.runs.dry_run import dry_run_finetuning
+    from ..training.runs.finetune import render_settings
 
     if print_config:
         print_text(render_settings(model, train, valid, **asked), end="")
