@@ -132,7 +132,8 @@ class WeightAverage:
 
 @dataclass
 class Trainer:
-    """A model in training: weights, moments, generators, position. `train` takes steps, `get_state` is all there is.
+    """A model in training: weights, optimizer state, generators, position in the data. `train` takes steps, `get_state`
+    returns all that is needed to go on.
 
     `objectives` are those of the phases: with short examples, if the settings ask for it, and with long ones.
     """

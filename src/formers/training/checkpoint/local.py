@@ -134,7 +134,7 @@ def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memory
 @dataclass
 class Checkpoints:
     """The step folders of a run. Kept are the `keep_last` newest, the `keep_best` by score (lower is better), every
-    `keep_every`-th step, and never less than two: whether the newest is any good, only the next step can tell."""
+    `keep_every`-th step, and never less than two: only the next step can tell whether the newest is any good."""
 
     folder: Path
     keep_last: int = 2
