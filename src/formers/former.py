@@ -34,7 +34,7 @@ from .inputs import (
     shift_source,
     to_tensor,
 )
-from .model import Model, build_model, get_output_vocab, search_spans
+from .model import Model, build_model, search_spans
 from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache, get_state_settings
 from .nn.cpu_inference import check_cpu_bf16, check_kind, freeze_for_inference
@@ -103,7 +103,7 @@ class Former:
     @property
     def output_vocab(self) -> int:
         """The number of tokens that the model chooses from when it writes."""
-        return get_output_vocab(self.config)
+        return self.config.output_vocab
 
     @property
     def output_tokenizer(self) -> Tokenizer | None:

@@ -110,8 +110,7 @@ def check_ids(ids: Tensor, family: Family, config: ModelConfig, name: str, keep:
     """Refuse real tokens that the model has no embedding for."""
     if family.reads_characters:
         return check_range(ids, config.characters, name, "characters", None if keep is None else keep[..., None])
-    other = config.target_vocab if name == "target" else None
-    return check_range(ids, other or config.vocab, name, "vocabulary", keep)
+    return check_range(ids, config.output_vocab if name == "target" else config.vocab, name, "vocabulary", keep)
 
 
 def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | None = None) -> None:
@@ -178,7 +177,7 @@ def get_start_token(config: ModelConfig) -> int:
     first = next((token for token in (config.start, config.bos, config.pad) if token is not None), None)
     if first is None:
         raise Error("the config does not say how the decoder starts", fix="set start, bos or pad")
-    check_range(torch.tensor([first]), config.target_vocab or config.vocab, "start", "vocabulary")
+    check_range(torch.tensor([first]), config.output_vocab, "start", "vocabulary")
     return first
 
 

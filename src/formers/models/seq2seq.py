@@ -240,7 +240,7 @@ class Seq2Seq(RecurrentEncoderDecoder):
 
 def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embeddings | None]:
     """Build the embeddings of source and target; the second is None if they share one table."""
-    far = None if c.shared else Embeddings(width, c.target_vocab or c.vocab, dropout=c.dropout)
+    far = None if c.shared else Embeddings(width, c.output_vocab, dropout=c.dropout)
     return Embeddings(width, c.vocab, dropout=c.dropout), far
 
 

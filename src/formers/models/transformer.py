@@ -64,7 +64,7 @@ class Transformer(EncoderDecoder):
             scale, waves = c.dim**0.5 if c.scaled else 1.0, SinusoidalPositions(c.dim, c.halves)
             return Embeddings(c.dim, vocab, sinusoids=waves, scale=scale, token=token, dropout=c.dropout)
 
-        far = c.target_vocab or c.vocab
+        far = c.output_vocab
         source = embed(c.vocab if c.encoder else far)
         target = None if c.shared or not c.encoder else embed(far)
         encoder = bart.build_stack(c, decoder=False) if c.encoder else None
@@ -100,7 +100,7 @@ def write_static_positions(c: TransformerConfig) -> bool:
 HF_CONFIG = ConfigMap(
     {key: row for key, row in bart.CONFIG_ROWS.items() if key != "classifier_dropout"}
     | {
-        "decoder_vocab_size": KeyRule(lambda v: {"target_vocab": v}, lambda c: c.target_vocab or c.vocab),
+        "decoder_vocab_size": KeyRule(lambda v: {"target_vocab": v}, lambda c: c.output_vocab),
         "share_encoder_decoder_embeddings": "shared",
         "static_position_embeddings": KeyRule(read_static_positions, write_static_positions),
     },

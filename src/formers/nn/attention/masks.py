@@ -124,17 +124,6 @@ def build_layer_masks(pattern: Sequence[str], width: int, layers: int) -> list[I
     return [kinds[pattern[i % len(pattern)]] for i in range(layers)]
 
 
-def compute_alibi_slopes(heads: int) -> tuple[float, ...]:
-    """Return ALiBi's slope of each head (Press et al. 2021, §3); for a count that is no power of two, first those of
-    the lower power of two, then every other slope of the doubled set."""
-    n = 2 ** math.floor(math.log2(heads))
-
-    def powers(count: int) -> list[float]:
-        return [2 ** (-8 / count * i) for i in range(1, count + 1)]
-
-    return tuple(powers(n) + powers(2 * n)[0::2][: heads - n])
-
-
 @dataclass(frozen=True)
 class AlibiBias(DistanceBias):
     """Penalty linear in the distance, one slope per head (Press et al. 2021)."""
@@ -159,8 +148,14 @@ class AlibiBias(DistanceBias):
 
 
 def build_alibi(heads: int) -> AlibiBias:
-    """Return ALiBi's penalties for this number of heads."""
-    return AlibiBias(compute_alibi_slopes(heads))
+    """Build ALiBi's penalties (Press et al. 2021, §3); for a number of heads that is no power of two, the slopes are
+    those of the lower power of two, then every other one of the doubled set."""
+    n = 2 ** math.floor(math.log2(heads))
+
+    def powers(count: int) -> list[float]:
+        return [2 ** (-8 / count * i) for i in range(1, count + 1)]
+
+    return AlibiBias(tuple(powers(n) + powers(2 * n)[0::2][: heads - n]))
 
 
 def evaluate_on_grid(

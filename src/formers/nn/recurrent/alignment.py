@@ -89,13 +89,9 @@ class AlignmentSource:
     values: Tensor
     lengths: Tensor
 
-    def select_rows(self, rows: Tensor) -> AlignmentSource:
-        """These documents, in this order."""
-        return AlignmentSource(*(x.index_select(0, rows) for x in (self.keys, self.values, self.lengths)))
-
-    def take_first_rows(self, n: int) -> AlignmentSource:
-        """The first n documents."""
-        return AlignmentSource(self.keys[:n], self.values[:n], self.lengths[:n])
+    def select_rows(self, rows: Tensor | slice) -> AlignmentSource:
+        """Select documents by their numbers or by a slice."""
+        return AlignmentSource(self.keys[rows], self.values[rows], self.lengths[rows])
 
 
 class Alignment(nn.Module):
@@ -147,7 +143,7 @@ class Alignment(nn.Module):
 
         def attend_step(t: int, query: Tensor) -> tuple[Tensor, Tensor]:
             n = len(query)
-            context, weights = self(query[:, None], there.take_first_rows(n), before[:n, None] + t)
+            context, weights = self(query[:, None], there.select_rows(slice(n)), before[:n, None] + t)
             return context[:, 0], weights[:, 0]
 
         return attend_step

@@ -206,11 +206,6 @@ class RecurrentStack(nn.ModuleList):
         super().__init__(layers)
         self.dropout, self.first_residual = dropout, first_residual
 
-    def split_state(self, state: RNNState) -> list[RNNState]:
-        """A state, layer by layer."""
-        parts = len(state) // len(self) if len(self) else 0
-        return [state[i * parts : (i + 1) * parts] for i in range(len(self))]
-
     def build_zero_state(self, x: Tensor, rows: int) -> RNNState:
         """The state before the first token."""
         return tuple(s for layer in self for s in cast(RecurrentLayer, layer).build_zero_state(x, rows))
@@ -222,12 +217,13 @@ class RecurrentStack(nn.ModuleList):
         """Through all layers by `call`; `extra_input` is put beside what each reads, and `record` is called with what
         is read."""
         after: list[Tensor] = []
-        for i, (layer, own) in enumerate(zip(self, self.split_state(state), strict=True)):
+        parts = len(state) // len(self) if len(self) else 0  # tensors of each layer's state
+        for i, layer in enumerate(self):
             if record is not None:
                 record(x)
             inner = F.dropout(x, self.dropout, self.training) if i else x
             inner = inner if extra_input is None else torch.cat((inner, extra_input), 1)
-            y, new = call(cast(RecurrentLayer, layer), inner, own)
+            y, new = call(cast(RecurrentLayer, layer), inner, state[i * parts : (i + 1) * parts])
             x = y if self.first_residual is None or i < self.first_residual else y + x
             after += new
         return x, tuple(after)
