@@ -257,8 +257,7 @@ class Former:
         return self
 
     def pack_inputs(self, inputs: ModelInputs, encoder_only: bool = False) -> tuple[Batch, tuple[int, ...]]:
-        """Check padded tensors and pack them; returns the batch and the shape of the rows. With `encoder_only`, the
-        encoder's side alone."""
+        """Check and pack padded tensors (`encoder_only`: the source alone); returns the batch and the rows' shape."""
         ids, memory = self.to_device_tensor(inputs.ids, "ids", integer=True), inputs.memory
         masks = inputs.keep, inputs.target_keep
         keep, target_keep = (None if mask is None else self.to_device_tensor(mask, "keep") for mask in masks)
@@ -377,8 +376,7 @@ def build(
 
 
 class SkipWeightInit(TorchFunctionMode):
-    """A mode in which torch initialises no weights: on the meta device there are none, and torch would import the
-    compiler for it, which takes more than a second."""
+    """A mode that skips torch's initialisation: on the meta device it only imports the compiler (> 1 s)."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

@@ -128,8 +128,7 @@ def pack_padded(
     family: Family, config: ModelConfig, ids: Tensor, keep: Tensor | None,
     token_features: Mapping[str, Tensor] | None = None, name: str = "ids",
 ) -> Batch:  # fmt: skip
-    """Pack rows of ids (…, T), or (…, T, slots) characters, into a batch; every row must have a token. `token_features`
-    are segments and tasks."""
+    """Pack rows of ids (…, T), or (…, T, slots) characters, with `token_features` such as segments; no row is empty."""
     token_features = token_features or {}
     check_shape(ids, family, config, name)
     rows = len(get_row_shape(family, ids))

@@ -109,8 +109,7 @@ class HeadPart(nn.Module):
 
 
 class Model(nn.Module):
-    """A body and its head: `forward` computes hidden states (a mix of layers, for heads that read one), `logits` the
-    head's output."""
+    """A body and its head: `forward` computes hidden states (mixed over layers for some heads), `logits` the output."""
 
     def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
         super().__init__()
@@ -215,7 +214,7 @@ def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
 
 
 def search_spans(model: Model, hidden: Tensor, batch: Batch, config: ModelConfig) -> dict[str, Tensor]:
-    """The likeliest S = start_top beginnings and E = end_top ends for each, as probabilities and columns of the grid.
+    """Find the likeliest S = start_top starts and E = end_top ends for each, as probabilities and columns of the grid.
 
     `start` and `start_index` are (D, S), `end` and `end_index` (D, E · S) with entry e · S + s; `cls` (D,) is the
     larger, the less there is an answer. A text of fewer tokens has probability 0 and column -1 in the rest.

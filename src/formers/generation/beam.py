@@ -98,8 +98,7 @@ class BeamState:
         return bool(self.options.stop or self.options.coverage)
 
     def select_beams(self, scores: Tensor, step_norms: Tensor, last: bool = False) -> Tensor:
-        """Return (2, rows) the tokens of the running beams and their parents, and store complete hypotheses; works in
-        place on the tensors of this state."""
+        """Return (2, rows) the running beams' tokens and parents; stores complete hypotheses, and updates in place."""
         k, vocab = self.num_beams, scores.shape[-1]
         total = (scores.unflatten(0, (self.num_prompts, k)) + self.running_scores[..., None]).flatten(1)
         wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K go on even if all the likeliest end

@@ -76,8 +76,7 @@ class Engine:
     def submit(
         self, prompt: Sequence[int], max_new_tokens: int = 64, choose: Options | TokenChooser = Options()
     ) -> Request:
-        """Ask for up to `max_new_tokens` more tokens, chosen by options or by a function; of encoder-decoders the
-        prompt is the source."""
+        """Request up to `max_new_tokens` tokens after a prompt (or source), chosen by options or by a function."""
         ids = check_prompts(self.former, [prompt], max_new_tokens)[0]
         if len(ids) > self.cache_size:
             what = f"{len(ids)} tokens do not fit into {self.cache_size}"

@@ -245,7 +245,7 @@ def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embedd
 
 
 def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
-    """The output layer."""
+    """Build the output layer's head."""
     return {"none": {}, "lm": {"lm": Head(out="vocab", inner_dim=c.out_dim)}}
 
 

@@ -72,7 +72,7 @@ class Transformer(EncoderDecoder):
 
 
 def build_heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
-    """The output layer; in Marian's files it has a bias."""
+    """Build the output layer's head; in Marian's files it has a bias."""
     return {name: parts for name, parts in bart.build_heads(c).items() if name in ("none", "lm")}
 
 
@@ -83,7 +83,7 @@ def build_init_rules(c: TransformerConfig) -> dict[str, float]:
 
 
 def read_static_positions(value: Any) -> dict[str, Any]:
-    """Marian's positions are fixed, with all sines before the cosines."""
+    """Read static_position_embeddings: Marian's are fixed, with all sines before the cosines."""
     if value is not True:
         raise Error(f"value {value!r} is not supported", fix="Marian's positions are static")
     return {"halves": True}
@@ -130,7 +130,7 @@ def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFil
 
 
 def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
-    """Marian's names are BART's; its position tables are fixed, and not kept. Where the
+    """Map Marian's names are BART's; its position tables are fixed, and not kept. Where the
     two sides could share a table and do not (transformers, untied), the shared one is unused."""
     theirs, far = bart.build_key_map(c, head), "decoder.embed_tokens.weight"
     waves = SinusoidalPositions(c.dim, c.halves)
@@ -138,7 +138,7 @@ def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
     return replace(
         theirs, tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
         drop=(*theirs.drop, *(() if c.shared else ("shared.weight",))),
-        computed_tables=dict.fromkeys(tables, lambda n: waves(torch.arange(n))),
+        alternate_names={}, computed_tables=dict.fromkeys(tables, lambda n: waves(torch.arange(n))),
     )  # fmt: skip
 
 

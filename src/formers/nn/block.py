@@ -86,8 +86,7 @@ class Block(nn.Module):
 
 
 class BlockStack(nn.ModuleList):
-    """Blocks run one after the other; `layer_order` names the block of each layer, so that layers can share one
-    (ALBERT)."""
+    """Blocks run in turn; `layer_order` names the block of each layer, so that layers can share one (ALBERT)."""
 
     def __init__(self, blocks: Iterable[nn.Module], layer_order: Sequence[int] | None = None):
         super().__init__(blocks)

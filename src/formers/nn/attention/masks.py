@@ -97,8 +97,7 @@ def split_mask(mask: IndexFunction | None) -> tuple[IndexFunction, ...]:
 
 
 def get_window_bounds(mask: IndexFunction | None) -> tuple[int, int] | None:
-    """Return how far back and ahead a mask lets a token see, as flash kernels count it (-1: all); None if the mask is
-    not made of `causal` and windows alone."""
+    """Return how far back and ahead a token sees, as flash kernels count it (-1: all); None for other masks."""
     left, right = -1, -1
     for part in split_mask(mask):
         if part is causal:

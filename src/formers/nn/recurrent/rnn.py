@@ -151,7 +151,7 @@ class RecurrentLayer(nn.Module):
         return [self.ahead] if self.behind is None else [self.ahead, self.behind]
 
     def build_zero_state(self, x: Tensor, rows: int) -> RNNState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return tuple(x.new_zeros(rows, self.out_dim) for _ in range(self.state_parts))
 
     def forward(self, x: Tensor, steps: PackedSteps, state: RNNState | None = None) -> tuple[Tensor, RNNState]:
@@ -207,15 +207,14 @@ class RecurrentStack(nn.ModuleList):
         self.dropout, self.first_residual = dropout, first_residual
 
     def build_zero_state(self, x: Tensor, rows: int) -> RNNState:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return tuple(s for layer in self for s in cast(RecurrentLayer, layer).build_zero_state(x, rows))
 
     def run_layers(
         self, x: Tensor, state: RNNState, call: Callable[[RecurrentLayer, Tensor, RNNState], tuple[Tensor, RNNState]],
         extra_input: Tensor | None = None, record: Callable[[Tensor], None] | None = None,
     ) -> tuple[Tensor, RNNState]:  # fmt: skip
-        """Through all layers by `call`; `extra_input` is put beside what each reads, and `record` is called with what
-        is read."""
+        """Run all layers by `call`, with `extra_input` beside each layer's input; `record` gets the inputs."""
         after: list[Tensor] = []
         parts = len(state) // len(self) if len(self) else 0  # tensors of each layer's state
         for i, layer in enumerate(self):
