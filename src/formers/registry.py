@@ -47,6 +47,7 @@ class FamilyEntry:
     # Known here as well as in the file, for help without torch.
     is_pretrained: bool = True
     takes_pairs: bool = False  # it learns from a source and its target
+    methods: tuple[str, ...] = ()  # names of the ways to train it, where there are several (word vectors)
 
     @property
     def definition(self) -> Family:
@@ -62,7 +63,12 @@ class FamilyEntry:
 FAMILIES = {
     member.name: member
     for member in (
-        FamilyEntry("vectors", "static word vectors: word2vec, GloVe, fastText", is_pretrained=False),
+        FamilyEntry(
+            "vectors",
+            "static word vectors: word2vec, GloVe, fastText",
+            is_pretrained=False,
+            methods=("word2vec", "glove", "fasttext"),
+        ),
         FamilyEntry("seq2seq", "a recurrent encoder-decoder, with or without attention", takes_pairs=True),
         FamilyEntry("gnmt", "a deep LSTM encoder-decoder with residual connections", takes_pairs=True),
         FamilyEntry("textcnn", "a classifier: convolutions over word vectors", is_pretrained=False),
@@ -116,6 +122,11 @@ def find_family(name: str) -> FamilyEntry:
     if name not in aliases:
         raise Error(f"unknown family {name!r}", fix=suggest_name(name, [*FAMILIES, *aliases]))
     return aliases[name]
+
+
+def find_pretrained_family(name: str) -> FamilyEntry:
+    """A member by its name or alias, or by the name of a way to train it (word2vec)."""
+    return next((member for member in FAMILIES.values() if name in member.methods), None) or find_family(name)
 
 
 def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options: Any) -> Tokenizer:
