@@ -118,10 +118,9 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
 
 def print_skipped(file: Path, changes: Any) -> None:
     """Say on the standard error what of a file was left out: bytes that are no text, broken rows."""
-    from ..tasks.examples import describe_losses
     from .terminal import SafeConsole, escape_line
 
-    if told := describe_losses(changes):
+    if told := changes.describe_losses():
         SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(told)}")
 
 
@@ -143,12 +142,10 @@ def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tu
 def extract_words(table: Any, reading: TextFileOptions) -> tuple[list[Any], str]:
     """The words of each row of a table, whatever their tags are; where there are none, its texts."""
     from ..data.tables import resolve_column
-    from ..tasks.column_roles import WORD_NAMES, TablePreview, is_list
+    from ..tasks.examples import TablePreview, is_list
 
     look = TablePreview(table, table.column_names)
-    column = (
-        look.find_first(WORD_NAMES) if reading.column is None else resolve_column(reading.column, table.column_names)
-    )
+    column = look.find_first("words") if reading.column is None else resolve_column(reading.column, table.column_names)
     if column not in table.column_names or not look.has_lists(column):
         return extract_texts(table, reading, pairs=False)
     lists = (row[column] if is_list(row.get(column)) else () for _, row in table.rows)
@@ -158,8 +155,7 @@ def extract_words(table: Any, reading: TextFileOptions) -> tuple[list[Any], str]
 def extract_texts(table: Any, reading: TextFileOptions, pairs: bool) -> tuple[list[Any], str]:
     """The texts or pairs of the rows of a table."""
     from ..data.tables import pick_text_column, split_column_names
-    from ..tasks.column_roles import TablePreview, find_unlabelled
-    from ..tasks.examples import ExampleBuilder, describe_losses
+    from ..tasks.examples import ExampleBuilder, TablePreview, find_unlabelled
 
     if reading.column is not None:
         column = pick_text_column(
@@ -178,4 +174,4 @@ def extract_texts(table: Any, reading: TextFileOptions, pairs: bool) -> tuple[li
         raise Error(f"no row can be used: {reader.describe_skipped()}", where=table.where, fix="say --column NAME")
     note = f"the text is the column {' + '.join(map(repr, roles.values()))}"
     found = ["" if r is None else r["text"] if r["other"] is None else (r["text"], r["other"]) for r in rows]
-    return found, "; ".join((note, *describe_losses(table.changes)))
+    return found, "; ".join((note, *table.changes.describe_losses()))

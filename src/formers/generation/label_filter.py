@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import Error
 from ..former import Former
 from ..task import get_task
-from ..tasks.column_roles import flatten
+from ..tasks.examples import flatten
 
 Row = dict[str, Any]
 LabelFilter = Callable[[list[Row]], list[bool]]
@@ -48,7 +48,7 @@ def has_same_label(shares: Mapping[str, float], label: Any, several: bool, sure:
 
 def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
     """Train a linear model on the rows; returns a function from rows to label probabilities."""
-    from ..evaluation.baseline import LinearBaseline
+    from ..evaluation.metrics import LinearBaseline
 
     model = LinearBaseline(rows)
     return lambda new: [dict(zip(model.labels, row.tolist(), strict=True)) for row in model.predict_probabilities(new)]

@@ -16,7 +16,7 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
 from ..model import pool_vectors
-from ..tasks.text_windows import Span, find_words
+from ..tasks.encoding import Span, find_words
 from .states import TextStates, compute_states
 
 LEVELS = ("sentence", "word", "token")

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..config import format_value
 from ..errors import Error
 from ..former import Former
-from ..tasks.text_windows import Span, find_words, has_static_vectors
+from ..tasks.encoding import Span, find_words
 from ..tasks.word_vectors import find_nearest_words, get_unit_vectors
 from ..text.normalise import normalise
 from .embed import check_choices, embed, embed_spans, make_layer_mixer
@@ -55,7 +55,7 @@ def neighbours(
     if not isinstance(k, int) or k < 1:
         raise Error(f"cannot find {format_value(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
     if texts is None:
-        if not has_static_vectors(former):
+        if not former.definition.is_static:
             raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")
         return find_nearest_words(former, get_unit_vectors(former, [query])[0], k, [query])
     if not texts:

@@ -14,11 +14,10 @@ from torch.nn.utils.rnn import pad_sequence
 from ..config import ProgressCallback
 from ..errors import Error
 from ..former import Former
-from ..tasks.text_windows import (
+from ..tasks.encoding import (
     Span,
     TokenizedText,
     find_nearest_window,
-    has_static_vectors,
     make_windows,
     tokenize_texts,
 )
@@ -56,7 +55,7 @@ def compute_states(
     if batch < 1:
         raise Error(f"a batch cannot have {batch} texts", fix="take 32")
     pieces = tokenize_texts(former, texts)
-    if has_static_vectors(former):
+    if former.definition.is_static:
         for number, one in enumerate(pieces):
             vectors, known = look_up_words(former, one.tokens)
             check_vectors_finite(vectors)

@@ -80,6 +80,10 @@ class CleaningReport:
         changes = self.describe(*CHANGE_DESCRIPTIONS)
         return ", ".join([f"{self.documents:,} documents", f"{self.lines:,} lines", *changes, *self.notes])
 
+    def describe_losses(self) -> list[str]:
+        """Say what of a file was left out: bytes that are no text, rows that are broken."""
+        return self.describe("undecodable", "replaced", "skipped")
+
     def describe(self, *kinds: str) -> list[str]:
         """Say how much of each kind was changed; nothing for a kind that did not occur."""
         counts = asdict(self)

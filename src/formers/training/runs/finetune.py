@@ -16,7 +16,7 @@ from ...config import ProgressCallback, coerce_value
 from ...data.folder_replacement import TAKEN_HINT, check_overwrite, replace_folder
 from ...data.readers import is_path_source
 from ...errors import Error
-from ...evaluation.baseline import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
+from ...evaluation.metrics import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
 from ...evaluation.task import TaskEvaluation, build_report_tables, evaluate_task, format_example, get_metric_signatures
 from ...former import Former, count_trainable
 from ...interop.huggingface import explain_export_limits

@@ -15,13 +15,13 @@ from ...batch import Batch
 from ...config import ProgressCallback
 from ...data.loader import load_batches
 from ...errors import Error
+from ...evaluation.metrics import to_cost
 from ...evaluation.task import build_task_objective, evaluate_task, list_metric_names
-from ...evaluation.task_metrics import to_cost
 from ...former import count_trainable
 from ...objectives.supervised import Supervised, make_number_store
 from ...task import Task
+from ...tasks.encoding import TaskEncoder, encode_examples
 from ...tasks.examples import Examples
-from ...tasks.task_encoder import TaskEncoder, encode
 from ..distributed.process_group import ProcessGroup
 from ..run_folder import RunFolder
 from ..trainer import Trainer
@@ -50,7 +50,7 @@ class FinetuneRun:
             choose_main_metric(self.task, wanted.tune.metric, parts["valid"]),
             math.nan,
         )
-        data = encode(self.task, training.rows, self.reader, self.former.labels)
+        data = encode_examples(self.task, training.rows, self.reader, self.former.labels)
         self.report_unknown_tokens("train", data, say)
         self.train_labels = data.labels if self.task.kind == "tags" else data.answers
         self.objective = build_task_objective(
@@ -88,7 +88,7 @@ class FinetuneRun:
         try:
             if self.task.label_as_text and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
                 raise Error(f"the label {min(odd)!r} was not seen in training", fix="give examples of it to learn from")
-            data = encode(self.task, rows, self.reader, self.former.labels)
+            data = encode_examples(self.task, rows, self.reader, self.former.labels)
         except Error as error:
             raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
         self.report_unknown_tokens(name, data, say)
