@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from .config import build_config, check_sizes, suggest_name
+from .config import check_sizes, suggest_name
 from .errors import Error
 from .family import Family
 from .text.tokenizer import Template, Tokenizer
@@ -24,7 +24,6 @@ TASKS: dict[str, tuple[tuple[AnswerKind, ...], str]] = {
     "summarise": (("text",), "lm"),
     "lm": (("text",), "lm"),
 }
-TASK_VERBS = {name: "generate" if name == "lm" else "score" if name == "regress" else name for name in TASKS}
 # Heads whose texts end with an end mark, also where the tokenizer puts none.
 END_MARKED_HEADS = ("classify", "tag", "answer", "beam", "choose")
 SCORE_LABEL = "score"  # the one label of a model that gives a number
@@ -65,36 +64,6 @@ class Task:
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as formers.json keeps them."""
         return dataclasses.asdict(self)
-
-
-class TaskModel(Protocol):
-    """What `get_task` reads of a loaded model (former.py)."""
-
-    family: str
-    head: str
-    labels: tuple[str, ...]
-    task: dict[str, Any]
-
-    @property
-    def context(self) -> int | None:
-        """The number of tokens that the model can read at once."""
-        ...
-
-
-def get_task(former: TaskModel, name: str) -> Task:
-    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
-    if saved := former.task:
-        if saved["name"] != name:
-            fix = f"use {TASK_VERBS.get(saved['name'], 'generate')}"
-            raise Error(f"this model was trained to {saved['name']}", fix=fix)
-        return build_config(Task, dict(saved), where="task")
-    kinds, wanted = TASKS[name]
-    if former.head.split("@")[0].split("+")[0] != wanted:
-        what = f"this {former.family} has the head {former.head!r}, which does not {name}"
-        raise Error(what, fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE")
-    if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
-        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
-    return Task(name=name, kind=kinds[0], length=choose_length(former.context))
 
 
 def list_tasks(family: Family, config: object) -> list[str]:

@@ -11,8 +11,7 @@ from typing import Any, Unpack
 from ..config import ProgressCallback, check_sizes
 from ..errors import Error, NonFinite
 from ..former import Former
-from ..task import get_task
-from ..tasks.api import predict_scores
+from ..tasks.api import get_task, predict_scores
 from ..tasks.encoding import TaskEncoder, encode_examples
 from ..tasks.example_tables import Table, read_table
 from ..tasks.examples import Row, parse_columns, read_examples, resolve_columns
@@ -154,17 +153,12 @@ def evaluate_perplexity(former: Former, texts: Sequence[Any], **how: Unpack[Scor
     nats = -math.fsum(one.total_log_prob for one in found)
     words = sum(len(one.text.split()) for one in found)
     size = sum(len(one.text.encode("utf-8", "ignore")) for one in found)
+    right = sum(int(one.is_top.sum()) for one in found)
     return {
-        "perplexity": safe_exp(nats / tokens),
-        "perplexity_word": safe_exp(nats / max(1, words)),
-        "perplexity_byte": safe_exp(nats / max(1, size)),
-        "bits_byte": nats / max(1, size) / math.log(2),
-        "nats": nats / tokens,
-        "right": sum(int(one.is_top.sum()) for one in found) / tokens,
-        "tokens": tokens,
-        "words": words,
-        "bytes": size,
-    }
+        "perplexity": safe_exp(nats / tokens), "perplexity_word": safe_exp(nats / max(1, words)),
+        "perplexity_byte": safe_exp(nats / max(1, size)), "bits_byte": nats / max(1, size) / math.log(2),
+        "nats": nats / tokens, "right": right / tokens, "tokens": tokens, "words": words, "bytes": size,
+    }  # fmt: skip
 
 
 def evaluate_pairs(former: Former, rows: Sequence[tuple[str, str]], **how: Unpack[ScoringOptions]) -> dict[str, float]:
@@ -216,10 +210,8 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Unpack[ScoringOp
         raise Error(f"text {short[0]} has fewer than two words", fix="leave it out")
     found: list[Likelihood] = compute_likelihood(former, rows, char_starts=char_starts, mask_together=True, **how)
     nats = -math.fsum(one.total_log_prob for one in found)
-    return {
-        "accuracy": sum(bool(one.is_top.all()) for one in found) / len(found),
-        "perplexity": safe_exp(nats / len(found)),
-    }
+    right = sum(bool(one.is_top.all()) for one in found)
+    return {"accuracy": right / len(found), "perplexity": safe_exp(nats / len(found))}
 
 
 def evaluate_task_file(

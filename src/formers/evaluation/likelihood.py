@@ -107,10 +107,11 @@ def compute_likelihood(
     else:
         if invalid := [i for i, text in enumerate(rows, 1) if not isinstance(text, str)]:
             raise Error(f"text {invalid[0]} is not a string", fix="give strings")
-        requests = [
-            ScoringRequest(p, find_first_scored(p, char_starts[i] if char_starts else 0))
-            for i, p in enumerate(tokenize_texts(former, rows))
-        ]
+        requests = []
+        for text, begin in zip(tokenize_texts(former, rows), char_starts or [0] * len(rows), strict=True):
+            # The first token that ends after the character; it may begin before (with a space, say).
+            first = next((i for i, (_, end) in enumerate(text.spans) if end > begin), len(text.spans))
+            requests.append(ScoringRequest(text, first))
         if part == "mlm":
             results = score_masked(former, requests, batch, mask_together, tell)
         elif issubclass(former.state_class, SegmentMemory):
@@ -131,11 +132,6 @@ def compute_id_log_probs(
     if issubclass(former.state_class, SegmentMemory):
         return [one.log_probs for one in score_with_memory(former, requests, batch, memory, [], None, segment)]
     return [one.log_probs for one in score_windowed(former, requests, batch, stride, [], None)]
-
-
-def find_first_scored(tokenized: TokenizedText, begin: int) -> int:
-    """Return the first token that ends after a character; it may begin before (with a space, say)."""
-    return next((i for i, (_, end) in enumerate(tokenized.spans) if end > begin), len(tokenized.spans))
 
 
 @torch.inference_mode()

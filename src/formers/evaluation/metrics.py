@@ -84,11 +84,8 @@ def score_multilabel(truths: list[Any], guesses: list[Any]) -> dict[str, float]:
     true, said, both = (Counter(label for row in rows for label in row) for rows in zip(*triples, strict=True))
     scores = f1_by_label(true, said, both)
     macro = sum(scores.values()) / len(scores) if scores else 1.0
-    return {
-        "f1_micro": f1(both.total(), said.total(), true.total()),
-        "f1_macro": macro,
-        "exact": sum(t == g for t, g in pairs) / len(pairs),
-    }
+    micro = f1(both.total(), said.total(), true.total())
+    return {"f1_micro": micro, "f1_macro": macro, "exact": sum(t == g for t, g in pairs) / len(pairs)}
 
 
 def f1(both: float, said: float, true: float) -> float:
@@ -113,12 +110,9 @@ def matthews(truths: list[Any], guesses: list[Any]) -> float:
 def score_numbers(truths: list[float], guesses: list[float]) -> dict[str, float]:
     """Spearman's and Pearson's correlation, mean squared and mean absolute error."""
     gaps = [t - g for t, g in zip(truths, guesses, strict=True)]
-    return {
-        "spearman": pearson(rank_values(truths), rank_values(guesses)),
-        "pearson": pearson(truths, guesses),
-        "mse": math.fsum(g * g for g in gaps) / len(gaps),
-        "mae": math.fsum(map(abs, gaps)) / len(gaps),
-    }
+    mse, mae = (math.fsum(values) / len(gaps) for values in ([g * g for g in gaps], map(abs, gaps)))
+    spearman = pearson(rank_values(truths), rank_values(guesses))
+    return {"spearman": spearman, "pearson": pearson(truths, guesses), "mse": mse, "mae": mae}
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float:
@@ -155,17 +149,12 @@ def score_tags(truths: list[Sequence[str]], guesses: list[Sequence[str]]) -> dic
         raise Error("there is nothing to judge", fix="give at least one word")
     if (scheme := find_scheme({*flat[0], *flat[1]})) is None:  # parts of speech
         return score_labels(*flat)
-    there, seen = (
-        {(n, *e) for n, row in enumerate(rows) for e in find_entities(row, scheme == "suffix")}
-        for rows in (truths, guesses)
-    )
+    suffix = scheme == "suffix"
+    there, seen = ({(n, *e) for n, row in enumerate(r) for e in find_entities(row, suffix)} for r in (truths, guesses))
     both = len(there & seen)
-    return {
-        "f1": f1(both, len(seen), len(there)),
-        "precision": both / len(seen) if seen else 0.0,
-        "recall": both / len(there) if there else 0.0,
-        "accuracy": sum(map(operator.eq, *flat)) / len(flat[0]),
-    }
+    precision, recall = (both / len(part) if part else 0.0 for part in (seen, there))
+    accuracy = sum(map(operator.eq, *flat)) / len(flat[0])
+    return {"f1": f1(both, len(seen), len(there)), "precision": precision, "recall": recall, "accuracy": accuracy}
 
 
 ARTICLE = re.compile(r"\b(a|an|the)\b")
@@ -376,10 +365,8 @@ class LinearBaseline:
             "sublinear_tf": True, "min_df": least, "max_features": MAX_NGRAMS, "preprocessor": normalise_text,
             "dtype": np.float32,
         }  # fmt: skip
-        self.vectorizer = make_union(
-            TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", **how),
-            TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), **how),
-        )
+        words = TfidfVectorizer(ngram_range=(1, 2), token_pattern=r"\w+|[^\w\s]", **how)
+        self.vectorizer = make_union(words, TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 4), **how))
         self.has_pairs = any(row.get("other") is not None for row in train)
         self.is_multilabel = any(map(is_label_list, labels))
         self.task = "regress" if all(isinstance(v, float | int) for v in labels) else "classify"

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import Error
 from ..former import Former
-from ..task import get_task
+from ..tasks.api import get_task
 from ..tasks.examples import flatten
 
 Row = dict[str, Any]

@@ -7,23 +7,24 @@ length, and what that means for their rows.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..config import ProgressCallback, format_value
+from ..config import ProgressCallback, build_config, format_value
 from ..data.encoded_examples import EncodedExamples, group_by_length, shift_right
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import get_start_token, list_texts
-from ..task import Task, get_task
+from ..task import TASKS, LongTextMode, Task, choose_length
 from ..text.normalise import compose_with_origins, normalise
 from ..verbs import check_verb
 from .encoding import TaskEncoder, encode_examples
@@ -31,6 +32,7 @@ from .examples import Row
 from .tagging import find_entities, find_scheme, split_words
 
 NON_SPACE = re.compile(r"\S")
+TASK_VERBS = {name: "generate" if name == "lm" else "score" if name == "regress" else name for name in TASKS}
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class Answer:
     text: str
     start: int
     end: int
-    probability: float
+    probability: float  # NaN until it is compared with others
     score: float
 
 
@@ -92,10 +94,8 @@ def classify(former: Former, texts: Any, *, long: str | None = None, tell: Progr
     probabilities are averaged; long="error" refuses them."""
     task = resolve_task(former, "classify", long)
     rows, one = make_text_rows(texts, task)
-    made = [
-        build_classification(task.labels or former.labels, probabilities, task)
-        for probabilities in predict_rows(former, task, rows, tell).tolist()
-    ]
+    labels, shares = task.labels or former.labels, predict_rows(former, task, rows, tell).tolist()
+    made = [build_classification(labels, probabilities, task) for probabilities in shares]
     return made[0] if one else made
 
 
@@ -171,7 +171,7 @@ def group_entities(words: Sequence[TaggedWord], text: Any, scheme: str | None) -
 def split_text(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
     """The words of a text, or its characters but spaces where the model learned those, and where each begins."""
     if isinstance(text, str):
-        check_text(text, number)
+        check_text(number, text)
         if task.tags_characters:
             found = [(match[0], match.start()) for match in NON_SPACE.finditer(text)]
         else:
@@ -207,8 +207,7 @@ def answer(
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or pair[1] is None:
             raise Error(f"question {number + 1} has no context", fix="give answer(question, context), or pairs of them")
-        for text in pair:
-            check_text(text, number)
+        check_text(number, *pair)
         context, origins = compose_with_origins(pair[1])
         rows.append({"question": normalise(pair[0]), "context": context})
         places.append(origins)
@@ -217,17 +216,17 @@ def answer(
     made = []
     for some, pair, origins in zip(found, pairs, places, strict=True):
         shares = softmax(np.array([s.score for s in some] or [0.0]))
-        listed = [to_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
+        listed = [locate_answer(s, float(p), pair[1], origins) for s, p in zip(some, shares, strict=False)]
         made.append(listed[:best] if best > 1 else listed[0] if listed else Answer("", -1, -1, 1.0, 0.0))
     return made[0] if one else made
 
 
-def to_answer(span: AnswerSpan, probability: float, context: str, origins: list[int] | None) -> Answer:
+def locate_answer(found: Answer, probability: float, context: str, origins: list[int] | None) -> Answer:
     """Return an answer that refers to the context as the caller gave it."""
-    if origins is None or span.start < 0:
-        return Answer(span.text, span.start, span.end, probability, span.score)
-    start, end = origins[span.start], origins[span.end]
-    return Answer(context[start:end], start, end, probability, span.score)
+    if origins is None or found.start < 0:
+        return dataclasses.replace(found, probability=probability)
+    start, end = origins[found.start], origins[found.end]
+    return Answer(context[start:end], start, end, probability, found.score)
 
 
 def choose(
@@ -242,9 +241,7 @@ def choose(
     for number, pair in enumerate(pairs):
         if not isinstance(pair, Sequence) or len(pair) != 2 or isinstance(pair, str) or isinstance(pair[1], str):
             raise Error(f"question {number + 1} has no choices", fix="give choose(question, choices), or pairs of them")
-        check_text(pair[0], number)
-        for choice in pair[1] or ():
-            check_text(choice, number)
+        check_text(number, pair[0], *(pair[1] or ()))
         rows.append({"text": normalise(pair[0]), "choices": [normalise(choice) for choice in pair[1] or ()]})
     _, outputs = compute_task_outputs(former, task, rows, tell)
     made = []
@@ -256,13 +253,26 @@ def choose(
 
 def resolve_task(former: Former, name: str, long: str | None) -> Task:
     """The model's task, with another way to take long texts if one is asked for."""
-    check_verb(former, "score" if name == "regress" else name)
+    check_verb(former, TASK_VERBS[name])
     task = get_task(former, name)
-    if long is None:
-        return task
-    if long not in ("windows", "cut", "error"):
+    if long not in (None, *get_args(LongTextMode)):
         raise Error(f"long texts cannot be taken as {long!r}", fix="choose windows, cut or error")
-    return dataclasses.replace(task, long=cast(Any, long))
+    return task if long is None else dataclasses.replace(task, long=cast(LongTextMode, long))
+
+
+def get_task(former: Former, name: str) -> Task:
+    """The task of a loaded model, which must be of a name; one that came from elsewhere gets the usual values."""
+    if saved := former.task:
+        if saved["name"] != name:
+            raise Error(f"this model was trained to {saved['name']}", fix=f"use {TASK_VERBS[saved['name']]}")
+        return build_config(Task, dict(saved), where="task")
+    kinds, wanted = TASKS[name]
+    if former.head.split("@")[0].split("+")[0] != wanted:
+        what = f"this {former.family} has the head {former.head!r}, which does not {name}"
+        raise Error(what, fix=f"fine-tune it first: formers finetune MODEL --task {name} --train FILE")
+    if name in ("classify", "regress") and (len(former.labels) == 1) != (name == "regress"):
+        raise Error(f"this model has {len(former.labels)} labels", fix="use classify" if name == "regress" else "score")
+    return Task(name=name, kind=kinds[0], length=choose_length(former.context))
 
 
 def make_text_rows(texts: Any, task: Task) -> tuple[list[Row], bool]:
@@ -275,9 +285,7 @@ def make_text_rows(texts: Any, task: Task) -> tuple[list[Row], bool]:
         pair = text if isinstance(text, tuple | list) else (text, None)
         if len(pair) != 2:
             raise Error(f"text {number + 1} is neither a text nor a pair", fix="give strings, or tuples of two")
-        check_text(pair[0], number)
-        if pair[1] is not None:
-            check_text(pair[1], number)
+        check_text(number, *pair[: 1 if pair[1] is None else 2])
         if task.takes_pairs is not None and task.takes_pairs != (pair[1] is not None):
             what, fix = ("stands alone", "pairs") if task.takes_pairs else ("is a pair", "single texts")
             raise Error(f"text {number + 1} {what}, and this model has learned from {fix}", fix=f"give {fix}")
@@ -287,12 +295,13 @@ def make_text_rows(texts: Any, task: Task) -> tuple[list[Row], bool]:
     return rows, one
 
 
-def check_text(text: Any, number: int) -> None:
-    """Refuse what is no text."""
-    if not isinstance(text, str):
-        raise Error(f"text {number + 1} is no text but {format_value(text)}", fix="give strings")
-    if not text.strip():
-        raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
+def check_text(number: int, *texts: object) -> None:
+    """Refuse what is no text, or empty."""
+    for text in texts:
+        if not isinstance(text, str):
+            raise Error(f"text {number + 1} is no text but {format_value(text)}", fix="give strings")
+        if not text.strip():
+            raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
 
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 65_536}  # of a batch
@@ -415,23 +424,13 @@ def predict_tags(
     return found
 
 
-@dataclass(frozen=True)
-class AnswerSpan:
-    """A place in a context, from a character to a character; `start` -1: there is no answer."""
-
-    text: str
-    start: int
-    end: int
-    score: float
-
-
 def predict_spans(
     former: Former, task: Task, data: EncodedExamples, outputs: Sequence[np.ndarray], contexts: Sequence[str],
     best: int = 5,
-) -> list[list[AnswerSpan]]:  # fmt: skip
+) -> list[list[Answer]]:  # fmt: skip
     """Of each question the best places, over all windows of its context; no answer is one of them, if the task allows
     it. Its score is the lowest that a window gives it (BERT, §4.3)."""
-    found: list[list[AnswerSpan]] = [[] for _ in contexts]
+    found: list[list[Answer]] = [[] for _ in contexts]
     empty = [np.inf] * len(contexts)
     pads_left = former.tokenizer is not None and former.tokenizer.is_left_padded
     for number, scores in enumerate(outputs):
@@ -445,12 +444,12 @@ def predict_spans(
     for row, some in enumerate(found):
         unique = {(s.start, s.end): s for s in sorted(some, key=lambda s: s.score)}
         if task.allows_no_answer and np.isfinite(empty[row]):
-            unique[-1, -1] = AnswerSpan("", -1, -1, empty[row])
+            unique[-1, -1] = Answer("", -1, -1, math.nan, empty[row])
         made.append(sorted(unique.values(), key=lambda s: -s.score)[:best])
     return made
 
 
-def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: int, best: int) -> Iterator[AnswerSpan]:
+def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: int, best: int) -> Iterator[Answer]:
     """The best places of one window: a beginning and an end that is not before it, nor too far behind."""
     inside = np.flatnonzero(places[:, 0] >= 0)
     if not len(inside):
@@ -466,4 +465,4 @@ def find_candidates(scores: np.ndarray, places: np.ndarray, context: str, most: 
             first, last = int(places[low + a, 0]), int(places[low + b, 1])
             text = context[first:last]
             first += len(text) - len(text.lstrip())
-            yield AnswerSpan(text.strip(), first, first + len(text.strip()), float(both[a, b]))
+            yield Answer(text.strip(), first, first + len(text.strip()), math.nan, float(both[a, b]))

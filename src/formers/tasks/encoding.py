@@ -142,7 +142,9 @@ def encode_classification(task: Task, rows: Rows, encoder: TaskEncoder, labels: 
     """Texts, or pairs of them, of which one thing is asked: a class, several, or a number."""
     answer, sheet, lost = make_label_encoder(task, labels), ExampleCollector(), Counter[str]()
     first = encoder.tokenize([str(row["text"]) for row in rows])
-    second = tokenize_second_texts(rows, encoder)
+    has_second = [i for i, row in enumerate(rows) if row.get("other") is not None]
+    others = dataclasses.replace(encoder, prefix="").tokenize([str(rows[i]["other"]) for i in has_second])
+    second = dict(zip(has_second, others, strict=True))
     for number, row in enumerate(rows):
         said = answer(row)
         room = encoder.compute_capacity(number in second)
@@ -181,13 +183,6 @@ def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
     if some:
         said = f"{' and '.join(some)} are cut to fit into {encoder.max_length} tokens"
         warnings.warn(f"{said}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
-
-
-def tokenize_second_texts(rows: Rows, encoder: TaskEncoder) -> dict[int, Ids]:
-    """The tokens of second texts, by row."""
-    has = [i for i, row in enumerate(rows) if row.get("other") is not None]
-    plain = dataclasses.replace(encoder, prefix="")
-    return dict(zip(has, plain.tokenize([str(rows[i]["other"]) for i in has]), strict=True))
 
 
 def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
@@ -378,29 +373,25 @@ class TokenizedText:
 def tokenize_texts(former: Former, texts: Sequence[str]) -> list[TokenizedText]:
     """Tokenize texts, composed to NFC first, with the family's marks beside them."""
     whole = [normalise(text) for text in texts]
-    none = torch.zeros(0, dtype=torch.long)
     found: list[TokenizedText] = []
-    if former.definition.reads_characters:  # ELMo
-        slots = former.config.slots
-        marks = [torch.tensor([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS]
+    if former.definition.reads_characters or former.definition.is_static:  # ELMo, or a table of word vectors
         for text in whole:
             spans, names = find_words(text)
-            characters = torch.from_numpy(word_level.encode_sentence(names, slots, marks=False))
-            found.append(TokenizedText(text, names, spans, characters, *marks))
-        return found
-    if former.definition.is_static:
-        for text in whole:
-            spans, names = find_words(text)
-            found.append(TokenizedText(text, names, spans, none, none, none))
+            ids, *marks = (torch.zeros(0, dtype=torch.long),) * 3
+            if former.definition.reads_characters:
+                slots = former.config.slots
+                ids = torch.from_numpy(word_level.encode_sentence(names, slots, marks=False))
+                marks = [torch.tensor([word_level.pad_word([mark], slots)]) for mark in SENTENCE_MARKS]
+            found.append(TokenizedText(text, names, spans, ids, *marks))
         return found
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer, or use hidden(ids)")
     frame = former.tokenizer.get_template()
     before, after = (torch.tensor(part, dtype=torch.long) for part in (frame.before, frame.after))
     rows = former.tokenizer.encode_batch_with_offsets(whole, special=False, parse_special=False)
-    for text, (ids, spans) in zip(whole, rows, strict=True):
-        names = [former.tokenizer.get_token_text(i) for i in ids]
-        found.append(TokenizedText(text, names, spans, torch.tensor(ids, dtype=torch.long), before, after))
+    for text, (row, spans) in zip(whole, rows, strict=True):
+        names = [former.tokenizer.get_token_text(i) for i in row]
+        found.append(TokenizedText(text, names, spans, torch.tensor(row, dtype=torch.long), before, after))
     return found
 
 

@@ -336,8 +336,12 @@ def is_conll_path(source: Any) -> bool:
 def read_table_file(path: Path, names: Sequence[str] | None, wants: tables.TableOptions, task: str | None) -> Table:
     """The table of one file, by its form and its content."""
     form = readers.find_suffix(path)
+    rows: Iterable[TableRow]
     if form in tables.PARQUET_SUFFIXES:
-        rows = read_parquet(path, wants)
+        with tables.open_parquet(path) as table:
+            listed = table.read().to_pylist()
+        wants.changes.lines += len(listed)
+        rows = enumerate(listed, 1)
     elif form in tables.JSON_SUFFIXES:
         rows = read_json_rows(path, wants)
     else:
@@ -448,14 +452,6 @@ def read_squad(articles: list[Any], where: object) -> Iterator[TableRow]:
                 if lacking:
                     raise Error(f"there is no {lacking[0]!r}", where=f"{where}, question {number}", fix="repair it")
                 yield number, {"context": paragraph["context"], **asked}
-
-
-def read_parquet(path: Path, wants: tables.TableOptions) -> Iterator[TableRow]:
-    """The rows of a parquet file."""
-    with tables.open_parquet(path) as table:
-        rows = table.read().to_pylist()
-    wants.changes.lines += len(rows)
-    yield from enumerate(rows, 1)
 
 
 def split_source(source: Any) -> tuple[Any, Any]:

@@ -121,11 +121,10 @@ def compose_with_origins(text: str) -> tuple[str, list[int] | None]:
         return text, None
     parts: list[tuple[int, str]] = []  # stretches that compose by themselves: a letter with its marks, a syllable
     for at, character in enumerate(text):
-        if parts and (
-            unicodedata.combining(character)
-            or compose_nfc(parts[-1][1] + character) != compose_nfc(parts[-1][1]) + character
-        ):
-            parts[-1] = parts[-1][0], parts[-1][1] + character
+        begin, part = parts[-1] if parts else (at, "")
+        joins = unicodedata.combining(character) or compose_nfc(part + character) != compose_nfc(part) + character
+        if parts and joins:
+            parts[-1] = begin, part + character
         else:
             parts.append((at, character))
     made, origins = [], []
@@ -149,12 +148,11 @@ def order_marks(text: str, form: DecomposedForm = "NFD") -> str:
 @functools.cache
 def compile_mark_pattern(form: DecomposedForm, least: int) -> re.Pattern[str]:
     """Runs of characters that stand on the letter before them, whole or taken apart."""
-    found = [
-        c
-        for c in map(chr, range(0x300, 0x20000))  # there are none behind
-        if unicodedata.combining(c)
-        or (unicodedata.decomposition(c) and all(map(unicodedata.combining, unicodedata.normalize(form, c))))
-    ]
+    combining = unicodedata.combining
+    found = [  # there are none behind
+        c for c in map(chr, range(0x300, 0x20000))
+        if combining(c) or (unicodedata.decomposition(c) and all(map(combining, unicodedata.normalize(form, c))))
+    ]  # fmt: skip
     return re.compile(f"[{''.join(found)}]{{{least},}}")
 
 

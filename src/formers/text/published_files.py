@@ -23,17 +23,7 @@ from ..config import parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
-from .tokenizer_kinds import (
-    BERT_TOKENS,
-    FAIRSEQ_TOKENS,
-    GPT2_TOKENS,
-    MBART_LANGUAGES,
-    ROBERTA_TOKENS,
-    STYLES,
-    T5_TOKENS,
-    TokenizerStyle,
-    make_special_token,
-)  # fmt: skip
+from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle, make_special_token
 
 HANGUL_SYLLABLE = re.compile("[가-힣]")
 
@@ -50,7 +40,7 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     if all(line.endswith(f"\t{i}") for i, line in enumerate(pieces)):  # PaddlePaddle writes the number as well
         pieces = [line.rpartition("\t")[0] for line in pieces]
     vocab = {piece: i for i, piece in enumerate(pieces)}
-    special = resolve_special_tokens(options, BERT_TOKENS)
+    special = resolve_special_tokens(options, STYLES["bert"].special)
     lost = [token for role, token in special.items() if role in ("unk", "cls", "sep") and token not in vocab]
     if lost:
         raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
@@ -105,7 +95,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
     pairs = [(left, right) for left, _, right in (line.strip("\r").partition(" ") for line in lines)]
     if any(right.endswith("</w>") for _, right in pairs[:1000]):
         return build_gpt1_bpe(pieces, pairs, options, where)
-    usual = ROBERTA_TOKENS if "<mask>" in pieces and "<s>" in pieces else GPT2_TOKENS
+    usual = STYLES["roberta"].special if "<mask>" in pieces and "<s>" in pieces else GPT2_TOKENS
     special = resolve_special_tokens(options, usual, pieces)
     space = bool(options.get("add_prefix_space", False))
     rust = Rust(models.BPE(vocab=pieces, merges=pairs))
@@ -159,7 +149,8 @@ def guess_special_tokens(text: str) -> Mapping[str, str]:
         added = {t["content"] for t in json.loads(text).get("added_tokens", []) if t.get("special")}
     except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         added = set()
-    known = [BERT_TOKENS, ROBERTA_TOKENS, GPT2_TOKENS, T5_TOKENS, *(style.special for style in STYLES.values())]
+    usual = (STYLES["bert"].special, STYLES["roberta"].special, GPT2_TOKENS, STYLES["t5"].special)
+    known = [*usual, *(style.special for style in STYLES.values())]
     tables = sorted(known, key=lambda table: -len(added & set(table.values())))
     return {role: token for role, token in tables[0].items() if token in added}
 

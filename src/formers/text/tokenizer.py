@@ -74,7 +74,8 @@ class Charsmap:
         place = letter = 0
         while place < len(data):
             found = self.find_longest(data, place)
-            size = count_utf8_bytes(data[place])
+            lead = data[place]
+            size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4  # bytes of the character
             length, new = found or (size, data[place : place + size].decode())
             out.append(new)
             origins += [letter] * len(new)
@@ -88,19 +89,10 @@ def decode_child_offset(unit: int) -> int:
     return unit >> 10 << (unit >> 6 & 8)
 
 
-def count_utf8_bytes(byte: int) -> int:
-    """How many bytes a character has that begins with this one."""
-    return 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
-
-
-def build_byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte: character → byte."""
-    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    rest = [b for b in range(256) if b not in plain]
-    return {chr(b): b for b in plain} | {chr(256 + i): b for i, b in enumerate(rest)}
-
-
-BYTE_ALPHABET = build_byte_alphabet()
+# GPT-2's printable stand-in for each byte: character → byte.
+PRINTABLE_BYTES = (*range(33, 127), *range(161, 173), *range(174, 256))
+OTHER_BYTES = [byte for byte in range(256) if byte not in PRINTABLE_BYTES]
+BYTE_ALPHABET = {chr(b): b for b in PRINTABLE_BYTES} | {chr(256 + i): b for i, b in enumerate(OTHER_BYTES)}
 BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -173,11 +165,10 @@ def hide_pieces(model: dict[str, Any], hide: frozenset[str]) -> dict[str, Any]:
         return piece + HIDDEN_SUFFIX if piece in hide else piece
 
     out, vocab = dict(model), model["vocab"]
-    out["vocab"] = (
-        {name(piece): i for piece, i in vocab.items()}
-        if isinstance(vocab, dict)
-        else [[name(piece), score] for piece, score in vocab]
-    )
+    if isinstance(vocab, dict):
+        out["vocab"] = {name(piece): i for piece, i in vocab.items()}
+    else:
+        out["vocab"] = [[name(piece), score] for piece, score in vocab]
     if isinstance(model.get("unk_token"), str):
         out["unk_token"] = name(model["unk_token"])
     if "merges" in model:
