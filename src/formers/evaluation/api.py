@@ -13,8 +13,8 @@ from ..errors import Error, NonFinite
 from ..former import Former
 from ..tasks.api import get_task, predict_scores
 from ..tasks.encoding import TaskEncoder, encode_examples
-from ..tasks.example_tables import Table, read_table
-from ..tasks.examples import Row, parse_columns, read_examples, resolve_columns
+from ..tasks.example_tables import FileOptions, Table, read_table
+from ..tasks.examples import Columns, Row, parse_columns, read_examples, resolve_columns
 from ..text.normalise import normalise
 from ..verbs import LM_PARTS, check_verb
 from .likelihood import Likelihood, ScoringOptions, compute_likelihood, safe_exp
@@ -24,6 +24,12 @@ EVALUATION_KINDS = ("perplexity", "pairs", "choices", "cloze", "task")
 PAIR_COLUMNS = {
     "good": ("good", "sentence_good", "acceptable", "right"), "bad": ("bad", "sentence_bad", "unacceptable", "wrong"),
 }  # fmt: skip
+
+
+class ReadingOptions(FileOptions, total=False):
+    """How files are read, and the column that holds the text."""
+
+    column: str | None
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ def is_language_model(former: Former) -> bool:
 
 
 def evaluate(
-    former: Former, data: Any, kind: str | None = None, *, columns: Any = None, limit: int | None = None,
+    former: Former, data: Any, kind: str | None = None, *, columns: Columns = None, limit: int | None = None,
     column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
     header: bool | None = None, **how: Any,
 ) -> EvaluationResult:  # fmt: skip
@@ -74,7 +80,7 @@ def evaluate(
     batch, stride, memory_length, tell.
     """
     check_verb(former, "evaluate")
-    reading: dict[str, Any] = {
+    reading: ReadingOptions = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     inputs = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory_length": None} | how)
@@ -84,7 +90,7 @@ def evaluate(
         raise Error(f"there is no evaluation {kind!r}", fix="choose " + ", ".join(EVALUATION_KINDS))
     kind = kind or detect_kind(former, data, columns, reading)
     if kind == "task":
-        return evaluate_task_file(former, data, columns, limit, how.get("tell"), **reading)
+        return evaluate_task_file(former, data, columns, limit, how.get("tell"), reading)
     if kind == "pairs":
         table, sides = find_pair_columns(data, columns, reading)
         sentences = read_pairs(table, sides)[:limit]
@@ -100,7 +106,7 @@ def evaluate(
     return EvaluationResult(kind, len(found), found.summary, metrics)
 
 
-def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]) -> str:
+def detect_kind(former: Former, data: Any, columns: Columns, reading: ReadingOptions) -> str:
     """Choose the kind of evaluation: the task of a fine-tuned model, else what the columns allow."""
     if not is_language_model(former):
         return "task"
@@ -114,7 +120,7 @@ def detect_kind(former: Former, data: Any, columns: Any, reading: dict[str, Any]
     return "choices" if task == "choose" else "perplexity"
 
 
-def find_pair_columns(data: Any, columns: Any, reading: dict[str, Any]) -> tuple[Table, dict[str, Any]]:
+def find_pair_columns(data: Any, columns: Columns, reading: ReadingOptions) -> tuple[Table, dict[str, Any]]:
     """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
@@ -215,7 +221,8 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Unpack[ScoringOp
 
 
 def evaluate_task_file(
-    former: Former, data: Any, columns: Any, limit: int | None, tell: ProgressCallback | None, **reading: Any
+    former: Former, data: Any, columns: Columns, limit: int | None, tell: ProgressCallback | None,
+    reading: ReadingOptions,
 ) -> EvaluationResult:  # fmt: skip
     """Evaluate a fine-tuned model by the metrics of its task."""
     name = former.task["name"] if former.task else None

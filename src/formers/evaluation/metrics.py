@@ -36,7 +36,7 @@ def to_cost(name: str, value: float) -> float:
     return value if name in LOWER_IS_BETTER else -value
 
 
-def compute_metrics(task: str, truths: Sequence[Any], guesses: Sequence[Any], **more: Any) -> dict[str, float]:
+def compute_metrics(task: str, truths: Sequence[Any], guesses: Sequence[Any], **more: object) -> dict[str, float]:
     """Compute the metrics of a task; checkpoints are chosen by the first.
 
     classify, choose: `positive`, the label that binary F1 is of. tag: lists of tags. answer: truths are lists of right
@@ -56,7 +56,7 @@ def compute_metrics(task: str, truths: Sequence[Any], guesses: Sequence[Any], **
     return METRICS[task](truths, guesses, **more)
 
 
-def score_labels(truths: list[Any], guesses: list[Any], positive: Any = None) -> dict[str, float]:
+def score_labels(truths: list[Any], guesses: list[Any], positive: object = None) -> dict[str, float]:
     """Accuracy, F1 and Matthews' correlation of one label each; of several labels each, F1 and whole matches."""
     if any(is_label_list(v) for v in (*truths, *guesses)):
         return score_multilabel(truths, guesses)
@@ -70,7 +70,7 @@ def score_labels(truths: list[Any], guesses: list[Any], positive: Any = None) ->
     return {**found, "matthews": matthews(truths, guesses)}
 
 
-def is_label_list(value: Any) -> bool:
+def is_label_list(value: object) -> bool:
     """A list of labels."""
     return isinstance(value, list | tuple | set | frozenset)
 
@@ -316,7 +316,7 @@ MAX_NGRAMS = 400_000  # n-grams of each kind
 
 
 def run_baseline(
-    train: Sequence[Row], valid: Sequence[Row], tell: ProgressCallback = lambda *_: None, **more: Any
+    train: Sequence[Row], valid: Sequence[Row], tell: ProgressCallback = lambda *_: None, **more: object
 ) -> dict[str, float]:
     """The measures that a linear model over n-grams reaches on `valid`; rows are those of classify or regress."""
     model = LinearBaseline(train, tell)
@@ -325,7 +325,7 @@ def run_baseline(
     return compute_metrics(model.task, [row["label"] for row in valid], guesses, **more)
 
 
-def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: Any) -> dict[str, float]:
+def run_majority_baseline(train: Sequence[Row], valid: Sequence[Row], **more: object) -> dict[str, float]:
     """The measures on `valid` of the label that is most frequent in `train`; none where labels are numbers or lists."""
     labels = [row["label"] for row in train]
     if not all(isinstance(label, str) for label in labels):
@@ -353,6 +353,8 @@ class LinearBaseline:
         if not has_sklearn():
             raise Error("a baseline needs the package scikit-learn", fix='pip install "formers[eval]"')
         from sklearn.feature_extraction.text import TfidfVectorizer
+        from sklearn.linear_model import LogisticRegression, Ridge
+        from sklearn.multiclass import OneVsRestClassifier
         from sklearn.pipeline import make_union
 
         if not train:
@@ -374,23 +376,17 @@ class LinearBaseline:
         self.vectorizer.fit([text for row in train for text in self.get_texts(row)])
         self.labels: list[Any] = []
         tell("baseline", 1, 3, "TF-IDF: a linear model learns")
-        self.fit_model(self.build_features(train), labels)
-        tell("baseline", 2, 3, "TF-IDF: it guesses")
-
-    def fit_model(self, features: Any, labels: list[Any]) -> None:
-        """Fit the linear model."""
-        from sklearn.linear_model import LogisticRegression, Ridge
-        from sklearn.multiclass import OneVsRestClassifier
-
+        features, classifier = self.build_features(train), LogisticRegression(C=10.0, max_iter=300)
+        if self.task == "classify":
+            self.labels = sorted({v for label in labels for v in (label if self.is_multilabel else [label])})
         if self.task == "regress":
             self.model: Any = Ridge(alpha=1.0).fit(features, labels)
-            return
-        self.labels = sorted({v for label in labels for v in (label if self.is_multilabel else [label])})
-        if self.is_multilabel:
+        elif self.is_multilabel:
             truth = np.array([[name in label for name in self.labels] for label in labels], int)
-            self.model = OneVsRestClassifier(LogisticRegression(C=10.0, max_iter=300)).fit(features, truth)
+            self.model = OneVsRestClassifier(classifier).fit(features, truth)
         elif len(self.labels) > 1:
-            self.model = LogisticRegression(C=10.0, max_iter=300).fit(features, labels)
+            self.model = classifier.fit(features, labels)
+        tell("baseline", 2, 3, "TF-IDF: it guesses")
 
     def get_texts(self, row: Row) -> list[str]:
         """The texts of a row."""

@@ -38,7 +38,7 @@ class TaskEvaluation:
 
 
 def build_task_objective(
-    former: Former, task: Task, data: EncodedExamples, labels: Any = None, *, balance: bool = False,
+    former: Former, task: Task, data: EncodedExamples, labels: np.ndarray | None = None, *, balance: bool = False,
     label_smoothing: float = 0.0, lm_loss_weight: float = 0.0,
 ) -> Supervised:  # fmt: skip
     """Build the objective that asks a model for the answers of encoded examples.
@@ -51,10 +51,11 @@ def build_task_objective(
     if former.is_encoder_decoder and not (starts_with_last and task.kind != "text"):
         start = get_start_token(former.config)
     weights: tuple[float, ...] = ()
+    answers = np.asarray(labels)
     if balance:
         compute_weights = compute_label_weights if task.kind == "many" else compute_class_weights
-        weights = compute_weights(np.asarray(labels), len(former.labels))
-    scale = max(1e-6, float(np.std(labels[labels[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
+        weights = compute_weights(answers, len(former.labels))
+    scale = max(1e-6, float(np.std(answers[answers[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
     return Supervised(
         data, task.kind, api.get_head_part(former, task), start,
         shift_source=former.is_encoder_decoder and task.kind != "text", wrap_last_token=starts_with_last,
@@ -218,7 +219,7 @@ def format_example(row: Row) -> str:
     return both if len(both) <= MAX_SHOWN_CHARS else both[: MAX_SHOWN_CHARS - 1] + "…"
 
 
-def format_answer(value: Any) -> str:
+def format_answer(value: object) -> str:
     """Format an answer, shortened."""
     if isinstance(value, float):
         return f"{value:.3f}"

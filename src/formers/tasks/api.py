@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast, get_args
@@ -31,6 +31,9 @@ from .encoding import TaskEncoder, encode_examples
 from .examples import Row
 from .tagging import find_entities, find_scheme, split_words
 
+TextOrPair = str | tuple[str, str] | Mapping[str, str]
+Texts = TextOrPair | Iterable[TextOrPair]
+Words = str | Sequence[str]  # a text, or its words
 NON_SPACE = re.compile(r"\S")
 TASK_VERBS = {name: "generate" if name == "lm" else "score" if name == "regress" else name for name in TASKS}
 
@@ -89,7 +92,7 @@ class Choice:
     probabilities: tuple[float, ...]
 
 
-def classify(former: Former, texts: Any, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
+def classify(former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
     """The label of a text, or of each of many; a pair of texts is a tuple. Long texts are read in windows, whose
     probabilities are averaged; long="error" refuses them."""
     task = resolve_task(former, "classify", long)
@@ -106,7 +109,9 @@ def build_classification(labels: Sequence[str], probabilities: Sequence[float], 
     return Classification(labels[best], probabilities[best], dict(zip(labels, probabilities, strict=True)), several)
 
 
-def predict_scores(former: Former, texts: Any, *, long: str | None = None, tell: ProgressCallback | None = None) -> Any:
+def predict_scores(
+    former: Former, texts: Texts, *, long: str | None = None, tell: ProgressCallback | None = None
+) -> Any:
     """The number that a model gives a text or a pair (a tuple): its similarity, its rating; a list for many."""
     task = resolve_task(former, "regress", long)
     rows, one = make_text_rows(texts, task)
@@ -114,7 +119,7 @@ def predict_scores(former: Former, texts: Any, *, long: str | None = None, tell:
     return found[0] if one else found
 
 
-def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCallback | None) -> Any:
+def predict_rows(former: Former, task: Task, rows: list[Row], tell: ProgressCallback | None) -> np.ndarray:
     """(rows, width) what a head that reads whole texts says, or a decoder that writes labels."""
     if task.label_as_text:
         return check_finite(score_label_words(former, task, rows, tell))
@@ -129,7 +134,9 @@ def compute_task_outputs(
     return data, check_finite(compute_outputs(former, data, get_head_part(former, task), tell))
 
 
-def tag(former: Former, texts: Any, *, entities: bool = False, tell: ProgressCallback | None = None) -> Any:
+def tag(
+    former: Former, texts: str | Iterable[Words], *, entities: bool = False, tell: ProgressCallback | None = None
+) -> Any:
     """The words of a text with their tags and where they stand in it, or with `entities` what the tags mark: an Entity
     for each person, place and so on.
 
@@ -159,7 +166,7 @@ def tag(former: Former, texts: Any, *, entities: bool = False, tell: ProgressCal
     return made[0] if one else made
 
 
-def group_entities(words: Sequence[TaggedWord], text: Any, scheme: str | None) -> Iterator[Entity]:
+def group_entities(words: Sequence[TaggedWord], text: Words, scheme: str | None) -> Iterator[Entity]:
     """Yield the entities that tagged words make up."""
     whole = text if isinstance(text, str) else " ".join(text)
     for label, first, last in find_entities([word.tag for word in words], suffix=scheme == "suffix"):
@@ -168,7 +175,7 @@ def group_entities(words: Sequence[TaggedWord], text: Any, scheme: str | None) -
         yield Entity(whole[start:end], label, start, end, sum(word.probability for word in some) / len(some))
 
 
-def split_text(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
+def split_text(text: Words, number: int, task: Task) -> Iterator[tuple[str, int]]:
     """The words of a text, or its characters but spaces where the model learned those, and where each begins."""
     if isinstance(text, str):
         check_text(number, text)
@@ -187,8 +194,8 @@ def split_text(text: Any, number: int, task: Task) -> Iterator[tuple[str, int]]:
 
 
 def answer(
-    former: Former, question: Any, context: Any = None, *, best: int = 1, abstain: bool | None = None,
-    long: str | None = None, tell: ProgressCallback | None = None,
+    former: Former, question: str | Iterable[Any], context: str | None = None, *, best: int = 1,
+    abstain: bool | None = None, long: str | None = None, tell: ProgressCallback | None = None,
 ) -> Any:  # fmt: skip
     """Where in its context the answer to a question stands: an Answer, or with best > 1 a list of them.
 
@@ -230,8 +237,9 @@ def locate_answer(found: Answer, probability: float, context: str, origins: list
 
 
 def choose(
-    former: Former, question: Any, choices: Any = None, *, long: str | None = None, tell: ProgressCallback | None = None
-) -> Any:
+    former: Former, question: str | Iterable[Any], choices: Sequence[str] | None = None, *, long: str | None = None,
+    tell: ProgressCallback | None = None,
+) -> Any:  # fmt: skip
     """Which choice goes on with a text or answers it; many at once: a list of (question, choices). Of a text that is
     too long the beginning is left out, and a warning says so; long="error" refuses it."""
     task = resolve_task(former, "choose", long)
@@ -275,7 +283,7 @@ def get_task(former: Former, name: str) -> Task:
     return Task(name=name, kind=kinds[0], length=choose_length(former.context))
 
 
-def make_text_rows(texts: Any, task: Task) -> tuple[list[Row], bool]:
+def make_text_rows(texts: Texts, task: Task) -> tuple[list[Row], bool]:
     """Texts and pairs as rows, and whether it was one alone."""
     one = isinstance(texts, str | tuple | Mapping)
     rows = []
@@ -315,7 +323,7 @@ def get_head_part(former: Former, task: Task) -> str:
 
 
 @contextmanager
-def evaluation_mode(former: Former) -> Iterator[None]:
+def switch_to_eval(former: Former) -> Iterator[None]:
     """Run a model without dropout and gradients, and leave it as it was."""
     was = former.model.training
     former.model.eval()
@@ -347,7 +355,7 @@ def compute_outputs(
     gets what it says of each batch, and the batch."""
     rows: list[np.ndarray] = [np.zeros(0)] * len(data)
     pools, wraps = former.model.parts[part].spec.pool is not None, former.definition.starts_with_last_token
-    with evaluation_mode(former):
+    with switch_to_eval(former):
         for some in group_examples(former, data, tell):
             batch = data.make_batch(some)
             if former.is_encoder_decoder:
@@ -394,7 +402,7 @@ def score_label_words(
     labelled = [{**row, "label": label} for row in rows for label in task.labels]
     data = encode_examples(task, labelled, TaskEncoder.from_former(former, task))
     found, start = np.zeros(len(data)), get_start_token(former.config)
-    with evaluation_mode(former):
+    with switch_to_eval(former):
         for some in group_examples(former, data, tell, unit="labels"):
             batch = data.make_target_batch(some, start).to(former.device)
             scores = former.model.logits(former.model(batch), part="lm").float().log_softmax(-1)

@@ -185,17 +185,17 @@ def warn_truncated(lost: Mapping[str, int], encoder: TaskEncoder) -> None:
         warnings.warn(f"{said}: tune.seq_length sets this, and long='error' refuses them", stacklevel=3)
 
 
-def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], Any]:
+def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[str, Any]], np.ndarray]:
     """What a row's label is in numbers; without one, nothing is asked."""
     index = {label: i for i, label in enumerate(labels)}
 
-    def look_up_label(label: Any) -> int:
+    def look_up_label(label: object) -> int:
         if str(label) not in index:
             few = ", ".join(list(index)[:8]) + (" …" if len(index) > 8 else "")
             raise Error(f"the label {format_value(label)} was not seen in training", fix=f"known labels: {few}")
         return index[str(label)]
 
-    def encode_label(row: Mapping[str, Any]) -> Any:
+    def encode_label(row: Mapping[str, Any]) -> np.ndarray:
         label = row.get("label")
         if task.kind == "number":
             return np.array([0.0, 0.0] if label is None else [float(label), 1.0], np.float32)
@@ -207,12 +207,12 @@ def make_label_encoder(task: Task, labels: Sequence[str]) -> Callable[[Mapping[s
         if isinstance(label, list | tuple):
             fix = "leave tune.multilabel out, or set it true; else give one label and no list"
             raise Error(f"a row has a list of labels, {format_value(label)}, and one label is learnt", fix=fix)
-        return np.int64(IGNORE_INDEX if label is None else look_up_label(label))
+        return np.array(IGNORE_INDEX if label is None else look_up_label(label), np.int64)
 
     return encode_label
 
 
-def ignore_label(answer: Any) -> Any:
+def ignore_label(answer: np.ndarray) -> np.ndarray:
     """Return labels of this shape that the loss ignores."""
     return np.full_like(answer, IGNORE_INDEX)
 

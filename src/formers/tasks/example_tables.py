@@ -325,11 +325,11 @@ def read_table(
     return dataclasses.replace(parts[0], rows=rows, where=source, is_plain_text=is_plain)
 
 
-def is_conll_path(source: Any) -> bool:
+def is_conll_path(source: object) -> bool:
     """A file with a word and its tag in each line, by its name."""
     if isinstance(source, list | tuple):
         return False
-    suffixes = [s.lower() for s in Path(source).suffixes if s.lower() not in COMPRESSED_SUFFIXES]
+    suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSED_SUFFIXES]
     return bool(suffixes) and suffixes[-1] in CONLL_SUFFIXES
 
 

@@ -21,7 +21,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, TypeGuard, Unpack, cast
 
 from ..data.tables import NUMBER_CHARACTERS, format_names, resolve_column
 from ..errors import Error
@@ -42,6 +42,7 @@ TASK_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 
 Row = dict[str, Any]  # a row of a table by its columns, or an example in the form of its task
+Columns = Mapping[str, Any] | Sequence[str] | str | None  # what was said about columns (`read_examples`)
 Roles = dict[str, Any]  # part of an example (text, label, …) → its column, or several
 CHOICE_COLUMN = re.compile(r"(?:choice|option|ending|answer|sol|alternative)_?\d+", re.IGNORECASE)
 LANGUAGE_COLUMN = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
@@ -65,7 +66,7 @@ class Examples:
 
 
 def read_examples(
-    source: Any, task: str | None = None, columns: Mapping[str, Any] | Sequence[str] | str | None = None, *,
+    source: Any, task: str | None = None, columns: Columns = None, *,
     needs_labels: bool = True, label_separator: str | None = None, limit: int | None = None, column: str | None = None,
     allow_plain_text: bool = True, **reading: Unpack[FileOptions],
 ) -> Examples:  # fmt: skip
@@ -131,7 +132,7 @@ def check_labels(examples: Examples) -> None:
         raise Error(f"{what} ({shown} …)", where=examples.summary.partition(", ")[0], fix=fix)
 
 
-def parse_columns(columns: Any) -> tuple[dict[str, Any], list[str] | None]:
+def parse_columns(columns: Columns) -> tuple[dict[str, Any], list[str] | None]:
     """What was said about columns: parts and their columns, or the names of all columns."""
     if isinstance(columns, str):
         pairs = [part.partition("=") for part in columns.replace(",", " ").split()]
@@ -237,7 +238,7 @@ class ExampleBuilder:
             return [self.clean_text(part.strip()) for part in str(value).split(self.label_separator) if part.strip()]
         return self.to_label_name(value, column)
 
-    def to_label_name(self, value: Any, column: str) -> str:
+    def to_label_name(self, value: object, column: str) -> str:
         """A label as a name: 1.0 (a table with gaps) is "1", a dataset's number its name."""
         if (names := self.table.class_names.get(column)) and isinstance(value, int) and 0 <= value < len(names):
             return names[value]
@@ -356,12 +357,12 @@ EXAMPLE_BUILDERS: dict[str, Callable[[ExampleBuilder, int, Row], Row | None]] = 
 }  # fmt: skip
 
 
-def is_true(value: Any) -> bool:
+def is_true(value: object) -> bool:
     """A 1 of a column that says whether a label holds."""
     return value is not None and value == value and str(value).strip().lower() not in ("", "0", "0.0", "false", "no")
 
 
-def parse_answers(value: Any, start: Any) -> list[tuple[str, int | None]]:
+def parse_answers(value: object, start: object) -> list[tuple[str, int | None]]:
     """Answers and where they begin, out of the forms that they have."""
     if isinstance(value, Mapping):
         sides: tuple[Any, Any] = value.get("text"), value.get("answer_start")
@@ -375,13 +376,13 @@ def parse_answers(value: Any, start: Any) -> list[tuple[str, int | None]]:
     return [] if is_missing(value) else [(str(value), parse_position(start))]
 
 
-def parse_position(value: Any) -> int | None:
+def parse_position(value: object) -> int | None:
     """A place in a text, if it is one."""
     found = parse_number(value)
     return None if found is None or found < 0 else int(found)
 
 
-def find_choice_index(label: Any, choices: list[str], marks: list[str]) -> int | None:
+def find_choice_index(label: object, choices: list[str], marks: list[str]) -> int | None:
     """Which choice a label means."""
     word = str(label).strip()
     if word in marks:
@@ -448,7 +449,7 @@ def find_roles(table: Table, task: str | None, given: Mapping[str, Any], plain_t
     raise Error(f"{what}? There are {format_names(table.column_names)}", where=table.where, fix=fix + table.header_hint)
 
 
-def drop_missing(**roles: Any) -> Roles:
+def drop_missing(**roles: str | list[str] | None) -> Roles:
     """Roles without those that no column plays."""
     return {part: column for part, column in roles.items() if column}
 
@@ -470,7 +471,7 @@ def describe_missing(look: TablePreview, known: str) -> tuple[str, str]:
     return "which column has the labels", shlex.quote(f"text={texts['text']},label={label}")
 
 
-def check_label_values(values: Iterable[Any], label: str, task: str, where: object) -> None:
+def check_label_values(values: Iterable[object], label: str, task: str, where: object) -> None:
     """Refuse a column of labels whose name fits a task and whose values do not."""
     if task == "classify" and has_fractions(values):
         raise Error(f"the labels in {label!r} are numbers with fractions", where=where, fix="take the task regress")
@@ -538,7 +539,7 @@ class TablePreview:
         return name is not None and bool(v := self.get_values(name)) and all(is_list(x) for x in v)
 
 
-def is_list(value: Any) -> bool:
+def is_list(value: object) -> TypeGuard[Sequence[Any]]:
     """A list, a tuple or an array, not a string."""
     return isinstance(value, list | tuple) or (hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1)
 
@@ -586,22 +587,22 @@ def find_regress(look: TablePreview) -> Roles:
     return {**(tuples if label.isdigit() else find_texts(look, [label])), "label": label}
 
 
-def parse_number(value: Any) -> float | None:
+def parse_number(value: object) -> float | None:
     """A value as a number, if it is one: finite, and no list."""
     try:
-        found = float(value)
+        found = float(cast(str, value))
     except (TypeError, ValueError, OverflowError):
         return None
     return found if math.isfinite(found) else None
 
 
-def has_fractions(values: Iterable[Any]) -> bool:
+def has_fractions(values: Iterable[object]) -> bool:
     """All values are numbers, and one of them is no whole number."""
     found = [parse_number(v) for v in values if not is_missing(v)]
     return bool(found) and all(v is not None for v in found) and any(v != round(v) for v in found if v)
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """None, NaN or an empty field."""
     return value is None or (isinstance(value, float) and value != value) or (isinstance(value, str) and not value)
 
@@ -623,7 +624,7 @@ def find_tag(look: TablePreview) -> Roles:
     return {}
 
 
-def split_tokens(value: Any) -> list[str]:
+def split_tokens(value: object) -> list[str]:
     """A list of words or tags, which may be one string with spaces between them."""
     return [str(v) for v in value] if is_list(value) else value.split() if isinstance(value, str) else []
 

@@ -102,7 +102,7 @@ def check_pieces(about: Mapping[str, Any], where: object) -> None:
         raise make_limit_error(f"a piece has more than {MAX_PIECE_CHARACTERS:,} characters", where)
 
 
-def check_growth(stage: str, value: Any, where: object) -> None:
+def check_growth(stage: str, value: object, where: object) -> None:
     """Replacing a by aa thirty times makes a gigabyte out of a letter."""
     growth, count = 1, 0
     for part in iterate_tables(value):
@@ -120,7 +120,7 @@ def check_growth(stage: str, value: Any, where: object) -> None:
             raise make_limit_error(f"the {stage} lets a text grow more than {MAX_GROWTH:,} times", where)
 
 
-def iterate_tables(value: Any) -> Iterator[dict[str, Any]]:
+def iterate_tables(value: object) -> Iterator[dict[str, Any]]:
     """All tables at any depth, the sequences and what is in them."""
     if isinstance(value, dict):
         yield value
@@ -409,11 +409,11 @@ def try_pattern(parent: int) -> None:
 @contextmanager
 def limit_cpu_time(seconds: float) -> Iterator[None]:
     """End this process, whatever it does, when it has computed for so long; on Windows, when it is done."""
-    began = time.process_time()
-    if hasattr(signal, "setitimer"):
+    began, has_timer = time.process_time(), hasattr(signal, "setitimer")
+    if has_timer:
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)  # the default of its signal ends the process
     yield
-    if hasattr(signal, "setitimer"):
+    if has_timer:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     if time.process_time() - began > 2 * seconds:
         os._exit(1)

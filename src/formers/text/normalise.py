@@ -7,7 +7,7 @@ import functools
 import re
 import unicodedata
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from ..errors import Error
@@ -67,8 +67,9 @@ class CleaningReport:
 
     def add(self, other: CleaningReport) -> None:
         """Take in another count, of another worker say."""
-        for name in COUNT_FIELDS:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for name, count in vars(other).items():
+            if name != "notes":
+                vars(self)[name] += count
         for text in other.notes:
             self.add_note(text)
 
@@ -88,9 +89,6 @@ class CleaningReport:
         """Say how much of each kind was changed; nothing for a kind that did not occur."""
         counts = asdict(self)
         return [f"{counts[kind]:,} {CHANGE_DESCRIPTIONS[kind]}" for kind in kinds if counts[kind]]
-
-
-COUNT_FIELDS = [f.name for f in fields(CleaningReport) if f.name != "notes"]
 
 
 def normalise(text: str, form: str = "NFC") -> str:
@@ -172,7 +170,7 @@ def scrub_text(text: str, changes: CleaningReport) -> str:
     changes.control += count
     for name, pattern in REMOVED_PATTERNS.items():
         left = pattern.sub("", text)
-        setattr(changes, name, getattr(changes, name) + len(text) - len(left))
+        vars(changes)[name] += len(text) - len(left)
         text = left
     return text
 

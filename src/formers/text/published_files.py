@@ -8,6 +8,7 @@ becomes are looked at; each length is checked against what is there before anyth
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -23,7 +24,7 @@ from ..config import parse_json_object
 from ..errors import Error
 from .backend_safety import MAX_PIECE_CHARACTERS
 from .tokenizer import SPECIAL_ROLES, Charsmap, Tokenizer, call_backend
-from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle, make_special_token
+from .tokenizer_kinds import FAIRSEQ_TOKENS, GPT2_TOKENS, MBART_LANGUAGES, STYLES, TokenizerStyle
 
 HANGUL_SYLLABLE = re.compile("[가-힣]")
 
@@ -55,11 +56,8 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     )  # fmt: skip
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.WordPiece(prefix="##")
-    marks = [(special[role], vocab[special[role]]) for role in ("cls", "sep")]
-    (cls, _), (sep, _) = marks
-    single, pair = f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1"
-    rust.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=marks)
-    made = finish_tokenizer(rust, special, where)
+    cls, sep = special["cls"], special["sep"]
+    made = finish_tokenizer(rust, special, vocab, where, f"{cls} $A {sep}", f"{cls} $A {sep} $B:1 {sep}:1")
     if "do_lower_case" not in options:
         found, other = ("no capitals", "false") if lower else ("capitals", "true")
         made.notes.append(
@@ -106,7 +104,7 @@ def build_bpe(vocab: str, merges: str, options: Mapping[str, Any], where: object
         rust.post_processor = processors.RobertaProcessing(sep, cls, True, space)
     else:
         rust.post_processor = processors.ByteLevel(trim_offsets=False)
-    return finish_tokenizer(rust, special, where)
+    return finish_tokenizer(rust, special, pieces, where)
 
 
 def build_gpt1_bpe(
@@ -119,14 +117,15 @@ def build_gpt1_bpe(
     rust.normalizer = normalizers.BertNormalizer(lowercase=True)
     rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     rust.decoder = decoders.BPEDecoder(suffix="</w>")
-    return finish_tokenizer(rust, special, where)
+    return finish_tokenizer(rust, special, pieces, where)
 
 
-def finish_tokenizer(rust: Rust, special: Mapping[str, str], where: object) -> Tokenizer:
-    """The tokenizer with its special tokens marked as such."""
-    known = rust.get_vocab()
-    rust.add_special_tokens([make_special_token(t) for t in dict.fromkeys(special.values()) if t in known])
-    return Tokenizer(rust.to_str(pretty=True), special, where=where)
+def finish_tokenizer(
+    rust: Rust, special: Mapping[str, str], ids: Mapping[str, int], where: object, *templates: str
+) -> Tokenizer:
+    """The tokenizer with its special tokens marked as such, and with the templates of one text and of two."""
+    tokens = tuple(token for token in dict.fromkeys(special.values()) if token in ids)
+    return TokenizerStyle(special, tokens, (), *templates).finish_tokenizer(rust, ids, where)
 
 
 def resolve_special_tokens(
@@ -219,7 +218,7 @@ def check_model(model: SentencePieceModel, where: object) -> None:
         raise Error(what, where=where, fix="formers does not read this kind")
 
 
-def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
+def parse_piece(data: object, where: object) -> tuple[str, float, int]:
     """One piece: its text, score and type."""
     text, score, kind = b"", 0.0, NORMAL
     for number, value in iterate_fields(data, where):
@@ -237,7 +236,7 @@ def parse_piece(data: Any, where: object) -> tuple[str, float, int]:
         raise make_model_error("a piece is not UTF-8", where) from None
 
 
-def iterate_fields(data: Any, where: object) -> Iterator[tuple[int, Any]]:
+def iterate_fields(data: object, where: object) -> Iterator[tuple[int, Any]]:
     """Numbers and values of a protobuf message: int, float (32 bits), or bytes."""
     data, place = expect(bytes, data, where), 0
     while place < len(data):
@@ -327,8 +326,8 @@ def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where
     if model.model_type == BPE:
         users = [p for p, _, kind in model.pieces if kind == USER and p not in added]
         rust.add_tokens([AddedToken(p, normalized=False) for p in users])
-    templates = style.single_template, style.pair_template
-    return TokenizerStyle(special, tuple(added), (), *templates).finish_tokenizer(rust, ids, where)
+    style = dataclasses.replace(style, special=special, first_tokens=tuple(added), last_tokens=())
+    return style.finish_tokenizer(rust, ids, where)
 
 
 def score_pieces(model: SentencePieceModel) -> dict[str, float]:
@@ -418,10 +417,11 @@ def from_marian(
     source: bytes, target: bytes, vocab: str, options: Mapping[str, Any], where: object = None
 ) -> Tokenizer:
     """Marian's two models and the one table of numbers that both share; `.target` reads the other language."""
-    made, other = (
-        call_backend(lambda d=d: build_marian_side(parse_model(d, where), vocab, options, where), where)
-        for d in (source, target)
-    )
+
+    def build(data: bytes) -> Tokenizer:
+        return build_marian_side(parse_model(data, where), vocab, options, where)
+
+    made, other = (call_backend(functools.partial(build, data), where) for data in (source, target))
     made.target = other
     return made
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from ...errors import Error
-from ...text.named_entities import find_names
 from ...text.normalise import compose_nfc
+from ...text.sentences import find_names
 
 WORD_PATTERN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 MAX_PAIRS = 4_000_000  # pairs that are counted at a time
