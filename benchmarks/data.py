@@ -35,6 +35,7 @@ import numpy as np
 from benchmarks.harness import describe_machine
 from formers import Error, Store
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.data.preparation.document_encoder import encode_documents, get_splitter
 from formers.data.preparation.pipeline import prepare
 from formers.text.tokenizer import Tokenizer
@@ -181,7 +182,7 @@ def bench_loader(options: argparse.Namespace) -> None:
             try:
                 goal = build_objective(name, tokenizer, options.length)
                 made = Store.from_documents(documents, tokenizer, sentences="rules")
-                next(load_batches(made, goal, options.total))
+                next(load_batches(TokenSource(made, goal), options.total))
                 break
             except Error as error:
                 why, goal = str(error), None
@@ -190,7 +191,7 @@ def bench_loader(options: argparse.Namespace) -> None:
         for workers in options.workers if goal is not None else ():
             assert made is not None
             assert goal is not None
-            run: Any = load_batches(made, goal, options.total, workers=workers)
+            run: Any = load_batches(TokenSource(made, goal), options.total, workers=workers)
             for _ in range(2 * workers + 1):
                 next(run)
             tokens, began = 0, time.perf_counter()

@@ -26,9 +26,9 @@ import torch
 
 import formers
 from benchmarks.harness import describe_machine, exit_with_help, time_in_turns, time_median
+from formers.generation.decoding import Options, continue_ids
 from formers.generation.runner import Runner
-from formers.generation.token_api import Options, continue_ids
-from formers.nn.cpu_bf16 import check_cpu_bf16
+from formers.nn.cpu_inference import check_cpu_bf16
 
 GREEDY_OPTIONS = Options(temperature=0)
 Candidate = Callable[[], Any]

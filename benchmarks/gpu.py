@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,7 @@ import torch
 from benchmarks.gpu_works import DEVICE, IS_DRY_RUN, TRAINING_CASES, TrainingCase
 from benchmarks.harness import Timing, describe_machine, exit_with_help, print_timings, synchronise_gpu, time_median
 from formers.batch import Batch
-from formers.training.cuda_graph import GraphedStep
-from formers.training.executor import Step
+from formers.training.executor import GraphedStep, Step
 
 torch.set_float32_matmul_precision("high")
 StepBuilder = Callable[[], Callable[[], Any]]
@@ -109,13 +109,17 @@ def build_our_step(former: Any, part: str, batch: Batch) -> StepBuilder:
         model = former().model.train()
         step, moved = torch.compile(Step(model, ChosenTokenLoss(part)), fullgraph=True), batch.to(DEVICE)
 
-        def loss(batch: Batch) -> torch.Tensor:
+        update = build_update(model, capturable=not IS_DRY_RUN)
+
+        def run(batch: Batch) -> torch.Tensor:
             with torch.autocast(DEVICE, dtype=torch.bfloat16, cache_enabled=False):
                 total, count = step(batch)[part]
-                return total / count
+                loss = total / count
+            loss.backward()
+            update()
+            return loss.detach()
 
-        replay = GraphedStep(loss, build_update(model, capturable=not IS_DRY_RUN))
-        return lambda: replay.run_step(moved) if IS_DRY_RUN else replay(moved)
+        return partial(run if IS_DRY_RUN else GraphedStep(run), moved)
 
     return build
 

@@ -17,6 +17,7 @@ import torch
 import formers
 from formers.batch import Batch
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import MaskedLM
@@ -41,7 +42,9 @@ def time_training(
     t = Trainer(f.model.to(device), [objective], settings, ProcessGroup(device=device))
 
     def make_batches(phase: int, position: int) -> Iterator[tuple[Batch, int]]:
-        return load_batches(store, objective, tokens, 0, position, workers=workers, pin=device.type == "cuda")
+        return load_batches(
+            TokenSource(store, objective), tokens, 0, position, workers=workers, pin=device.type == "cuda"
+        )
 
     began = time.perf_counter()
     steps = t.train(make_batches)

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 import formers
-from formers.nn.cpu_bf16 import check_cpu_bf16
+from formers.nn.cpu_inference import check_cpu_bf16
 
 from .run import DATA_FOLDER
 

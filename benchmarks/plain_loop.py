@@ -27,6 +27,7 @@ import torch.nn.functional as F
 
 import formers
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.interop.tokenizer_files import load_tokenizer
 from formers.objectives.registry import build_objective
@@ -72,9 +73,11 @@ def train_with_plain_loop(
     optimizer = torch.optim.AdamW(groups, lr=train["lr"], betas=train["betas"], eps=train["eps"])
     valid_batches = [
         b
-        for b, _ in itertools.islice(load_batches(valid, goal, train["batch_tokens"], seed + 1, epochs=1), EVAL_BATCHES)
+        for b, _ in itertools.islice(
+            load_batches(TokenSource(valid, goal), train["batch_tokens"], seed + 1, epochs=1), EVAL_BATCHES
+        )
     ]
-    rows, source = [], load_batches(store, goal, train["batch_tokens"], seed, workers=1)
+    rows, source = [], load_batches(TokenSource(store, goal), train["batch_tokens"], seed, workers=1)
     for step in range(train["steps"]):
         batch = next(source)[0].to(device)
         warm, rest = (
@@ -184,7 +187,9 @@ def main() -> None:
     }
     store, valid = Store.open(given.store), Store.open(given.valid)
     goal = build_objective("nsp", load_tokenizer(given.store), SEQ_LENGTH)
-    valid_batches = [b for b, _ in itertools.islice(load_batches(valid, goal, BATCH_TOKENS, 1, epochs=1), EVAL_BATCHES)]
+    valid_batches = [
+        b for b, _ in itertools.islice(load_batches(TokenSource(valid, goal), BATCH_TOKENS, 1, epochs=1), EVAL_BATCHES)
+    ]
     print(
         json.dumps(
             {

@@ -67,7 +67,9 @@ def model(name, head):
         return build_vectors_model(list(dict.fromkeys(words)), torch.randn(len(set(words)), 12), lower=True)
     words = tokenizer((FAMILIES[name].definition.tokenizer, FAMILIES[name].definition.tokenizer_style))
     sizes = {"vocab": max(400, len(words)), "cutoffs": (), "characters": 262, "slots": 50, "context": 40, "labels": 2}
-    known = {key: value for key, value in sizes.items() if hasattr(FAMILIES[name].definition.config_class(), key)}
+    known = {
+        key: value for key, value in sizes.items() if key in FAMILIES[name].definition.config_class.__dataclass_fields__
+    }
     f = make(name, head, **known)
     f.tokenizer = words
     return f

@@ -24,36 +24,26 @@ if TYPE_CHECKING:
     from .generation.augment import augment
     from .generation.fill import fill
     from .generation.translate import summarise, translate
-    from .inspection.embed import embed
-    from .inspection.neighbours import neighbours
+    from .inspection.embed import embed, neighbours
     from .interop.model_directory import export, load, save
-    from .interop.prepare import prepare
+    from .interop.tokenizer_files import prepare
     from .tasks.api import answer, choose, classify, tag
     from .training.runs.finetune import finetune
     from .training.runs.pretrain import pretrain
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
 _LAZY_IMPORTS = {
-    "Former": ("former", "Former"),
-    "build": ("former", "build"),
-    "tree": ("former", "tree"),
-    "prepare": ("interop.prepare", "prepare"),
-    "pretrain": ("training.runs.pretrain", "pretrain"),
-    "finetune": ("training.runs.finetune", "finetune"),
-    "Store": ("data.store", "Store"),
-    "load": ("interop.model_directory", "load"),
-    "save": ("interop.model_directory", "save"),
-    "export": ("interop.model_directory", "export"),
-    **VERBS,
-}
+    "Former": "former", "build": "former", "tree": "former", "prepare": "interop.tokenizer_files",
+    "pretrain": "training.runs.pretrain", "finetune": "training.runs.finetune", "Store": "data.store",
+    "load": "interop.model_directory", "save": "interop.model_directory", "export": "interop.model_directory", **VERBS,
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     name = VERB_SYNONYMS.get(name, name)
     if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module 'formers' has no attribute {name!r}")
-    module, attribute = _LAZY_IMPORTS[name]
-    return getattr(importlib.import_module(f"formers.{module}"), attribute)
+    return getattr(importlib.import_module(f"formers.{_LAZY_IMPORTS[name]}"), name)
 
 
 def __dir__() -> list[str]:

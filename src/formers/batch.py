@@ -1,4 +1,4 @@
-"""Batch: what models, objectives and tasks agree on. There is no padding inside.
+"""Batch: packed documents without padding, which models, objectives and tasks share.
 
 N tokens in all, D documents one after the other, M places where a loss is, B rows and T columns of a padded grid.
 """
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .errors import Error
 
+Array = Any  # a tensor in a model, a numpy array on a loader's workers: no checker can tell which
 IGNORE_INDEX = -100  # the label of a place that has no loss
 
 
@@ -31,11 +32,8 @@ class Layout:
         self.rows = starts.shape[0] - 1
         slots = torch.arange(num_tokens, device=starts.device)
         if longest == 1 and num_tokens == self.rows:  # a step of generation: nothing to look for
-            self.document_ids, self.positions, self.lengths = (
-                slots,
-                torch.zeros_like(slots),
-                torch.ones_like(starts[1:]),
-            )
+            self.document_ids, self.positions = slots, torch.zeros_like(slots)
+            self.lengths = torch.ones_like(starts[1:])
             return
         # (N,); not over starts[1:]: for a GPU, torch < 2.13 compiles a search in a slice as one in the whole
         self.document_ids = torch.searchsorted(starts, slots, right=True) - 1
@@ -44,7 +42,7 @@ class Layout:
 
     @property
     def is_uniform(self) -> bool:
-        """All documents have the same length (known from the sizes alone)."""
+        """True if all documents have the same length (known from the sizes alone)."""
         return self.num_tokens == self.rows * self.longest
 
     def unpack(self, x: Tensor) -> Tensor:
@@ -61,12 +59,10 @@ class Layout:
         return flat if self.is_uniform else flat.index_select(0, self.document_ids * self.longest + self.positions)
 
     def merge_documents(self, documents_each: int) -> Layout:
-        """So many documents in turn as one."""
-        return (
-            self
-            if documents_each == 1
-            else Layout(self.starts[::documents_each].contiguous(), documents_each * self.longest, self.num_tokens)
-        )
+        """Merge every `documents_each` consecutive documents into one."""
+        if documents_each == 1:
+            return self
+        return Layout(self.starts[::documents_each].contiguous(), documents_each * self.longest, self.num_tokens)
 
     def get_first_slots(self) -> Tensor:
         """(D,) the slot of each document's first token; of an empty one, some slot."""
@@ -79,24 +75,24 @@ class Layout:
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed documents, with what the model reads beside the ids and where the objective asks.
+    """Packed documents, with the model's other inputs and the objective's labels.
 
     Fields hold torch tensors on their way through a model and numpy arrays on a loader's workers.
     """
 
-    ids: Any  # (N,) tokens, or (N, 50) characters
-    starts: Any  # (D+1,) int32; document d is ids[starts[d]:starts[d+1]]
+    ids: Array  # (N,) tokens, or (N, 50) characters
+    starts: Array  # (D+1,) int32; document d is ids[starts[d]:starts[d+1]]
     longest: int  # no document is longer
-    positions: Any = None  # (N,); None counts from each document's first token
-    segments: Any = None  # (N,)
-    tasks: Any = None  # (N,)
-    order: Any = None  # (N,) of a permutation language model: a token is predicted from those of a lower order
+    positions: Array = None  # (N,); None counts from each document's first token
+    segments: Array = None  # (N,)
+    tasks: Array = None  # (N,)
+    order: Array = None  # (N,) of a permutation language model: a token is predicted from those of a lower order
     source: Batch | None = None  # the encoder's side; this batch is then the decoder's
-    chosen: Any = None  # (M,) slots at which there is a loss; None: at all of them
-    labels: Any = None  # (M,)
-    document_labels: Any = None  # (D,) of a whole document: its class, its next sentence; -100 where none is asked for
-    sample: Any = None  # (D,) the global number of each example
-    keep: Any = None  # (B, T) bool: the padded grid this batch was packed from
+    chosen: Array = None  # (M,) slots at which there is a loss; None: at all of them
+    labels: Array = None  # (M,)
+    document_labels: Array = None  # (D,) of a whole document: its class, its next sentence; -100 where there is none
+    sample: Array = None  # (D,) the global number of each example
+    keep: Array = None  # (B, T) bool: the padded grid this batch was packed from
 
     @staticmethod
     def from_padded(
@@ -106,32 +102,27 @@ class Batch:
         if ids.dim() < 2:
             raise Error(f"ids must be (rows, tokens), got shape {tuple(ids.shape)}", fix="add a row axis: ids[None]")
         if segments is not None and segments.shape != ids.shape[:2]:
-            raise Error(
-                f"segments {tuple(segments.shape)} do not fit ids {tuple(ids.shape)}", fix="give one segment per token"
-            )
+            what = f"segments {tuple(segments.shape)} do not fit ids {tuple(ids.shape)}"
+            raise Error(what, fix="give one segment per token")
         rows, columns = ids.shape[:2]
         if keep is None:
             starts = torch.arange(rows + 1, device=ids.device, dtype=torch.int32) * columns
             flat = None if segments is None else segments.flatten()
             return Batch(ids.flatten(0, 1), starts, columns, segments=flat, source=source)
         if keep.shape != ids.shape[:2] or keep.dtype != torch.bool:
-            raise Error(
-                f"keep must be bool of shape {tuple(ids.shape[:2])}, got {str(keep.dtype)[6:]} {tuple(keep.shape)}",
-                fix="use for example keep = ids != pad",
-            )
+            what = f"keep must be bool of shape {tuple(ids.shape[:2])}, got {str(keep.dtype)[6:]} {tuple(keep.shape)}"
+            raise Error(what, fix="use for example keep = ids != pad")
         gaps = ((keep[:, 1:] & ~keep[:, :-1]).sum(1) + keep[:, 0]) > 1
         if gaps.any():
-            raise Error(
-                f"keep has a gap in row {int(gaps.nonzero()[0])}",
-                fix="real tokens must be one run: pad on the left or on the right only",
-            )
+            what = f"keep has a gap in row {int(gaps.nonzero()[0])}"
+            raise Error(what, fix="real tokens must be one run: pad on the left or on the right only")
         lengths = keep.sum(1)
         starts = torch.nn.functional.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
         flat = None if segments is None else segments[keep]
         return Batch(ids[keep], starts, int(lengths.max()) if rows else 0, segments=flat, source=source, keep=keep)
 
     @staticmethod
-    def from_rows(rows: Sequence[Sequence[int]], device: Any = "cpu") -> Batch:
+    def from_rows(rows: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> Batch:
         """Pack rows of ids of different lengths, one document each."""
         starts = torch.tensor([0, *itertools.accumulate(map(len, rows))], dtype=torch.int32, device=device)
         ids = torch.tensor([i for row in rows for i in row], dtype=torch.long, device=device)
@@ -149,7 +140,7 @@ class Batch:
         grid = x.new_zeros(*self.keep.shape, *x.shape[1:])
         return grid.masked_scatter(self.keep.view(*self.keep.shape, *[1] * (x.dim() - 1)), x)
 
-    def to(self, device: Any) -> Batch:
+    def to(self, device: torch.device | str) -> Batch:
         """Move all fields to torch tensors on a device; numpy arrays are taken over without a copy."""
 
         def move(value: Any) -> Any:
@@ -162,5 +153,17 @@ class Batch:
         return Batch(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
 
     def replace(self, **changes: Any) -> Batch:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class BatchShape:
+    """What every batch is padded to, so that torch.compile sees one shape; `source_tokens` are the encoder's side."""
+
+    documents: int
+    tokens: int
+    labels: int  # where a loss is; 0: at every token
+    longest: int  # no document is longer
+    source_tokens: int = 0
+    source_longest: int = 0

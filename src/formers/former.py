@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,10 +18,12 @@ from . import config as settings
 from . import registry
 from .batch import Batch
 from .errors import Error
-from .family import Family
+from .family import Family, ModelConfig
 from .inputs import (
     PERMUTATION_INPUTS,
     ModelInputs,
+    ModelState,
+    TensorLike,
     apply_permutation,
     check_length,
     collect_inputs,
@@ -33,14 +35,11 @@ from .inputs import (
     to_tensor,
 )
 from .model import Model, build_model, get_output_vocab, search_spans
+from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache, get_state_settings
-from .nn.attention.segment_memory import SegmentMemory
-from .nn.capture import Capture
-from .nn.cpu_bf16 import check_cpu_bf16
-from .nn.cpu_quantised import check_kind, freeze_for_inference
+from .nn.cpu_inference import check_cpu_bf16, check_kind, freeze_for_inference
 from .nn.head_pruning import find_attentions, format_head_names, parse_head_name, prune_heads
 from .nn.layers import initialise_weights
-from .nn.recurrent.projected_lstm import LSTMState
 from .option_aliases import VERB_SYNONYMS
 from .task import list_tasks
 from .text.tokenizer import Tokenizer
@@ -62,9 +61,7 @@ class Former:
     task: dict[str, Any] = field(default_factory=dict)  # what it was fine-tuned to do (task.py)
     adapters: dict[str, Tensor] = field(default_factory=dict)  # to be saved beside the weights (nn/lora.py)
     training_info: dict[str, Any] = field(default_factory=dict)  # what its run knows of it, for a model card
-    source_files: dict[str, bytes] = field(
-        default_factory=dict
-    )  # an imported checkpoint's other files: they survive export
+    source_files: dict[str, bytes] = field(default_factory=dict)  # a checkpoint's other files: they survive export
 
     def __getattr__(self, name: str) -> Any:
         """Look up a verb or method (verbs.py): f.generate(...) is formers.generate(f, ...)."""
@@ -101,12 +98,17 @@ class Former:
     @property
     def context(self) -> int | None:
         """The number of tokens that the model can read at once; None for a family without such a limit."""
-        return getattr(self.config, "context", None)
+        return self.config.context
 
     @property
     def output_vocab(self) -> int:
         """The number of tokens that the model chooses from when it writes."""
         return get_output_vocab(self.config)
+
+    @property
+    def output_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of what the model writes, which is another than the input's in some Marian models."""
+        return self.tokenizer and (self.tokenizer.target or self.tokenizer)
 
     @property
     def num_parameters(self) -> int:
@@ -136,7 +138,8 @@ class Former:
     @property
     def is_encoder_decoder(self) -> bool:
         """True if the model has an encoder and a decoder."""
-        return all(getattr(self.model.body, side, None) is not None for side in ("encoder", "decoder"))
+        body = self.model.body
+        return self.definition.is_encoder_decoder and body.encoder is not None and body.decoder is not None
 
     @property
     def is_two_stream(self) -> bool:
@@ -148,7 +151,7 @@ class Former:
         """True if the model tells the two texts of a pair apart by segments."""
         return getattr(self.config, "segments", 0) > 1 or self.is_two_stream
 
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
         try:
             check_cpu_bf16(dtype or self.dtype, torch.device(self.device if device is None else device))
@@ -257,9 +260,8 @@ class Former:
         """Check padded tensors and pack them; returns the batch and the shape of the rows. With `encoder_only`, the
         encoder's side alone."""
         ids, memory = self.to_device_tensor(inputs.ids, "ids", integer=True), inputs.memory
-        keep, target_keep = (
-            None if mask is None else self.to_device_tensor(mask, "keep") for mask in (inputs.keep, inputs.target_keep)
-        )
+        masks = inputs.keep, inputs.target_keep
+        keep, target_keep = (None if mask is None else self.to_device_tensor(mask, "keep") for mask in masks)
         target = None if inputs.target is None else self.to_device_tensor(inputs.target, "target", integer=True)
         beside = {}
         for name, value, is_read in (
@@ -273,9 +275,8 @@ class Former:
         if target_keep is not None and target is None:
             raise Error("target_keep is given without target", fix="give both, or leave target_keep out")
         source = pack_padded(self.definition, self.config, ids, keep, beside)
-        check_length(
-            source.longest if self.is_encoder_decoder else self.measure_row_length(memory, source.longest), self.context
-        )
+        past = None if self.is_encoder_decoder else memory
+        check_length(self.measure_row_length(past, source.longest), self.context)
         if self.is_encoder_decoder and isinstance(memory, KVCache):
             source_inputs = source.ids, source.starts
             if memory.source_inputs is not None and not all(map(torch.equal, memory.source_inputs, source_inputs)):
@@ -295,18 +296,16 @@ class Former:
             raise Error(what, fix="pass target=..., or use hidden() for the encoder alone")
         return shift_source(self.definition, self.config, source), rows
 
-    def measure_row_length(self, memory: KVCache | SegmentMemory | LSTMState | None, longest: int) -> int:
+    def measure_row_length(self, memory: ModelState | None, longest: int) -> int:
         """Return the largest number of tokens in a row, with those in the cache."""
         if not isinstance(memory, KVCache) or memory.lengths is None:
             return longest
         most = memory.used_slots + longest
-        if (
-            self.context is not None and most > self.context
-        ):  # `used_slots` is a bound, and rows may have advanced differently
+        if self.context is not None and most > self.context:  # `used_slots` is a bound: rows advance differently
             most = int(memory.lengths.max()) + longest
         return most
 
-    def to_device_tensor(self, values: Any, name: str = "value", integer: bool = False) -> Tensor:
+    def to_device_tensor(self, values: TensorLike, name: str = "value", integer: bool = False) -> Tensor:
         """Convert values to a tensor on the model's device; text gets an Error that says how to encode it."""
         if self.device.type == "meta":
             raise Error("this model has no weights", fix="build or load it outside of torch.device('meta')")
@@ -326,15 +325,15 @@ class Former:
         return f"{make} makes them: f.logits(batch.input_ids, batch.attention_mask.bool())"
 
     @property
-    def state_class(self) -> type[KVCache | SegmentMemory | LSTMState]:
+    def state_class(self) -> type[ModelState]:
         """The class of the state that holds earlier tokens: a KV cache, a segment memory or an LSTM's state."""
         return self.model.state_class
 
-    def create_state(self, rows: int, size: int) -> KVCache | SegmentMemory | LSTMState:
+    def create_state(self, rows: int, size: int) -> ModelState:
         """Create an empty state for `rows` sequences: a cache of `size` tokens, or a memory of the last `size`."""
         return self.state_class(rows, size)
 
-    def build_forward_args(self, memory: KVCache | SegmentMemory | LSTMState | None, heads: Any) -> dict[str, Any]:
+    def build_forward_args(self, memory: ModelState | None, heads: TensorLike) -> dict[str, Any]:
         """Build the arguments of a forward pass that are not part of the batch."""
         how: dict[str, Any] = {}
         if memory is not None:
@@ -352,7 +351,12 @@ class Former:
 
 
 def build(
-    family: str, head: str = "auto", preset: str | None = None, seed: int = 0, labels: Any = None, **overrides: Any
+    family: str,
+    head: str = "auto",
+    preset: str | None = None,
+    seed: int = 0,
+    labels: Sequence[str] | int | None = None,
+    **overrides: Any,
 ) -> Former:
     """Build a model with random weights: a preset's settings with some of them changed.
 
@@ -363,9 +367,8 @@ def build(
         raise Error(f"seed must be a whole number from 0 to 2^40, got {seed!r}", fix="take 0")
     found, values = registry.find_preset(family, preset)
     config = settings.build_config(found.definition.config_class, {**values, **overrides}, where=found.name)
-    former = build_empty(
-        found.name, config, found.definition.pretraining_head if head == "auto" else head, parse_labels(labels)
-    )
+    head = found.definition.pretraining_head if head == "auto" else head
+    former = build_empty(found.name, config, head, parse_labels(labels))
     device = torch.get_default_device()
     if device.type != "meta":
         former.model.to_empty(device=device)
@@ -384,7 +387,7 @@ class SkipWeightInit(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def build_empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
+def build_empty(family: str, config: ModelConfig, head: str, labels: tuple[str, ...] = ()) -> Former:
     """Build a model on the meta device: shapes only."""
     with torch.device("meta"), SkipWeightInit():
         model, config = build_model(registry.find_family(family).definition, config, head, len(labels) or None)
@@ -392,8 +395,8 @@ def build_empty(family: str, config: Any, head: str, labels: tuple[str, ...] = (
     return Former(family, head, config, model.eval(), labels=(labels or parse_labels(2)) if has_label_head else ())
 
 
-def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
-    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
+def choose_device(device: torch.device | str | None = None, local_rank: int = 0) -> torch.device:
+    """Return the given device, by default a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
     try:
         found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
     except (RuntimeError, TypeError):
@@ -406,19 +409,15 @@ def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
     return found
 
 
-def parse_labels(labels: Any) -> tuple[str, ...]:
+def parse_labels(labels: Sequence[str] | int | None) -> tuple[str, ...]:
     """Return labels, given as names or as a number of them, as names."""
     if labels is None:
         return ()
     if type(labels) is int and 1 <= labels <= MAX_LABELS:
         return tuple(f"LABEL_{i}" for i in range(labels))
     names = tuple(labels) if isinstance(labels, list | tuple) else ()
-    if (
-        not names
-        or not all(isinstance(n, str) for n in names)
-        or len(set(names)) < len(names)
-        or len(names) > MAX_LABELS
-    ):
+    are_names = all(isinstance(n, str) for n in names) and len(set(names)) == len(names)
+    if not are_names or not 0 < len(names) <= MAX_LABELS:
         got = settings.format_value(labels)
         what = f"labels must be different names, or a number of them up to {MAX_LABELS:,}; got {got}"
         raise Error(what, fix="for example labels=['no', 'yes'], or labels=2")

@@ -12,11 +12,13 @@ from torch import Tensor
 from .batch import Batch
 from .config import format_value, suggest_name
 from .errors import Error
-from .family import Family
+from .family import Family, ModelConfig
 from .nn.attention.kv_cache import KVCache
 from .nn.attention.segment_memory import SegmentMemory
 from .nn.recurrent.projected_lstm import LSTMState
 
+TensorLike = Any  # a tensor, an array, or nested lists of numbers
+ModelState = KVCache | SegmentMemory | LSTMState  # what holds earlier tokens
 PERMUTATION_INPUTS = ("order", "perm_mask", "target_mapping")
 
 
@@ -30,17 +32,17 @@ class ModelInputs:
     `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here.
     """
 
-    ids: Any  # (B, T), (B, choices, T), or (B, T, 50) characters
-    keep: Any = None
-    segments: Any = None
-    target: Any = None
-    target_keep: Any = None
-    memory: KVCache | SegmentMemory | LSTMState | None = None
-    heads: Any = None
-    tasks: Any = None
-    order: Any = None
-    perm_mask: Any = None
-    target_mapping: Any = None
+    ids: TensorLike  # (B, T), (B, choices, T), or (B, T, 50) characters
+    keep: TensorLike = None
+    segments: TensorLike = None
+    target: TensorLike = None
+    target_keep: TensorLike = None
+    memory: ModelState | None = None
+    heads: TensorLike = None
+    tasks: TensorLike = None
+    order: TensorLike = None
+    perm_mask: TensorLike = None
+    target_mapping: TensorLike = None
 
     @property
     def permutation(self) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def get_row_shape(family: Family, ids: Tensor) -> tuple[int, ...]:
     return tuple(ids.shape[: -2 if family.reads_characters else -1])
 
 
-def to_tensor(values: Any, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
+def to_tensor(values: TensorLike, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
     """Convert values to a tensor on a device; integers become int64, which torch indexes with."""
     try:
         made = torch.as_tensor(values, device=device)
@@ -87,16 +89,15 @@ def to_tensor(values: Any, name: str, device: torch.device | None = None, intege
     return made.long() if integer else made
 
 
-def check_shape(ids: Tensor, family: Family, config: Any, name: str) -> None:
+def check_shape(ids: Tensor, family: Family, config: ModelConfig, name: str) -> None:
     """Refuse a tensor that is not rows of tokens, or of words as characters."""
     slots = config.slots if family.reads_characters else None
     if slots is not None and (ids.dim() < 3 or ids.shape[-2] == 0 or ids.shape[-1] != slots):
         what = f"{name} must be (rows, words, {slots}), got {tuple(ids.shape)}"
         raise Error(what, fix="formers.text.word_level.encode_sentences makes them out of words")
     if ids.dim() < 2 or ids.shape[-1] == 0:
-        raise Error(
-            f"{name} must be (rows, tokens), got {tuple(ids.shape)}", fix=f"for one sequence, pass {name}[None]"
-        )
+        what = f"{name} must be (rows, tokens), got {tuple(ids.shape)}"
+        raise Error(what, fix=f"for one sequence, pass {name}[None]")
 
 
 def check_length(length: int, limit: int | None) -> None:
@@ -105,11 +106,11 @@ def check_length(length: int, limit: int | None) -> None:
         raise Error(f"{length} tokens are more than the context of {limit}", fix=f"give at most {limit} at once")
 
 
-def check_ids(ids: Tensor, family: Family, config: Any, name: str, keep: Tensor | None = None) -> None:
+def check_ids(ids: Tensor, family: Family, config: ModelConfig, name: str, keep: Tensor | None = None) -> None:
     """Refuse real tokens that the model has no embedding for."""
     if family.reads_characters:
         return check_range(ids, config.characters, name, "characters", None if keep is None else keep[..., None])
-    other = getattr(config, "target_vocab", None) if name == "target" else None
+    other = config.target_vocab if name == "target" else None
     return check_range(ids, other or config.vocab, name, "vocabulary", keep)
 
 
@@ -125,13 +126,9 @@ def check_range(values: Tensor, size: int, name: str, what: str, keep: Tensor | 
 
 
 def pack_padded(
-    family: Family,
-    config: Any,
-    ids: Tensor,
-    keep: Tensor | None,
-    token_features: Mapping[str, Tensor] | None = None,
-    name: str = "ids",
-) -> Batch:
+    family: Family, config: ModelConfig, ids: Tensor, keep: Tensor | None,
+    token_features: Mapping[str, Tensor] | None = None, name: str = "ids",
+) -> Batch:  # fmt: skip
     """Pack rows of ids (…, T), or (…, T, slots) characters, into a batch; every row must have a token. `token_features`
     are segments and tasks."""
     token_features = token_features or {}
@@ -155,7 +152,7 @@ def pack_padded(
 
 
 def pack_target(
-    family: Family, config: Any, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]
+    family: Family, config: ModelConfig, target: Tensor, keep: Tensor | None, source: Batch, rows: tuple[int, ...]
 ) -> Batch:
     """Pack the decoder's input, with the source as its other side."""
     check_shape(target, family, config, "target")
@@ -168,31 +165,29 @@ def pack_target(
 def list_texts(texts: Any) -> list[Any]:
     """Return several texts as a list; refuse a single value or a table."""
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
-        raise Error(
-            f"{format_value(texts)} is no text, and there are none in it", fix="give a string, or a list of them"
-        )
+        what = f"{format_value(texts)} is no text, and there are none in it"
+        raise Error(what, fix="give a string, or a list of them")
     if (names := getattr(texts, "columns", getattr(texts, "column_names", None))) is not None:
         some = ", ".join(repr(str(name)) for name in list(names)[:5])
         raise Error(f"this is a table with the columns {some}, not a list of texts", fix="give one column of it")
     return list(texts)
 
 
-def get_start_token(config: Any) -> int:
+def get_start_token(config: ModelConfig) -> int:
     """Return the decoder's first input: `start`, else the begin mark, else the pad."""
     first = next((token for token in (config.start, config.bos, config.pad) if token is not None), None)
     if first is None:
         raise Error("the config does not say how the decoder starts", fix="set start, bos or pad")
-    check_range(torch.tensor([first]), getattr(config, "target_vocab", None) or config.vocab, "start", "vocabulary")
+    check_range(torch.tensor([first]), config.target_vocab or config.vocab, "start", "vocabulary")
     return first
 
 
-def shift_source(family: Family, config: Any, source: Batch) -> Batch:
+def shift_source(family: Family, config: ModelConfig, source: Batch) -> Batch:
     """Make the decoder's input of a classifier from the source, shifted right (T5), after the start token or, for
     mBART, the row's own last token, which names the language."""
     layout, ids = source.layout, source.ids.roll(1)
-    ids[layout.get_first_slots()] = (
-        source.ids[layout.get_last_slots()] if family.starts_with_last_token else get_start_token(config)
-    )
+    last = source.ids[layout.get_last_slots()]
+    ids[layout.get_first_slots()] = last if family.starts_with_last_token else get_start_token(config)
     return source.replace(ids=ids, source=source)
 
 
@@ -226,27 +221,24 @@ def apply_permutation(
     if "target_mapping" in flat:
         places = flat["target_mapping"] != 0
         column = places.long().argmax(-1)  # (rows, M)
-        asked = places.any(-1)
-        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[asked].all():
+        is_target = places.any(-1)
+        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[is_target].all():
             raise Error("a row of target_mapping must name one real token", fix="one 1 in it, or none at all")
-        more["targets"] = torch.where(asked, batch.starts[:-1, None].long() + column - first, -1).flatten()
+        more["targets"] = torch.where(is_target, batch.starts[:-1, None].long() + column - first, -1).flatten()
     return batch, more
 
 
-def make_head_masks(config: Any, heads: Any, pair: bool, device: Any) -> Any:
+def make_head_masks(
+    config: ModelConfig, heads: TensorLike | dict[str, TensorLike], pair: bool, device: torch.device
+) -> Tensor | dict[str, Tensor]:
     """Check masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
     if not hasattr(config, "heads"):
         raise Error("this model has no attention heads that could be masked", fix="leave heads out")
     if isinstance(heads, dict) != pair:
         what = "a dict by encoder, decoder and cross" if pair else "one mask of shape (layers, heads)"
         raise Error(f"heads must be {what} for this model", fix="see the docstring of logits")
-    depth = getattr(config, "num_decoder_layers", 0)
-    inner = getattr(config, "decoder_heads", None) or config.heads
-    sizes = {
-        "encoder": (config.layers, config.heads),
-        "decoder": (depth, inner),
-        "cross": (depth, inner),
-    }
+    decoder = config.num_decoder_layers, config.decoder_heads or config.heads
+    sizes = {"encoder": (config.layers, config.heads), "decoder": decoder, "cross": decoder}
     masks = {k: to_tensor(m, "heads", device) for k, m in (heads.items() if pair else [("encoder", heads)])}
     for key, mask in masks.items():
         if key not in sizes:

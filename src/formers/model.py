@@ -1,6 +1,6 @@
 """Model: a body and its head, built from the values that model files declare. Models + tasks, not models × tasks.
 
-Answers by beam search are here too: the likeliest beginnings, and for each the likeliest ends (XLNet on SQuAD 2.0).
+Also the beam search for answers: the likeliest starts, and for each the likeliest ends (XLNet on SQuAD 2.0).
 """
 
 from __future__ import annotations
@@ -16,97 +16,101 @@ from torch import Tensor, nn
 from .batch import Batch
 from .config import get_schema
 from .errors import Error
-from .family import Family, Head
+from .family import Family, Head, LayerView, ModelConfig, Pooling
+from .nn.attention.context import Capture
 from .nn.attention.kv_cache import KVCache
-from .nn.capture import Capture
 from .nn.head_pruning import prune_heads
 from .nn.layers import LayerNorm, MixNorm, OutputLayer, ScalarMix, get_activation
+from .nn.linear_cross_entropy import can_fuse_loss, linear_cross_entropy
 
 
 class LayerSelector(nn.Module):
-    """What a head reads of the layers' states, nothing of it learnt (BERT, table 7): one layer, or the last four."""
+    """What a head reads of the layers' states, nothing of it learned (BERT, table 7): one layer, or the last four."""
 
-    def __init__(self, pick: Callable[[Sequence[Tensor]], Tensor]):
+    def __init__(self, select: Callable[[Sequence[Tensor]], Tensor]):
         super().__init__()
-        self.select = pick
+        self.select = select
 
     def forward(self, layers: Sequence[Tensor]) -> Tensor:
         """layers × (N, dim) → (N, dim), or four times as wide"""
         return self.select(layers)
 
 
-LAYER_SELECTORS: dict[str, Callable[[], LayerSelector]] = {
-    "last": lambda: LayerSelector(lambda layers: layers[-1]),
-    "second": lambda: LayerSelector(lambda layers: layers[-2]),
-    "sum4": lambda: LayerSelector(lambda layers: torch.stack(list(layers[-4:])).sum(0)),
-    "cat4": lambda: LayerSelector(lambda layers: torch.cat(list(layers[-4:]), -1)),
+# Name → how many layers it reads, and what it makes of all of them.
+LAYER_SELECTORS: dict[str, tuple[int, Callable[[Sequence[Tensor]], Tensor]]] = {
+    "last": (1, lambda layers: layers[-1]),
+    "second": (2, lambda layers: layers[-2]),
+    "sum4": (4, lambda layers: torch.stack(list(layers[-4:])).sum(0)),
+    "cat4": (4, lambda layers: torch.cat(list(layers[-4:]), -1)),
 }
 
 
-def build_layer_mixer(head: Head, config: Any) -> nn.Module | None:
-    """What makes one state of the states of all layers, if a head wants it."""
+def build_layer_mixer(head: Head, config: ModelConfig) -> nn.Module | None:
+    """Build what makes one state of the states of all layers, if a head reads them."""
     if head.layer_mix is None:
         return None
-    kind: Any = type(config)
-    if "layers" not in get_schema(kind):
+    if "layers" not in get_schema(cast(Any, type(config))):
         raise Error("this model has no layers one above the other", fix="let its head read what it always does")
-    layers = (
-        config.num_decoder_layers if head.reads_decoder and hasattr(config, "num_decoder_layers") else config.layers
-    )
-    if layers < (need := {"second": 2, "sum4": 4, "cat4": 4}.get(head.layer_mix, 1)):
+    layers = (head.reads_decoder and config.num_decoder_layers) or config.layers
+    need, select = LAYER_SELECTORS.get(head.layer_mix, (1, None))
+    if layers < need:
         raise Error(f"{head.layer_mix!r} reads {need} layers, and this model has {layers}", fix="take last or mix")
-    return (
-        LAYER_SELECTORS[head.layer_mix]()
-        if head.layer_mix in LAYER_SELECTORS
-        else ScalarMix(layers + 1, cast(MixNorm, head.layer_mix))
-    )
+    return ScalarMix(layers + 1, cast(MixNorm, head.layer_mix)) if select is None else LayerSelector(select)
 
 
 class HeadPart(nn.Module):
     """One part of a head: mix, pool, inner layers, output."""
 
-    def __init__(self, head: Head, config: Any, width: int | None):
+    def __init__(self, head: Head, config: ModelConfig, width: int | None):
         super().__init__()
-        self.spec, self.eos = head, getattr(config, "eos", None)
+        self.spec, self.eos = head, config.eos if head.pool == "eos" else None
         dim = head.inner_dim or config.dim
         self.mix = build_layer_mixer(head, config)
         self.dense = nn.Linear(head.input_states * config.dim, dim) if "dense" in head.inner_layers else None
-        dim = (
-            dim
-            if self.dense is not None or head.out is None or head.build_output_layer is not None
-            else head.input_states * dim
-        )
+        if self.dense is None and head.out is not None and head.build_output_layer is None:
+            dim *= head.input_states
         self.norm = LayerNorm(dim, config.eps) if "norm" in head.inner_layers else None
         self.dropout = nn.Dropout(head.dropout)
         self.after = None if head.out_act is None else get_activation(head.out_act)
-        tied = head.out == "vocab" and getattr(config, "tied", False)
+        tied, dim = head.out == "vocab" and config.tied, dim // head.directions
         self.out: nn.Module | None = None
         if head.build_output_layer is not None:
             self.out = head.build_output_layer()
         elif width is not None:
-            self.out = OutputLayer(
-                dim // head.directions, width, bias=head.bias, tied=tied, frozen_bias=head.frozen_bias
-            )
+            self.out = OutputLayer(dim, width, bias=head.bias, tied=tied, frozen_bias=head.frozen_bias)
 
-    def forward(self, x: Tensor, tied: Any) -> Tensor:
+    def forward(self, x: Tensor, tied: Tensor | nn.Module) -> Tensor:
         """(M, dim) hidden states, pooled already if this part pools → (M, width), or (M, ways, width)"""
+        x = self.transform(x)
+        x = x if self.out is None else self.out(x, tied)
+        return x if self.after is None else self.after(x)
+
+    def transform(self, x: Tensor) -> Tensor:
+        """Apply all that comes before the output layer: (M, dim) → (M, inner dim), or (M, ways, inner dim)"""
         for name in self.spec.inner_layers:
             layer = {"dense": self.dense, "norm": self.norm, "dropout": self.dropout}.get(name)
             x = get_activation(name)(x) if layer is None else layer(x)
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
-        x = x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
-        x = x if self.out is None else self.out(x, tied)
-        return x if self.after is None else self.after(x)
+        return x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
+
+    def compute_fused_loss(self, x: Tensor, tied: Tensor, labels: Tensor, smoothing: float) -> Tensor | None:
+        """Sum the cross-entropy of (M, dim) hidden states without keeping their logits; None where that cannot be."""
+        if not isinstance(self.out, OutputLayer) or self.after is not None or self.spec.directions > 1:
+            return None
+        weight = tied if self.out.weight is None else self.out.weight
+        if not can_fuse_loss(x, weight):
+            return None
+        return linear_cross_entropy(self.transform(x), weight, self.out.bias, labels, smoothing)
 
 
 class Model(nn.Module):
-    """A body and its head. `forward` gives hidden states (mixed, if the head asks for it), `logits` what the head makes
-    of them."""
+    """A body and its head: `forward` computes hidden states (a mix of layers, for heads that read one), `logits` the
+    head's output."""
 
     def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
         super().__init__()
         self.state_class = state_class or KVCache  # what keeps earlier tokens
-        self.body: Any = body
+        self.body: Any = body  # a Body (protocols.py): families add methods of their own
         self.heads = nn.ModuleDict(parts)
 
     @property
@@ -125,15 +129,15 @@ class Model(nn.Module):
         return mix([*list(capture.hidden_states.values())[-1], last])
 
     def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
-        """What one part of the head answers; parts that pool need the batch that the hidden states belong to."""
+        """Compute the output of one part of the head; parts that pool need the batch of the hidden states."""
         head = self.parts[part or next(iter(self.heads))]
         if head.spec.pool is not None:
             assert batch is not None
             hidden = pool_hidden(hidden, batch, head.spec.pool, head.eos)
-        return head(hidden, getattr(self.body, "embedding_table", None))
+        return head(hidden, self.body.embedding_table)
 
 
-def pool_hidden(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tensor:
+def pool_hidden(hidden: Tensor, batch: Batch, how: Pooling, eos: int | tuple[int, ...] | None = None) -> Tensor:
     """(N, dim) → (D, dim): each document's first or last token, its mean, its maximum, or its last end mark."""
     layout = batch.layout
     if how == "first":
@@ -147,23 +151,19 @@ def pool_hidden(hidden: Tensor, batch: Batch, how: str, eos: Any = None) -> Tens
         lowest = hidden.new_full((layout.rows, hidden.shape[-1]), -torch.inf)
         most = lowest.scatter_reduce(0, layout.document_ids[:, None].expand_as(hidden), hidden, "amax")
         return torch.where(layout.lengths[:, None] > 0, most, 0.0)
-    ids = (
-        batch.ids if batch.source is None else batch.source.ids
-    )  # slots of both sides agree: the target is the source shifted
+    ids = batch.ids if batch.source is None else batch.source.ids  # the target is the source shifted: slots agree
     marks = torch.isin(ids, torch.tensor(eos, device=ids.device))
     slots = torch.where(marks, torch.arange(ids.shape[0], device=ids.device), -1)
     last = torch.full((layout.rows,), -1, device=ids.device).scatter_reduce(0, layout.document_ids, slots, "amax")
     if batch.sample is None and (last < 0).any():  # in training, dummy documents have none
         row = int((last < 0).nonzero()[0])
-        raise Error(
-            f"row {row} has no end mark (id {eos}), which this classifier reads",
-            fix="encode the text with special tokens",
-        )
+        what = f"row {row} has no end mark (id {eos}), which this classifier reads"
+        raise Error(what, fix="encode the text with special tokens")
     return hidden[last.clamp(min=0)]
 
 
-def resolve_head(family: Family, config: Any, head: str) -> dict[str, Head]:
-    """The parts of a head: a name of the family's, or several joined by +; behind @, what it reads of the layers."""
+def resolve_head(family: Family, config: ModelConfig, head: str) -> dict[str, Head]:
+    """Return the parts of a head: a name of the family's, or several joined by +; after @, which layers it reads."""
     known = family.build_heads(config)
     parts: dict[str, Head] = {}
     names, _, view = head.partition("@")
@@ -172,37 +172,33 @@ def resolve_head(family: Family, config: Any, head: str) -> dict[str, Head]:
             raise Error(f"{family.body_class.__name__} has no head {name!r}", fix=f"it can have: {', '.join(known)}")
         parts |= known[name]
     if view not in ("", *LAYER_SELECTORS, "plain"):
-        raise Error(
-            f"a head cannot read {view!r} of the layers", fix=f"it can read: {', '.join(LAYER_SELECTORS)}, plain"
-        )
-    if view:
-        times = 4 if view == "cat4" else 1
-        parts = {
-            name: dataclasses.replace(part, layer_mix=cast(Any, view), input_states=times * part.input_states)
-            for name, part in parts.items()
-        }
+        fix = f"it can read: {', '.join(LAYER_SELECTORS)}, plain"
+        raise Error(f"a head cannot read {view!r} of the layers", fix=fix)
+    for name, part in parts.items() if view else ():
+        states = part.input_states * (4 if view == "cat4" else 1)
+        parts[name] = dataclasses.replace(part, layer_mix=cast(LayerView, view), input_states=states)
     return parts
 
 
-def build_model(family: Family, config: Any, head: str, labels: int | None = None) -> tuple[Model, Any]:
-    """A model with a head, without values (build under a device); also the config it was built with."""
+def build_model(family: Family, config: ModelConfig, head: str, labels: int | None = None) -> tuple[Model, ModelConfig]:
+    """Build a model with a head, uninitialised (on the current device); returns it with its final config."""
     parts = resolve_head(family, config, head)
-    if getattr(config, "num_decoder_layers", 1) == 0 and any(part.reads_decoder for part in parts.values()):
-        able = [
-            name for name, ps in family.build_heads(config).items() if not any(p.reads_decoder for p in ps.values())
-        ]
+    is_encoder = "decoder_layers" in get_schema(cast(Any, type(config))) and config.num_decoder_layers == 0
+    if is_encoder and any(part.reads_decoder for part in parts.values()):
+        known = family.build_heads(config)
+        able = [name for name in known if not any(part.reads_decoder for part in known[name].values())]
         raise Error(f"head {head!r} reads a decoder, and this is an encoder alone", fix=f"choose {' or '.join(able)}")
     if any(not part.reads_decoder for part in parts.values()):
-        config = dataclasses.replace(config, decoder_layers=0)
+        config = dataclasses.replace(cast(Any, config), decoder_layers=0)
     built = {name: HeadPart(part, config, get_output_width(part, config, labels)) for name, part in parts.items()}
     body = family.body_class(config)
-    if getattr(config, "pruned", ()):
+    if config.pruned:
         prune_heads(body, config.pruned)
     return Model(body, built, family.state_class), config
 
 
-def get_output_width(head: Head, config: Any, labels: int | None) -> int | None:
-    """How many numbers a part gives."""
+def get_output_width(head: Head, config: ModelConfig, labels: int | None) -> int | None:
+    """Return the width of a part's output."""
     if head.out == "vocab":
         return get_output_vocab(config)
     return (labels or 2) if head.out == "labels" else head.out
@@ -220,12 +216,12 @@ def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
     return vectors.amax(0) if pool == "max" else vectors.mean(0) if pool == "mean" else vectors.sum(0)
 
 
-def get_output_vocab(config: Any) -> int:
-    """The size of the vocabulary that a model writes: a translator may have one for each side."""
-    return getattr(config, "target_vocab", None) or config.vocab
+def get_output_vocab(config: ModelConfig) -> int:
+    """Return the size of the output vocabulary: a translator may have one for each side."""
+    return config.target_vocab or config.vocab
 
 
-def search_spans(model: Model, hidden: Tensor, batch: Batch, config: Any) -> dict[str, Tensor]:
+def search_spans(model: Model, hidden: Tensor, batch: Batch, config: ModelConfig) -> dict[str, Tensor]:
     """The likeliest S = start_top beginnings and E = end_top ends for each, as probabilities and columns of the grid.
 
     `start` and `start_index` are (D, S), `end` and `end_index` (D, E · S) with entry e · S + s; `cls` (D,) is the
@@ -245,18 +241,14 @@ def search_spans(model: Model, hidden: Tensor, batch: Batch, config: Any) -> dic
     there = real.gather(1, at)  # (D, S)
     mean = torch.einsum("dth,dt->dh", states, starts)
     cls = model.logits(torch.cat((mean, hidden[layout.get_last_slots()]), -1), part="cls").squeeze(-1)
+    is_real_end = real[:, :, None].expand_as(scores).gather(1, to) & there[:, None]
     return {
-        "start": start,
-        "start_index": to_grid_columns(batch, at, there),
-        "end": (end * there[:, None]).flatten(1),
-        "end_index": to_grid_columns(
-            batch, to, real[:, :, None].expand_as(scores).gather(1, to) & there[:, None]
-        ).flatten(1),
-        "cls": cls,
-    }
+        "start": start, "start_index": to_grid_columns(batch, at, there), "end": (end * there[:, None]).flatten(1),
+        "end_index": to_grid_columns(batch, to, is_real_end).flatten(1), "cls": cls,
+    }  # fmt: skip
 
 
 def to_grid_columns(batch: Batch, at: Tensor, there: Tensor) -> Tensor:
-    """Positions in each document as columns of the padded grid, -1 where there is none."""
+    """Convert positions in each document to columns of the padded grid, -1 where there is none."""
     first = 0 if batch.keep is None else batch.keep.long().argmax(1).view(-1, *[1] * (at.dim() - 1))
     return torch.where(there, at + first, -1)

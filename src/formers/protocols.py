@@ -1,15 +1,16 @@
-"""The interfaces between packages, as types: what a model, an objective and the records of a run must have."""
+"""The interfaces between packages, as types: what a model, an objective, a source of examples and the records of a run
+must have."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from torch import Tensor
 
-from .batch import Batch
-from .data import plans
+from .batch import Batch, BatchShape
 
 Losses = dict[str, tuple[Tensor, Tensor]]  # by name: the sum, and the number of places that it is divided by
 
@@ -54,14 +55,37 @@ class Model(Protocol):
         ...
 
 
-class Objective(plans.Objective, Protocol):
-    """A training objective: what the loader needs (data/plans.py), and what the trainer and validation read."""
+class Objective(Protocol):
+    """A training objective as the trainer and validation see it; those over text also make examples (data/plans.py)."""
 
-    part: str  # the part of the head that it trains
-    pair_part: str | None = None  # the part that answers for whole documents: NSP, SOP
-    num_streams: int = 0  # parallel streams of text whose state is carried from batch to batch; 0: none
-    streams_per_batch: int = 0  # 0: all of them
-    reuse_length: int | None = None  # tokens of a segment that are remembered; None: all
+    @property
+    def part(self) -> str:
+        """The part of the head that it trains."""
+        ...
+
+    @property
+    def pair_part(self) -> str | None:
+        """The part of the head that answers for whole documents: NSP, SOP."""
+        ...
+
+    @property
+    def num_streams(self) -> int:
+        """How many parallel streams of text carry their state from batch to batch; 0: none."""
+        ...
+
+    @property
+    def streams_per_batch(self) -> int:
+        """How many of the streams a batch has; 0: all of them."""
+        ...
+
+    @property
+    def reuse_length(self) -> int | None:
+        """How many tokens of a segment are remembered; None: all."""
+        ...
+
+    def count_labels(self, batch: Batch) -> dict[str, int]:
+        """Count the places of each named loss, which is known before the model has run."""
+        ...
 
     def loss(self, model: Model, batch: Batch) -> Losses:
         """Compute the named losses as (sum, count)."""
@@ -69,6 +93,49 @@ class Objective(plans.Objective, Protocol):
 
     def select_labels(self, batch: Batch) -> Any:
         """Return the labels that its own part is asked for, of a batch that is still in numpy."""
+        ...
+
+
+class ExamplePlan(Protocol):
+    """The examples of an epoch in the order of their use, numbered from 0."""
+
+    def __len__(self) -> int: ...
+
+    def slice_examples(self: PlanType, low: int, high: int) -> PlanType:
+        """Return a plan of the examples low … high - 1 alone, numbered from 0."""
+        ...
+
+
+PlanType = TypeVar("PlanType", bound=ExamplePlan)
+
+
+class ExampleSource(Protocol[PlanType]):
+    """Examples out of which the loader makes batches: a token store with an objective (data/plans.py), encoded examples
+    of a task (data/encoded_examples.py), or a mixture of sources (data/mixture.py)."""
+
+    def plan_epoch(self, seed: int, epoch: int) -> PlanType:
+        """Choose the examples of an epoch; every epoch has as many."""
+        ...
+
+    def measure_sizes(self, plan: PlanType) -> np.ndarray:
+        """Measure examples as (E, 3): at most so many tokens, places with a loss and source tokens of each."""
+        ...
+
+    def choose_shape(self, total: int, plan: PlanType) -> BatchShape:
+        """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
+        ...
+
+    def make_batch(self, plan: PlanType, samples: np.ndarray, seed: int) -> Batch:
+        """Make an unpadded numpy batch of all examples of a plan; `samples` (E,) are their numbers over all epochs, on
+        which every random draw depends."""
+        ...
+
+
+class Listener(Protocol):
+    """What follows the weights in training, such as their moving average or a rule of the family's."""
+
+    def on_update(self, step: int) -> None:
+        """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported."""
         ...
 
 

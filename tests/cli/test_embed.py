@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import formers
+from formers.atomic_files import ResumableFile
 from formers.cli.main import main
-from formers.data.resumable_file import ResumableFile
 from tests.inspection.test_embed import TEXTS, member
 
 LINES = [TEXTS[0], TEXTS[1], "좋아요 don't", "x"]

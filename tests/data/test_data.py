@@ -7,7 +7,8 @@ import pytest
 
 from formers import Error
 from formers.data.counter_rng import draw_bits, draw_integers, draw_uniform, mix_bits, shuffle_indices
-from formers.data.readers import hold_out_documents, load_bundled_corpus, split_blocks
+from formers.data.preparation.corpus_filters import hold_out_documents
+from formers.data.readers import load_bundled_corpus, split_blocks
 
 
 @pytest.mark.parametrize("language", ["en", "ko"])

@@ -14,9 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data.preparation import contamination, deduplication
-from formers.data.preparation.contamination import ContaminationIndex, measure_contamination
-from formers.data.preparation.deduplication import FilterCounts, HoldOut, SeenTexts, deduplicate, hash_text
+from formers.data.preparation import corpus_filters
+from formers.data.preparation.corpus_filters import (
+    ContaminationIndex,
+    FilterCounts,
+    HoldOut,
+    SeenTexts,
+    deduplicate,
+    hash_text,
+    measure_contamination,
+)
 from formers.data.readers import load_bundled_corpus, read_documents
 
 KO, EN = load_bundled_corpus("ko")[0], [p for d in load_bundled_corpus("en")[0] for p in d.split("\n") if len(p) > 100]
@@ -43,7 +50,7 @@ class TestExact:
 
     def test_many(self, monkeypatch):
         """Through several sorted arrays, whose hashes end in zero bytes, too."""
-        monkeypatch.setattr(deduplication, "HASH_BUFFER", 50)
+        monkeypatch.setattr(corpus_filters, "HASH_BUFFER", 50)
         numbers = np.random.default_rng(0).integers(0, 3000, 8000)
         texts = [f"document {n}" for n in numbers]
         assert list(deduplicate(texts)) == unique(texts)
@@ -56,8 +63,8 @@ class TestExact:
 
     def test_hashes_with_zero_bytes(self, monkeypatch):
         keys = iter([b"\1" * 15 + b"\0", b"\1" * 14 + b"\0\0", b"\1" * 15 + b"\0", b"\0" * 16, b"\0" * 16])
-        monkeypatch.setattr(deduplication, "hash_text", lambda _: next(keys))
-        monkeypatch.setattr(deduplication, "HASH_BUFFER", 1)
+        monkeypatch.setattr(corpus_filters, "hash_text", lambda _: next(keys))
+        monkeypatch.setattr(corpus_filters, "HASH_BUFFER", 1)
         seen = SeenTexts()
         assert [seen.add_if_new(["x"])[0] for _ in range(5)] == [True, True, False, True, False]
 
@@ -76,8 +83,8 @@ def shingles(text):
     plain = "".join(c if c.isalnum() else " " for c in text.lower())
     plain = " ".join(plain.split())
     return {
-        plain[i : i + deduplication.SHINGLE_LENGTH]
-        for i in range(max(len(plain) - deduplication.SHINGLE_LENGTH + 1, 1))
+        plain[i : i + corpus_filters.SHINGLE_LENGTH]
+        for i in range(max(len(plain) - corpus_filters.SHINGLE_LENGTH + 1, 1))
     }
 
 
@@ -102,7 +109,7 @@ class TestNear:
         texts = list(deduplicate(texts, near=0.3))  # apart from each other
         right = wrong = alike = different = 0
         for share in (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6):
-            like = deduplication.NearDuplicateIndex(threshold)
+            like = corpus_filters.NearDuplicateIndex(threshold)
             assert all(like.add_if_new(text) for text in texts)
             for text in texts:
                 copy = changed(text, share, rng) + " ."
@@ -123,7 +130,7 @@ class TestNear:
         for text in KO[:60]:
             copy = changed(text, rng.choice([0.02, 0.1, 0.3]), rng)
             errors.append(
-                float((deduplication.compute_signature(text) == deduplication.compute_signature(copy)).mean())
+                float((corpus_filters.compute_signature(text) == corpus_filters.compute_signature(copy)).mean())
                 - likeness(text, copy)
             )
         assert abs(np.mean(errors)) < 0.02
@@ -139,22 +146,22 @@ class TestNear:
             list(deduplicate([], near=1.5))
 
     def test_many_bands(self, monkeypatch):
-        monkeypatch.setattr(deduplication, "BAND_BUFFER", 200)
-        like = deduplication.NearDuplicateIndex(0.8)
+        monkeypatch.setattr(corpus_filters, "BAND_BUFFER", 200)
+        like = corpus_filters.NearDuplicateIndex(0.8)
         kept = [text for text in KO[:300] if like.add_if_new(text)]
         assert len(like.sorted_bands) >= 2
         assert not any(like.add_if_new(text) for text in kept)
 
     @pytest.mark.parametrize("text", ["", "a", "!!!", "\ud800", "가나다", "a" * 100_000])
     def test_odd_texts(self, text):
-        like = deduplication.NearDuplicateIndex(0.8)
+        like = corpus_filters.NearDuplicateIndex(0.8)
         assert like.add_if_new(text)
         assert not like.add_if_new(text)
 
     def test_rows_of_a_band(self):
         for threshold in (0.3, 0.5, 0.8, 0.95):
-            rows = deduplication.choose_band_rows(threshold)
-            assert (1 - threshold**rows) ** (deduplication.NUM_HASHES // rows) <= 0.02
+            rows = corpus_filters.choose_band_rows(threshold)
+            assert (1 - threshold**rows) ** (corpus_filters.NUM_HASHES // rows) <= 0.02
 
 
 class TestHeld:
@@ -173,7 +180,7 @@ class TestHeld:
         assert chosen == {t for t, out in HoldOut(every=3).mark_documents(reversed(texts)) if out}
         assert all(held(unicodedata.normalize("NFD", t) + " \n") for t in chosen)
         code = (
-            "from formers.data.preparation.deduplication import HoldOut;"
+            "from formers.data.preparation.corpus_filters import HoldOut;"
             "print([HoldOut(every=3)(f'한국어 글 {i}') for i in range(50)])"
         )
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
@@ -242,14 +249,14 @@ class TestContamination:
 
     def test_drop(self):
         counts, watch = FilterCounts(), ContaminationIndex([EN[5], EN[7]])
-        left = list(watch.drop_contaminated(EN[:10], counts))
+        left = list(watch.filter_documents(EN[:10], counts))
         assert left == [d for i, d in enumerate(EN[:10]) if i not in (5, 7)]
         assert counts.seen_in_tests == watch.build_report().contaminated == 2
 
     def test_batches(self, monkeypatch):
         expected = measure_contamination(EN[:100], EN[50:60])
-        monkeypatch.setattr(contamination, "BATCH_DOCUMENTS", 3)
-        monkeypatch.setattr(contamination, "MAX_CACHED_WORDS", 10)
+        monkeypatch.setattr(corpus_filters, "BATCH_DOCUMENTS", 3)
+        monkeypatch.setattr(corpus_filters, "MAX_CACHED_WORDS", 10)
         assert measure_contamination(EN[:100], EN[50:60]) == expected
         assert expected.contaminated == 10
 

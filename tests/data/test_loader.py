@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.batch import IGNORE_INDEX, Batch
+from formers.batch import IGNORE_INDEX, Batch, BatchShape
 from formers.data.loader import load_batches, pack_examples, pad_batch
-from formers.data.plans import BatchShape, Plan, plan_single_spans, plan_streams
+from formers.data.plans import Plan, TokenSource, plan_single_spans, plan_streams
 from formers.data.readers import load_bundled_corpus
 from formers.objectives.causal import CausalLM
 from formers.objectives.registry import OBJECTIVES, build_objective
@@ -121,12 +121,12 @@ def test_filled():
 
 
 class Sized:
-    """An objective that is sizes only."""
+    """A source that is sizes only."""
 
     def __init__(self, sizes, shape):
         self.given, self.wanted = np.array(sizes, np.int64).reshape(-1, 3), shape
 
-    def plan(self, store, seed, epoch):
+    def plan_epoch(self, seed, epoch):
         return plan_single_spans(np.arange(len(self.given)), np.arange(len(self.given)) + 1)
 
     def measure_sizes(self, plan):
@@ -145,7 +145,7 @@ def test_packing_is_greedy_and_always_fills(data):
     rows = -(-tokens // longest) + (-(-source // other) if other else 0) + data.draw(st.integers(1, 6))
     shape = BatchShape(rows, tokens, data.draw(st.integers(5, 12)), longest, source, other)
     goal = Sized(sizes, shape)
-    plan = goal.plan(None, 0, 0)
+    plan = goal.plan_epoch(0, 0)
     limits = np.array([tokens, shape.labels, source])
 
     def works(part):
@@ -170,7 +170,7 @@ def test_packing_is_greedy_and_always_fills(data):
 def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
     made, goal = store(*lengths, 2), CausalLM(length)
     seen, shapes = [], set()
-    for batch, position in load_batches(made, goal, total, seed, epochs=2):
+    for batch, position in load_batches(TokenSource(made, goal), total, seed, epochs=2):
         real = batch.sample[batch.sample >= 0]
         seen += real.tolist()
         shapes.add((len(batch.ids), len(batch.starts), batch.longest))
@@ -187,10 +187,10 @@ def test_batches_lose_and_repeat_nothing(lengths, length, seed, total):
 def test_any_position_is_enough_to_go_on(cut, seed, total):
     made, goal = store(40, 33, 25, 1, 2, 9), CausalLM(5)
     whole = {}
-    for batch, _ in load_batches(made, goal, total, seed, epochs=3):
+    for batch, _ in load_batches(TokenSource(made, goal), total, seed, epochs=3):
         whole |= numbers(batch)
     rest = {}
-    for batch, _ in load_batches(made, goal, total, seed, position=cut, epochs=3):
+    for batch, _ in load_batches(TokenSource(made, goal), total, seed, position=cut, epochs=3):
         rest |= numbers(batch)
     assert rest == {k: v for k, v in whole.items() if k >= cut}
 
@@ -198,9 +198,9 @@ def test_any_position_is_enough_to_go_on(cut, seed, total):
 def test_a_boundary_gives_the_same_batches(corpus):
     tokenizer, made = corpus
     for goal in goals(tokenizer):
-        whole = list(itertools.islice(load_batches(made, goal, 200, 3), 9))
+        whole = list(itertools.islice(load_batches(TokenSource(made, goal), 200, 3), 9))
         for at in (1, 4, 8):
-            rest = itertools.islice(load_batches(made, goal, 200, 3, position=whole[at - 1][1]), 9 - at)
+            rest = itertools.islice(load_batches(TokenSource(made, goal), 200, 3, position=whole[at - 1][1]), 9 - at)
             for (batch, position), (other, same) in zip(whole[at:], rest, strict=True):
                 assert position == same
                 assert equal(batch, other)
@@ -217,7 +217,7 @@ def test_an_example_is_the_same_in_any_batch_worker_and_rank_and_another_in_the_
 
     def seen(total, epochs=2, **how):
         found = {}
-        for batch, _ in load_batches(made, goal, total, 5, epochs=epochs, **how):
+        for batch, _ in load_batches(TokenSource(made, goal), total, 5, epochs=epochs, **how):
             new = numbers(batch)
             assert not found.keys() & new.keys()
             found |= new
@@ -244,7 +244,7 @@ def test_what_is_hidden_differs_in_the_next_epoch(corpus):
     place = {b: n for n, b in enumerate(second.begin.tolist())}
     count, same, changed = len(first), 0, 0
     seen = {}
-    for batch, _ in load_batches(made, goal, 2400, 5, epochs=2):
+    for batch, _ in load_batches(TokenSource(made, goal), 2400, 5, epochs=2):
         seen |= numbers(batch)
     for n, begin in enumerate(first.begin.tolist()):
         if first.lengths[n] == 22 and begin in place:  # windows at a document's ends stay, the others move
@@ -260,8 +260,10 @@ def test_workers_give_the_same_sequence(corpus, start, tmp_path):
     goal = build_objective("mlm", tokenizer, 24)
     if start == "spawn":  # by its path
         made = formers.prepare(load_bundled_corpus("en")[0][:4], tokenizer, tmp_path / "s")
-    alone = list(itertools.islice(load_batches(made, goal, 240, 1), 12))
-    crew = load_batches(made, goal, 240, 1, workers=2 if start == "fork" else 1, start_method=start, prefetch=3)
+    alone = list(itertools.islice(load_batches(TokenSource(made, goal), 240, 1), 12))
+    crew = load_batches(
+        TokenSource(made, goal), 240, 1, workers=2 if start == "fork" else 1, start_method=start, prefetch=3
+    )
     for (batch, position), (other, same) in zip(alone, crew, strict=False):
         assert position == same
         assert equal(batch, other)
@@ -274,13 +276,15 @@ def test_order_over_a_change_of_ranks_and_workers(corpus):
     tokenizer, made = corpus
     goal = build_objective("causal", tokenizer, 24)
     whole, order = {}, []
-    for batch, _ in itertools.islice(load_batches(made, goal, 240, 2), 40):
+    for batch, _ in itertools.islice(load_batches(TokenSource(made, goal), 240, 2), 40):
         whole |= numbers(batch)
     position, got = 0, {}
     for ranks, workers in ((1, 0), (2, 1), (1, 2), (2, 0)):
         ends = []
         for rank in range(ranks):
-            run = load_batches(made, goal, 240, 2, position=position, rank=rank, ranks=ranks, workers=workers)
+            run = load_batches(
+                TokenSource(made, goal), 240, 2, position=position, rank=rank, ranks=ranks, workers=workers
+            )
             some = list(itertools.islice(run, 10 // ranks))
             for batch, _ in some:
                 got |= numbers(batch)
@@ -296,9 +300,9 @@ def test_order_over_a_change_of_ranks_and_workers(corpus):
 
 def test_all_ranks_get_as_many_batches():
     made, goal = store(40, 33, 25), CausalLM(5)
-    alone = list(load_batches(made, goal, 20, 0, epochs=1))
+    alone = list(load_batches(TokenSource(made, goal), 20, 0, epochs=1))
     assert len(alone) % 4
-    shared = [list(load_batches(made, goal, 20, 0, epochs=1, rank=rank, ranks=4)) for rank in range(4)]
+    shared = [list(load_batches(TokenSource(made, goal), 20, 0, epochs=1, rank=rank, ranks=4)) for rank in range(4)]
     assert {len(part) for part in shared} == {-(-len(alone) // 4)}
     assert [end for _, end in shared[0]] == [end for _, end in shared[3]]
     last = shared[3][-1][0]
@@ -322,7 +326,7 @@ def test_streams_make_batches_that_follow_each_other():
         def choose_shape(self, total, plan):
             return BatchShape(2, 10, 0, 5)
 
-    run = [batch for batch, _ in load_batches(made, Streamed(5), 10, epochs=1, rank=1, ranks=2)]
+    run = [batch for batch, _ in load_batches(TokenSource(made, Streamed(5)), 10, epochs=1, rank=1, ranks=2)]
     assert all(batch.sample.min() >= 0 for batch in run), "nothing is filled up"
     for one, two in itertools.pairwise(run):
         assert np.array_equal(two.ids[[0, 5]], (one.ids[[4, 9]] + 1) % 100), "each row goes on, on the same rank"
@@ -330,11 +334,11 @@ def test_streams_make_batches_that_follow_each_other():
 
 def test_what_does_not_fit():
     with pytest.raises(Error, match="an example of 8 \\+ 8 \\+ 0 tokens.* does not fit into a batch"):
-        next(load_batches(store(20), CausalLM(8), 6))
+        next(load_batches(TokenSource(store(20), CausalLM(8)), 6))
     with pytest.raises(Error, match="rank 2 is not one of 2"):
-        next(load_batches(store(20), CausalLM(8), 60, rank=2, ranks=2))
+        next(load_batches(TokenSource(store(20), CausalLM(8)), 60, rank=2, ranks=2))
     with pytest.raises(Error, match="a position counts from 0"):
-        next(load_batches(store(20), CausalLM(8), 60, position=-1))
+        next(load_batches(TokenSource(store(20), CausalLM(8)), 60, position=-1))
 
 
 class Slow(CausalLM):
@@ -351,7 +355,7 @@ class Bad(CausalLM):
 
 
 def test_a_worker_that_dies_is_an_error_at_once():
-    run = load_batches(store(4000), Slow(5), 20, workers=2)
+    run = load_batches(TokenSource(store(4000), Slow(5)), 20, workers=2)
     next(run)
     victim = multiprocessing.active_children()[0].pid
     os.kill(victim, signal.SIGKILL)
@@ -362,7 +366,7 @@ def test_a_worker_that_dies_is_an_error_at_once():
 
 
 def test_an_error_in_a_worker_arrives():
-    run = load_batches(store(400), Bad(5), 20, workers=2)
+    run = load_batches(TokenSource(store(400), Bad(5)), 20, workers=2)
     with pytest.raises(Error, match="no such thing. Try another"):
         for _ in run:
             pass
@@ -376,7 +380,7 @@ def test_nothing_is_left_behind():
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     shared = set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
     for how in ("close", "drop", "end"):
-        run = load_batches(store(400), Slow(5), 20, workers=2, epochs=1 if how == "end" else None)
+        run = load_batches(TokenSource(store(400), Slow(5)), 20, workers=2, epochs=1 if how == "end" else None)
         next(run)
         if how == "end":
             assert sum(1 for _ in run) > 5
@@ -402,10 +406,11 @@ def test_ctrl_c_ends_the_workers(tmp_path):
         "import numpy as np\n"
         "from formers import Store\n"
         "from formers.data.loader import load_batches\n"
+        "from formers.data.plans import TokenSource\n"
         "from formers.objectives.causal import CausalLM\n"
         "made = Store(np.arange(5000, dtype=np.uint16), np.array([0, 5000]), 5000, 'x')\n"
         "try:\n"
-        "    for batch, _ in load_batches(made, CausalLM(5), 20, workers=2):\n"
+        "    for batch, _ in load_batches(TokenSource(made, CausalLM(5)), 20, workers=2):\n"
         "        print(*[p.pid for p in multiprocessing.active_children()], flush=True)\n"
         "except KeyboardInterrupt:\n"
         "    print('stopped', flush=True)\n",
@@ -426,6 +431,9 @@ def test_ctrl_c_ends_the_workers(tmp_path):
 @given(st.integers(1, 3), st.integers(1, 4))
 def test_prefetch_changes_nothing(workers, prefetch):
     made, goal = store(300), CausalLM(5)
-    alone = [batch.sample.tolist() for batch, _ in load_batches(made, goal, 20, epochs=1)]
-    crew = [b.sample.tolist() for b, _ in load_batches(made, goal, 20, epochs=1, workers=workers, prefetch=prefetch)]
+    alone = [batch.sample.tolist() for batch, _ in load_batches(TokenSource(made, goal), 20, epochs=1)]
+    crew = [
+        b.sample.tolist()
+        for b, _ in load_batches(TokenSource(made, goal), 20, epochs=1, workers=workers, prefetch=prefetch)
+    ]
     assert crew == alone

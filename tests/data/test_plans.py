@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.data import plan_cache as cache
-from formers.data.plan_cache import load_plan
-from formers.data.plans import Plan, bucket_by_length, gather_examples, plan_single_spans, plan_streams, plan_windows
+from formers.data import plans as cache
+from formers.data.loader import plan_epoch
+from formers.data.plans import (
+    Plan,
+    TokenSource,
+    bucket_by_length,
+    gather_examples,
+    plan_single_spans,
+    plan_streams,
+    plan_windows,
+)
 from formers.objectives.causal import CausalLM
 from formers.text.trainers.pair_merging import train_bpe
 
@@ -145,19 +153,23 @@ def test_large_plans_are_kept(disk, monkeypatch):
     monkeypatch.setattr(cache, "MIN_CACHED_EXAMPLES", 100)
     goal, folder = Counting(8), disk.directory.path / "plans"
     Counting.calls = 0
-    one = load_plan(disk, goal, 3, 0)
-    two = load_plan(Store.open(disk.directory.path), goal, 3, 0)
+    one = plan_epoch(TokenSource(disk, goal), 3, 0)
+    two = plan_epoch(TokenSource(Store.open(disk.directory.path), goal), 3, 0)
     assert Counting.calls == 1
     fresh = goal.plan(disk, 3, 0)
     for plan in (one, two):
         assert all(np.array_equal(getattr(plan, name), getattr(fresh, name)) for name in cache.PLAN_DTYPES)
     assert not list(folder.glob("*.tmp"))
     assert not list(folder.glob("*.lock"))
-    others = [load_plan(disk, goal, 4, 0), load_plan(disk, Counting(9), 3, 0), load_plan(disk, goal, 3, 1)]
+    others = [
+        plan_epoch(TokenSource(disk, goal), 4, 0),
+        plan_epoch(TokenSource(disk, Counting(9)), 3, 0),
+        plan_epoch(TokenSource(disk, goal), 3, 1),
+    ]
     assert Counting.calls == 5, "another seed, objective or epoch is another plan"
     assert not any(np.array_equal(other.begin, one.begin) for other in others)
     assert len(list(folder.glob("*.bin"))) == 4
-    load_plan(disk, goal, 3, 2)
+    plan_epoch(TokenSource(disk, goal), 3, 2)
     names = {p.name for p in folder.glob("*.bin")}
     assert sum(name.endswith("-2.bin") for name in names) == 1
     assert len(names) == 4, "the plan of two epochs ago is gone"
@@ -166,7 +178,7 @@ def test_large_plans_are_kept(disk, monkeypatch):
 def test_a_damaged_plan_is_made_again(disk, monkeypatch):
     monkeypatch.setattr(cache, "MIN_CACHED_EXAMPLES", 100)
     goal = CausalLM(7)
-    one = load_plan(disk, goal, 0, 0)
+    one = plan_epoch(TokenSource(disk, goal), 0, 0)
     begin = np.array(one.begin)
     del one
     (file,) = [
@@ -178,7 +190,7 @@ def test_a_damaged_plan_is_made_again(disk, monkeypatch):
     data[100] ^= 1
     file.write_bytes(data)
     assert cache.read_plan(file) is None
-    assert np.array_equal(load_plan(disk, goal, 0, 0).begin, begin)
+    assert np.array_equal(plan_epoch(TokenSource(disk, goal), 0, 0).begin, begin)
     assert cache.read_plan(file) is not None
 
 
@@ -187,8 +199,8 @@ def test_a_plan_that_changes_its_size():
         def plan(self, store, seed, epoch):
             return plan_single_spans(np.arange(epoch + 1), np.arange(epoch + 1) + 2)
 
-    assert len(load_plan(store(9), Odd(3), 0, 1, 2)) == 2
+    assert len(plan_epoch(TokenSource(store(9), Odd(3)), 0, 1, 2)) == 2
     with pytest.raises(Error, match="epoch 1 has 2 examples, the first one 5"):
-        load_plan(store(9), Odd(3), 0, 1, 5)
+        plan_epoch(TokenSource(store(9), Odd(3)), 0, 1, 5)
     with pytest.raises(Error, match="no example can be made"):
-        load_plan(store(1), CausalLM(3), 0, 0)
+        plan_epoch(TokenSource(store(1), CausalLM(3)), 0, 0)

@@ -16,8 +16,8 @@ import pytest
 
 import formers
 from formers import Error, Store
+from formers.atomic_files import hold_lock
 from formers.cli.main import main
-from formers.data.file_lock import hold_lock
 from formers.data.preparation import pipeline as module
 from formers.data.preparation.document_encoder import PHRASE_BIT
 from formers.interop.tokenizer_files import load_tokenizer
@@ -58,7 +58,7 @@ def content(path):
 
 @pytest.fixture
 def expected(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
+    monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
     make(files, tmp_path / "expected")
     return content(tmp_path / "expected")
 
@@ -127,9 +127,9 @@ def test_a_stopped_run_goes_on(files, expected, tmp_path, monkeypatch, after):
 
 SCRIPT = """
 import sys, time
-from formers.data.preparation import pipeline, sources
+from formers.data.preparation import pipeline
 from formers.text.tokenizer import Tokenizer
-pipeline.CHUNK_CHARACTERS, sources.GROUP_BYTES = 1500, 9000
+pipeline.CHUNK_CHARACTERS, pipeline.GROUP_BYTES = 1500, 9000
 if __name__ == "__main__":
     tokenizer = Tokenizer(open(sys.argv[2], encoding="utf-8").read(), {"bos": "<|endoftext|>", "eos": "<|endoftext|>"})
     pipeline.prepare(sys.argv[1], tokenizer, sys.argv[3], shard=2000, held_out=0.1, unit="line",
@@ -269,11 +269,11 @@ def test_phrases_for_ernie(files, tmp_path):
 
 
 @pytest.mark.skipif(
-    not importlib.util.find_spec("formers.data.preparation.deduplication"), reason="hygiene is not there"
+    not importlib.util.find_spec("formers.data.preparation.corpus_filters"), reason="hygiene is not there"
 )
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_duplicates_are_left_out_over_all_files(files, tmp_path, ranks, monkeypatch):
-    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
+    monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
     (files / "9.txt").write_text("\n".join(TEXTS[50:150]) + "\nnew\n", encoding="utf-8")
     for rank in range(ranks):
         made = make(files, tmp_path / "s", deduplicate="exact", held_out=0, rank=rank, ranks=ranks)
@@ -335,10 +335,10 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("formers.interop.prepare.prepare", stopped)
+    monkeypatch.setattr("formers.interop.tokenizer_files.prepare", stopped)
     code, _, err = run(*words, tmp_path / "y")
     assert code == 130
-    assert "the same command goes on from there" in err
+    assert "the same command continues from there" in err
 
 
 def test_an_old_store_is_never_given_for_new_text(tmp_path):
@@ -390,7 +390,7 @@ def test_unknown_tokens_are_counted_over_a_run_that_was_stopped(files, tmp_path)
 
 
 def test_a_second_rank_with_other_settings_is_refused(files, tmp_path, monkeypatch):
-    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
+    monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
 
     def other(*_):
         monkeypatch.setattr(module, "CHUNK_CHARACTERS", 1500)
@@ -457,13 +457,13 @@ def test_a_change_in_the_middle_of_a_file_is_noticed(long, tmp_path):
 
 def test_files_that_were_not_written_to_are_not_read_again(long, tmp_path, monkeypatch):
     make(long, tmp_path / "s")
-    monkeypatch.setattr("formers.data.preparation.sources.hash_file", lambda *_: pytest.fail("it was read"))
+    monkeypatch.setattr("formers.data.preparation.pipeline.hash_file", lambda *_: pytest.fail("it was read"))
     make(long, tmp_path / "s")
 
 
 def test_a_change_in_a_finished_group_is_noticed(long, tmp_path, monkeypatch):
     """The first file's shards are finished, the second's are not."""
-    monkeypatch.setattr("formers.data.preparation.sources.GROUP_BYTES", 9000)
+    monkeypatch.setattr("formers.data.preparation.pipeline.GROUP_BYTES", 9000)
     (tmp_path / "other.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     both = [long, tmp_path / "other.txt"]
 

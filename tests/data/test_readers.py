@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.data import tables, text_files
+from formers.data import readers, text_files
 from formers.data.readers import find_files, read_documents
 from formers.text.normalise import CleaningReport
 
@@ -311,7 +311,7 @@ class TestTables:
         assert documents == ['a "b" c', '"a" and "b"', '"', 'a "b"', "a\tb", '5" disk']
 
     def test_a_row_too_long(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(tables, "MAX_RECORD_CHARACTERS", 1000)
+        monkeypatch.setattr(readers, "MAX_RECORD_CHARACTERS", 1000)
         monkeypatch.setattr(text_files, "READ_BYTES", 300)
         rows = [json.dumps({"text": "가" * n}, ensure_ascii=False) for n in (5, 5000, 7)]
         path = put(tmp_path / "a.jsonl", "\n".join(rows))
@@ -524,7 +524,6 @@ def test_a_column_of_a_text_file(tmp_path):
 
 def test_what_is_too_large_is_refused(tmp_path, monkeypatch):
     """A small file that unpacks to a huge one, a table that does not fit into memory: with small limits here."""
-    from formers.data import readers
     from formers.tasks import example_tables
 
     monkeypatch.setattr(text_files, "MAX_EXPANSION", (10_000, 100))

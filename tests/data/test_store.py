@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error, Store
-from formers.cli.prepare import print_store_summary
-from formers.data import array_files
-from formers.data.array_files import ArrayFileReader, ArrayFileWriter, ChainedArray, to_checked_json
+from formers.atomic_files import to_checked_json
+from formers.cli.tokenizer import print_store_summary
 from formers.data.preparation.document_encoder import (
     ENTITY_BIT,
     PHRASE_BIT,
+    build_unit_finder,
     encode_documents,
     find_unit_starts,
     get_splitter,
+    learn_phrases,
 )
-from formers.data.preparation.phrases import build_unit_finder, learn_phrases
-from formers.data.store import describe_unknown
+from formers.data.store import BLOCK_BYTES, ArrayFileReader, ArrayFileWriter, ChainedArray, describe_unknown
 from formers.registry import train_tokenizer
 from formers.text import word_level
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
@@ -260,7 +260,7 @@ def test_take_is_what_a_loop_takes(data):
 
 
 def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
-    array = np.arange(3 * array_files.BLOCK_BYTES, dtype=np.uint8)
+    array = np.arange(3 * BLOCK_BYTES, dtype=np.uint8)
     made = made_of(tmp_path, [array], np.uint8)
     reader = made.readers[0][0]
     asked = []
@@ -268,9 +268,9 @@ def test_blocks_are_checked_when_they_are_first_read(tmp_path, monkeypatch):
     monkeypatch.setattr(reader, "is_block_intact", lambda block: asked.append(block) or sound(block))
     made[5:10], made[6:20]
     assert asked == [0], "one block, once"
-    made[array_files.BLOCK_BYTES : 2 * array_files.BLOCK_BYTES]
+    made[BLOCK_BYTES : 2 * BLOCK_BYTES]
     assert asked == [0, 1, 2]
-    made[np.array([0, 3 * array_files.BLOCK_BYTES - 1])]
+    made[np.array([0, 3 * BLOCK_BYTES - 1])]
     assert asked == [0, 1, 2, 3], "the array begins behind another"
 
 

@@ -20,7 +20,7 @@ LONG = " ".join([TEXTS[0], TEXTS[1]] * 6)
 def speaker(name, **more):
     """A small member with its pretraining head, and a tokenizer."""
     sizes = {"vocab": 400, "cutoffs": (), "characters": 262, "slots": 50, "context": 40, **more}
-    known = {k: v for k, v in sizes.items() if hasattr(FAMILIES[name].definition.config_class(), k)}
+    known = {k: v for k, v in sizes.items() if k in FAMILIES[name].definition.config_class.__dataclass_fields__}
     f = make(name, **known)
     f.tokenizer = tokenizer(f)
     return f

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from formers import Error
-from formers.data.array_files import to_checked_json
+from formers.atomic_files import to_checked_json
 from formers.training.checkpoint.local import TEMPORARY_PREFIX, BackgroundWriter, Checkpoints, FileSystem
 
 
@@ -65,7 +65,7 @@ def test_at_least_two_are_kept_and_none_retires_within_a_streak(tmp_path):
     assert kept.list_steps() == [3, 4]
     for step in (5, 6):
         groups, state = content(step)
-        kept.save(step, groups, {**state, "skipped": step - 4})
+        kept.save(step, groups, {**state, "bad_steps": step - 4})
     assert kept.list_steps() == [3, 4, 5, 6], "these may hold ruined weights"
     kept.save(7, *content(7), score=0.5)
     assert kept.list_steps() == [6, 7]
@@ -272,13 +272,30 @@ def test_in_the_background(tmp_path):
     writer.wait()
 
 
+def test_a_checkpoint_of_an_earlier_format_is_refused_and_left_alone(tmp_path):
+    """It is intact: to pass it over would begin the run anew, and put it aside as broken."""
+    kept = Checkpoints(tmp_path)
+    for step in (1, 2):
+        kept.save(step, *content(step))
+    manifest = kept.get_step_path(2) / "manifest.json"
+    about = json.loads(manifest.read_text()) | {"format": 1}
+    about.pop("seal")
+    manifest.write_text(to_checked_json(about))
+    said = []
+    for load in (lambda: kept.load_newest(said.append), kept.load_best):
+        with pytest.raises(Error, match="format 1 is not read here. Train again with --overwrite or another --out"):
+            load()
+    assert not said
+    assert kept.list_steps() == [1, 2]
+
+
 def test_other_formats_and_places(tmp_path):
     kept = Checkpoints(tmp_path)
     kept.save(1, *content(1))
     about = json.loads((kept.get_step_path(1) / "manifest.json").read_text()) | {"format": 9}
     about.pop("seal")
     (kept.get_step_path(1) / "manifest.json").write_text(to_checked_json(about))
-    with pytest.raises(Error, match="format 9 is not the one"):
+    with pytest.raises(Error, match="format 9 is not read here.* pip install --upgrade formers"):
         kept.load(1)
     (tmp_path / "file").write_text("")
     with pytest.raises(Error, match="cannot write here"):

@@ -13,6 +13,7 @@ import pytest
 
 from formers import Error, Store
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.objectives.causal import CausalLM
 
 PATIENCE = 60  # seconds without a word are a hang
@@ -51,7 +52,7 @@ def content(batch, position):
 def killed(made, goal, dice, alarm):
     """Read, kill one worker, read on. What was read, the last position, and whether the death was noticed."""
     how = {"workers": dice.randint(1, 3), "prefetch": dice.choice([None, 1, 8]), "epochs": 1, "seed": 5}
-    run, read, position = load_batches(made, goal, 40, **how), [], 0
+    run, read, position = load_batches(TokenSource(made, goal), 40, **how), [], 0
     moment, chosen, noticed = dice.randrange(1, 20), dice.choice(SIGNALS), False
     try:
         while True:
@@ -75,13 +76,15 @@ def test_a_worker_is_killed(count, alarm):
     made = Store(np.arange(3000, dtype=np.uint16) % 100, np.array([0, 1200, 3000]), 100, "x")
     goal = Uneven(9)
     alarm()
-    whole = [content(*one) for one in load_batches(made, goal, 40, seed=5, epochs=1)]
+    whole = [content(*one) for one in load_batches(TokenSource(made, goal), 40, seed=5, epochs=1)]
     noticed = 0
     for number in range(count):
         dice = random.Random(number)
         read, position, dead = killed(made, goal, dice, alarm)
         alarm()
-        rest = load_batches(made, goal, 40, seed=5, epochs=1, position=position, workers=dice.randint(0, 2))
+        rest = load_batches(
+            TokenSource(made, goal), 40, seed=5, epochs=1, position=position, workers=dice.randint(0, 2)
+        )
         assert read + [content(*one) for one in rest] == whole
         noticed += dead
     print(

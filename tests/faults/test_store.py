@@ -10,8 +10,8 @@ import pytest
 
 import formers
 from formers import Error, Store
-from formers.data.array_files import BLOCK_BYTES
 from formers.data.preparation.pipeline import prepare
+from formers.data.store import BLOCK_BYTES
 from formers.text.trainers.pair_merging import train_bpe
 
 
@@ -150,7 +150,7 @@ def test_a_full_disk_leaves_finished_shards(tmp_path, monkeypatch):
     texts = [f"text number {i} of many" for i in range(2000)]
     tokenizer = train_bpe(texts[:20], 280)
     monkeypatch.setattr("formers.data.preparation.pipeline.CHUNK_CHARACTERS", 4000)
-    import formers.data.array_files as shards
+    import formers.data.store as shards
 
     real, written = shards.ArrayFileWriter.write_bytes, [0]
 

@@ -8,9 +8,9 @@ import torch
 import formers
 from formers.generation import decoding
 from formers.generation.beam import BeamState
+from formers.generation.decoding import continue_ids
 from formers.generation.options import Options
 from formers.generation.runner import Runner
-from formers.generation.token_api import continue_ids
 from formers.nn.attention.kernels import decode
 from tests.generation.test_runner import MODELS, model
 

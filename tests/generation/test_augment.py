@@ -9,10 +9,10 @@ import pytest
 
 import formers
 from formers import Error
-from formers.data.resumable_file import ResumableFile
+from formers.atomic_files import ResumableFile
 from formers.generation import augment as module
 from formers.generation.augment import augment, to_comparison_form
-from formers.generation.mask_infill import infill_texts
+from formers.generation.fill import infill_texts
 from formers.task import Task
 from formers.tasks.examples import make_label_prefix
 from formers.training.runs.continue_pretraining import train_conditional

@@ -9,8 +9,8 @@ import torch
 
 import formers
 from formers import Error
+from formers.generation.decoding import Options, continue_ids
 from formers.generation.engine import Engine
-from formers.generation.token_api import Options, continue_ids
 from tests.generation.test_runner import MODELS, model
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4], [11, 12, 13, 14], [30]]

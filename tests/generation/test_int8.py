@@ -7,9 +7,9 @@ import torch
 
 import formers
 from formers import Error
-from formers.generation.token_api import Options, continue_ids
-from formers.nn import cpu_quantised
-from formers.nn.cpu_quantised import (
+from formers.generation.decoding import Options, continue_ids
+from formers.nn import cpu_inference
+from formers.nn.cpu_inference import (
     FBGEMMKernel,
     OneDNNKernel,
     PlainKernel,
@@ -90,12 +90,12 @@ def test_a_processor_without_prepacked_weights_takes_plain_ones(kind, monkeypatc
         def refuse(weight):
             raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support")
 
-        monkeypatch.setattr(cpu_quantised, "prepack_weight", refuse)
-        cpu_quantised.can_prepack.cache_clear()
+        monkeypatch.setattr(cpu_inference, "prepack_weight", refuse)
+        cpu_inference.can_prepack.cache_clear()
         try:
             got = decoder(kind).logits(ids)
         finally:
-            cpu_quantised.can_prepack.cache_clear()
+            cpu_inference.can_prepack.cache_clear()
     assert got.dtype == want.dtype
     torch.testing.assert_close(got.float(), want.float(), atol=1e-5 if kind == "fp32" else 0.05, rtol=0)
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import formers
-from formers.generation import cuda_graph, runner
+from formers.generation import runner
+from formers.generation.decoding import continue_ids
 from formers.generation.options import Options
 from formers.generation.runner import Runner
-from formers.generation.token_api import continue_ids
 from tests.generation.test_runner import model
 
 PROMPTS = [[1, 2, 3], [7], [9, 8, 7, 6, 5], [4, 4]]
@@ -80,7 +80,7 @@ def graphs(monkeypatch):
         self.graph = Choice(self, run) if kept is None else Graph(self, run, kept)
         return True
 
-    monkeypatch.setattr(cuda_graph.GraphedStep, "capture_graph", record)
+    monkeypatch.setattr(runner.GraphedStep, "capture_graph", record)
     monkeypatch.setattr(runner, "can_capture_graph", lambda former: True)
     Graph.made = Choice.made = 0
     return Graph
@@ -116,22 +116,22 @@ def test_no_two_share_a_step_and_none_outlives_its_model(graphs):
             found = one.step(torch.tensor([3, 4]))
     assert graphs.made == 2
     assert both[0].state is not both[1].state
-    before, kept = found.clone(), len(cuda_graph._cached_graphs)
+    before, kept = found.clone(), len(runner._cached_graphs)
     both[0].step(torch.tensor([5, 6]))
     assert torch.equal(found, before)
     del both, one
-    assert len(cuda_graph._cached_graphs) == kept + 1
-    cuda_graph._cached_graphs[f.model].graphed_step.graph = None  # the stand-in knows its model, a graph does not
+    assert len(runner._cached_graphs) == kept + 1
+    runner._cached_graphs[f.model].graphed_step.graph = None  # the stand-in knows its model, a graph does not
     del f
     gc.collect()
-    assert len(cuda_graph._cached_graphs) == kept
+    assert len(runner._cached_graphs) == kept
 
 
 def test_a_search_keeps_its_step_to_itself(graphs):
     f = model("gpt2")
     for _ in range(2):
         assert continue_ids(f, PROMPTS, 6, Options(num_beams=3)) == continue_ids(f, PROMPTS, 6, Options(num_beams=3))
-    assert f.model not in cuda_graph._cached_graphs
+    assert f.model not in runner._cached_graphs
 
 
 @pytest.mark.parametrize("early", [False, True, "never"])

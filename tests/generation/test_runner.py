@@ -65,7 +65,7 @@ def test_rows_follow_any_parents(family):
 
 @pytest.mark.parametrize("family", ["gpt2", "bloom", "gpt_neo", "bart", "t5"])
 def test_the_kernel_for_single_steps_as_well(family, monkeypatch):
-    made, seen = slow_triton.kernels("decode_triton"), []
+    made, seen = slow_triton.kernels("attention.kernels.decode_triton"), []
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
     monkeypatch.setattr(decode, "is_available", lambda device: True)
     monkeypatch.setattr(kv_cache, "is_available", lambda device: True)

@@ -11,12 +11,11 @@ import pytest
 import torch
 
 import formers
-import formers.nn.capture
+import formers.nn.attention.context
 from formers.errors import NonFinite
-from formers.generation.decoding import DecodingBatch
+from formers.generation.decoding import DecodingBatch, continue_ids, decode_batch
 from formers.generation.logits_processors import build_constraints
 from formers.generation.options import Options
-from formers.generation.token_api import continue_ids, decode_batch
 from formers.inputs import ModelInputs
 from tests.parity import test_xlnet as xlnet
 from tests.parity.cases import CASES, VOCAB, Case, reference
@@ -184,7 +183,7 @@ def test_an_unlikely_beginning_may_become_the_best_text(early, best):
 @torch.no_grad()
 def looked(f, source, text):
     """(target, source) attention weights of all steps that wrote a text, the last included."""
-    capture = formers.nn.capture.Capture(with_attention=True)
+    capture = formers.nn.attention.context.Capture(with_attention=True)
     batch, _ = f.pack_inputs(ModelInputs(torch.tensor([source]), target=torch.tensor([[2, *text]])))
     f.model(batch, capture=capture)
     return torch.stack([w[0].mean(0) for w in capture.attention_weights["cross"]]).mean(0)

@@ -10,8 +10,8 @@ import torch
 
 import formers
 from formers import Error
+from formers.generation.decoding import Options, continue_ids
 from formers.generation.speculative import SpeculativeDecoder
-from formers.generation.token_api import Options, continue_ids
 
 
 def relatives(family, vocab=40, **more):

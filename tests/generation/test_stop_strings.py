@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from formers import registry
-from formers.generation.stop_strings import StopWatcher
+from formers.generation.api import StopWatcher
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 
 LINES = [

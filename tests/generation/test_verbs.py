@@ -9,11 +9,10 @@ import torch
 
 import formers
 from formers import Error, registry
-from formers.generation import prompts
-from formers.generation.decoding import DecodingBatch
+from formers.generation import translate as prompts
+from formers.generation.decoding import DecodingBatch, decode_batch
 from formers.generation.logits_processors import build_constraints, read_search_options
 from formers.generation.options import Options
-from formers.generation.token_api import decode_batch
 from formers.text.trainers.pair_merging import train_wordpiece
 
 LINES = [

@@ -7,11 +7,11 @@ import torch
 
 import formers
 from formers.errors import NonFinite
-from formers.generation import cuda_graph
+from formers.generation import runner as runner_module
+from formers.generation.decoding import Options, continue_ids
 from formers.generation.engine import Engine
 from formers.generation.runner import Runner
 from formers.generation.speculative import SpeculativeDecoder
-from formers.generation.token_api import Options, continue_ids
 from formers.nn.attention.kernels import decode
 from formers.nn.layers import LayerNorm, RMSNorm, add_norm
 from tests.generation.test_runner import MODELS, SOURCES, model
@@ -98,16 +98,16 @@ def test_a_recorded_step_serves_the_next_texts(family):
     want = [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)]
     f.to("cuda")
     assert [continue_ids(f, prompts, 24, GREEDY) for prompts in (PROMPTS, other)] == want
-    first = cuda_graph._cached_graphs[f.model].graphed_step
+    first = runner_module._cached_graphs[f.model].graphed_step
     assert continue_ids(f, PROMPTS, 24, GREEDY) == want[0]
-    assert cuda_graph._cached_graphs[f.model].graphed_step is first
+    assert runner_module._cached_graphs[f.model].graphed_step is first
     with torch.no_grad():
         for p in f.model.parameters():
             p.add_(0.3 * torch.randn_like(p))
     got = continue_ids(f, PROMPTS, 24, GREEDY)
-    assert cuda_graph._cached_graphs[f.model].graphed_step is first
+    assert runner_module._cached_graphs[f.model].graphed_step is first
     assert got == continue_ids(f.to("cpu"), PROMPTS, 24, GREEDY)
-    assert f.model not in cuda_graph._cached_graphs
+    assert f.model not in runner_module._cached_graphs
 
 
 @pytest.mark.parametrize("family", MODELS)

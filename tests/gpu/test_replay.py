@@ -7,7 +7,7 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.training.cuda_graph import GraphedStep
+from formers.training.executor import GraphedStep
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")]
 SIZES = {"vocab": 128, "context": 32, "dim": 64, "layers": 2, "heads": 4}
@@ -18,15 +18,15 @@ def trained(recorded, batches, **settings):
     model = formers.build("gpt2", seed=1, **SIZES, **settings).to("cuda").model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True, capturable=True)
 
-    def update():
+    def step(batch):
+        loss = (model.logits(model(batch)) ** 2).mean()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return loss.detach()
 
-    def loss(batch):
-        return (model.logits(model(batch)) ** 2).mean()
-
-    replay = GraphedStep(loss, update, warm=2)
-    losses = [float((replay if recorded else replay.run_step)(batch)) for batch in batches]
+    run = GraphedStep(step, warmup=2) if recorded else step
+    losses = [float(run(batch)) for batch in batches]
     return losses, torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
@@ -43,10 +43,12 @@ def test_dropout_is_drawn_anew():
     batch = Batch.from_padded(torch.randint(0, 128, (4, 16), device="cuda"))
     model = formers.build("gpt2", seed=1, **SIZES, **QUIET | {"dropout": 0.5}).to("cuda").model.train()
 
-    def loss(batch):
-        return (model.logits(model(batch)) ** 2).mean()
+    def step(batch):
+        loss = (model.logits(model(batch)) ** 2).mean()
+        loss.backward()
+        return loss.detach()
 
-    replay = GraphedStep(loss, lambda: None, warm=1)  # nothing is learned: only dropout differs
+    replay = GraphedStep(step, warmup=1)  # nothing is learned: only dropout differs
     assert len({float(replay(batch)) for _ in range(6)}) == 6
 
 

@@ -11,6 +11,7 @@ import torch
 
 import formers
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Trainer
@@ -48,18 +49,18 @@ def test_as_on_a_cpu(name):
     cpu, gpu = on_gpu(name)
     want = [r.loss for r in cpu.train(source(cpu))]
     got = [r.loss for r in gpu.train(source(gpu))]
-    assert gpu.is_compiled
+    assert gpu.executor.is_compiled
     carried = name in ("xlnet", "transformer_xl")
-    assert bool(gpu.cuda_graphs) == (not carried)
+    assert bool(gpu.executor.cuda_graphs) == (not carried)
     if not carried:
-        assert all(one.graphed_step.graph is not None for one in gpu.cuda_graphs.values()), "it was recorded"
+        assert all(one.graph is not None for one in gpu.executor.cuda_graphs.values()), "it was recorded"
     assert got == pytest.approx(want, abs=0.02)
 
 
 def test_goes_on_from_its_state():
     def make():
         t = Trainer(model().cuda(), [GOAL], TrainConfig(steps=16, batch_tokens=128, seq_length=16, lr=1e-2), CUDA)
-        return t, lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)
+        return t, lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)
 
     whole, src = make()
     want = [r.loss for r in whole.train(src)]
@@ -75,9 +76,9 @@ def test_goes_on_from_its_state():
 def test_what_is_no_number_leaves_no_trace(kind):
     t = Trainer(model(dropout=0.0).cuda(), [Odd({3, 4, 9}, kind)], TrainConfig(
         steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, compile=False), CUDA)  # fmt: skip
-    assert t.skips_on_device
+    assert t.executor.skips_on_device
     skipped, frozen = [], None
-    for report in t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)):
+    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
         groups = t.get_state()[0]
         now = {**{f"m{k}": v for k, v in groups["model"].items()}, **groups["optimizer"]}
         if report.skipped:

@@ -33,7 +33,7 @@ def tokenizer_of(f):
 
 def member(name, **more):
     sizes = {"vocab": 400, "cutoffs": (), "characters": 262, "slots": 50, "context": 40, **more}
-    known = {k: v for k, v in sizes.items() if hasattr(FAMILIES[name].definition.config_class(), k)}
+    known = {k: v for k, v in sizes.items() if k in FAMILIES[name].definition.config_class.__dataclass_fields__}
     f = make(
         name,
         "none" if "none" in FAMILIES[name].definition.build_heads(FAMILIES[name].definition.config_class()) else "auto",

@@ -11,7 +11,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.inspection.neighbours import compute_cosine, neighbours, solve_analogy
+from formers.inspection.embed import compute_cosine, neighbours, solve_analogy
 from formers.interop.word_vectors import build_vectors_model, read_word_vectors, write_word_vectors
 from formers.tasks.word_vectors import fill_embedding, look_up_words
 from formers.text.trainers.pair_merging import train_wordpiece

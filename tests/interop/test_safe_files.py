@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import formers
-from formers import Error
+from formers import Error, atomic_files
 from formers.interop import safe_files, weights
 from formers.interop.weights import Weights, write_weights
 from formers.text.tokenizer import Tokenizer
@@ -296,7 +296,7 @@ def test_a_file_that_only_the_library_refuses(tmp_path, monkeypatch):
 def test_staged_appears_when_all_is_written(tmp_path):
     mask = os.umask(0o027)
     try:
-        with safe_files.stage_directory(tmp_path / "a" / "b" / "out") as folder:
+        with atomic_files.stage_directory(tmp_path / "a" / "b" / "out") as folder:
             (folder / "file").write_text("x")
             (folder / "inner").mkdir()
             (folder / "inner" / "file").write_text("y")
@@ -312,7 +312,7 @@ def test_staged_appears_when_all_is_written(tmp_path):
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit, MemoryError, GeneratorExit])
 def test_staged_leaves_nothing_when_it_is_left_early(tmp_path, error):
-    with pytest.raises(error), safe_files.stage_directory(tmp_path / "a" / "b" / "out") as folder:  # noqa: PT012
+    with pytest.raises(error), atomic_files.stage_directory(tmp_path / "a" / "b" / "out") as folder:  # noqa: PT012
         (folder / "inner").mkdir()
         (folder / "inner" / "file").write_text("x")
         raise error
@@ -322,7 +322,7 @@ def test_staged_leaves_nothing_when_it_is_left_early(tmp_path, error):
 def test_staged_keeps_what_was_there_before(tmp_path):
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").write_text("x")
-    with pytest.raises(RuntimeError), safe_files.stage_directory(tmp_path / "old" / "new" / "out") as folder:  # noqa: PT012
+    with pytest.raises(RuntimeError), atomic_files.stage_directory(tmp_path / "old" / "new" / "out") as folder:  # noqa: PT012
         (folder / "file").write_text("x")
         raise RuntimeError
     assert [p.name for p in tmp_path.rglob("*")] == ["old", "file"]
@@ -330,20 +330,20 @@ def test_staged_keeps_what_was_there_before(tmp_path):
 
 def test_staged_into_an_empty_folder_and_not_into_another(tmp_path):
     (tmp_path / "empty").mkdir()
-    with safe_files.stage_directory(tmp_path / "empty") as folder:
+    with atomic_files.stage_directory(tmp_path / "empty") as folder:
         (folder / "file").write_text("x")
     assert (tmp_path / "empty" / "file").read_text() == "x"
     for taken in ("empty", "empty/file"):
         with pytest.raises(Error, match="exists already. Choose another name, or overwrite it"):
-            safe_files.stage_directory(tmp_path / taken).__enter__()
+            atomic_files.stage_directory(tmp_path / taken).__enter__()
     with pytest.raises(Error, match=r"cannot write here \((Not a directory|File exists)\). Choose another place"):
-        safe_files.stage_directory(tmp_path / "empty" / "file" / "out").__enter__()
+        atomic_files.stage_directory(tmp_path / "empty" / "file" / "out").__enter__()
     assert [p.name for p in tmp_path.rglob("*")] == ["empty", "file"]
 
 
 def test_a_race_for_the_name_is_lost_without_harm(tmp_path):
     lost = pytest.raises(Error, match=r"out: writing failed \(.*\). Something else was written there")
-    with lost, safe_files.stage_directory(tmp_path / "out") as folder:
+    with lost, atomic_files.stage_directory(tmp_path / "out") as folder:
         (folder / "mine").write_text("x")
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "theirs").write_text("y")
@@ -355,9 +355,9 @@ def test_a_place_where_one_may_not_write(tmp_path, monkeypatch, step):
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(*((Path, "mkdir") if step == "mkdir" else (safe_files.tempfile, "mkdtemp")), refuse)
+    monkeypatch.setattr(*((Path, "mkdir") if step == "mkdir" else (atomic_files.tempfile, "mkdtemp")), refuse)
     with pytest.raises(Error, match=r"out: cannot write here \(Permission denied\). Choose another place"):
-        safe_files.stage_directory(tmp_path / "new" / "out").__enter__()
+        atomic_files.stage_directory(tmp_path / "new" / "out").__enter__()
     assert not list(tmp_path.iterdir())
 
 
@@ -378,8 +378,9 @@ def test_a_full_disk_at_every_step(tmp_path, monkeypatch, verb, step):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     place, name = {
-        "save_file": (weights, "save_file"), "write_json": (safe_files, "write_json"), "sync": (safe_files.os, "fsync"),
-        "rename": (safe_files.os, "rename"), "write_bytes": (Path, "write_bytes"),
+        "save_file": (weights, "save_file"), "write_json": (safe_files, "write_json"),
+        "sync": (atomic_files.os, "fsync"),
+        "rename": (atomic_files.os, "rename"), "write_bytes": (Path, "write_bytes"),
         "tokenizer": (Tokenizer, "save"),
     }[step]  # fmt: skip
     former = small()
@@ -405,10 +406,10 @@ def test_a_full_disk_as_the_rust_library_tells_it(tmp_path, monkeypatch):
 
 def test_everything_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
     order = []
-    sync, rename = safe_files.sync_to_disk, os.rename
-    monkeypatch.setattr(safe_files, "sync_to_disk", lambda path: (order.append(Path(path).name), sync(path)))
-    monkeypatch.setattr(safe_files.os, "rename", lambda *a: (order.append("rename"), rename(*a)))
-    with safe_files.stage_directory(tmp_path / "out") as folder:
+    sync, rename = atomic_files.sync_to_disk, os.rename
+    monkeypatch.setattr(atomic_files, "sync_to_disk", lambda path: (order.append(Path(path).name), sync(path)))
+    monkeypatch.setattr(atomic_files.os, "rename", lambda *a: (order.append("rename"), rename(*a)))
+    with atomic_files.stage_directory(tmp_path / "out") as folder:
         (folder / "file").write_text("x")
     assert order == ["file", folder.name, "rename", tmp_path.name]
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.inspection.neighbours import neighbours
+from formers.inspection.embed import neighbours
 from formers.interop import word_vectors
 from formers.interop.word_vectors import build_vectors_model, read_word_vectors, write_word_vectors
 from formers.tasks.word_vectors import look_up_words

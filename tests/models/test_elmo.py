@@ -206,7 +206,7 @@ def test_what_cannot_work(call, message):
 
 
 def test_it_does_not_continue_text():
-    from formers.generation.token_api import continue_ids
+    from formers.generation.decoding import continue_ids
 
     with pytest.raises(Error, match="does not continue text"):
         continue_ids(make("lm"), [[1, 2]], 3)

@@ -9,7 +9,7 @@ import torch
 
 import formers
 from formers.batch import Batch
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.nn.head_pruning import find_attentions
 from formers.registry import FAMILIES
@@ -276,7 +276,7 @@ def test_a_state_belongs_to_one_kind_of_model(name):
             f.create_state(rows, size)
 
 
-@pytest.mark.parametrize("name", [n for n in decoders() if hasattr(FAMILIES[n].definition.config_class(), "context")])
+@pytest.mark.parametrize("name", [n for n in decoders() if FAMILIES[n].definition.config_class().context])
 def test_a_full_context_is_each_rows_own_matter(name):
     f = left_to_right(name, eos=None)
     with torch.no_grad():

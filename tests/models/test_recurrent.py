@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
 from formers.model import pool_hidden
 from formers.models import textcnn
+from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
-from formers.nn.capture import Capture
 from formers.nn.recurrent.convolution import clip_row_norms
 from formers.tasks.word_vectors import fill_embedding
 from formers.text.word_level import build_word_tokenizer

@@ -16,14 +16,12 @@ import torch
 
 import formers
 from formers.config import ConfigMap, check_rates, check_sizes
-from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from formers.family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
 from formers.keymap import KeyMap
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.masks import causal
-from formers.nn.block import Block, BlockStack
-from formers.nn.block_stack import TransformerBody
-from formers.nn.embeddings import Embeddings
-from formers.nn.layers import FeedForward, LayerNorm
+from formers.nn.block import Block, BlockStack, TransformerBody
+from formers.nn.layers import Embeddings, FeedForward, LayerNorm
 from formers.registry import FAMILIES, FamilyEntry
 from formers.training.recipes import get_recipe
 from tests.tolerance import assert_equal_weights
@@ -32,7 +30,7 @@ STEPS = {"steps": 6, "eval_every": 3, "save_every": 6, "warmup_steps": 1, "batch
 
 
 @dataclass(frozen=True, kw_only=True)
-class ToyConfig:
+class ToyConfig(ModelConfig):
     """The toy's sizes."""
 
     vocab: int = 400

@@ -52,7 +52,7 @@ def load(p, mask=None, other=0):
     return array(np.where(mask, p.memory[np.where(mask, at, 0)], np.array(other, p.memory.dtype)))
 
 
-def store(p, value, mask):
+def store(p, value, mask=True):
     at, mask, value = np.broadcast_arrays(p.at, mask, value)
     assert ((at >= 0) & (at < len(p.memory)))[mask].all(), "a write outside"
     p.memory[at[mask]] = value[mask]
@@ -77,7 +77,7 @@ class Kernel:
         return launch
 
 
-def kernels(module="biased_flash_triton"):
+def kernels(module="attention.kernels.biased_flash_triton"):
     """A module of kernels, made with this in place of triton."""
     where = []
     tl = types.ModuleType("triton.language")
@@ -90,10 +90,10 @@ def kernels(module="biased_flash_triton"):
     tl.trans, tl.where = (lambda x: x.T), (lambda c, a, b: array(np.where(c, a, b)))
     tl.max, tl.sum, tl.maximum = (lambda x, axis: x.max(axis)), (lambda x, axis: x.sum(axis)), np.maximum
     tl.minimum = np.minimum
-    tl.exp2, tl.log2, tl.sqrt = np.exp2, np.log2, np.sqrt
+    tl.exp2, tl.log2, tl.sqrt, tl.exp, tl.log = np.exp2, np.log2, np.sqrt, np.exp, np.log
     triton = types.ModuleType("triton")
     triton.language, triton.jit = tl, lambda function: Kernel(function, where)
-    name, mine = f"formers.nn.attention.kernels.{module}", {"triton": triton, "triton.language": tl}
+    name, mine = f"formers.nn.{module}", {"triton": triton, "triton.language": tl}
     before = {key: sys.modules.pop(key, None) for key in (*mine, name)}
     sys.modules.update(mine)
     try:

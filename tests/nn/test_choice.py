@@ -6,7 +6,6 @@ import itertools
 
 import pytest
 import torch
-import torch.nn.attention.varlen
 import torch.utils._triton
 
 from formers.batch import Layout
@@ -22,17 +21,17 @@ def layout(lengths):
     return Layout(starts, max(lengths), sum(lengths))
 
 
-def varlen(q, k, v, q_starts, k_starts, q_longest, k_longest, window_size):
-    """torch's packed kernel as documented: scores by 1/√D, `window_size` keys back and ahead, -1 for all."""
+def flash(q, k, v, q_starts, k_starts, q_longest, k_longest, dropout, is_causal, debug, *, scale, **window):
+    """torch's packed kernel as documented: `window_size_left` keys back and `_right` ahead, -1 for all."""
     assert q_longest == q_starts.diff().max()
     assert k_longest == k_starts.diff().max()
-    left, right = window_size
+    assert (dropout, is_causal, debug) == (0.0, False, False)
+    left, right = window["window_size_left"], window["window_size_right"]
 
     def see(h, i, j):
         return (left < 0 or i - j <= left) and (right < 0 or j - i <= right)
 
-    out, _ = reference.attention(q, k, v, q_starts.tolist(), k_starts.tolist(), q.shape[-1] ** -0.5, see)
-    return out
+    return reference.attention(q, k, v, q_starts.tolist(), k_starts.tolist(), scale, see)
 
 
 @pytest.mark.parametrize("scale", [0.25, 0.7])
@@ -40,7 +39,7 @@ def varlen(q, k, v, q_starts, k_starts, q_longest, k_longest, window_size):
     "mask", [None, causal, combine_masks(causal, WindowMask(2))], ids=["nothing", "causal", "window"]
 )
 def test_the_packed_kernel_is_asked_for_the_same_as_the_dense_path(mask, scale, monkeypatch):
-    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", varlen)
+    monkeypatch.setattr(torch.ops.aten, "_flash_attention_forward", flash)
     mine, theirs = layout([4, 1, 6]), layout([3, 2, 7])
     q, k, v = torch.randn(11, 2, 16), torch.randn(12, 2, 16), torch.randn(12, 2, 16)
     for attn_context, keys in (
@@ -66,7 +65,7 @@ def test_flash_kernels_start_with_ampere(there, capability, modern, monkeypatch)
 def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
     """Flash: multiples of 8 up to 256. FlexAttention: powers of two from 16."""
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     heads = {width: torch.empty(5, 3, width, dtype=torch.float16, device="meta") for width in range(1, 300)}
     assert [width for width, q in heads.items() if dispatch._supports_flash(q)] == list(range(8, 257, 8))
     assert [width for width, q in heads.items() if dispatch._supports_flex(q)] == [16, 32, 64, 128, 256]
@@ -75,7 +74,7 @@ def test_widths_of_a_head_that_the_kernels_take(monkeypatch):
 @pytest.mark.parametrize("there", [True, False])
 def test_triton_is_asked_for(there, monkeypatch):
     monkeypatch.setattr(torch.utils._triton, "has_triton", lambda: there)
-    assert dispatch._has_triton() is there
+    assert dispatch.has_triton() is there
 
 
 def test_a_grid_has_no_padding_only_if_both_sides_have_none():

@@ -10,8 +10,8 @@ import torch
 
 import formers
 from formers import Error
-from formers.nn import cpu_bf16, cpu_quantised
-from formers.training.trainer import choose_dtype
+from formers.nn import cpu_inference
+from formers.training.executor import choose_dtype
 
 CPU = torch.device("cpu")
 
@@ -21,20 +21,20 @@ def machine(monkeypatch):
     """A machine with AMX announced, and the answers of its trials."""
     answers: list[bool] = []
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True, raising=False)
-    monkeypatch.delenv(cpu_bf16.ISA_VARIABLE, raising=False)
-    monkeypatch.setattr(cpu_bf16, "is_bf16_fatal", lambda: answers.pop(0))
-    for known in (cpu_bf16.is_amx_broken, cpu_bf16.disable_amx):
+    monkeypatch.delenv(cpu_inference.ISA_VARIABLE, raising=False)
+    monkeypatch.setattr(cpu_inference, "is_bf16_fatal", lambda: answers.pop(0))
+    for known in (cpu_inference.is_amx_broken, cpu_inference.disable_amx):
         known.cache_clear()
     yield answers
-    for known in (cpu_bf16.is_amx_broken, cpu_bf16.disable_amx):
+    for known in (cpu_inference.is_amx_broken, cpu_inference.disable_amx):
         known.cache_clear()
 
 
 def test_tiles_that_work_are_used(machine):
     machine += [False]
-    cpu_bf16.check_cpu_bf16(torch.bfloat16, CPU)
-    cpu_bf16.check_cpu_bf16(torch.bfloat16, CPU)  # it is tried once
-    assert cpu_bf16.ISA_VARIABLE not in os.environ
+    cpu_inference.check_cpu_bf16(torch.bfloat16, CPU)
+    cpu_inference.check_cpu_bf16(torch.bfloat16, CPU)  # it is tried once
+    assert cpu_inference.ISA_VARIABLE not in os.environ
     assert not machine
 
 
@@ -45,12 +45,12 @@ def test_others_are_left_alone(machine):
         (None, CPU),
         (torch.bfloat16, torch.device("meta")),
     ):
-        cpu_bf16.check_cpu_bf16(dtype, device)  # a trial would be one too many
+        cpu_inference.check_cpu_bf16(dtype, device)  # a trial would be one too many
     machine += [True, False]
-    cpu_bf16.check_cpu_bf16(torch.bfloat16, CPU)
-    assert os.environ[cpu_bf16.ISA_VARIABLE] == cpu_bf16.ISA_WITHOUT_AMX
+    cpu_inference.check_cpu_bf16(torch.bfloat16, CPU)
+    assert os.environ[cpu_inference.ISA_VARIABLE] == cpu_inference.ISA_WITHOUT_AMX
     assert not machine
-    cpu_bf16.check_cpu_bf16(torch.bfloat16, CPU)
+    cpu_inference.check_cpu_bf16(torch.bfloat16, CPU)
 
 
 @pytest.mark.parametrize("ask", [
@@ -66,24 +66,24 @@ def test_too_late_is_an_error(ask, machine, tmp_path, monkeypatch):
     machine += [True, True]
     with pytest.raises(Error, match="announces AMX") as error:
         ask(f, tmp_path / "model")
-    assert f"{cpu_bf16.ISA_VARIABLE}={cpu_bf16.ISA_WITHOUT_AMX}" in str(error.value)
-    assert cpu_bf16.ISA_VARIABLE not in os.environ
+    assert f"{cpu_inference.ISA_VARIABLE}={cpu_inference.ISA_WITHOUT_AMX}" in str(error.value)
+    assert cpu_inference.ISA_VARIABLE not in os.environ
     assert f.dtype == torch.float32
 
 
 @pytest.mark.parametrize(("trials", "taken"), [([False], True), ([True, False], True), ([True, True], False)])
 def test_eight_bits_by_onednn_where_it_does_no_harm(trials, taken, machine, monkeypatch):
-    monkeypatch.setattr(cpu_quantised, "is_saturating", lambda kernel: False)  # on any processor
+    monkeypatch.setattr(cpu_inference, "is_saturating", lambda kernel: False)  # on any processor
     machine += trials
     for _ in range(2):  # the second asks nothing
-        assert cpu_quantised.can_use_onednn() == (taken and torch.backends.mkldnn.is_available())
+        assert cpu_inference.can_use_onednn() == (taken and torch.backends.mkldnn.is_available())
     assert not machine
 
 
 def test_a_trial_dies_alone(monkeypatch):
-    assert not cpu_bf16.is_bf16_fatal()  # conftest.py keeps it from tiles
+    assert not cpu_inference.is_bf16_fatal()  # conftest.py keeps it from tiles
     monkeypatch.setattr(torch, "mm", lambda *_: os.kill(os.getpid(), signal.SIGILL))
-    assert cpu_bf16.is_bf16_fatal()
+    assert cpu_inference.is_bf16_fatal()
     monkeypatch.setattr(torch, "mm", lambda *_: signal.pause())  # a child that hangs says nothing
-    monkeypatch.setattr(cpu_bf16, "TRIAL_SECONDS", 0.05)
-    assert not cpu_bf16.is_bf16_fatal()
+    monkeypatch.setattr(cpu_inference, "TRIAL_SECONDS", 0.05)
+    assert not cpu_inference.is_bf16_fatal()

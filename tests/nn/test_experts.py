@@ -10,8 +10,7 @@ import torch
 
 import formers
 from formers.batch import Batch, Layout
-from formers.nn.attention.context import AttentionContext
-from formers.nn.capture import Capture
+from formers.nn.attention.context import AttentionContext, Capture
 from formers.nn.experts import Experts, compute_balance_loss
 
 DIM, WIDE, COUNT = 6, 10, 4

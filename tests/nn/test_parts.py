@@ -14,7 +14,7 @@ from torch import nn
 from formers import Error
 from formers.batch import Batch, Layout
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.context import AttentionContext
+from formers.nn.attention.context import AttentionContext, Capture
 from formers.nn.attention.masks import (
     WindowMask,
     build_alibi,
@@ -26,9 +26,7 @@ from formers.nn.attention.masks import (
 )
 from formers.nn.attention.positions import BucketBias
 from formers.nn.block import Block, BlockStack
-from formers.nn.capture import Capture
-from formers.nn.embeddings import Embeddings
-from formers.nn.layers import ACTIVATIONS, FeedForward, get_activation, initialise_weights
+from formers.nn.layers import ACTIVATIONS, Embeddings, FeedForward, get_activation, initialise_weights
 from tests.nn import reference
 
 CPU = torch.device("cpu")

@@ -10,15 +10,13 @@ from torch import nn
 
 from formers.batch import Batch, Layout
 from formers.nn.attention.attention import Attention
-from formers.nn.attention.context import AttentionContext
+from formers.nn.attention.context import AttentionContext, Capture
 from formers.nn.attention.dispatch import attend, compute_attention_weights, force_kernel
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.masks import build_alibi, causal
 from formers.nn.attention.positions import BucketBias
 from formers.nn.block import Block
-from formers.nn.capture import Capture
-from formers.nn.embeddings import Embeddings, to_autocast_dtype
-from formers.nn.layers import FeedForward, LayerNorm, RMSNorm
+from formers.nn.layers import Embeddings, FeedForward, LayerNorm, RMSNorm, to_autocast_dtype
 from tests.nn import reference
 
 HALF = 2**-8  # half a step of bf16, at most, relative

@@ -10,10 +10,10 @@ import torch
 
 import formers
 from formers.data.loader import blank_batch, load_batches
-from formers.data.plans import gather_examples
+from formers.data.mixture import Mixture
+from formers.data.plans import TokenSource, gather_examples
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import MaskedLM
-from formers.objectives.mixture import Mixture
 from formers.objectives.registry import OBJECTIVES, build_objective
 from formers.registry import FAMILIES
 from tests.models.test_family import OWN, SIZES
@@ -38,7 +38,7 @@ def test_a_family_learns_by_its_own_objective(name):
     sizes |= {"pad": TOKENIZER.id("pad")} if "pad" in known else {}
     f = formers.build(name, head=family.pretraining_head, seed=0, **sizes)
     goal = build_objective(family.objective, TOKENIZER, 24, **MORE.get(family.objective, {}))
-    batch = next(load_batches(store_of(family.objective), goal, 96))[0].to("cpu")
+    batch = next(load_batches(TokenSource(store_of(family.objective), goal), 96))[0].to("cpu")
     before = {key: value.detach().clone() for key, value in f.model.named_parameters()}
     optimizer, seen = torch.optim.Adam(f.model.parameters(), lr=0.01), []
     for _ in range(12):
@@ -76,7 +76,7 @@ def tiny(name):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_counts_are_known_before_the_model_runs(name):
     f, goal = tiny(name), build_objective(name, TOKENIZER, 24, **MORE.get(name, {}))
-    some = [b for b, _ in load_batches(store_of(name), goal, 96, epochs=1)]
+    some = [b for b, _ in load_batches(TokenSource(store_of(name), goal), 96, epochs=1)]
     for batch in (*some[:2], some[-1], blank_batch(some[0])):
         losses = goal.loss(f.model, batch.to("cpu"))
         known = {part: int(count) for part, (_, count) in losses.items()}
@@ -92,26 +92,27 @@ def test_counts_of_streams_and_of_a_mixture():
         build_objective("bidirectional", TOKENIZER, 8, slots=9, num_streams=3),
     )
     for name, goal in zip(("causal", "bidirectional"), streams, strict=True):
-        batch = next(load_batches(TEXT, goal, 24))[0]
+        batch = next(load_batches(TokenSource(TEXT, goal), 24))[0]
         assert goal.count_labels(batch) == {"lm": int(goal.loss(tiny(name).model, batch.to("cpu"))["lm"][1])}
-    mixed = Mixture((TEXT, TEXT), (build_objective("nsp", TOKENIZER, 24), build_objective("sop", TOKENIZER, 24)))
-    batch = next(load_batches(mixed.store, mixed, 96))[0]
-    losses = mixed.loss(tiny("nsp").model, batch.to("cpu"))
-    assert mixed.count_labels(batch) == {part: int(count) for part, (_, count) in losses.items()}
+    goals = build_objective("nsp", TOKENIZER, 24), build_objective("sop", TOKENIZER, 24)
+    mixed = Mixture(tuple(TokenSource(TEXT, goal) for goal in goals))
+    batch = next(load_batches(mixed, 96))[0]
+    losses = goals[0].loss(tiny("nsp").model, batch.to("cpu"))
+    assert goals[0].count_labels(batch) == {part: int(count) for part, (_, count) in losses.items()}
 
 
 @pytest.mark.parametrize("name", ["unit-pairs", "dialogue"])
 def test_ernies_other_objectives(name):
     f = formers.build("ernie", head="pretraining", vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
     goal = build_objective(name, TOKENIZER, 24)
-    losses = goal.loss(f.model, next(load_batches(TEXT, goal, 96))[0].to("cpu"))
+    losses = goal.loss(f.model, next(load_batches(TokenSource(TEXT, goal), 96))[0].to("cpu"))
     assert set(losses) == {"mlm", "nsp"}
     assert all(torch.isfinite(total) and count > 0 for total, count in losses.values())
 
 
 def test_a_head_without_the_part_is_refused():
     goal = build_objective("nsp", TOKENIZER, 24)
-    batch = next(load_batches(TEXT, goal, 96))[0].to("cpu")
+    batch = next(load_batches(TokenSource(TEXT, goal), 96))[0].to("cpu")
     for head, part in (("mlm", "nsp"), ("nsp", "mlm")):
         f = formers.build("bert", head=head, vocab=80, context=24, dim=12, layers=1, heads=3, ff=18)
         with pytest.raises(formers.Error, match=f"the head has no part '{part}'"):
@@ -153,7 +154,7 @@ def test_the_same_in_any_batch_and_anew_in_the_next_epoch(name):
         seen[size] = said
     assert seen[1] == seen[7] == seen[32]
     through = {}
-    for batch, position in load_batches(data, goal, 128, 7, epochs=1):
+    for batch, position in load_batches(TokenSource(data, goal), 128, 7, epochs=1):
         assert position <= len(plan)
         through |= {int(s): fields(batch, row) for row, s in enumerate(batch.sample) if s >= 0}
     assert {n: through[n] for n in seen[1]} == seen[1], "and through the loader"
@@ -183,7 +184,7 @@ def test_sizes_are_bounds_and_batches_have_one_shape(name):
         assert np.diff(batch.source.starts).max() <= batch.source.longest <= 24
     shapes = {
         (b.ids.shape, b.labels.shape, b.starts.shape, None if b.source is None else b.source.ids.shape)
-        for b, _ in load_batches(data, goal, 100, epochs=2)
+        for b, _ in load_batches(TokenSource(data, goal), 100, epochs=2)
     }
     assert len(shapes) == 1
 
@@ -193,7 +194,10 @@ def test_the_same_for_any_number_of_workers_and_ranks(name):
     goal = build_objective(name, TOKENIZER, 24)
 
     def said(**how):
-        runs = [load_batches(TEXT, goal, 96, 3, epochs=1, rank=rank, **how) for rank in range(how.get("ranks", 1))]
+        runs = [
+            load_batches(TokenSource(TEXT, goal), 96, 3, epochs=1, rank=rank, **how)
+            for rank in range(how.get("ranks", 1))
+        ]
         return {int(s): fields(b, row) for run in runs for b, _ in run for row, s in enumerate(b.sample) if s >= 0}
 
     alone = said()

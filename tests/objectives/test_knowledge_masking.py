@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -13,12 +14,14 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
+from formers.data.encoded_examples import EncodedSource, ExampleCollector
 from formers.data.loader import load_batches
-from formers.data.plans import gather_examples
+from formers.data.mixture import Mixture, concatenate_batches
+from formers.data.plans import TokenSource
 from formers.data.store import ENTITY_BIT, PHRASE_BIT, Store
 from formers.objectives.bidirectional import compute_inclusion_probability, draw_by_frequency, encode_vocab_word
+from formers.objectives.causal import CausalLM
 from formers.objectives.masking import choose_units
-from formers.objectives.mixture import Mixture, concatenate_batches
 from formers.objectives.registry import build_objective
 from formers.text import word_level
 from tests.objectives import toys
@@ -42,12 +45,12 @@ def test_a_task_that_the_model_does_not_know_is_refused(name):
     plain, second = formers.build("ernie", **sizes), formers.build("ernie", use_tasks=True, tasks=4, **sizes)
     for task, model, known in ((0, plain, 0), (4, second, 4), (99, second, 4)):
         goal = build_objective(name, TOKENIZER, 24, task_id=task)
-        batch = next(load_batches(toys.random_store(1), goal, 96))[0].to("cpu")
+        batch = next(load_batches(TokenSource(toys.random_store(1), goal), 96))[0].to("cpu")
         with pytest.raises(Error, match=f"task_id={task} is none of the {known} that this model knows"):
             goal.loss(model.model, batch)
     goal = build_objective(name, TOKENIZER, 24, task_id=3)
     assert torch.isfinite(
-        goal.loss(second.model, next(load_batches(toys.random_store(1), goal, 96))[0].to("cpu"))["mlm"][0]
+        goal.loss(second.model, next(load_batches(TokenSource(toys.random_store(1), goal), 96))[0].to("cpu"))["mlm"][0]
     )
 
 
@@ -190,7 +193,7 @@ def test_both_directions():
     assert batch.ids[0].tolist() == word_level.pad_word([word_level.SENTENCE_BEGIN], 9)
     assert batch.ids[batch.starts[1] - 1].tolist() == word_level.pad_word([word_level.SENTENCE_END], 9)
     assert batch.ids[1].tolist() == word_level.encode_word(TOKENIZER.get_token_text(words[0][1]), 9)
-    full = next(load_batches(data, goal, 32))[0].to("cpu")
+    full = next(load_batches(TokenSource(data, goal), 32))[0].to("cpu")
     total, count = goal.loss(f.model, full)["lm"]
     logits = f.model.logits(f.model(full))
     forward = backward = 0.0
@@ -205,7 +208,7 @@ def test_both_directions():
 @torch.no_grad()
 def test_a_sampled_softmax_is_nearly_the_whole():
     f, goal = elmo(sampled=3000)
-    batch = next(load_batches(toys.random_store(), goal, 64))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.random_store(), goal), 64))[0].to("cpu")
     exact = goal.loss(f.model.eval(), batch)["lm"]
     whole = elmo()[1].loss(f.model, batch)["lm"]
     torch.testing.assert_close(exact, whole, msg="without training there is nothing to save")
@@ -221,9 +224,13 @@ def test_a_sampled_softmax_is_nearly_the_whole():
 def test_a_sampled_softmax_has_the_heads_dropout():
     f, goal = elmo(sampled=5)
     f.model.train().parts["lm"].dropout = torch.nn.Dropout(1.0)  # nothing of the states is left
-    goal.loss(f.model, next(load_batches(toys.random_store(), goal, 64))[0].to("cpu"))["lm"][0].backward()
+    goal.loss(f.model, next(load_batches(TokenSource(toys.random_store(), goal), 64))[0].to("cpu"))["lm"][0].backward()
     assert all(p.grad is None or not p.grad.any() for name, p in f.model.named_parameters() if name.startswith("body"))
     assert f.model.parts["lm"].out.bias.grad.any()
+
+
+def mix(stores, goals, **more):
+    return Mixture(tuple(map(TokenSource, stores, goals)), **more)
 
 
 def test_a_mixture_takes_its_shares():
@@ -231,22 +238,21 @@ def test_a_mixture_takes_its_shares():
     text, pairs = toys.random_store(1, documents=40), toys.store([[4, 5], [3, 6], [5, 2], [2, 2]] * 5)
     goals = build_objective("span-corruption", tokens, 24), build_objective("seq2seq", tokens, 24, prefix="w20 w22")
     counts = [len(g.plan(s, 0, 0)) for g, s in zip(goals, (text, pairs), strict=True)]
-    mixed = Mixture((text, pairs), goals, rates=(0.75, 0.25), epoch_examples=60)
-    data = mixed.store
+    mixed = mix((text, pairs), goals, rates=(0.75, 0.25), epoch_examples=60)
     seen = {0: [], 1: []}
     for epoch in range(3):
-        plan = mixed.plan(data, 0, epoch)
-        task = plan.label // 4
-        assert np.bincount(task).tolist() == [45, 15]
-        assert 0 < np.diff(task.astype(int)).astype(bool).sum() < 60, "shuffled together"
-        for n in range(60):
-            seen[int(task[n])].append(plan.begin[plan.span_offsets[n] : plan.span_offsets[n + 1]].tolist())
+        plan = mixed.plan_epoch(0, epoch)
+        assert [len(rows) for rows in plan.rows] == [len(part) for part in plan.parts] == [45, 15]
+        assert sorted(np.concatenate(plan.rows).tolist()) == list(range(60))
+        assert 0 < (np.diff(plan.rows[0]) > 1).sum() < 45, "shuffled together"
+        for task, part in enumerate(plan.parts):
+            seen[task] += [part.begin[a:b].tolist() for a, b in itertools.pairwise(part.span_offsets)]
     spans = [str(x) for x in seen[1]]
     assert len(set(spans[:20])) <= 20
     assert {spans.count(s) for s in set(spans)} <= {2, 3}, "a task goes on where it stopped: 45 of 20, in turn"
     assert len(set(map(str, seen[1]))) == counts[1]
     sources = []
-    for batch, _ in load_batches(data, mixed, 96, epochs=1):
+    for batch, _ in load_batches(mixed, 96, epochs=1):
         rows = toys.rows(batch.source.ids, batch.source.starts)
         sources += [rows[i] for i in np.flatnonzero(batch.sample >= 0)]
         assert sorted(batch.sample[batch.sample >= 0].tolist()) == list(
@@ -257,7 +263,7 @@ def test_a_mixture_takes_its_shares():
 
 def test_t5s_rates():
     def quota(counts, **more):
-        return Mixture((None,) * len(counts), (None,) * len(counts), **more).compute_quotas(np.array(counts)).tolist()
+        return Mixture((None,) * len(counts), **more).compute_quotas(np.array(counts)).tolist()
 
     assert quota([100, 300]) == [100, 300]
     assert quota([100, 300], cap=100) == [200, 200]
@@ -267,83 +273,75 @@ def test_t5s_rates():
     assert quota([1, 2, 7], epoch_examples=4) == [0, 1, 3], "what is left goes to the largest remainders"
     with pytest.raises(Error, match="a rate above 0"):
         quota([5, 7], rates=(1.0, 0.0))
-    with pytest.raises(Error, match="a store for each"):
-        Mixture((None,), ())
+    with pytest.raises(Error, match="at least one source"):
+        Mixture(())
 
 
 def test_a_mixture_of_one_sided_tasks_has_places():
     text = toys.random_store(1, documents=40)
     goals = build_objective("mlm", TOKENIZER, 24), build_objective("whole-word", TOKENIZER, 24, mask_rate=0.3)
-    mixed = Mixture((text, text), goals)
-    plan = mixed.plan(mixed.store, 0, 0)
+    mixed = mix((text, text), goals)
+    plan = mixed.plan_epoch(0, 0)
     shape = mixed.choose_shape(96, plan)
     assert shape.tokens == 96
     assert shape.labels == goals[1].choose_shape(96, goals[1].plan(text, 0, 0)).labels
     assert (shape.source_tokens, shape.longest) == (0, 24)
-    seen = [b for b, _ in load_batches(mixed.store, mixed, 96, epochs=1)]
+    seen = [b for b, _ in load_batches(mixed, 96, epochs=1)]
     assert sum((b.sample >= 0).sum() for b in seen) == len(plan)
 
 
 def test_a_mixture_keeps_what_plans_decide():
     first, second = toys.random_store(1), toys.random_store(2)
     goals = build_objective("nsp", TOKENIZER, 32), build_objective("sop", TOKENIZER, 32)
-    mixed = Mixture((first, second), goals)
-    plan = mixed.plan(mixed.store, 0, 0)
+    mixed = mix((first, second), goals)
+    plan = mixed.plan_epoch(0, 0)
     for task, (goal, store) in enumerate(zip(goals, (first, second), strict=True)):
-        own = goal.plan(store, 0, 0)
-        rows, part = mixed.split_by_task(plan)[task]
-        base = mixed.store.starts[task]
-        said = {(tuple(p.begin[n * 2 : n * 2 + 2] - shift), int(p.label[n])) for p, shift in ((own, 0), (part, base))
-                for n in range(len(p))}  # fmt: skip
-        assert len(said) == len(own) == len(rows), "the same examples with the same labels"
-    raw = gather_examples(mixed.store, plan, np.arange(len(plan)), np.arange(len(plan)))
-    answers = dict(zip((batch := mixed.corrupt(raw, 0)).sample.tolist(), batch.document_labels.tolist(), strict=True))
-    assert [answers[n] for n in range(len(plan))] == (plan.label % 4 - 1).tolist()
+        own, part = goal.plan(store, 0, 0), plan.parts[task]
+        said = {(tuple(p.begin[n * 2 : n * 2 + 2]), int(p.label[n])) for p in (own, part) for n in range(len(p))}
+        assert len(said) == len(own) == len(part), "the same examples with the same labels"
+    batch = mixed.make_batch(plan, np.arange(len(plan)), 0)
+    answers = dict(zip(batch.sample.tolist(), batch.document_labels.tolist(), strict=True))
+    for rows, part in zip(plan.rows, plan.parts, strict=True):
+        assert [answers[n] for n in rows.tolist()] == part.label.tolist()
     assert set(answers.values()) == {0, 1}
-    with pytest.raises(Error, match="31 at most"):
-        Mixture((first,) * 32, (goals[0],) * 32)
 
 
-def test_a_mixture_asks_for_the_first_tasks_loss():
-    f = formers.build("bert", head="mlm", vocab=60, context=24, dim=12, layers=1, heads=3, ff=18)
+def test_a_slice_of_a_mixture_is_that_part_of_it():
     text = toys.random_store(1, documents=40)
-    mixed = Mixture((text, text), (build_objective("mlm", TOKENIZER, 24), build_objective("nsp", TOKENIZER, 24)))
-    batch = next(load_batches(text, mixed.objectives[0], 96))[0].to("cpu")
-    assert list(mixed.loss(f.model, batch)) == ["mlm"] == [mixed.part]
+    goals = build_objective("mlm", TOKENIZER, 24), build_objective("whole-word", TOKENIZER, 24)
+    mixed = mix((text, text), goals, epoch_examples=50)
+    plan = mixed.plan_epoch(3, 1)
+    sizes = mixed.measure_sizes(plan)
+    for low, high in ((0, 50), (0, 1), (7, 23), (49, 50), (20, 20)):
+        part = plan.slice_examples(low, high)
+        assert len(part) == high - low
+        assert np.array_equal(mixed.measure_sizes(part), sizes[low:high])
+
+
+def test_a_mixture_of_encoded_examples_and_text():
+    """Sources of any kind are mixed: examples of a task beside windows of a text."""
+    text, made = toys.random_store(1, documents=40), ExampleCollector()
+    for number in range(12):
+        made.add_document(np.full(4 + number, 7), labels=np.arange(4 + number))
+        made.add_example(number)
+    mixed = Mixture((EncodedSource(made.pack()), TokenSource(text, CausalLM(16))), rates=(0.5, 0.5), epoch_examples=40)
+    seen, ids = [], []
+    for batch, _ in load_batches(mixed, 96, seed=2, epochs=2):
+        seen += batch.sample[batch.sample >= 0].tolist()
+        ids += [row for row, n in zip(toys.rows(batch.ids, batch.starts), batch.sample, strict=True) if n >= 0]
+    assert sorted(seen) == list(range(80))
+    assert sum(set(row) == {7} for row in ids) == 40
+    assert sorted({len(row) for row in ids if set(row) == {7}}) == list(range(4, 16)), "every example has its turn"
 
 
 def test_the_limits_of_a_mixture():
     text, goal = toys.random_store(1), build_objective("mlm", TOKENIZER, 24)
-    many = Mixture((text,) * 31, (goal,) * 31, rates=(1e-9,) * 31, epoch_examples=93)
-    plan = many.plan(many.store, 0, 0)
-    assert np.bincount(plan.label // 4).tolist() == [3] * 31, "numbers of 31 tasks fit beside what plans decide"
+    many = mix((text,) * 40, (goal,) * 40, rates=(1e-9,) * 40, epoch_examples=120)
+    assert [len(part) for part in many.plan_epoch(0, 0).parts] == [3] * 40
     with pytest.raises(Error, match="a task of the mixture has no examples"):
-        (lone := Mixture((text, toys.store([[1], [1]])), (goal, goal))).plan(lone.store, 0, 0)
-    with pytest.raises(Error, match="a store for each"):
-        Mixture((), ())
+        mix((text, toys.store([[1], [1]])), (goal, goal)).plan_epoch(0, 0)
     with pytest.raises(Error, match="a rate above 0 for each"):
-        Mixture((text, text), (goal, goal), rates=(1.0,))
-
-
-def test_joined_stores_answer_as_one():
-    """Units are known if all stores know them; spans may lie in any store and in any order."""
-    first, second = marked(1), marked(2)
-    joined = Mixture((first, second), (build_objective("ernie-units", TOKENIZER, 24),) * 2).store
-    size = len(first.tokens)
-    begin, end = np.array([size + 3, 5, size, 0]), np.array([size + 9, 6, size + 2, 4])
-    ids, sentence, unit = joined.read_spans(begin, end)
-    parts = [s.read_spans(np.array([a]), np.array([b])) for s, a, b in
-             ((second, 3, 9), (first, 5, 6), (second, 0, 2), (first, 0, 4))]  # fmt: skip
-    for mine, theirs in zip((ids, sentence, unit), zip(*parts, strict=True), strict=True):
-        assert mine.tolist() == np.concatenate(theirs).tolist()
-    plain = toys.random_store(2)
-    assert Mixture((first, plain), (build_objective("mlm", TOKENIZER, 24),) * 2).store.read_spans(begin, end)[2] is None
-
-
-def test_a_mixture_has_the_part_of_its_first_task():
-    text = toys.random_store(1)
-    goals = build_objective("mlm", TOKENIZER, 24), build_objective("mlm", TOKENIZER, 24, part="other")
-    assert [Mixture((text, text), order).part for order in (goals, goals[::-1])] == ["mlm", "other"]
+        mix((text, text), (goal, goal), rates=(1.0,))
 
 
 def test_a_word_is_spelled_without_its_blank():
@@ -368,18 +366,7 @@ def test_mixtures_of_different_kinds_are_refused():
     assert np.array_equal(twice.ids[twice.starts[2] :], made[2].ids)
     other = Store(text.tokens, text.starts, text.vocab, "other")
     with pytest.raises(Error, match="different tokenizers"):
-        _ = Mixture((text, other), (None, None)).store
-
-
-def test_a_joined_store_answers_as_its_stores():
-    first, second = marked(1), marked(2)
-    joined = Mixture((first, second), (None, None)).store
-    base = len(first.tokens)
-    ids, sentence, unit = joined.read_spans(np.array([base + 3, 5, base]), np.array([base + 9, 11, base + 2]))
-    parts = [second.read_spans(np.array([3]), np.array([9])), first.read_spans(np.array([5]), np.array([11]))]
-    parts.append(second.read_spans(np.array([0]), np.array([2])))
-    for got, index in ((ids, 0), (sentence, 1), (unit, 2)):
-        assert np.array_equal(got, np.concatenate([part[index] for part in parts]))
+        mix((text, other), (None, None))
 
 
 def test_a_task_has_its_number():
@@ -408,7 +395,7 @@ def test_one_mark_for_begin_and_end_stands_at_the_end():
 def test_losses_are_summed_in_single_precision():
     f, goal = elmo(sampled=20)
     f.to(dtype=torch.bfloat16)
-    batch = next(load_batches(toys.random_store(), goal, 64))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.random_store(), goal), 64))[0].to("cpu")
     assert goal.loss(f.model.train(), batch)["lm"][0].dtype == torch.float32
     assert goal.loss(f.model.eval(), batch)["lm"][0].dtype == torch.float32
 
@@ -416,7 +403,7 @@ def test_losses_are_summed_in_single_precision():
 def test_streams_of_words():
     data = toys.store([[25], [18]], end=TOKENIZER.id("eos"))
     goal = build_objective("bidirectional", TOKENIZER, 5, slots=9, num_streams=2)
-    seen = list(load_batches(data, goal, 10, epochs=1))
+    seen = list(load_batches(TokenSource(data, goal), 10, epochs=1))
     assert all(b.ids.shape == (10, 9) and b.starts.tolist() == [0, 5, 10] for b, _ in seen)
     row = np.concatenate([b.labels.reshape(2, 5)[1] for b, _ in seen])
     assert np.array_equal(row, data.tokens[len(data.tokens) // 2 :][: len(row)])

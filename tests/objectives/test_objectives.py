@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.batch import IGNORE_INDEX, Batch
-from formers.data.counter_rng import draw_bits, draw_uniform
+from formers.batch import IGNORE_INDEX, Batch, BatchShape
+from formers.data.counter_rng import draw_binomial, draw_bits, draw_uniform, rank_within_rows, sample_harmonic
 from formers.data.loader import load_batches, pad_batch
-from formers.data.plans import BatchShape, RawExamples, cut_windows
+from formers.data.plans import RawExamples, TokenSource, cut_windows
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import (
     CHOICE_DRAW,
@@ -24,7 +24,6 @@ from formers.objectives.masking import (
     find_word_starts,
     group_free_tokens,
 )
-from formers.objectives.ragged_arrays import draw_binomial, rank_within_rows, sample_harmonic
 from formers.objectives.registry import (
     OBJECTIVE_ALIASES,
     OBJECTIVES,
@@ -257,7 +256,7 @@ def test_word_beginnings():
 
 def test_streams_go_on_from_batch_to_batch():
     data, goal = toys.store([[25], [18]]), CausalLM(5, num_streams=2)
-    seen = list(load_batches(data, goal, 10, epochs=1))
+    seen = list(load_batches(TokenSource(data, goal), 10, epochs=1))
     rows = [np.concatenate([b.ids.reshape(2, 5)[r] for b, _ in seen]) for r in range(2)]
     size = (43 - 1) // 2
     for r in range(2):

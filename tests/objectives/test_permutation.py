@@ -12,7 +12,7 @@ import formers
 from formers import Error
 from formers.data.counter_rng import draw_integers, draw_uniform
 from formers.data.loader import load_batches
-from formers.data.plans import RawExamples
+from formers.data.plans import RawExamples, TokenSource
 from formers.nn.attention.two_stream import build_order_masks
 from formers.objectives import permutation
 from formers.objectives.permutation import PermutationLM
@@ -195,7 +195,7 @@ def test_statistics_of_a_million_tokens():
 def test_streams_go_on_where_they_stopped():
     data = toys.random_store(4, documents=60)
     goal = build_objective("plm", TOKENIZER, 64, num_streams=3)
-    made_ = [batch for batch, _ in load_batches(data, goal, 1, epochs=1)]
+    made_ = [batch for batch, _ in load_batches(TokenSource(data, goal), 1, epochs=1)]
     assert {(len(b.starts) - 1, len(b.ids), int((b.sample < 0).sum())) for b in made_} == {(3, 192, 0)}
     size = len(made_) * 32
     for row in range(3):
@@ -209,7 +209,7 @@ def test_the_second_half_of_streams_reads_back_to_front():
     goal = build_objective("plm", TOKENIZER, 64, num_streams=4, reversed=True)
     plan = goal.plan(data, 0, 0)
     assert plan.label.reshape(-1, 4).tolist() == [[0, 0, 1, 1]] * (len(plan) // 4)
-    made_ = [batch for batch, _ in load_batches(data, goal, 1, epochs=1)]
+    made_ = [batch for batch, _ in load_batches(TokenSource(data, goal), 1, epochs=1)]
     size, text = len(made_) * 32, data.tokens.tolist()
     for row, whole in enumerate((text, text, text[::-1], text[::-1])):
         read = [t for batch in made_ for t in batch.ids[row * 64 : row * 64 + 32]]
@@ -227,7 +227,7 @@ def test_a_model_with_reversed_rows_reads_them_as_if_they_stood_right():
     """Its distances have the other sign there: the same as the plain model on rows that are turned around."""
     sizes = {"vocab": 60, "dim": 8, "layers": 2, "heads": 2, "ff": 16, "dropout": 0.0, "init": 0.5}
     goal = build_objective("plm", TOKENIZER, 32, num_streams=4, reversed=True)
-    batch = next(load_batches(toys.random_store(4), goal, 1))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.random_store(4), goal), 1))[0].to("cpu")
     around = torch.arange(128).view(4, 32)
     around[2:] = around[2:].flip(1)
     around = around.flatten()

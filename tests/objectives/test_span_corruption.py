@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.data.loader import load_batches
-from formers.data.plans import gather_examples
-from formers.nn.capture import Capture
+from formers.data.plans import TokenSource, gather_examples, plan_texts
+from formers.nn.attention.context import Capture
 from formers.nn.experts import compute_balance_loss
-from formers.objectives.ragged_arrays import plan_texts
 from formers.objectives.registry import build_objective
 from formers.objectives.span_corruption import KEPT_DRAW, SpanCorruption
 from tests.objectives import toys
@@ -118,7 +117,7 @@ def test_short_documents_joined_have_many_gaps():
     assert END not in raw.ids, "nothing stands between documents"
     assert {sum(t in SENTINELS for t in row) for row in toys.rows(batch.labels, batch.starts)} == {7}
     assert set(np.diff(batch.source.starts)) == {128}
-    assert sum((b.sample >= 0).sum() for b, _ in load_batches(data, joined, 512, epochs=1)) == len(plan)
+    assert sum((b.sample >= 0).sum() for b, _ in load_batches(TokenSource(data, joined), 512, epochs=1)) == len(plan)
 
 
 def test_every_cut_is_as_likely():
@@ -145,7 +144,7 @@ def test_batches_have_their_size_on_the_larger_side():
     assert (shape.source_tokens, shape.tokens) == (8 * 512, 8 * 114)
     assert (shape.source_longest, shape.longest, shape.labels) == (512, 114, 0)
     assert shape.documents >= 8 + 8, "room for as many dummies"
-    batch = next(load_batches(data, goal(), 8 * 512))[0]
+    batch = next(load_batches(TokenSource(data, goal()), 8 * 512))[0]
     assert (batch.sample >= 0).sum() == 8
 
 
@@ -230,7 +229,7 @@ def test_switch_adds_the_balance_of_real_tokens():
     data = toys.random_store(0)
     goal_ = build_objective("switch", TOKENIZER, 16)
     assert isinstance(goal_, SpanCorruption)
-    batch = next(load_batches(data, goal_, 64))[0].to("cpu")
+    batch = next(load_batches(TokenSource(data, goal_), 64))[0].to("cpu")
     assert (batch.sample < 0).any(), "there are dummies"
     f.model.eval()
     losses = goal_.loss(f.model, batch)
@@ -252,7 +251,7 @@ def test_switch_adds_the_balance_of_real_tokens():
 def test_a_dense_t5_has_nothing_to_balance():
     f = formers.build("t5", vocab=100, dim=8, layers=1, heads=2, head_dim=4, ff=8)
     goal_ = build_objective("switch", TOKENIZER, 16)
-    batch = next(load_batches(toys.random_store(0), goal_, 64))[0].to("cpu")
+    batch = next(load_batches(TokenSource(toys.random_store(0), goal_), 64))[0].to("cpu")
     losses = goal_.loss(f.model, batch)
     assert [float(x) for x in losses["balance"]] == [0, 1]
     torch.testing.assert_close(

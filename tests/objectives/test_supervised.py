@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 import formers
 from formers.batch import IGNORE_INDEX
-from formers.data.encoded_examples import ExampleCollector
+from formers.data.encoded_examples import EncodedSource, ExampleCollector
 from formers.data.loader import load_batches
-from formers.objectives.supervised import Supervised, compute_class_weights, compute_label_weights, make_number_store
-from formers.training.runs.finetune_run import drop_dummy_documents
+from formers.objectives.supervised import Supervised, compute_class_weights, compute_label_weights
+from formers.training.runs.finetune import drop_dummy_documents
 
 SMALL = {
     "vocab": 40,
@@ -93,11 +93,11 @@ def test_the_loss_is_that_of_plain_torch(kind):
     head = HEADS[kind]
     former = bert(head, 1 if kind == "number" else 3)
     data = sheet(kind)
-    goal = Supervised(data, kind, head, target_std=2.0)
+    goal = Supervised(EncodedSource(data), kind, head, target_std=2.0)
     want = expected(kind, former, some())
     for cut in (lambda batch: batch, drop_dummy_documents):
         total, count = 0.0, 0
-        for batch, _ in load_batches(make_number_store(data), goal, 24, epochs=1):
+        for batch, _ in load_batches(goal.source, 24, epochs=1):
             batch = cut(batch)
             value, places = goal.loss(former.model, batch.to("cpu"))[head]
             assert int(places) == goal.count_labels(batch)[head]
@@ -116,11 +116,13 @@ def test_dummies_leave_no_trace_in_gradients():
         for number, ids in enumerate(some()):
             made.add_document([*ids, 1], None, np.int64(number % 3))
             made.add_example(number)
-        goal = Supervised(made.pack(), "class", "classify", 0, shift_source=former.is_encoder_decoder)
+        goal = Supervised(
+            EncodedSource(made.pack(), start=0, shift_source=former.is_encoder_decoder), "class", "classify"
+        )
         found = []
         for cut in (lambda batch: batch, drop_dummy_documents):
             former.model.zero_grad()
-            for batch, _ in load_batches(make_number_store(goal.data), goal, 40, epochs=1):
+            for batch, _ in load_batches(goal.source, 40, epochs=1):
                 goal.loss(former.model, cut(batch).to("cpu"))["classify"][0].backward()
             found.append({n: p.grad.clone() for n, p in former.model.named_parameters() if p.grad is not None})
         assert all(torch.isfinite(g).all() for g in found[0].values())
@@ -134,12 +136,12 @@ def test_both_orders_are_added():
         made.add_document(rows[number], None, np.int64(1))
         made.add_document(rows[number + 1], None, np.int64(IGNORE_INDEX))
         made.add_example(number // 2, 2)
-    goal = Supervised(made.pack(), "class", "classify")
+    goal = Supervised(EncodedSource(made.pack()), "class", "classify")
     scores = torch.stack([former.logits(torch.tensor(ids)[None])[0] for ids in rows])
     want = F.cross_entropy(scores[::2] + scores[1::2], torch.ones(4, dtype=torch.long), reduction="sum")
     found = sum(
         goal.loss(former.model, b.to("cpu"))["classify"][0].detach().item()
-        for b, _ in load_batches(make_number_store(goal.data), goal, 30, epochs=1)
+        for b, _ in load_batches(goal.source, 30, epochs=1)
     )
     assert found == pytest.approx(want.detach().item(), rel=1e-5)
 
@@ -147,7 +149,7 @@ def test_both_orders_are_added():
 def test_the_language_model_helps_by_its_share():
     sizes = {"vocab": 40, "context": 32, "dim": 16, "layers": 1, "heads": 2}
     former = formers.build("gpt", head="classify+lm", labels=3, **sizes)
-    goal = Supervised(sheet("class"), "class", "classify", lm_weight=0.5)
+    goal = Supervised(EncodedSource(sheet("class")), "class", "classify", lm_weight=0.5)
     plain = formers.build("gpt", head="lm", **sizes)
     plain.model.load_state_dict({n: t for n, t in former.model.state_dict().items() if "classify" not in n})
     want = sum(
@@ -155,7 +157,7 @@ def test_the_language_model_helps_by_its_share():
         for ids in some()
     )
     total, count = 0.0, 0
-    for batch, _ in load_batches(make_number_store(goal.data), goal, 30, epochs=1):
+    for batch, _ in load_batches(goal.source, 30, epochs=1):
         value, places = goal.loss(former.model, batch.to("cpu"))["lm"]
         assert int(places) == goal.count_labels(batch)["lm"]
         total, count = total + value.detach().item(), count + int(places)
@@ -168,9 +170,9 @@ def test_weights_of_classes():
     assert weights == pytest.approx((4 / 6, 2.0))
     assert sum(weights[c] for c in (0, 0, 0, 1)) == pytest.approx(4)
     former, data = bert("classify", 3), sheet("class")
-    heavy = Supervised(data, "class", "classify", class_weights=(2.0, 2.0, 2.0))
-    batch = drop_dummy_documents(next(load_batches(make_number_store(data), heavy, 200, epochs=1))[0]).to("cpu")
-    light = Supervised(data, "class", "classify")
+    heavy = Supervised(EncodedSource(data), "class", "classify", class_weights=(2.0, 2.0, 2.0))
+    batch = drop_dummy_documents(next(load_batches(heavy.source, 200, epochs=1))[0]).to("cpu")
+    light = Supervised(EncodedSource(data), "class", "classify")
     twice, once = (goal.loss(former.model, batch)["classify"][0].detach().item() for goal in (heavy, light))
     assert twice == pytest.approx(2 * once)
 
@@ -181,8 +183,11 @@ def test_weights_of_several_labels():
     weights = compute_label_weights(answers, 2)
     assert weights == pytest.approx((2, 2, 4 / 6, 4 / 6))
     former, data = bert("classify", 3), sheet("many")
-    light, heavy = (Supervised(data, "many", "classify", class_weights=w) for w in ((), (3.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
-    batch = drop_dummy_documents(next(load_batches(make_number_store(data), light, 200, epochs=1))[0]).to("cpu")
+    light, heavy = (
+        Supervised(EncodedSource(data), "many", "classify", class_weights=w)
+        for w in ((), (3.0, 1.0, 1.0, 1.0, 1.0, 1.0))
+    )
+    batch = drop_dummy_documents(next(load_batches(light.source, 200, epochs=1))[0]).to("cpu")
     logits = former.model.logits(former.model(batch), batch, "classify").detach()
     once, more = (goal.compute_head_loss(logits, batch)[0].item() for goal in (light, heavy))
     first = torch.nn.functional.softplus(-logits[:, 0])[batch.document_labels[:, 0] == 1].sum().item()

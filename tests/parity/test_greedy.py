@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import formers
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from tests.parity import cases
 from tests.parity.cases import CASES, VOCAB, Case, inputs, ours, reference
 from tests.tolerance import Margins

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 import formers
 from formers import Error
 from formers.batch import Layout
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.nn.attention.attention import Attention
 from formers.nn.attention.context import AttentionContext, RelativeInputs
 from formers.nn.attention.masks import WindowMask, causal, combine_masks

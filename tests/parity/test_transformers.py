@@ -165,7 +165,7 @@ def test_attention_weights(pair):
     case, model, former, _ = pair
     if case.choices or case.shifts:
         pytest.skip("covered by the other heads")
-    from formers.nn.capture import Capture
+    from formers.nn.attention.context import Capture
 
     given = inputs(case)
     if case.family == "Roberta":

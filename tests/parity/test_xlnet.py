@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 import formers
 from formers.batch import Batch
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
+from formers.nn.attention.context import Capture
 from formers.nn.attention.segment_memory import SegmentMemory
-from formers.nn.capture import Capture
 from tests.parity.cases import pulled
 from tests.parity.test_transformers import compare_gradients, take_out
 from tests.tolerance import assert_near

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from formers import Error
-from formers.generation.stop_strings import StopWatcher
+from formers.generation.api import StopWatcher
 from formers.interop.tokenizer_files import load_tokenizer, save_tokenizer
 from formers.registry import train_tokenizer
 from formers.text.normalise import normalise

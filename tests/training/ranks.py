@@ -77,16 +77,17 @@ def watched():
     import torch.distributed as dist
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
-    from formers.training.distributed.ddp import DataParallel
+    from formers.training.distributed.strategies import DataParallel
+    from formers.training.executor import Executor
     from formers.training.trainer import Trainer
 
     seen, calls = [], []
     name = (
         "reduce_scatter_single" if hasattr(dist, "reduce_scatter_single") else "reduce_scatter_tensor"
     )  # torch < 2.13
-    before = Trainer.backward, Trainer.train_step, DataParallel.wrap_step, getattr(dist, name)
+    before = Executor.run_backward, Trainer.train_step, DataParallel.wrap_step, getattr(dist, name)
 
-    def backward(self, batch, *rest):
+    def run_backward(self, batch, *rest):
         seen[-1].append([int(n) for n in batch.sample if n >= 0])
         return before[0](self, batch, *rest)
 
@@ -101,19 +102,20 @@ def watched():
 
     def wrap(self, step):
         made = before[2](self, step)
-        made.register_comm_hook(None, hook)
+        if made is not step:  # one process alone exchanges nothing
+            made.register_comm_hook(None, hook)
         return made
 
     def scatter(*given, **more):
         calls[-1] += 1
         return before[3](*given, **more)
 
-    Trainer.backward, Trainer.train_step, DataParallel.wrap_step = backward, move, wrap
+    Executor.run_backward, Trainer.train_step, DataParallel.wrap_step = run_backward, move, wrap
     setattr(dist, name, scatter)
     try:
         yield seen, calls
     finally:
-        Trainer.backward, Trainer.train_step, DataParallel.wrap_step = before[:3]
+        Executor.run_backward, Trainer.train_step, DataParallel.wrap_step = before[:3]
         setattr(dist, name, before[3])
 
 

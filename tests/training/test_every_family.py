@@ -16,11 +16,12 @@ import torch
 
 import formers
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.nn.block import BlockStack
 from formers.objectives.registry import OBJECTIVES, build_objective, list_options
 from formers.registry import FAMILIES
 from formers.training.checkpoint.local import Checkpoints
-from formers.training.runs.pretrain_run import has_carried_state
+from formers.training.runs.pretrain import has_carried_state
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Trainer
 from tests.models.test_family import OWN, SIZES
@@ -63,7 +64,7 @@ def trainer(name):
 def source(t):
     goal = t.objectives[0]
     store = PAIRS if type(goal).__name__ == "Seq2Seq" else TEXT
-    return lambda phase, position: load_batches(store, goal, 96, 0, position)
+    return lambda phase, position: load_batches(TokenSource(store, goal), 96, 0, position)
 
 
 def losses(t, until=None):

@@ -12,8 +12,7 @@ from torch import nn
 
 import formers
 from formers import Error
-from formers.training.optimizer import OPTIMIZERS, build_optimizer, build_param_groups
-from formers.training.schedule import SCHEDULES, build_schedule
+from formers.training.optimizer import OPTIMIZERS, SCHEDULES, build_optimizer, build_param_groups, build_schedule
 
 
 def layer(seed=0):

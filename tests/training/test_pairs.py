@@ -47,7 +47,7 @@ def test_from_a_table_to_a_model(family, tmp_path):
     run = formers.pretrain(
         family, tmp_path / "pairs.tsv", out=tmp_path / "run",
         data={"column": "de,en", "vocab_size": 300, "valid_fraction": 0.1},
-        model={k: v for k, v in small.items() if hasattr(known, k)},
+        model={k: v for k, v in small.items() if k in known.__dataclass_fields__},
         train={"steps": 40, "batch_tokens": 256, "seq_length": 32, "lr": 1e-2, "warmup_steps": 4, "samples": 1},
     )  # fmt: skip
     losses = [row["loss"] for row in run.history if "losses" in row]
@@ -56,7 +56,7 @@ def test_from_a_table_to_a_model(family, tmp_path):
     (tmp_path / "lines.txt").write_text(text, encoding="utf-8")  # the same text, with tabs
     again = formers.pretrain(
         family, tmp_path / "lines.txt", out=tmp_path / "two", data={"vocab_size": 300, "valid_fraction": 0.1},
-        model={k: v for k, v in small.items() if hasattr(known, k)},
+        model={k: v for k, v in small.items() if k in known.__dataclass_fields__},
         train={"steps": 1, "batch_tokens": 256, "seq_length": 32},
     )  # fmt: skip
     one, two = (json.loads((r.folder / "run.json").read_text())["data"] for r in (run, again))

@@ -11,13 +11,14 @@ import torch.nn.functional as F
 import formers
 from formers.config import build_config as build_config
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.former import build_empty
 from formers.nn.block import Block
 from formers.objectives.registry import build_objective
 from formers.registry import FAMILIES
 from formers.training.config_merge import configure_pretraining
 from formers.training.recipes import get_recipe
-from formers.training.runs.pretrain_run import get_tokenizer_config
+from formers.training.runs.pretrain import get_tokenizer_config
 from tests.training.runs.test_pretrain import OWN, TEXT
 
 LEARNED = [name for name, member in FAMILIES.items() if member.definition.objective]
@@ -103,7 +104,7 @@ def test_the_loop_is_a_plain_one(tmp_path):
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": 0.1}, {"params": rest, "weight_decay": 0.0}], betas=(0.9, 0.98)
     )
-    for step, (batch, _) in enumerate(itertools.islice(load_batches(store, goal, 240), 20)):
+    for step, (batch, _) in enumerate(itertools.islice(load_batches(TokenSource(store, goal), 240), 20)):
         for group in optimizer.param_groups:
             group["lr"] = 3e-3 * ((step + 1) / 5 if step < 5 else (20 - step) / 15)
         batch = batch.to("cpu")

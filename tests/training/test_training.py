@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
 import warnings
 
@@ -14,12 +15,14 @@ import torch
 import formers
 from formers import Error
 from formers.data.loader import load_batches
+from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
 from formers.objectives.token_losses import LabelCounting
+from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import ProgressMeter
+from formers.training.hardware import ProgressMeter, estimate_flops_per_token
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
@@ -49,7 +52,7 @@ def trainer(seed=0, dropout=0.1, **settings):
 
 def source(t, store=STORE):
     return lambda phase, position: load_batches(
-        store, t.objectives[-1 if phase else 0], t.config.batch_tokens, t.config.seed, position
+        TokenSource(store, t.objectives[-1 if phase else 0]), t.config.batch_tokens, t.config.seed, position
     )
 
 
@@ -95,9 +98,9 @@ def test_goes_on_from_its_state_bit_for_bit(optimizer):
     second.restore_state(saved, state)
     assert [r.loss for r in run(second)] == [r.loss for r in told[5:]]
     assert same(whole, second)
-    assert all(torch.equal(whole.ema_weights[name], second.ema_weights[name]) for name in whole.ema_weights)
+    assert all(torch.equal(whole.ema.weights[name], second.ema.weights[name]) for name in whole.ema.weights)
     assert not all(
-        torch.equal(whole.ema_weights[n], p) for n, p in whole.model.named_parameters() if n in whole.ema_weights
+        torch.equal(whole.ema.weights[n], p) for n, p in whole.model.named_parameters() if n in whole.ema.weights
     )
 
 
@@ -142,7 +145,7 @@ def test_short_examples_first():
     seen = []
 
     def told(phase, position):
-        for batch, behind in load_batches(STORE, t.objectives[-1 if phase else 0], 128, 0, position):
+        for batch, behind in load_batches(TokenSource(STORE, t.objectives[-1 if phase else 0]), 128, 0, position):
             seen.append((phase, position, batch.longest))
             yield batch, behind
 
@@ -173,18 +176,6 @@ def test_a_longer_run_sees_no_short_examples_twice():
     assert more.positions == [17 * size[0], 3 * size[1]]
 
 
-def test_a_checkpoint_that_knows_one_position():
-    s, goals = TrainConfig(steps=10, seq_length=16, short_length=8, batch_tokens=128), [CausalLM(8), GOAL]
-    for until, positions in ((4, [64, 0]), (10, [0, 8])):
-        t, again = Trainer(model(), goals, s), Trainer(model(), goals, s)
-        run(t, until)
-        groups, state = t.get_state()
-        again.restore_state(
-            groups, {**{k: v for k, v in state.items() if k != "positions"}, "position": max(positions)}
-        )
-        assert again.positions == positions
-
-
 class Odd(LabelCounting):
     """An objective whose loss is no number at some steps."""
 
@@ -208,7 +199,7 @@ def test_what_is_no_number_leaves_no_trace(kind):
         [Odd(bad, kind)],
         TrainConfig(steps=14, batch_tokens=128, seq_length=16, lr=1e-2, max_bad_steps=3, ema=0.5),
     )
-    src = lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)  # noqa: E731
+    src = lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)  # noqa: E731
     skipped = []
     frozen = None
     for report in t.train(src):
@@ -226,12 +217,105 @@ def test_what_is_no_number_leaves_no_trace(kind):
     assert all(torch.isfinite(p).all() for p in t.model.parameters())
 
 
+class Following:
+    """A listener that notes when it is told, and whether the average has followed by then."""
+
+    def __init__(self):
+        self.steps, self.averages, self.trainer = [], [], None
+
+    def on_update(self, step):
+        self.steps.append(step)
+        self.averages.append({n: t.clone() for n, t in self.trainer.ema.weights.items()})
+
+
+def test_listeners_hear_of_every_step_that_changed_the_weights():
+    listener = Following()
+    settings = TrainConfig(steps=6, batch_tokens=128, seq_length=16, lr=1e-2, ema=0.5)
+    t = Trainer(model(dropout=0.0), [Odd({2})], settings, listeners=[listener])
+    listener.trainer, before = t, {n: p.clone() for n, p in t.ema.weights.items()}
+    list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
+    assert listener.steps == [0, 1, 3, 4, 5], "step 2 was skipped"
+    assert all(torch.equal(before[n], v) for n, v in listener.averages[0].items()), "the average comes last"
+    weights = {n: p.detach().clone() for n, p in t.model.named_parameters()}
+    with t.use_ema_weights():
+        assert all(torch.equal(p, t.ema.weights[n]) for n, p in t.model.named_parameters() if n in t.ema.weights)
+        assert any(not torch.equal(p, weights[n]) for n, p in t.model.named_parameters())
+    assert all(torch.equal(p, weights[n]) for n, p in t.model.named_parameters())
+
+
+def test_a_step_is_computed_then_applied_or_skipped():
+    """The values of a step are there before the weights change, and the host may still decide against it."""
+    t = trainer(dropout=0.0)
+    batch = next(source(t)(1, 0))[0]
+    begun = {n: p.detach().clone() for n, p in t.model.named_parameters()}
+
+    def start():
+        return t.executor.start_step([batch], t.carried_states, GOAL, {"lm": 1 / 120}, 1e-2)
+
+    names, values = start()
+    assert names == ["lm"]
+    assert values.shape == (2,)
+    assert all(p.grad is not None for p in t.model.parameters())
+    t.executor.finish_step(skip=True)
+    assert all(torch.equal(p, begun[n]) for n, p in t.model.named_parameters())
+    assert all(p.grad is None for p in t.model.parameters())
+    assert torch.equal(start()[1], values), "nothing of the skipped step is left"
+    t.executor.finish_step(skip=False)
+    assert not any(torch.equal(p, begun[n]) for n, p in t.model.named_parameters())
+
+
+def test_names_on_disk():
+    """What a checkpoint is called is a format: another name needs another CHECKPOINT_FORMAT."""
+    t = trainer(steps=2, ema=0.5)
+    assert "rng" not in t.get_state()[0], "generators that were not used yet have no state"
+    run(t)
+    groups, state = t.get_state()
+    assert list(groups) == ["model", "optimizer", "ema", "rng"]
+    assert set(groups["rng"]) >= {"0/cpu"}
+    assert {name.split("/")[0] for name in groups["optimizer"]} == {"state"}
+    assert list(state) == list(TrainerState.__annotations__)
+    assert set(state) == {
+        "step", "tokens", "seconds", "bad_steps", "positions", "recent_norms", "optimizer", "scaler", "carried_state",
+    }  # fmt: skip
+    assert CHECKPOINT_FORMAT == 2
+
+
+@pytest.mark.parametrize("name", ["transformer_xl", "elmo"])
+def test_memories_name_what_they_keep(name):
+    from .test_every_family import source as batches
+    from .test_every_family import trainer as small
+
+    t = small(name)
+    list(t.train(batches(t), 2))
+    tensors, rest = t.carried_states.get_state()
+    keys = {n.partition("/")[2] for n in tensors}
+    if name == "elmo":
+        assert keys == {f"layers/{i}/{part}" for i in range(len(rest["layers"])) for part in "hc"}
+    else:
+        assert set(rest) == {"used_slots", "has_equal_rows", "lengths", "hidden_states"}
+        assert keys == {"lengths", *(f"hidden_states/{i}" for i in range(len(rest["hidden_states"])))}
+    again = small(name)
+    again.carried_states.restore_state(tensors, json.loads(json.dumps(rest)), torch.device("cpu"))
+    assert set(again.carried_states.restored) == set(t.carried_states.active)
+    again.carried_states.active = again.carried_states.restored
+    found, same_rest = again.carried_states.get_state()
+    assert same_rest == rest
+    assert set(found) == set(tensors)
+    assert all(torch.equal(found[n], tensors[n]) for n in tensors)
+    before = again.carried_states.snapshot()
+    for memory in again.carried_states.active.values():
+        memory.reorder_rows(torch.zeros(memory.rows if name != "elmo" else 4, dtype=torch.long))
+    again.carried_states.roll_back(before)
+    assert all(torch.equal(t, tensors[n]) for n, t in again.carried_states.get_state()[0].items())
+
+
 def test_too_many_of_them_end_the_run():
     t = Trainer(model(), [Odd(range(2, 99))], TrainConfig(steps=14, batch_tokens=128, seq_length=16, max_bad_steps=3))
     with pytest.raises(
-        Diverged, match=r"3 steps in a row gave no number, the last at step 5, examples \d+ to \d+"
+        Diverged,
+        match=r"3 steps in a row had a loss or gradient that is not finite, the last at step 5, examples \d+ to \d+",
     ) as error:
-        list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+        list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     assert error.value.exit_code == 3
 
 
@@ -239,9 +323,9 @@ def test_too_many_of_them_end_the_run():
 def test_a_spike_is_left_out(precision):
     settings = TrainConfig(steps=60, batch_tokens=128, seq_length=16, lr=1e-3, spike_factor=20.0, precision=precision)
     t = Trainer(model(dropout=0.0), [Odd({55}, 1e3)], settings)
-    t.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=precision == "fp16")  # room for the spike
+    t.executor.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, enabled=precision == "fp16")  # room for the spike
     left, before = [], {}
-    for report in t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)):
+    for report in t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)):
         now = {**t.get_state()[0]["model"], **t.get_state()[0]["optimizer"]}
         if report.skipped:
             left.append(report.step)
@@ -256,7 +340,7 @@ def test_gradients_that_stay_long_are_not_left_out_for_ever():
         [Odd(range(55, 999), 1e3)],
         TrainConfig(steps=99, batch_tokens=128, seq_length=16, spike_factor=20.0),
     )
-    told = list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+    told = list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     left = [r.step for r in told if r.skipped]
     assert left[0] == 56
     assert len(left) < 30
@@ -268,7 +352,7 @@ def test_fp16_learns_and_goes_on_with_its_scale():
     first, second = trainer(steps=20, dropout=0.0, precision="fp16"), trainer(steps=20, dropout=0.0, precision="fp16")
     run(first, 11)
     second.restore_state(*first.get_state())
-    assert second.scaler.get_scale() == first.scaler.get_scale()
+    assert second.executor.scaler.get_scale() == first.executor.scaler.get_scale()
     run(second)
     assert same(half, second)
 
@@ -289,7 +373,7 @@ def test_without_a_compiler_it_goes_on(monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("no compiler here")
 
-    t.step_module._compiled_call_impl = broken
+    t.executor.step_module._compiled_call_impl = broken
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         assert [r.loss for r in run(t)] == plain
@@ -326,7 +410,7 @@ def test_checkpointing_changes_nothing_but_memory():
 
 
 def test_step_gives_sums_and_counts():
-    batch = next(load_batches(STORE, GOAL, 128))[0].to("cpu")
+    batch = next(load_batches(TokenSource(STORE, GOAL), 128))[0].to("cpu")
     out = Step(model(), GOAL)(batch)
     total, count = out["lm"]
     assert count == 120
@@ -335,7 +419,7 @@ def test_step_gives_sums_and_counts():
 
 def test_a_step_judges_in_one_pass():
     """Right guesses beside the losses, from the same states: a memory moves on once."""
-    batch = next(load_batches(STORE, GOAL, 128))[0].to("cpu")
+    batch = next(load_batches(TokenSource(STORE, GOAL), 128))[0].to("cpu")
     made, calls = model(), []
     made.body.register_forward_hook(lambda *_: calls.append(1))
     out = Step(made.eval(), GOAL)(batch, count_correct_tokens=True)
@@ -346,7 +430,7 @@ def test_a_step_judges_in_one_pass():
     small = {"dim": 16, "layers": 1, "heads": 2, "head_dim": 8, "ff": 16, "embed": 16, "cutoffs": (), "memory": 4}
     xl = formers.build("transformer_xl", vocab=30, clamp=None, same_length=False, eos=None, **small).model.eval()
     goal = CausalLM(16, num_streams=4, streams_per_batch=4)
-    segment = next(load_batches(STORE, goal, 64))[0].to("cpu")
+    segment = next(load_batches(TokenSource(STORE, goal), 64))[0].to("cpu")
     judged, plain = SegmentMemory(4, 4), SegmentMemory(4, 4)
     for _ in range(2):
         out, want = Step(xl, goal)(segment, judged, count_correct_tokens=True), Step(xl, goal)(segment, plain)
@@ -358,7 +442,7 @@ def test_a_step_judges_in_one_pass():
 def test_of_a_large_text_parts_are_counted(monkeypatch):
     from formers.training import validation as module
 
-    tests = [batch for batch, _ in itertools.islice(load_batches(STORE, GOAL, 128), 3)]
+    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, GOAL), 128), 3)]
     whole = compute_unigram_baseline(STORE, GOAL, tests)
     monkeypatch.setattr(module, "COUNT_BLOCK_TOKENS", 90)
     monkeypatch.setattr(module, "MAX_COUNT_BLOCKS", 5)
@@ -366,7 +450,7 @@ def test_of_a_large_text_parts_are_counted(monkeypatch):
 
 
 def test_unigram_and_evaluate():
-    tests = [batch for batch, _ in itertools.islice(load_batches(STORE, GOAL, 128), 3)]
+    tests = [batch for batch, _ in itertools.islice(load_batches(TokenSource(STORE, GOAL), 128), 3)]
     base = compute_unigram_baseline(STORE, GOAL, tests)
     assert base.loss == pytest.approx(np.log(30), abs=0.02)
     assert base.accuracy == pytest.approx(1 / 30, abs=0.02)
@@ -401,3 +485,23 @@ def test_the_time_left_of_a_run_that_goes_on():
     meter(StepResult(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
     assert all("256 tokens/s" in words for words in told)
+
+
+def test_operations_of_a_token_count_attention():
+    made = model()
+    matrices = estimate_flops_per_token(made, 0)
+    assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
+    assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
+
+
+def test_a_rule_of_the_family_holds_in_training(tmp_path):
+    """TextCNN limits the norms of its last layer after each step: it follows the weights as a listener."""
+    from .ranks import LABELLED
+
+    settings = {
+        "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,
+        "tune.epochs": 1, "tune.batch_size": 8, "tune.seq_length": 24,
+    }  # fmt: skip
+    formers.finetune("textcnn", LABELLED, task="classify", out=tmp_path / "run", overrides=settings, device="cpu")
+    weight = formers.load(tmp_path / "run" / "model").model.heads["classify"].out.weight
+    assert float(weight.detach().norm(dim=1).max()) == pytest.approx(0.05, rel=1e-3)

@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..batch import Batch
+from ..batch import Batch, BatchShape
+from ..ragged_arrays import compute_starts, expand_ranges
+from .counter_rng import shuffle_indices
+from .plans import bucket_by_length, estimate_documents
 
 PackedArrays = tuple[np.ndarray, np.ndarray]  # entries, and where each document's begin
 
@@ -53,7 +56,7 @@ class EncodedExamples:
         counts = self.example_starts[examples + 1] - self.example_starts[examples]
         documents = expand_ranges(self.example_starts[examples], counts)
         sizes = self.starts[documents + 1] - self.starts[documents]
-        slots, starts = expand_ranges(self.starts[documents], sizes), starts_from_lengths(sizes)
+        slots, starts = expand_ranges(self.starts[documents], sizes), compute_starts(sizes)
         labels = None if self.labels is None else self.labels[slots].astype(np.int64)
         chosen = None
         if self.has_groups:
@@ -70,9 +73,89 @@ class EncodedExamples:
         assert self.target is not None
         near, (ids, starts) = self.make_batch(examples, samples), self.target
         sizes = starts[examples + 1] - starts[examples]
-        target = ids[expand_ranges(starts[examples], sizes)].astype(np.int64), starts_from_lengths(sizes)
+        target = ids[expand_ranges(starts[examples], sizes)].astype(np.int64), compute_starts(sizes)
         longest = near.longest, int(sizes.max(initial=1))
         return make_seq2seq_batch((near.ids, near.starts), target, start, near.sample, longest)
+
+
+@dataclass(frozen=True)
+class ExampleOrder:
+    """A plan of encoded examples: their numbers in the order of their use."""
+
+    examples: np.ndarray  # (E,)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def slice_examples(self, low: int, high: int) -> ExampleOrder:
+        """Return the examples low … high - 1 alone."""
+        return ExampleOrder(self.examples[low:high])
+
+    def select_examples(self, numbers: np.ndarray) -> ExampleOrder:
+        """Return some examples alone, in this order."""
+        return ExampleOrder(self.examples[numbers])
+
+    @staticmethod
+    def concatenate(plans: Sequence[ExampleOrder]) -> ExampleOrder:
+        """Return the examples of several plans one after the other."""
+        return ExampleOrder(np.concatenate([plan.examples for plan in plans]))
+
+
+@dataclass(frozen=True)
+class EncodedSource:
+    """Encoded examples as a loader takes them (protocols.ExampleSource).
+
+    With `writes_target`, a decoder writes the examples' targets, behind the token `start`. With `shift_source`, it
+    reads the source once more, behind that token (or, with `wrap_last_token`, behind its last token: mBART).
+    """
+
+    data: EncodedExamples = field(repr=False)
+    writes_target: bool = False
+    start: int | None = None
+    shift_source: bool = False
+    wrap_last_token: bool = False
+
+    @property
+    def target_lengths(self) -> np.ndarray | None:
+        """(E,) tokens that a decoder writes for each example; None if it writes none."""
+        return np.diff(self.data.target[1]) if self.writes_target and self.data.target is not None else None
+
+    def plan_epoch(self, seed: int, epoch: int) -> ExampleOrder:
+        """Shuffle all examples; texts to be written stand beside others of their length."""
+        if (target := self.target_lengths) is not None:
+            return ExampleOrder(bucket_by_length(self.data.lengths + target, seed, epoch))
+        return ExampleOrder(shuffle_indices(len(self.data), seed, epoch, 0xDA7A))
+
+    def measure_sizes(self, plan: ExampleOrder) -> np.ndarray:
+        """Measure (E, 3) tokens, documents (where an example has several) and tokens of the source."""
+        own = self.data.lengths[plan.examples]
+        count = np.diff(self.data.example_starts)[plan.examples] if self.data.has_groups else np.zeros_like(own)
+        if (target := self.target_lengths) is not None:
+            return np.stack((target[plan.examples], count, own), 1)
+        return np.stack((own, count, own if self.shift_source else np.zeros_like(own)), 1)
+
+    def choose_shape(self, total: int, plan: ExampleOrder) -> BatchShape:
+        """Choose room for about `total` tokens on the larger side."""
+        sizes, longest, most = self.measure_sizes(plan), self.data.longest, int(self.data.lengths.max(initial=1))
+        if (target := self.target_lengths) is not None:
+            writes = int(target.max(initial=1))
+            larger = max(sizes[:, 0].mean(), sizes[:, 2].mean())
+            near, far = (max(m, int(np.ceil(total * sizes[:, c].mean() / larger))) for c, m in ((2, most), (0, writes)))
+            rows = estimate_documents(total, np.array([larger]), 3.0) + int(np.ceil(max(near / longest, far / writes)))
+            return BatchShape(rows, far, 0, writes, near, longest)
+        tokens = max(total, most)
+        rows = estimate_documents(tokens, sizes[:, 0] / np.maximum(1, sizes[:, 1]), 1.5)
+        places = max(rows, int(sizes[:, 1].max(initial=0))) if self.data.has_groups else 0
+        rows = max(rows, places) + int(np.ceil(tokens / longest))
+        return BatchShape(rows, tokens, places, longest, *((tokens, longest) if self.shift_source else (0, 0)))
+
+    def make_batch(self, plan: ExampleOrder, samples: np.ndarray, seed: int = 0) -> Batch:
+        """Make a batch of some examples, for a decoder on both sides; nothing is drawn."""
+        if self.writes_target:
+            assert self.start is not None
+            return self.data.make_target_batch(plan.examples, self.start, samples)
+        batch = self.data.make_batch(plan.examples, samples)
+        return shift_right(batch, self.start, self.wrap_last_token) if self.shift_source else batch
 
 
 @dataclass
@@ -112,11 +195,11 @@ class ExampleCollector:
         join = lambda parts: np.concatenate(parts) if parts else None  # noqa: E731
         target = None
         if self.targets:
-            target = np.concatenate(self.targets), starts_from_lengths(np.array([len(t) for t in self.targets]))
+            target = np.concatenate(self.targets), compute_starts(np.array([len(t) for t in self.targets]))
         sizes = np.array([len(ids) for ids in self.ids])
         return EncodedExamples(
-            np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32), starts_from_lengths(sizes),
-            starts_from_lengths(np.array(self.document_counts)), np.array(self.row_indices, np.int64),
+            np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32), compute_starts(sizes),
+            compute_starts(np.array(self.document_counts)), np.array(self.row_indices, np.int64),
             join(self.segments), join(self.labels), np.stack(self.answers) if self.answers else None, target,
             join(self.offsets),
         )  # fmt: skip
@@ -144,17 +227,6 @@ def make_seq2seq_batch(
     ids[starts[:-1]] = start
     side = Batch(*source, longest[0])
     return Batch(ids, starts, longest[1], source=side, labels=labels, sample=sample)
-
-
-def starts_from_lengths(sizes: np.ndarray) -> np.ndarray:
-    """(n,) sizes → (n+1,) where each begins, and the end of all."""
-    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-
-
-def expand_ranges(begin: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The numbers begin[i] … begin[i] + sizes[i] - 1 of all i, one after the other."""
-    turn = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    return np.repeat(begin, sizes) + turn
 
 
 def group_by_length(sizes: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:

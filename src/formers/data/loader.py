@@ -1,4 +1,4 @@
-"""Batches: examples of a plan, corrupted and packed to a fixed shape, by worker processes ahead of time.
+"""Batches: examples of a source, packed to a fixed shape, by worker processes ahead of time.
 
 The position in the data is one number, the next global example; examples are numbered through all epochs. Which
 examples make a batch depends on the plan and the position alone: not on workers, nor on ranks.
@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..batch import IGNORE_INDEX, Batch
+from ..batch import IGNORE_INDEX, Batch, BatchShape
 from ..errors import Error
-from .plan_cache import load_plan
-from .plans import BatchShape, Objective, Plan, gather_examples
-from .store import Store
+from ..protocols import ExamplePlan, ExampleSource, PlanType
 from .worker_pool import WorkerPool
 
 SIZE_BLOCK = 4096  # examples whose sizes are asked for at a time
@@ -76,7 +74,7 @@ def blank_batch(batch: Batch) -> Batch:
 class BatchTask:
     """One batch to be made: its examples' part of the plan, and their global numbers from `sample` on."""
 
-    plan: Plan
+    plan: ExamplePlan
     first_sample: int
     is_blank: bool = False
 
@@ -85,29 +83,28 @@ class BatchTask:
 class BatchMaker:
     """What makes batches of tasks, in this process or in a worker."""
 
-    store: Store
-    objective: Objective
+    source: ExampleSource[Any]
     shape: BatchShape
     seed: int
 
     def __call__(self, task: BatchTask) -> Batch:
         """One batch."""
-        numbers = np.arange(len(task.plan))
-        raw = gather_examples(self.store, task.plan, numbers, task.first_sample + numbers)
-        batch = pad_batch(self.objective.corrupt(raw, self.seed), self.shape)
+        samples = task.first_sample + np.arange(len(task.plan))
+        batch = pad_batch(self.source.make_batch(task.plan, samples, self.seed), self.shape)
         return blank_batch(batch) if task.is_blank else batch
 
 
-def pack_examples(objective: Objective, plan: Plan, shape: BatchShape, n: int) -> Iterator[tuple[int, int]]:
+def pack_examples(
+    source: ExampleSource[PlanType], plan: PlanType, shape: BatchShape, n: int
+) -> Iterator[tuple[int, int]]:
     """Runs of examples from n on that fit into a batch each: in order, as many as possible."""
     limits = np.array([shape.tokens, shape.labels or shape.tokens, shape.source_tokens])
     count, low, high = len(plan), 0, 0
     while n < count:
         if high < min(count, n + shape.documents) or not high:
             low, high = n, min(count, n + max(SIZE_BLOCK, 4 * shape.documents))
-            reach = np.concatenate(
-                (np.zeros((1, 3), np.int64), np.cumsum(objective.measure_sizes(plan.slice_examples(low, high)), 0))
-            )
+            reach = np.zeros((high - low + 1, 3), np.int64)
+            np.cumsum(source.measure_sizes(plan.slice_examples(low, high)), 0, out=reach[1:])
         used = reach[n - low : n - low + shape.documents + 1] - reach[n - low]  # (k, 3) by the first k - 1 examples
         fits = (used <= limits).all(1)
         # What is left over goes into dummy documents, none longer than an example: there must be enough of them.
@@ -126,8 +123,19 @@ def pack_examples(objective: Objective, plan: Plan, shape: BatchShape, n: int) -
         n = stop
 
 
+def plan_epoch(source: ExampleSource[PlanType], seed: int, epoch: int, count: int | None = None) -> PlanType:
+    """Plan an epoch, which must have examples; `count` is how many the first epoch had."""
+    plan = source.plan_epoch(seed, epoch)
+    if count is not None and len(plan) != count:
+        what = f"epoch {epoch} has {len(plan):,} examples, the first one {count:,}"
+        raise Error(what, fix="report this: every epoch of an objective must have as many")
+    if not len(plan):
+        raise Error("no example can be made of this text", fix="give more text, or shorter examples")
+    return plan
+
+
 def plan_tasks(
-    store: Store, objective: Objective, plan: Plan, shape: BatchShape, seed: int, position: int, epochs: int | None
+    source: ExampleSource[PlanType], plan: PlanType, shape: BatchShape, seed: int, position: int, epochs: int | None
 ) -> Iterator[tuple[BatchTask, int]]:
     """Batches to be made from a position on, each with the position behind it. `plan` is that of the first epoch."""
     count = len(plan)
@@ -135,9 +143,9 @@ def plan_tasks(
         if epochs is not None and epoch >= epochs:
             return
         if epoch:
-            plan = load_plan(store, objective, seed, epoch, count)
+            plan = plan_epoch(source, seed, epoch, count)
         base = epoch * count
-        for low, high in pack_examples(objective, plan, shape, max(0, position - base)):
+        for low, high in pack_examples(source, plan, shape, max(0, position - base)):
             yield BatchTask(plan.slice_examples(low, high), base + low), base + high
 
 
@@ -150,8 +158,7 @@ def select_rank_tasks(todo: Iterator[tuple[BatchTask, int]], rank: int, ranks: i
 
 
 def load_batches(
-    store: Store,
-    objective: Objective,
+    source: ExampleSource[Any],
     batch_tokens: int,
     seed: int = 0,
     position: int = 0,
@@ -164,8 +171,8 @@ def load_batches(
     pin: bool = False,
     start_method: str | None = None,
 ) -> Iterator[tuple[Batch, int]]:
-    """Batches of `batch_tokens` tokens from a position on, each with the position behind it; without end unless
-    `epochs` says.
+    """Batches of `batch_tokens` tokens of a source from a position on, each with the position behind it; without end
+    unless `epochs` says.
 
     Every epoch has the same number of examples, and a batch stays within one epoch. Of the sequence of batches, number
     k goes to rank k % ranks; the position is then the one behind the batches of all ranks. `workers` processes make up
@@ -176,10 +183,10 @@ def load_batches(
         raise Error(f"rank {rank} is not one of {ranks}", fix="ranks count from 0")
     if position < 0:
         raise Error(f"a position counts from 0, got {position}", fix="give the next global example")
-    plan = load_plan(store, objective, seed, 0)
-    shape = objective.choose_shape(batch_tokens, plan)
-    todo = select_rank_tasks(plan_tasks(store, objective, plan, shape, seed, position, epochs), rank, ranks)
-    make, finish = BatchMaker(store, objective, shape, seed), pin_batch if pin else (lambda batch: batch)
+    plan = plan_epoch(source, seed, 0)
+    shape = source.choose_shape(batch_tokens, plan)
+    todo = select_rank_tasks(plan_tasks(source, plan, shape, seed, position, epochs), rank, ranks)
+    make, finish = BatchMaker(source, shape, seed), pin_batch if pin else (lambda batch: batch)
     if not workers:
         for task, position in todo:
             yield finish(make(task)), position

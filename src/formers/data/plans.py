@@ -1,21 +1,33 @@
-"""Plans: which spans of a store make example n. A plan knows lengths, so packing is a function of it.
+"""Plans: which spans of a store make example n. A plan knows lengths, so packing is a function of it. Large plans are
+kept beside their store: made once, then memory-mapped by every run and rank.
 
 E examples, S spans, N tokens, D examples of one batch.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
-from ..batch import Batch
+from .. import ragged_arrays
+from ..atomic_files import hold_lock, read_checked_json
+from ..batch import Batch, BatchShape
 from ..errors import Error
+from ..protocols import Objective
+from ..ragged_arrays import compute_starts, expand_ranges, ragged_arange
+from . import counter_rng
 from .counter_rng import draw_integers, draw_uniform, shuffle_indices
-from .store import Store
+from .store import ArrayFileReader, ArrayFileWriter, Store
 
+MIN_CACHED_EXAMPLES = 1 << 18  # examples; smaller plans are made anew each time
+PLAN_DTYPES = {"begin": np.int64, "end": np.int64, "span_offsets": np.int64, "label": np.int8}
 SHIFT_DRAW = 0xDA7B  # what a random number is for
 
 
@@ -38,6 +50,18 @@ class Plan:
         spans = slice(int(first[0]), int(first[-1]))
         return Plan(self.begin[spans], self.end[spans], first - first[0], self.label[low:high])
 
+    def select_examples(self, numbers: np.ndarray) -> Plan:
+        """Return a plan of some examples alone, in this order."""
+        count = self.span_offsets[numbers + 1] - self.span_offsets[numbers]
+        spans = expand_ranges(self.span_offsets[numbers], count)
+        return Plan(self.begin[spans], self.end[spans], compute_starts(count), self.label[numbers])
+
+    @staticmethod
+    def concatenate(plans: Sequence[Plan]) -> Plan:
+        """Return one plan of the examples of several plans over one store."""
+        begin, end, label = (np.concatenate([getattr(p, name) for p in plans]) for name in ("begin", "end", "label"))
+        return Plan(begin, end, compute_starts(np.concatenate([np.diff(p.span_offsets) for p in plans])), label)
+
     @property
     def lengths(self) -> np.ndarray:
         """(E,) tokens of each example as it stands in the store."""
@@ -58,48 +82,53 @@ class RawExamples:
     sample: np.ndarray  # (D,) the global number of each example, running over all epochs
 
 
-@dataclass(frozen=True)
-class BatchShape:
-    """What every batch is filled up to, so that torch.compile sees one shape; `source_tokens` are the encoder's
-    side."""
-
-    documents: int
-    tokens: int
-    labels: int  # where a loss is; 0: at every token
-    longest: int  # no document is longer
-    source_tokens: int = 0
-    source_longest: int = 0
-
-
-class Objective(Protocol):
-    """What a loader needs of an objective."""
+class TextObjective(Objective, Protocol):
+    """An objective that makes its examples out of a token store."""
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Which spans make the examples of an epoch, in the order in which they are used."""
+        """Choose the spans that make the examples of an epoch, in the order of their use."""
         ...
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """(E, 3) at most so many tokens, places and source tokens of each example once it is corrupted."""
+        """Measure (E, 3) tokens, places with a loss and source tokens: the most that a corrupted example can have."""
         ...
 
     def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """The shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
+        """Choose the shape of batches with room for `total` tokens (on the larger side) of examples like a plan's."""
         ...
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """The batch that the model sees, in numpy, not filled up: special tokens added, hidden what is to be found.
+        """Make the numpy batch that the model sees, unpadded: special tokens added, tokens hidden.
 
         Every draw is a function of (seed, raw.sample, place): data/counter_rng.py.
         """
         ...
 
-    def count_labels(self, batch: Batch) -> dict[str, int]:
-        """How many places each named loss has, known before the model has run."""
-        ...
 
-    def loss(self, model: Any, batch: Batch) -> Any:
-        """The named losses as (sum, count)."""
-        ...
+@dataclass(frozen=True)
+class TokenSource:
+    """A token store and the objective that makes examples of it (protocols.ExampleSource)."""
+
+    store: Store
+    objective: TextObjective
+
+    def plan_epoch(self, seed: int, epoch: int) -> Plan:
+        """Let the objective plan an epoch; large plans of stores on disk are kept beside them."""
+        if self.store.directory is None:
+            return self.objective.plan(self.store, seed, epoch)
+        return load_or_build_plan(self.store, self.objective, seed, epoch)
+
+    def measure_sizes(self, plan: Plan) -> np.ndarray:
+        """Measure (E, 3) tokens, places with a loss and source tokens."""
+        return self.objective.measure_sizes(plan)
+
+    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
+        """Choose the shape of batches of about `total` tokens."""
+        return self.objective.choose_shape(total, plan)
+
+    def make_batch(self, plan: Plan, samples: np.ndarray, seed: int) -> Batch:
+        """Read the plan's examples from the store and corrupt them."""
+        return self.objective.corrupt(gather_examples(self.store, plan, np.arange(len(plan)), samples), seed)
 
 
 def plan_windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = False) -> Plan:
@@ -129,9 +158,36 @@ def cut_windows(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoc
     return plan_single_spans(start[order], stop[order])
 
 
-def ragged_arange(sizes: np.ndarray) -> np.ndarray:
-    """(D,) sizes → (N,) the place of each entry in its example."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+def plan_texts(store: Store, end: int | None, length: int, seed: int, epoch: int, across: bool = False) -> Plan:
+    """Windows of `length` tokens in random order, without the store's end marks: of each document, or `across`
+    documents, which are joined end to end with nothing between them. An example then has a span for each of them."""
+    begin, stop = find_document_bounds(store, end)
+    if not across:
+        return cut_windows(begin, stop, length, seed, epoch)
+    begin, stop = begin[stop > begin], stop[stop > begin]
+    reach = compute_starts(stop - begin)
+    whole = cut_windows(reach[:1], reach[-1:], length, seed, epoch)  # of the joined text
+    first = np.searchsorted(reach, whole.begin, side="right") - 1
+    count = np.searchsorted(reach, whole.end) - first  # documents that each window touches
+    document, window = expand_ranges(first, count), np.repeat(np.arange(len(whole)), count)
+    shift = (begin - reach[:-1])[document]
+    low, high = np.maximum(whole.begin[window], reach[document]), np.minimum(whole.end[window], reach[document + 1])
+    return Plan(low + shift, high + shift, compute_starts(count), whole.label)
+
+
+def find_document_bounds(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Where the documents begin and end, without the store's end mark, for objectives that set marks themselves."""
+    return store.starts[:-1], store.starts[1:] - find_ended_documents(store, end)
+
+
+def find_ended_documents(store: Store, end: int | None) -> np.ndarray:
+    """(documents,) bool: the last token is this end mark. On disk all end with the tokenizer's: no token is read."""
+    begin, stop = store.starts[:-1], store.starts[1:]
+    if end is None:
+        return np.zeros(len(stop), bool)
+    if store.directory is not None:
+        return np.full(len(stop), store.tokenizer.id("eos") == end)
+    return (np.asarray(store.tokens[np.maximum(stop - 1, 0)]) == end) & (stop > begin)
 
 
 def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0) -> Plan:
@@ -201,7 +257,68 @@ def gather_examples(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarra
     sizes = end - begin
     ids, sentence, unit = store.read_spans(begin, end)
     lengths = np.bincount(owner, sizes, len(numbers)).astype(np.int64)
-    starts = np.concatenate(([0], np.cumsum(lengths)))
     return RawExamples(
-        ids, starts, np.repeat(turn, sizes), sentence, unit, plan.label[numbers].astype(np.int64), samples
+        ids,
+        compute_starts(lengths),
+        np.repeat(turn, sizes),
+        sentence,
+        unit,
+        plan.label[numbers].astype(np.int64),
+        samples,
     )
+
+
+def load_or_build_plan(store: Store, objective: TextObjective, seed: int, epoch: int) -> Plan:
+    """A plan out of the store's folder `plans`, or made now and, if it is large, put there."""
+    assert store.directory is not None
+    folder = store.directory.path / "plans"
+    name = hash_plan_inputs(store, objective, seed)
+    file = folder / f"{name}-{epoch}.bin"
+    if (plan := read_plan(file)) is not None:
+        return plan
+    if len(store.tokens) < MIN_CACHED_EXAMPLES or not os.access(store.directory.path, os.W_OK):
+        return objective.plan(store, seed, epoch)
+    folder.mkdir(exist_ok=True)
+    with hold_lock(folder / f"{name}.lock", wait=True):  # one makes it, the others wait for it
+        if (plan := read_plan(file)) is not None:
+            return plan
+        plan = objective.plan(store, seed, epoch)
+        if len(plan) < MIN_CACHED_EXAMPLES:
+            return plan
+        save_plan(plan, file)
+        for old in folder.glob(f"{name}-{epoch - 2}.*"):
+            old.unlink(missing_ok=True)
+    return read_plan(file) or plan
+
+
+def hash_plan_inputs(store: Store, objective: TextObjective, seed: int) -> str:
+    """What a plan depends on: the store, the objective and its code, the seed."""
+    whole = hashlib.sha256(f"{store.content_hash} {objective!r} {seed} ".encode())
+    objectives = sorted(Path(inspect.getfile(type(objective))).parent.glob("*.py"))  # they share their code
+    for file in (*objectives, __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
+        whole.update(Path(file).read_bytes())
+    return whole.hexdigest()[:24]
+
+
+def save_plan(plan: Plan, file: Path) -> None:
+    """Write a plan whole or not at all; on a full disk there is none."""
+    writer = ArrayFileWriter(file)
+    try:
+        for name, dtype in PLAN_DTYPES.items():
+            writer.add_array(name, dtype, [getattr(plan, name)])
+        writer.close()
+    except OSError:
+        writer.discard()
+
+
+def read_plan(file: Path) -> Plan | None:
+    """A plan that was written, if it is there and undamaged."""
+    if not file.exists():
+        return None
+    try:
+        reader = ArrayFileReader(file, read_checked_json(file.with_suffix(".json")))
+        for name in PLAN_DTYPES:
+            reader.verify_range(name, 0, reader.header["arrays"][name]["count"])
+        return Plan(*(reader.get_array(name) for name in PLAN_DTYPES))
+    except (Error, KeyError):
+        return None  # it is made again

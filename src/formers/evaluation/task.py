@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..config import ProgressCallback
-from ..data.encoded_examples import EncodedExamples
+from ..data.encoded_examples import EncodedExamples, EncodedSource
 from ..former import Former
 from ..inputs import get_start_token
 from ..objectives.supervised import Supervised, compute_class_weights, compute_label_weights
@@ -56,10 +56,11 @@ def build_task_objective(
         compute_weights = compute_label_weights if task.kind == "many" else compute_class_weights
         weights = compute_weights(answers, len(former.labels))
     scale = max(1e-6, float(np.std(answers[answers[:, 1] > 0, 0]))) if task.kind == "number" else 1.0
+    shifts = former.is_encoder_decoder and task.kind != "text"
+    source = EncodedSource(data, task.kind == "text", start, shifts, starts_with_last)
     return Supervised(
-        data, task.kind, api.get_head_part(former, task), start,
-        shift_source=former.is_encoder_decoder and task.kind != "text", wrap_last_token=starts_with_last,
-        class_weights=weights, target_std=scale, label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
+        source, task.kind, api.get_head_part(former, task), class_weights=weights, target_std=scale,
+        label_smoothing=label_smoothing, lm_weight=lm_loss_weight,
     )  # fmt: skip
 
 
@@ -79,11 +80,11 @@ def evaluate_task(
         probabilities = api.score_label_words(former, task, rows, tell)
         results = evaluate_classes(task.labels, probabilities, get_references(task, rows))
     elif objective.task_kind == "text":
-        results = evaluate_generated_text(former, task, objective.data, rows, tell)
+        results = evaluate_generated_text(former, task, objective.source.data, rows, tell)
     else:
         with autocast() if autocast is not None else nullcontext():
-            outputs = api.compute_outputs(former, objective.data, objective.part, tell, accumulate_loss)
-        results = evaluate_outputs(former, task, objective.data, outputs, rows)
+            outputs = api.compute_outputs(former, objective.source.data, objective.part, tell, accumulate_loss)
+        results = evaluate_outputs(former, task, objective.source.data, outputs, rows)
         results.loss = sums[0] / max(1.0, sums[1])
     results.metrics = compute_metrics(task.name, results.references, results.predictions)
     return results

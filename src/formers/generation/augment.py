@@ -1,6 +1,6 @@
 """More training examples out of few: words hidden and refilled by a masked model (Wu et al. 2018), texts continued by a
 decoder (Anaby-Tavor et al. 2019), both after learning how each label speaks (Kumar et al. 2020), and only those kept
-whose label a classifier still sees."""
+to which a classifier still gives their label."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..atomic_files import ResumableFile
 from ..config import ProgressCallback, check_sizes, suggest_name
 from ..data.counter_rng import draw_bits
-from ..data.resumable_file import ResumableFile
 from ..errors import Error
 from ..former import Former
-from ..tasks.examples import Examples, make_label_prefix, read_examples
+from ..tasks.api import get_task
+from ..tasks.examples import Examples, flatten, make_label_prefix, read_examples
 from ..text.normalise import normalise
 from ..verbs import can_fill, check_verb
 from .api import generate_texts
-from .label_filter import LabelFilter, make_label_filter
-from .mask_infill import RandomKey, infill_texts
+from .fill import RandomKey, infill_texts
 from .options import Options
 
 CHUNK_SIZE = 32  # examples at once
@@ -37,6 +37,7 @@ SKIP_REASONS = {
     "empty": "empty",
 }
 Row = dict[str, Any]
+LabelFilter = Callable[[list[Row]], list[bool]]
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,10 @@ class Augmented:
 
 
 def augment(
-    former: Former,
-    train: Any,
-    out: str | Path | None = None,
-    *,
-    columns: Any = None,
-    label_filter: Any = "linear",
-    column: str | None = None,
-    encoding: str = "utf-8",
-    skip: bool = False,
-    delimiter: str | None = None,
-    header: bool | None = None,
-    tell: ProgressCallback | None = None,
-    overwrite: bool = False,
-    **how: Any,
-) -> Augmented:
+    former: Former, train: Any, out: str | Path | None = None, *, columns: Any = None, label_filter: Any = "linear",
+    column: str | None = None, encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None,
+    header: bool | None = None, tell: ProgressCallback | None = None, overwrite: bool = False, **how: Any,
+) -> Augmented:  # fmt: skip
     """Make new examples for classification out of a file, rows or a dataset, with a masked model or a decoder.
 
     `label_filter` is what judges the labels of new examples: "linear" (learned from the same examples), a fine-tuned
@@ -102,28 +92,27 @@ def augment(
     reading: dict[str, Any] = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
-    found = train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)
-    plan = build_config(former, how)
-    same = make_label_filter(label_filter, found.rows, plan.min_probability)
-    plans = {
-        name: value for name, value in vars(plan).items() if name != "min_probability"
-    }  # whatever judges them, they are made
-    about = {} if out is None else {"rows": hash_rows(found.rows), "how": plans, "model": former.fingerprint}
+    examples = (train if isinstance(train, Examples) else read_examples(train, "classify", columns, **reading)).rows
+    config = build_config(former, how)
+    keep_label = make_label_filter(label_filter, examples, config.min_probability)
+    # A text is generated whatever probability its label must have, so a resumed run may change that.
+    settings = {name: value for name, value in vars(config).items() if name != "min_probability"}
+    about = {} if out is None else {"rows": hash_rows(examples), "how": settings, "model": former.fingerprint}
     with nullcontext() if out is None else ResumableFile(Path(out), about, overwrite=overwrite) as file:
-        made: list[list[str]] = [] if file is None else [record["made"] for record in file.read_records()]
-        for some in generate_candidates(former, found.rows, plan, len(made)):
-            made += some
+        texts: list[list[str]] = [] if file is None else [record["made"] for record in file.read_records()]
+        for chunk in generate_candidates(former, examples, config, len(texts)):
+            texts += chunk
             if file is not None:
-                file.write_records(*({"made": texts} for texts in some))
+                file.write_records(*({"made": candidates} for candidates in chunk))
             if tell is not None:
-                tell("examples", len(made), len(found.rows), plan.method)
-        rows, left = filter_candidates(found.rows, made, same)
+                tell("examples", len(texts), len(examples), config.method)
+        rows, skipped = filter_candidates(examples, texts, keep_label)
         if file is not None:
             file.finish(lambda _, whole: whole.writelines(to_json_lines(rows)))
-    words = ", ".join(f"{count:,} {SKIP_REASONS[why]}" for why, count in left.items() if count)
-    total = sum(map(len, made))
-    said = f"{len(rows):,} new examples out of {len(found.rows):,}; left out of {total:,}: {words or 'none'}"
-    return Augmented(rows, left, said)
+    words = ", ".join(f"{count:,} {SKIP_REASONS[why]}" for why, count in skipped.items() if count)
+    total = sum(map(len, texts))
+    summary = f"{len(rows):,} new examples out of {len(examples):,}; left out of {total:,}: {words or 'none'}"
+    return Augmented(rows, skipped, summary)
 
 
 def build_config(former: Former, how: dict[str, Any]) -> AugmentConfig:
@@ -140,78 +129,67 @@ def generate_candidates(
     """Yield `times` new texts for each example, chunk by chunk, from number `done` on."""
     every = make_keys(rows, how)
     for low in range(done, len(rows), CHUNK_SIZE):
-        some, own = rows[low : low + CHUNK_SIZE], every[low : low + CHUNK_SIZE]
-        fronts = [make_label_prefix(row, how.label_names) if how.conditional else "" for row in some]
+        chunk, keys = rows[low : low + CHUNK_SIZE], every[low : low + CHUNK_SIZE]
+        fronts = [make_label_prefix(row, how.label_names) if how.conditional else "" for row in chunk]
         if how.method == "fill":
-            texts = [row["text"] for row in some for _ in range(how.times)]
-            given = [f for f in fronts for _ in range(how.times)]
-            new = infill_texts(
-                former, texts, given, [k for one in own for k in one], how.rate, how.top_k, how.temperature
-            )
+            texts = [row["text"] for row in chunk for _ in range(how.times)]
+            fronts = [front for front in fronts for _ in range(how.times)]
+            flat = [key for own in keys for key in own]
+            new = infill_texts(former, texts, fronts, flat, how.rate, how.top_k, how.temperature)
         else:
-            new = continue_texts(former, some, fronts, own, how)
+            new = continue_texts(former, chunk, fronts, keys, how)
         yield [new[i : i + how.times] for i in range(0, len(new), how.times)]
 
 
 def make_keys(rows: Sequence[Row], how: AugmentConfig) -> list[list[RandomKey]]:
     """Make the random keys of each example from its text (wherever it stands) and how often it occurred before."""
     before: Counter[str] = Counter()
-    found = []
+    keys = []
     for row in rows:
         first = before[row["text"]] * how.times
-        found.append([(how.seed, hash_text(row["text"]), first + turn) for turn in range(how.times)])
+        keys.append([(how.seed, hash_text(row["text"]), first + turn) for turn in range(how.times)])
         before[row["text"]] += 1
-    return found
+    return keys
 
 
 def continue_texts(
     former: Former, rows: Sequence[Row], fronts: Sequence[str], keys: Sequence[Sequence[RandomKey]], how: AugmentConfig
 ) -> list[str]:
-    """Continue the beginnings of texts; with rate 1 and a conditional model, write whole texts after the label."""
-    begun = [keep_beginning(row["text"], how.rate) for row in rows]
+    """Continue the beginnings of texts, which lack the last `rate` of their words; with rate 1 and a conditional model,
+    write whole texts after the label."""
+    words = [row["text"].split() for row in rows]
+    begun = [" ".join(own[: math.floor(len(own) * (1 - how.rate))]) for own in words]
     prompts = [(f + b).strip() or b for f, b in zip(fronts, begun, strict=True)]
     options = Options(
-        max_new_tokens=how.max_new_tokens,
-        num_samples=how.times,
-        top_k=how.top_k,
-        temperature=how.temperature,
-        seed=how.seed,
-        stop=("\n",),
-    )  # many prompts are equal, and their texts should not be
-    found = generate_texts(former, prompts, options, rng_streams=[[int(draw_bits(*k)) for k in one] for one in keys])
-    several = [texts if isinstance(texts, list) else [texts] for texts in found]
-    return [join_text(b, text) for b, texts in zip(begun, several, strict=True) for text in texts]
+        max_new_tokens=how.max_new_tokens, num_samples=how.times, top_k=how.top_k, temperature=how.temperature,
+        seed=how.seed, stop=("\n",),
+    )  # fmt: skip
+    # Many prompts are equal, and their texts should not be.
+    results = generate_texts(former, prompts, options, rng_streams=[[int(draw_bits(*k)) for k in one] for one in keys])
+    several = [texts if isinstance(texts, list) else [texts] for texts in results]
+    return [" ".join(f"{b}{text}".split()) for b, texts in zip(begun, several, strict=True) for text in texts]
 
 
-def join_text(begun: str, text: str) -> str:
-    """Join a beginning and its continuation in one line."""
-    return " ".join(f"{begun}{text}".split())
-
-
-def keep_beginning(text: str, rate: float) -> str:
-    """Return the first words of a text, without the last `rate` of them."""
-    words = text.split()
-    return " ".join(words[: math.floor(len(words) * (1 - rate))])
-
-
-def filter_candidates(rows: Sequence[Row], made: Sequence[Sequence[str]], same: LabelFilter) -> Any:
+def filter_candidates(
+    rows: Sequence[Row], candidates: Sequence[Sequence[str]], keep_label: LabelFilter
+) -> tuple[list[Row], dict[str, int]]:
     """Return the rows that are new and keep their label, and how many others there were for each reason."""
-    left: Counter[str] = Counter(dict.fromkeys(SKIP_REASONS, 0))
+    skipped = dict.fromkeys(SKIP_REASONS, 0)
     seen = {to_comparison_form(row["text"]) for row in rows}
     new: list[Row] = []
-    for number, (row, texts) in enumerate(zip(rows, made, strict=True)):
+    for number, (row, texts) in enumerate(zip(rows, candidates, strict=True)):
         own = to_comparison_form(row["text"])
         for text in texts:
             form = to_comparison_form(text)
             why = "empty" if not form else "same" if form == own else "duplicate" if form in seen else None
             if why is not None:
-                left[why] += 1
+                skipped[why] += 1
                 continue
             seen.add(form)
             new.append({**row, "text": normalise(text), "from": number})
-    good = same(new) if new else []
-    left["label"] += good.count(False)
-    return [row for row, yes in zip(new, good, strict=True) if yes], dict(left)
+    verdicts = keep_label(new) if new else []
+    skipped["label"] += verdicts.count(False)
+    return [row for row, kept in zip(new, verdicts, strict=True) if kept], skipped
 
 
 def to_comparison_form(text: str) -> str:
@@ -232,5 +210,58 @@ def hash_text(text: str) -> int:
 def to_json_lines(rows: Sequence[Row]) -> Iterator[bytes]:
     """Encode rows as JSON lines."""
     for row in rows:
-        kept = {name: value for name, value in row.items() if value is not None}
-        yield json.dumps(kept, ensure_ascii=False).encode() + b"\n"
+        present = {name: value for name, value in row.items() if value is not None}
+        yield json.dumps(present, ensure_ascii=False).encode() + b"\n"
+
+
+def make_label_filter(judge: Former | str | None, rows: Sequence[Row], min_probability: float) -> LabelFilter:
+    """Make the function that says of new rows whether a classifier still gives them their label.
+
+    "linear" learns from `rows`, a Former was trained on such rows before, None keeps all. A row of one label needs that
+    label as the likeliest, one of several exactly those above 0.5; each with `min_probability` at least.
+    """
+    if judge is None:
+        return lambda new: [True] * len(new)
+    if not isinstance(judge, Former) and judge != "linear":
+        raise Error(f"{judge!r} does not judge labels", fix="take 'linear', a fine-tuned model, or None")
+    multilabel = any(isinstance(row["label"], list) for row in rows)
+    score = make_model_scorer(judge, rows, multilabel) if isinstance(judge, Former) else make_linear_scorer(rows)
+
+    def has_same_label(shares: Mapping[str, float], row: Row) -> bool:
+        own = flatten([row["label"]])
+        if not multilabel:
+            return shares[own[0]] >= max(min_probability, *shares.values())
+        predicted = {name for name, share in shares.items() if share > 0.5}
+        return predicted == set(own) and all(shares[name] >= min_probability for name in own)
+
+    return lambda new: [has_same_label(shares, row) for shares, row in zip(score(new), new, strict=True)]
+
+
+def make_linear_scorer(rows: Sequence[Row]) -> Callable[[list[Row]], list[dict[str, float]]]:
+    """Train a linear model on the rows; returns a function from rows to label probabilities."""
+    from ..evaluation.metrics import LinearBaseline
+
+    model = LinearBaseline(rows)
+    return lambda new: [dict(zip(model.labels, row.tolist(), strict=True)) for row in model.predict_probabilities(new)]
+
+
+def make_model_scorer(
+    judge: Former, rows: Sequence[Row], multilabel: bool
+) -> Callable[[list[Row]], list[dict[str, float]]]:
+    """Check that a fine-tuned model has the labels of the rows; returns a function from rows to probabilities."""
+    task = get_task(judge, "classify")
+    known, own = set(task.labels or judge.labels), set(flatten(row["label"] for row in rows))
+    if known != own:
+        first, second = (", ".join(sorted(names)[:8]) for names in (known, own))
+        what = f"this judge knows the labels {first}, and the examples have {second}"
+        raise Error(what, fix="take a model that was trained on such examples, or 'linear'")
+    if (task.kind == "many") != multilabel:
+        what = "the examples have several labels each" if multilabel else "the judge gives several labels"
+        rest = "the judge gives one" if multilabel else "the examples have one"
+        raise Error(f"{what}, and {rest}", fix="take 'linear'")
+
+    def score(new: list[Row]) -> list[dict[str, float]]:
+        texts = [(row["text"], row["other"]) if row.get("other") else row["text"] for row in new]
+        return [one.probabilities for one in judge.classify(texts)]
+
+    return score

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..errors import Error
-from ..nn.capture import Capture
-from .cuda_graph import GraphedStep
+from ..nn.attention.context import Capture
 from .decoding import STEPS_AHEAD, DecodingBatch, Hypothesis, are_finite, check_rows_finite
 from .logits_processors import Constraints
+from .runner import GraphedStep
 
 DEAD_SCORE = -1e9  # the score of a beam that does not count
 NO_SCORE = -math.inf  # of a complete text that is not there
@@ -31,14 +30,10 @@ class BeamState:
         self.num_beams, self.num_prompts = options.num_beams, len(batch.sequences) // options.num_beams
         self.running_scores = torch.zeros(self.num_prompts, self.num_beams, device=device)
         self.running_scores[:, 1:] = DEAD_SCORE  # at first all K texts are the same
-        self.complete_scores = torch.full(
-            (self.num_prompts, self.num_beams), NO_SCORE, device=device
-        )  # scores, the best first
+        self.complete_scores = torch.full_like(self.running_scores, NO_SCORE)  # the best first
         self.complete_keys = torch.full((self.num_prompts, self.num_beams, 3), -1, device=device)
         self.open_prompts = torch.ones(self.num_prompts, dtype=torch.bool, device=device)
-        self.first_rows = (
-            torch.arange(self.num_prompts, device=device)[:, None] * self.num_beams
-        )  # (prompts, 1) a prompt's first row
+        self.first_rows = torch.arange(self.num_prompts, device=device)[:, None] * self.num_beams  # (prompts, 1)
         self.end_token_mask: Tensor | None = None  # (vocab,) whether a token ends a text
         self.graphed_step = None if batch.runner.graphed_step is None else GraphedStep()
         self.log_probs: Tensor | None = None  # (rows, vocab) the newest log-probabilities
@@ -49,9 +44,8 @@ class BeamState:
         farthest = options.early_stopping == "never" and self.alpha > 0
         norms = [self.compute_norm(length) for length in range(1, options.max_new_tokens + 1)]
         step_norms = [(step, norm, norms[-1] if farthest else norm) for step, norm in enumerate(norms)]
-        self.step_table = torch.tensor(
-            step_norms, device=device
-        )  # (steps, 3) number, divisor of scores, divisor of the stopping bound
+        # (steps, 3) number, divisor of scores, divisor of the stopping bound
+        self.step_table = torch.tensor(step_norms, device=device)
         self.attention_sums: Tensor | None = None  # (rows, source) attention so far, where coverage counts
         if options.coverage and not batch.former.is_encoder_decoder:
             raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
@@ -67,16 +61,14 @@ class BeamState:
         if self.pending_steps:
             logs = self.batch.runner.step(self.pending_steps[-1][0], self.live_rows).float().log_softmax(-1)
         else:
-            self.live_rows = [int(row not in self.batch.finished_rows) for row in range(len(self.batch.sequences))]
-            logs = (
-                self.batch.score_next(capture) if capture or step else self.batch.score_shared_prompts()
-            ).log_softmax(-1)
+            self.live_rows = self.batch.live_rows
+            scores = self.batch.score_next(capture) if capture or step else self.batch.score_shared_prompts()
+            logs = scores.log_softmax(-1)
         if capture is not None:
             if "cross" not in capture.attention_weights:
                 raise Error("coverage is of attention over a source, and this model has none", fix="leave coverage out")
-            attention = torch.stack([w.float().mean(1)[:, -1] for w in capture.attention_weights["cross"]]).mean(
-                0
-            )  # (rows, source)
+            layers = [weights.float().mean(1)[:, -1] for weights in capture.attention_weights["cross"]]
+            attention = torch.stack(layers).mean(0)  # (rows, source)
             self.attention_sums = attention if self.attention_sums is None else self.attention_sums + attention
         self.log_probs = logs
         return self.constraints.apply(logs, self.batch.sequence_tensor, step)
@@ -88,9 +80,7 @@ class BeamState:
             return None
         lengths = [len(source) for source in self.batch.sources for _ in range(self.num_beams)]
         keep = torch.arange(self.attention_sums.shape[1]) < torch.tensor(lengths)[:, None]
-        attention = self.attention_sums.clamp(min=1e-9)[
-            :, None
-        ]  # a word that nobody has looked at yet costs much, not everything
+        attention = self.attention_sums.clamp(min=1e-9)[:, None]  # an unattended word costs much, not everything
         return compute_coverage_penalty(attention, keep.to(self.attention_sums.device), beta)
 
     def step(self, step: int) -> None:
@@ -118,9 +108,7 @@ class BeamState:
         total = (scores.unflatten(0, (self.num_prompts, k)) + self.running_scores[..., None]).flatten(1)
         wide = max(2, 1 + len(self.constraints.end_ids)) * k  # enough that K go on even if all the likeliest end
         values, places = total.topk(min(wide, k * vocab), -1)
-        values = values.nan_to_num(
-            DEAD_SCORE, neginf=2 * DEAD_SCORE
-        )  # what is forbidden or no number is still a text, the last one
+        values = values.nan_to_num(DEAD_SCORE, neginf=2 * DEAD_SCORE)  # forbidden or NaN: still a text, ranked last
         rows, tokens = self.first_rows + places // vocab, places % vocab
         if self.end_token_mask is None:
             self.end_token_mask = torch.zeros(vocab, dtype=torch.bool, device=scores.device)
@@ -139,14 +127,10 @@ class BeamState:
 
     def find_stopped(self, rows: Tensor, tokens: Tensor) -> Tensor:
         """Return which beams contain a stop string with their new token."""
-        texts = [
-            [
-                self.constraints.has_stop_string([*self.batch.get_new_ids(row), token])
-                for row, token in zip(*both, strict=True)
-            ]
-            for both in zip(rows.tolist(), tokens.tolist(), strict=True)
-        ]
-        return torch.tensor(texts, device=rows.device)
+        pairs = zip(rows.flatten().tolist(), tokens.flatten().tolist(), strict=True)
+        new_ids = ([*self.batch.get_new_ids(row), token] for row, token in pairs)
+        stopped = [self.constraints.has_stop_string(ids) for ids in new_ids]
+        return torch.tensor(stopped, device=rows.device).view(rows.shape)
 
     def keep_complete(self, step_norms: Tensor, values: Tensor, rows: Tensor, newest: Tensor) -> None:
         """Merge complete hypotheses (prompts, K) into the K best; where `values` is NO_SCORE there is none."""
@@ -184,15 +168,11 @@ class BeamState:
 
     def collect_hypotheses(self) -> list[list[Hypothesis]]:
         """Return the complete hypotheses of each prompt, the best first."""
-        both = zip(self.complete_keys.tolist(), self.complete_scores.tolist(), strict=True)
-        return [
-            [
-                Hypothesis(self.complete_texts[tuple(one)], score)
-                for one, score in zip(*some, strict=True)
-                if score > NO_SCORE
-            ]
-            for some in both
-        ]
+        texts, hypotheses = self.complete_texts, []
+        for keys, scores in zip(self.complete_keys.tolist(), self.complete_scores.tolist(), strict=True):
+            both = zip(keys, scores, strict=True)
+            hypotheses.append([Hypothesis(texts[tuple(key)], score) for key, score in both if score > NO_SCORE])
+        return hypotheses
 
 
 @torch.inference_mode()
@@ -206,11 +186,8 @@ def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hyp
         batch.build_sequence_tensor()
     beams, step, options = BeamState(batch, constraints), 0, constraints.options
     while step < options.max_new_tokens and not batch.is_done:
-        count = (
-            1
-            if beams.should_check_each_step
-            else min(STEPS_AHEAD, options.max_new_tokens - step, batch.count_safe_steps(constraints))
-        )
+        count = min(STEPS_AHEAD, options.max_new_tokens - step, batch.count_safe_steps(constraints))
+        count = 1 if beams.should_check_each_step else count
         for at in range(step, step + count):
             beams.step(at)
         beams.flush_steps(step)
@@ -218,7 +195,7 @@ def beam_search(batch: DecodingBatch, constraints: Constraints) -> list[list[Hyp
     return [found[: options.num_samples] for found in beams.collect_hypotheses()]
 
 
-def compute_length_penalty(length: Any, alpha: float) -> Any:
+def compute_length_penalty(length: float, alpha: float) -> float:
     """Compute ((5 + length) / 6)^α, the divisor of log p; α = 0 does nothing, 1 takes nearly the mean (eq. 14)."""
     return ((5 + length) / 6) ** alpha
 

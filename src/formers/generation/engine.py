@@ -6,7 +6,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,12 +14,11 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import get_start_token
 from ..nn.attention.kv_cache import KVCache
-from .decoding import are_finite, check_rows_finite
+from .decoding import are_finite, build_id_constraints, check_prompts, check_rows_finite
 from .logits_processors import Constraints, get_end_ids
 from .options import Options
 from .runner import Runner
 from .sampling import pick_tokens
-from .token_api import build_id_constraints, check_prompts
 
 TokenChooser = Callable[[Tensor, Sequence[int], int], int]  # logits (vocab,), the text so far and the step → a token
 
@@ -83,18 +81,15 @@ class Engine:
         prompt is the source."""
         ids = check_prompts(self.former, [prompt], max_new_tokens)[0]
         if len(ids) > self.cache_size:
-            raise Error(
-                f"{len(ids)} tokens do not fit into {self.cache_size}", fix="make an engine with a larger cache_size"
-            )
-        if isinstance(choose, Options) and choose.rows_per_prompt > 1:
-            raise Error("a request is one text", fix="submit one for each sample, with seeds of their own; no beams")
-        chooser = (
-            make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
-            if isinstance(choose, Options)
-            else choose
-        )
+            what = f"{len(ids)} tokens do not fit into {self.cache_size}"
+            raise Error(what, fix="make an engine with a larger cache_size")
+        if isinstance(choose, Options):
+            if choose.rows_per_prompt > 1:
+                fix = "submit one for each sample, with seeds of their own; no beams"
+                raise Error("a request is one text", fix=fix)
+            choose = make_chooser(build_id_constraints(self.former, choose, max_new_tokens))
         text = [get_start_token(self.former.config)] if self.former.is_encoder_decoder else list(ids)
-        request = Request(ids, text, max_new_tokens, chooser)
+        request = Request(ids, text, max_new_tokens, choose)
         self.waiting_requests.put(request)
         self._wake_event.set()
         return request
@@ -106,10 +101,8 @@ class Engine:
             if request.is_cancelled:
                 self.release_slot(slot)
         new = self.admit_requests()
-        new_ids = [
-            [self.active_requests[i].token_ids[-1]] if i in self.active_requests and i not in new else []
-            for i in range(self.num_slots)
-        ]
+        active = {slot: request.token_ids[-1:] for slot, request in self.active_requests.items() if slot not in new}
+        new_ids = [active.get(slot, []) for slot in range(self.num_slots)]
         if any(new_ids):
             logits = self.runner.score_next(new_ids)
             new |= {slot: logits[slot] for slot, row in enumerate(new_ids) if row}
@@ -144,11 +137,9 @@ class Engine:
         """Read a request's sequence with a runner of its own, and copy the cache into the slot."""
         request = self.active_requests[slot]
         text = request.token_ids[request.window_start :]
-        prefill_runner = Runner(
-            self.former, 1, len(text), [request.prompt_ids] if self.former.is_encoder_decoder else None
-        )
+        sources = [request.prompt_ids] if self.former.is_encoder_decoder else None
+        prefill_runner = Runner(self.former, 1, len(text), sources)
         logits = prefill_runner.score_next([text])[0]
-        assert isinstance(prefill_runner.state, KVCache)
         self.runner.adopt_row(slot, prefill_runner, self.cache_size)
         return logits
 
@@ -196,7 +187,7 @@ class Engine:
         self._thread.start()
         return self
 
-    def __exit__(self, *what: Any) -> None:
+    def __exit__(self, *what: object) -> None:
         self._is_stopping = True
         self._wake_event.set()
         if self._thread is not None:
@@ -209,9 +200,8 @@ def make_chooser(constraints: Constraints) -> TokenChooser:
     def choose(logits: Tensor, text: Sequence[int], step: int) -> int:
         history = torch.tensor([list(text)], device=logits.device) if constraints.has_history_rules else None
         scores = logits[None].float()
-        token, finite = torch.cat(
-            (pick_tokens(constraints.apply(scores, history, step), constraints.options, step), are_finite(scores))
-        ).tolist()
+        picked = pick_tokens(constraints.apply(scores, history, step), constraints.options, step)
+        token, finite = torch.cat((picked, are_finite(scores))).tolist()
         check_rows_finite([finite], [1])
         return token
 

@@ -1,4 +1,4 @@
-"""Filling blanks with a masked language model."""
+"""Masked language models at work: guesses for the blanks of a text, and texts with some of their words replaced."""
 
 from __future__ import annotations
 
@@ -6,27 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from ..batch import Batch
 from ..config import format_value
+from ..data.counter_rng import draw_uniform
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import check_length, list_texts
 from ..text.normalise import normalise
 from ..text.tokenizer import Tokenizer
-from ..verbs import check_verb
+from ..text.word_level import WORD_PATTERN
+from ..verbs import can_fill, check_verb
 
 BLANK = "___"
 BATCH_ROWS = 32  # texts that are read at a time
+WORD_STREAM, PIECE_STREAM = 70, 71  # what a random number is for
+RandomKey = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class Guess:
     """A prediction for a blank: the token as the tokenizer spells it, its probability, and the text with it.
 
-    In `text` a piece that goes on with a word (##ing) is joined to it, and other blanks have their likeliest pieces.
+    In `text` a piece that continues a word (##ing) is joined to it, and other blanks have their likeliest pieces.
     """
 
     token: str
@@ -43,20 +48,15 @@ def fill(former: Former, texts: str | Sequence[str], top_k: int = 5) -> Any:
     check_verb(former, "fill")
     if type(top_k) is not int or top_k < 1:
         raise Error(f"top_k must be at least 1, got {format_value(top_k)}", fix="ask for 5 guesses")
-    given = [
-        normalise(t) if isinstance(t, str) else t for t in ([texts] if isinstance(texts, str) else list_texts(texts))
-    ]
-    rows = [encode_blanks(former, text) for text in given]
+    several = [texts] if isinstance(texts, str) else list_texts(texts)
+    several = [normalise(text) if isinstance(text, str) else text for text in several]
+    rows = [encode_blanks(former, text) for text in several]
     for row in rows:
         check_length(len(row), former.context)
-    found = []
-    for at in range(0, len(rows), BATCH_ROWS):
-        for text, chances in zip(
-            given[at : at + BATCH_ROWS], predict_blanks(former, rows[at : at + BATCH_ROWS]), strict=True
-        ):
-            found.append(make_guesses(former, text, chances, top_k))
-    plain = [several[0] if len(several) == 1 else several for several in found]
-    return plain[0] if isinstance(texts, str) else plain
+    chances = [p for at in range(0, len(rows), BATCH_ROWS) for p in predict_blanks(former, rows[at : at + BATCH_ROWS])]
+    guesses = [make_guesses(former, text, p, top_k) for text, p in zip(several, chances, strict=True)]
+    results = [blanks[0] if len(blanks) == 1 else blanks for blanks in guesses]
+    return results[0] if isinstance(texts, str) else results
 
 
 def encode_blanks(former: Former, text: str) -> list[int]:
@@ -65,9 +65,8 @@ def encode_blanks(former: Former, text: str) -> list[int]:
     if tokenizer is None or tokenizer.id("mask") is None:
         raise Error("this model has no mask token", fix="load a BERT with its tokenizer")
     if not isinstance(text, str):
-        raise Error(
-            f"a text with blanks must be text, got {format_value(text)}", fix="give a string, or a list of them"
-        )
+        what = f"a text with blanks must be text, got {format_value(text)}"
+        raise Error(what, fix="give a string, or a list of them")
     mask = tokenizer.special["mask"]
     ids = tokenizer.encode(text.replace(BLANK, mask))
     if tokenizer.id("mask") not in ids:
@@ -93,37 +92,121 @@ def make_guesses(former: Former, text: str, chances: Tensor, top: int) -> list[l
     assert tokenizer is not None
     between = text.replace(tokenizer.special["mask"], BLANK).split(BLANK)
     known = chances[:, : len(tokenizer)]  # a model may have more rows than there are pieces
-    best, places = (found.tolist() for found in known.topk(min(top, known.shape[-1]), -1))
-    words = [
-        [(decode_piece(tokenizer, piece), is_continuation(tokenizer, piece)) for piece in pieces] for pieces in places
-    ]
-    likely = [some[0] for some in words]
-    return [
-        [
-            Guess(
-                tokenizer.get_token_text(piece),
-                value,
-                fill_blanks(between, [*likely[:blank], word, *likely[blank + 1 :]]),
-            )
-            for value, piece, word in zip(best[blank], places[blank], words[blank], strict=True)
-        ]
-        for blank in range(len(places))
-    ]
+    values, pieces = (t.tolist() for t in known.topk(min(top, known.shape[-1]), -1))
+    words = [[decode_piece(tokenizer, piece) for piece in row] for row in pieces]
+    likeliest = [row[0] for row in words]
+    guesses: list[list[Guess]] = []
+    for blank, row in enumerate(zip(pieces, values, words, strict=True)):
+        before, after = likeliest[:blank], likeliest[blank + 1 :]
+        guesses.append([
+            Guess(tokenizer.get_token_text(piece), value, fill_blanks(between, [*before, word, *after]))
+            for piece, value, word in zip(*row, strict=True)
+        ])  # fmt: skip
+    return guesses
 
 
-def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
-    """Decode a token as it stands in a text, without sub-word marks; a special token by its name."""
-    return tokenizer.decode([piece]).strip().removeprefix("##") or tokenizer.get_token_text(piece)
-
-
-def is_continuation(tokenizer: Tokenizer, piece: int) -> bool:
-    """Return whether a piece belongs to the word before it, as BERT's ##ing does."""
-    return not tokenizer.word_starts[piece] and tokenizer.get_token_text(piece) not in tokenizer.reserved_tokens
+def decode_piece(tokenizer: Tokenizer, piece: int) -> tuple[str, bool]:
+    """Decode a token as it stands in a text, without sub-word marks, and say whether it continues the word before it
+    (BERT's ##ing); a special token is given by its name."""
+    name = tokenizer.get_token_text(piece)
+    continues = not tokenizer.word_starts[piece] and name not in tokenizer.reserved_tokens
+    return tokenizer.decode([piece]).strip().removeprefix("##") or name, continues
 
 
 def fill_blanks(between: Sequence[str], words: Sequence[tuple[str, bool]]) -> str:
     """Fill the blanks of a text; no space is left before a word's continuation."""
-    made = between[0]
+    text = between[0]
     for (word, continues), part in zip(words, between[1:], strict=True):
-        made = (made.rstrip() if continues else made) + word + part
-    return made
+        text = (text.rstrip() if continues else text) + word + part
+    return text
+
+
+def infill_texts(
+    former: Former, texts: Sequence[str], fronts: Sequence[str], keys: Sequence[RandomKey], rate: float, top: int,
+    temperature: float,
+) -> list[str]:  # fmt: skip
+    """Replace a share of the words of each text, at least one; everything else stays as it is.
+
+    The words are masked and predicted anew, token by token. `fronts` are read before the texts and never changed. All
+    draws come from a text's key. A long text is changed in the part that fits into the context.
+    """
+    if former.tokenizer is None or former.tokenizer.id("mask") is None or not can_fill(former):
+        what = f"this {former.family} with head {former.head!r} fills no blanks"
+        raise Error(what, fix="load a BERT with head='mlm'")
+    each = zip(fronts, texts, keys, strict=True)
+    infills = [InfillText(former, normalise(front), normalise(text), key, rate) for front, text, key in each]
+    allowed = make_piece_mask(former)
+    while unfinished := [one for one in infills if one.open_slots]:
+        for one, chances in zip(unfinished, predict_blanks(former, [one.ids for one in unfinished]), strict=True):
+            one.fill_next(chances[0].cpu(), top, temperature, allowed)
+    return [one.build_text() for one in infills]
+
+
+def make_piece_mask(former: Former) -> Tensor:
+    """Return a mask (vocab, 2) of the tokens that may continue or begin a word: no special tokens, no signs."""
+    tokenizer = former.tokenizer
+    assert tokenizer is not None
+    size = min(len(tokenizer), former.config.vocab)
+    reserved = {tokenizer.backend.token_to_id(token) for token in tokenizer.reserved_tokens} | {tokenizer.id("unk")}
+    mask = torch.zeros(former.config.vocab, 2, dtype=torch.bool)
+    starts = torch.from_numpy(tokenizer.word_starts[:size])
+    mask[:size, 1], mask[:size, 0] = starts, ~starts
+    mask[[i for i in reserved if i is not None and i < former.config.vocab]] = False
+    wordy = torch.tensor([any(c.isalnum() for c in tokenizer.get_token_text(i)) for i in range(size)])
+    mask[:size] &= wordy[:, None]
+    return mask
+
+
+class InfillText:
+    """A text with masked words: its ids, and the slots of each masked word."""
+
+    def __init__(self, former: Former, front: str, text: str, key: RandomKey, rate: float):
+        assert former.tokenizer is not None
+        tokenizer = self.tokenizer = former.tokenizer
+        self.prefix, self.full_text, self.key = front, front + text, key
+        frame = tokenizer.get_template()
+        ids, spans = tokenizer.encode_with_offsets(self.full_text, special=False, parse_special=False)
+        if former.context is not None:
+            room = former.context - len(frame.before) - len(frame.after)
+            ids, spans = ids[:room], spans[:room]
+        self.frame_length, mask = len(frame.before), tokenizer.id("mask")
+        self.ids = [*frame.before, *ids, *frame.after]
+        starts = tokenizer.find_word_starts(ids).tolist()
+        self.word_start_flags = [*[True] * self.frame_length, *starts, *[True] * len(frame.after)]
+        self.hidden_words = self.choose_words(spans, rate)
+        self.open_slots = [slot for _, slots in self.hidden_words for slot in slots]
+        for slot in self.open_slots:
+            assert mask is not None
+            self.ids[slot] = mask
+
+    def choose_words(self, spans: Sequence[tuple[int, int]], rate: float) -> list[tuple[tuple[int, int], list[int]]]:
+        """Choose words to mask, each with its slots; a word that shares a token with another is left out."""
+        words = []
+        for word in WORD_PATTERN.finditer(self.full_text, len(self.prefix)):
+            low, high = word.span()
+            slots = [i for i, (a, b) in enumerate(spans) if a < high and b > low]
+            apart = slots and all(not self.full_text[spans[i][0] : low].strip() and spans[i][1] <= high for i in slots)
+            if apart and any(c.isalnum() for c in word.group()) and spans[slots[-1]][1] == high:
+                words.append(((low, high), [self.frame_length + i for i in slots]))
+        if not words:
+            return []
+        draws = draw_uniform(*self.key, WORD_STREAM, np.arange(len(words)))
+        count = max(1, round(rate * len(words)))
+        return [words[i] for i in sorted(np.argsort(draws, kind="stable")[:count].tolist())]
+
+    def fill_next(self, chances: Tensor, top: int, temperature: float, allowed: Tensor) -> None:
+        """Fill the first mask by sampling from the likeliest allowed tokens."""
+        slot = self.open_slots.pop(0)
+        mask = allowed[:, int(self.word_start_flags[slot])]
+        best = (chances * mask if mask.any() else chances).topk(min(top, len(chances)))
+        weights = best.values.double().clamp(min=1e-30).log().div(temperature).softmax(0)
+        draw = float(draw_uniform(*self.key, PIECE_STREAM, slot))
+        self.ids[slot] = int(best.indices[int((weights.cumsum(0) <= draw).sum().clamp(max=len(weights) - 1))])
+
+    def build_text(self) -> str:
+        """Return the text with its new words."""
+        parts, last = [], len(self.prefix)
+        for (low, high), slots in self.hidden_words:
+            parts += [self.full_text[last:low], self.tokenizer.decode([self.ids[s] for s in slots]).strip()]
+            last = high
+        return "".join([*parts, self.full_text[last:]])

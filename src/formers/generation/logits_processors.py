@@ -22,8 +22,7 @@ CONFIG_FILES = ("generation_config.json", "config.json")  # older checkpoints ha
 HF_SEARCH_OPTIONS = {
     "num_beams": "num_beams", "length_penalty": "length_penalty", "early_stopping": "early_stopping",
     "no_repeat_ngram_size": "no_repeat_ngram", "repetition_penalty": "repetition_penalty",
-    "min_length": "min_new_tokens",
-    "max_length": "max_new_tokens",
+    "min_length": "min_new_tokens", "max_length": "max_new_tokens",
 }  # fmt: skip
 
 
@@ -74,25 +73,18 @@ class Constraints:
 
 def build_constraints(former: Former, options: Options, forced_first: int | None = None) -> Constraints:
     """Collect the constraints of a checkpoint and of the options; `forced_first` is mBART's language token."""
-    file_config = read_generation_config(former)
-    vocab = former.output_vocab
+    file_config, vocab = read_generation_config(former), former.output_vocab
 
     def read_token_ids(name: str) -> tuple[int, ...]:
-        value = file_config.get(name)
-        value = [value] if type(value) is int else [] if value is None else value
-        if not isinstance(value, list) or not all(type(one) is int for one in value):
-            raise Error(f"{name}: {format_value(value)} is no token", where=CONFIG_FILES[0], fix="correct it")
-        return tuple(one for one in value if 0 <= one < vocab)
+        return tuple(one for one in to_token_ids(file_config.get(name), name) if 0 <= one < vocab)
 
     bad_words = file_config.get("bad_words_ids") or []
-    if not isinstance(bad_words, list) or not all(
-        isinstance(w, list) and w and all(type(i) is int for i in w) for w in bad_words
-    ):
-        raise Error(
-            f"bad_words_ids: {format_value(bad_words)} are no rows of tokens", where=CONFIG_FILES[0], fix="correct it"
-        )
+    are_lists = isinstance(bad_words, list) and all(isinstance(word, list) and word for word in bad_words)
+    if not are_lists or not all(type(i) is int for word in bad_words for i in word):
+        what = f"bad_words_ids: {format_value(bad_words)} are no rows of tokens"
+        raise Error(what, where=CONFIG_FILES[0], fix="correct it")
     ends = tuple(get_end_ids(former))
-    known = [tuple(row) for row in bad_words if all(0 <= i < vocab for i in row)]  # what is no token cannot come anyway
+    known = [tuple(row) for row in bad_words if all(0 <= i < vocab for i in row)]  # others cannot occur
     rows = [row for row in known if not (len(row) == 1 and row[0] in ends)]
     rows += [row for word in options.bad_words for row in encode_bad_word(former, word, vocab)]
     banned = {row[0] for row in rows if len(row) == 1} | set(read_token_ids("suppress_tokens"))
@@ -100,28 +92,36 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         banned.add(former.config.pad)  # Marian starts with it, and would generate it
     if len(banned) >= vocab:
         raise Error(f"all {vocab} tokens are banned", fix="leave some of them")
+    first = read_token_ids("forced_bos_token_id") if forced_first is None else (forced_first,)
     return Constraints(
         options,
-        tuple(end for end in ends if 0 <= end < vocab),
-        ()
-        if not former.is_encoder_decoder
-        else read_token_ids("forced_bos_token_id")
-        if forced_first is None
-        else (forced_first,),
-        read_token_ids("forced_eos_token_id"),
-        tuple(sorted(banned)),
-        read_token_ids("begin_suppress_tokens"),
-        tuple(row for row in rows if len(row) > 1),
-        former.tokenizer and (former.tokenizer.target or former.tokenizer),
+        end_ids=tuple(end for end in ends if 0 <= end < vocab),
+        forced_first=first if former.is_encoder_decoder else (),
+        forced_last=read_token_ids("forced_eos_token_id"),
+        banned_ids=tuple(sorted(banned)),
+        banned_first=read_token_ids("begin_suppress_tokens"),
+        banned_sequences=tuple(row for row in rows if len(row) > 1),
+        tokenizer=former.output_tokenizer,
     )
+
+
+def to_token_ids(value: Any, name: str) -> list[int]:
+    """Return a value of a config file, one token or a list of them, as a list; refuse anything else."""
+    ids = list(value) if isinstance(value, list | tuple) else [] if value is None else [value]
+    if not all(type(one) is int for one in ids):
+        raise Error(f"{name}: {format_value(value)} is no token", where=CONFIG_FILES[0], fix="correct it")
+    return ids
+
+
+def read_config_file(former: Former, name: str) -> dict[str, Any]:
+    """Read a JSON file that came with the checkpoint; empty if there was none."""
+    config_bytes = former.source_files.get(name)
+    return {} if config_bytes is None else parse_json_object(config_bytes.decode("utf-8", "replace"), name)
 
 
 def read_generation_config(former: Former) -> dict[str, Any]:
     """Read the checkpoint's generation_config.json if there is one, else its config.json."""
-    for name in CONFIG_FILES:
-        if name in former.source_files:
-            return parse_json_object(former.source_files[name].decode("utf-8", "replace"), name)
-    return {}
+    return read_config_file(former, CONFIG_FILES[0 if CONFIG_FILES[0] in former.source_files else 1])
 
 
 def read_search_options(former: Former, prefix: str | None = None) -> dict[str, Any]:
@@ -130,63 +130,43 @@ def read_search_options(former: Former, prefix: str | None = None) -> dict[str, 
     Lengths in a file count the decoder's start token.
     """
     file_config = read_generation_config(former)
-    config_bytes = former.source_files.get("config.json") if prefix else None
-    config = {} if config_bytes is None else parse_json_object(config_bytes.decode("utf-8", "replace"), "config.json")
-    tasks = config.get("task_specific_params")
+    tasks = read_config_file(former, "config.json").get("task_specific_params") if prefix else None
     for task in tasks.values() if isinstance(tasks, dict) else ():
         file_config = file_config | task if isinstance(task, dict) and task.get("prefix") == prefix else file_config
-    found = {
-        ours: file_config[theirs] for theirs, ours in HF_SEARCH_OPTIONS.items() if file_config.get(theirs) is not None
-    }
-    for name, value in found.items():
+    named = {ours: file_config.get(theirs) for theirs, ours in HF_SEARCH_OPTIONS.items()}
+    options: dict[str, Any] = {name: value for name, value in named.items() if value is not None}
+    for name, value in options.items():
         if not isinstance(value, int | float) and (name, value) != ("early_stopping", "never"):
             raise Error(f"{name}: {format_value(value)} makes no sense", where=CONFIG_FILES[0], fix="correct it")
-    lengths = {
-        "max_new_tokens": max(1, found.get("max_new_tokens", 65) - 1),
-        "min_new_tokens": max(0, found.get("min_new_tokens", 1) - 1),
-    }
-    if lengths["min_new_tokens"] > lengths["max_new_tokens"]:
-        lengths["min_new_tokens"] = 0
-    found |= lengths
-    found["no_repeat_ngram"] = found.get("no_repeat_ngram") or None
-    if found.get("num_beams", 1) == 1:
-        found = {
-            name: value
-            for name, value in found.items()
-            if name not in ("length_penalty", "early_stopping", "num_beams")
-        }
-    return found
+    longest = options["max_new_tokens"] = max(1, options.get("max_new_tokens", 65) - 1)
+    shortest = max(0, options.get("min_new_tokens", 1) - 1)
+    options["min_new_tokens"] = shortest if shortest <= longest else 0
+    options["no_repeat_ngram"] = options.get("no_repeat_ngram") or None
+    if options.get("num_beams", 1) == 1:
+        for name in ("length_penalty", "early_stopping", "num_beams"):
+            options.pop(name, None)
+    return options
 
 
 def get_end_ids(former: Former) -> set[int]:
     """Return the end tokens of generation_config.json if there is one, else of the config."""
-    config_bytes, name = former.source_files.get(CONFIG_FILES[0]), "eos_token_id"
-    marks = (
-        None
-        if config_bytes is None
-        else parse_json_object(config_bytes.decode("utf-8", "replace"), CONFIG_FILES[0]).get(name)
-    )
-    marks = former.config.eos if marks is None else marks
-    marks = marks if isinstance(marks, list | tuple) else [] if marks is None else [marks]
-    if not all(type(mark) is int for mark in marks):
-        raise Error(f"{name}: {format_value(marks)} is no token", where=CONFIG_FILES[0], fix="correct it")
-    return set(marks)
+    marks = read_config_file(former, CONFIG_FILES[0]).get("eos_token_id")
+    return set(to_token_ids(former.config.eos if marks is None else marks, "eos_token_id"))
 
 
 def encode_bad_word(former: Former, word: BadWord, vocab: int) -> list[tuple[int, ...]]:
     """Encode a banned word as rows of tokens, with a space in front and without."""
     if isinstance(word, str):
-        if former.tokenizer is None:
+        if former.output_tokenizer is None:
             raise Error(f"the banned word {word!r} needs a tokenizer", fix="give its ids")
-        tokenizer = former.tokenizer.target or former.tokenizer
         ways = (word, " " + word.lstrip()) if word.strip() else (word,)
-        rows = sorted(found for found in {tuple(tokenizer.encode(way, special=False)) for way in ways} if found)
+        encoded = {tuple(former.output_tokenizer.encode(way, special=False)) for way in ways}
+        rows = sorted(row for row in encoded if row)
     else:
         rows = [(word,)] if isinstance(word, int) else [tuple(word)] if word else []
     if not rows or not all(type(i) is int and 0 <= i < vocab for row in rows for i in row):
-        raise Error(
-            f"{format_value(word)} cannot be banned: it is no token of {vocab}", fix="give a word, an id or ids"
-        )
+        what = f"{format_value(word)} cannot be banned: it is no token of {vocab}"
+        raise Error(what, fix="give a word, an id or ids")
     return rows
 
 

@@ -79,15 +79,11 @@ class Options:
         for name, bounds in BOUNDS.items():
             check_bounds(name, getattr(self, name), *bounds)
         if self.length_normalisation not in (None, "length", "gnmt"):
-            raise Error(
-                f"length_normalisation must be length or gnmt, got {format_value(self.length_normalisation)}",
-                fix="leave it out for length",
-            )
+            what = f"length_normalisation must be length or gnmt, got {format_value(self.length_normalisation)}"
+            raise Error(what, fix="leave it out for length")
         if self.early_stopping not in (None, True, False, "never"):
-            raise Error(
-                f"early_stopping must be True, False or 'never', got {format_value(self.early_stopping)}",
-                fix="leave it out for False",
-            )
+            what = f"early_stopping must be True, False or 'never', got {format_value(self.early_stopping)}"
+            raise Error(what, fix="leave it out for False")
         if any(not isinstance(text, str) or not text for text in self.stop):
             raise Error("a stop string must have a character", fix="leave the empty one out")
         if self.min_new_tokens > self.max_new_tokens:
@@ -153,15 +149,12 @@ def check_bounds(name: str, value: Any, least: float, most: float, low: bool, hi
     good = isinstance(value, kind) and not isinstance(value, bool) and value == value
     if good and (least < value or (low and value == least)) and (value < most or (high and value == most)):
         return
+    bounds = f"{'at least' if low else 'above'} {least}"
     if least == -most:
         bounds = "a number"
+    elif most == float("inf"):
+        bounds += "" if high else " and finite"
     else:
-        bounds = f"{'at least' if low else 'above'} {least}"
-        bounds += (
-            (" and finite" if not high else "")
-            if most == float("inf")
-            else f" and {'at most' if high else 'below'} {most}"
-        )
-    raise Error(
-        f"{name} must be {bounds}, got {format_value(value)}", fix=OPTION_HINTS.get(name, "leave it out for the usual")
-    )
+        bounds += f" and {'at most' if high else 'below'} {most}"
+    fix = OPTION_HINTS.get(name, "leave it out for the usual")
+    raise Error(f"{name} must be {bounds}, got {format_value(value)}", fix=fix)

@@ -1,24 +1,32 @@
-"""A model with the state of several sequences: it reads the new tokens of each and scores the next ones."""
+"""A model with the state of several sequences: it reads the new tokens of each and scores the next ones. On a GPU a
+step is one CUDA graph, whose kernels are launched together, without the host."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import sys
-from collections.abc import Sequence
-from typing import Any, cast
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batch import Batch
 from ..errors import Error
 from ..former import Former
+from ..nn.attention.context import Capture
 from ..nn.attention.kv_cache import KVCache
 from ..nn.attention.segment_memory import SegmentMemory
-from ..nn.capture import Capture
 from ..nn.encoder_decoder import RecurrentEncoderDecoder
 from ..nn.layers import OutputLayer
-from .cuda_graph import CachedGraph, GraphedStep, make_graph_key, store_graph, take_graph
+
+StepFunction = Callable[..., Tensor]
+GraphKey = tuple[object, ...]
+PaddedOutput = tuple[Tensor, Tensor | None]  # weight and bias of an output layer
 
 
 class Runner:
@@ -28,45 +36,40 @@ class Runner:
     of one token per row are captured as CUDA graphs.
     """
 
+    graph_key: GraphKey | None = None
+    graphed_step: GraphedStep | None = None
+
     def __init__(
-        self,
-        former: Former,
-        rows: int,
-        size: int,
-        sources: Sequence[Sequence[int]] | None = None,
+        self, former: Former, rows: int, size: int, sources: Sequence[Sequence[int]] | None = None,
         rows_per_source: int = 1,
-    ):
+    ):  # fmt: skip
         records = can_capture_graph(former)
-        self.former, self.cache_size = (
-            former,
-            -(-size // 64) * 64 if records else size,
-        )  # few sizes are recorded, and reused
-        if rows_per_source > 1 and isinstance(
-            former.model.body, RecurrentEncoderDecoder
-        ):  # it has a state for each row
-            sources = None if sources is None else [row for row in sources for _ in range(rows_per_source)]
+        self.former, self.cache_size = former, size
+        if records:
+            self.cache_size = -(-size // 64) * 64  # few sizes are recorded, and reused
+            if not former.is_encoder_decoder:
+                self.graph_key = make_graph_key(former.model, rows, self.cache_size)
+        if sources is not None and isinstance(former.model.body, RecurrentEncoderDecoder):  # a state for each row
+            sources = [row for row in sources for _ in range(rows_per_source)]
         self.source_batch = None if sources is None else Batch.from_rows(sources, former.device)
-        self.graph_key = (
-            make_graph_key(former.model, rows, self.cache_size) if records and not former.is_encoder_decoder else None
-        )
-        held = take_graph(former.model, self.graph_key)
-        self.state = former.create_state(rows, self.cache_size) if held is None else held.state
         self.starts = torch.arange(rows + 1, dtype=torch.int32, device=former.device)
         self.is_two_stream = former.is_two_stream
         self.reread_tokens = 2 if self.is_two_stream else 1  # the newest tokens of a text that are read at each step
         self.live_rows: Sequence[int] | None = None
-        self.padded_output = (
-            None if held is None else refresh_padded_output(former, held.padded_output)
-        )  # the output layer, filled up for many steps
         self.longest_row = 0  # no text is longer
+        held = take_graph(former.model, self.graph_key)
+        self.state = former.create_state(rows, self.cache_size) if held is None else held.state
+        # The output layer, filled up for many steps.
+        self.padded_output = None if held is None else refresh_padded_output(former, held.padded_output)
         self.graphed_step = held.graphed_step if held is not None else GraphedStep() if records else None
-        self.can_chain_steps = self.graphed_step is not None  # steps follow each other without a look at what they give
+        self.can_chain_steps = records  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
         """Hand the captured graph on to the next runner of the same size."""
-        key, recorded = getattr(self, "graph_key", None), getattr(self, "graphed_step", None)
-        if key is not None and recorded is not None and not sys.is_finalizing():
-            store_graph(self.former.model, CachedGraph(key, recorded, cast(KVCache, self.state), self.padded_output))
+        if self.graph_key is None or self.graphed_step is None or sys.is_finalizing():
+            return
+        held = CachedGraph(self.graph_key, self.graphed_step, cast(KVCache, self.state), self.padded_output)
+        store_graph(self.former.model, held)
 
     @torch.inference_mode()
     def score_next(self, new_ids: Sequence[Sequence[int]], capture: Capture | None = None) -> Tensor:
@@ -114,9 +117,8 @@ class Runner:
         if self.longest_row > self.cache_size:  # rows may have advanced by different amounts
             self.longest_row = self.state.longest_row + 1
             if self.longest_row > self.cache_size:
-                raise Error(
-                    f"{self.longest_row} tokens do not fit into a cache of {self.cache_size}", fix="make a larger one"
-                )
+                what = f"{self.longest_row} tokens do not fit into a cache of {self.cache_size}"
+                raise Error(what, fix="make a larger one")
         if not self.state.is_static and self.state.lengths is not None:
             self.state.make_static()
             self.padded_output = self.padded_output or pad_output_layer(self.former)
@@ -127,11 +129,13 @@ class Runner:
 
     def run_forward(self, batch: Batch, ends: Tensor | None = None, capture: Capture | None = None) -> Tensor:
         """Run the model, and return the logits at slots `ends` (default: all)."""
-        look = {} if capture is None else {"capture": capture}
-        hidden = self.former.model(batch, **self.former.build_forward_args(self.state, None), **look)
-        out: Any = self.former.model.parts["lm"].out
-        with contextlib.nullcontext() if self.padded_output is None else out.use_padded_weights(self.padded_output):
-            return self.former.model.logits(hidden if ends is None else hidden[ends], part="lm")
+        arguments = self.former.build_forward_args(self.state, None)
+        hidden = self.former.model(batch, **arguments, **({} if capture is None else {"capture": capture}))
+        hidden = hidden if ends is None else hidden[ends]
+        if self.padded_output is None:
+            return self.former.model.logits(hidden, part="lm")
+        with cast(OutputLayer, self.former.model.parts["lm"].out).use_padded_weights(self.padded_output):
+            return self.former.model.logits(hidden, part="lm")
 
     def unfix_cache(self) -> None:
         """Leave the fixed-size form of the cache before rows advance by more than one token."""
@@ -185,14 +189,12 @@ class Runner:
 
 def can_capture_graph(former: Former) -> bool:
     """Return whether steps can be captured as CUDA graphs: the model is on a GPU and has a KV cache."""
-    still = issubclass(former.state_class, KVCache) and not isinstance(former.model.body, RecurrentEncoderDecoder)
-    return still and former.device.type == "cuda"
+    has_cache = issubclass(former.state_class, KVCache) and not isinstance(former.model.body, RecurrentEncoderDecoder)
+    return has_cache and former.device.type == "cuda"
 
 
 @torch.inference_mode()
-def refresh_padded_output(
-    former: Former, wide: tuple[Tensor, Tensor | None] | None
-) -> tuple[Tensor, Tensor | None] | None:
+def refresh_padded_output(former: Former, wide: PaddedOutput | None) -> PaddedOutput | None:
     """Copy the current weights into a padded output layer, in place."""
     for old, new in zip(wide or (), pad_output_layer(former) or (), strict=True):
         if old is not None and new is not None:
@@ -200,10 +202,96 @@ def refresh_padded_output(
     return wide
 
 
-def pad_output_layer(former: Former) -> tuple[Tensor, Tensor | None] | None:
+def pad_output_layer(former: Former) -> PaddedOutput | None:
     """Pad the output layer to a multiple of 64 rows, where a GPU would be slow without (GPT-2's 50,257)."""
-    out, tied = former.model.parts["lm"].out, getattr(former.model.body, "embedding_table", None)
-    weight = None if type(out) is not OutputLayer else tied if out.weight is None else out.weight
-    if weight is None or weight.shape[0] % 8 == 0:
+    out = former.model.parts["lm"].out
+    if type(out) is not OutputLayer:
         return None
-    return cast(OutputLayer, out).pad_outputs(weight, -weight.shape[0] % 64)
+    weight = former.model.body.embedding_table if out.weight is None else out.weight
+    return None if weight.shape[0] % 8 == 0 else out.pad_outputs(weight, -weight.shape[0] % 64)
+
+
+class GraphedStep:
+    """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
+    is overwritten by the next step. A step that cannot be recorded runs as usual, with one warning."""
+
+    def __init__(self, warm: int = 1) -> None:
+        self.warmup_left = warm
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, run: StepFunction, *given: Tensor, kept: object = None) -> Tensor:
+        """Return `run` of some tensors. `run` is not kept, as the graph may outlive it; `kept` is, because the graph
+        reads its tensors."""
+        if self.graph is None and self.warmup_left:
+            self.warmup_left -= 1
+            return run(*given)
+        if self.graph is None and not self.capture_graph(run, given, kept):
+            self.warmup_left = 2**62
+            return run(*given)
+        assert self.graph is not None
+        for own, new in zip(self.static_inputs, given, strict=True):
+            own.copy_(new)
+        self.graph.replay()
+        return self.static_output
+
+    def capture_graph(self, run: StepFunction, given: tuple[Tensor, ...], kept: object) -> bool:
+        """Capture a step without running it; returns whether that was possible."""
+        self.static_inputs, self.kept_alive = [one.clone() for one in given], kept
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # other threads may use the GPU meanwhile
+                self.static_output = run(*self.static_inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # what is wrong with the step itself, the next one will say
+            said = " ".join(str(error).split())[:150]
+            warnings.warn(f"steps are not recorded, and slower for it: {said}", stacklevel=2)
+            return False
+        self.graph = graph
+        return True
+
+
+@dataclass
+class CachedGraph:
+    """A captured step with the tensors that it reads and writes, for the next runner of the same kind."""
+
+    key: GraphKey
+    graphed_step: GraphedStep
+    state: KVCache
+    padded_output: PaddedOutput | None
+
+
+# One for each model, freed with it.
+_cached_graphs: weakref.WeakKeyDictionary[nn.Module, CachedGraph] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()  # a runner may be freed, and hand over its step, while another is being made
+
+
+def make_graph_key(model: nn.Module, rows: int, size: int) -> GraphKey:
+    """Return what a captured step depends on: sizes, the addresses of all weights, and how the model is run."""
+    weights = itertools.chain(model.parameters(), model.buffers())
+    places = tuple((w.data_ptr(), w.shape, w.dtype) for w in weights)
+    how = model.training, torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+    return rows, size, how, places
+
+
+def store_graph(model: nn.Module, held: CachedGraph) -> None:
+    """Store a captured step in place of the last one, unless it needs much memory or belongs to one beam search."""
+    state = held.state
+    tensors = [t for layer in state.layers.values() for t in (layer.keys, layer.values) if t is not None]
+    limit = 2**30
+    if tensors and tensors[0].device.type == "cuda":
+        limit = min(limit, torch.cuda.get_device_properties(tensors[0].device).total_memory // 64)
+    is_special = any(x is not None for x in (state.slot_table, state.encoder_output, state.recurrent_state))
+    if held.graphed_step.graph is not None and not is_special and sum(t.nbytes for t in tensors) <= limit:
+        with _lock:
+            _cached_graphs[model] = held
+
+
+def take_graph(model: nn.Module, key: GraphKey | None) -> CachedGraph | None:
+    """Take the stored step out if it is of this kind; another is dropped."""
+    with _lock:
+        found = _cached_graphs.pop(model, None)
+    if found is None or found.key != key:
+        return None
+    found.state.clear_rows()
+    return found

@@ -16,11 +16,12 @@ from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import get_start_token
 from ..nn.attention.kv_cache import KVCache
+from ..nn.encoder_decoder import RecurrentEncoderDecoder
+from .decoding import build_id_constraints, check_prompts
 from .logits_processors import Constraints
 from .options import Options
 from .runner import Runner
 from .sampling import warp_logits
-from .token_api import build_id_constraints, check_prompts
 
 ACCEPT_STREAM, RESAMPLE_STREAM, DRAFT_STREAM = 1, 2, 3  # what a random number is for
 
@@ -34,34 +35,24 @@ class SpeculativeDecoder:
 
     def __init__(self, former: Former, draft: Former, draft_length: int = 4):
         for one in (former, draft):
-            if not issubclass(one.state_class, KVCache) or hasattr(one.model.body, "encode_with_state"):
+            if not issubclass(one.state_class, KVCache) or isinstance(one.model.body, RecurrentEncoderDecoder):
                 what = f"{one.family} cannot drop tokens that it has read"
                 raise Error(what, fix="take models with a KV cache")
         fingerprints = [one.tokenizer.fingerprint for one in (former, draft) if one.tokenizer is not None]
-        if (
-            former.is_encoder_decoder != draft.is_encoder_decoder
-            or former.config.vocab != draft.config.vocab
-            or len(set(fingerprints)) > 1
-        ):
+        kinds = {(one.is_encoder_decoder, one.config.vocab) for one in (former, draft)}
+        if len(kinds) > 1 or len(set(fingerprints)) > 1:
             raise Error("a draft must be of the model's kind and vocabulary", fix="take a smaller relative")
         if draft_length < 1:
             raise Error(f"draft_length must be at least 1, got {draft_length}", fix="4 is usual")
-        self.former, self.draft, self.draft_length, self.num_accepted, self.num_drafted = (
-            former,
-            draft,
-            draft_length,
-            0,
-            0,
-        )
+        self.former, self.draft, self.draft_length = former, draft, draft_length
+        self.num_accepted = self.num_drafted = 0
 
     def continue_ids(
         self, prompts: Sequence[Sequence[int]], tokens: int, options: Options = Options()
     ) -> list[list[int]]:
-        """Generate up to `tokens` ids for each prompt, one after the other; see `token_api.continue_ids`."""
-        rows, constraints = (
-            check_prompts(self.former, prompts, tokens),
-            build_id_constraints(self.former, options, tokens),
-        )
+        """Generate up to `tokens` ids for each prompt, one after the other; see `decoding.continue_ids`."""
+        rows = check_prompts(self.former, prompts, tokens)
+        constraints = build_id_constraints(self.former, options, tokens)
         return [self.generate_ids(row, constraints, sample) for row in rows for sample in range(options.num_samples)]
 
     @torch.inference_mode()
@@ -69,23 +60,19 @@ class SpeculativeDecoder:
         """Generate one sequence; it ends at the smaller context of the two models, with a warning."""
         if constraints.options.num_beams > 1:
             raise Error("a draft is for draws, not for a search with beams", fix="leave the draft out, or num_beams")
-        text = [get_start_token(self.former.config)] if self.former.is_encoder_decoder else list(prompt)
-        prompt_length, sources, tokens = (
-            len(text),
-            [prompt] if self.former.is_encoder_decoder else None,
-            constraints.options.max_new_tokens,
-        )
+        text, sources = list(prompt), None
+        if self.former.is_encoder_decoder:
+            text, sources = [get_start_token(self.former.config)], [prompt]
+        prompt_length, tokens = len(text), constraints.options.max_new_tokens
         limits = [f.context or prompt_length + tokens + self.draft_length for f in (self.former, self.draft)]
         if prompt_length > min(limits):
             what = f"{prompt_length:,} tokens are more than the context of {min(limits):,} that both models have"
             raise Error(what, fix="give a shorter prompt, or leave the draft out")
         if (end := min(prompt_length + tokens, min(limits) + 1)) < prompt_length + tokens:
-            warnings.warn(
-                f"with a draft the text ends at the context limit, after {end - prompt_length:,} tokens", stacklevel=2
-            )
-        large, small = (
-            IncrementalModel(f, min(limits) + self.draft_length, sources) for f in (self.former, self.draft)
-        )
+            what = f"with a draft the text ends at the context limit, after {end - prompt_length:,} tokens"
+            warnings.warn(what, stacklevel=2)
+        size = min(limits) + self.draft_length
+        large, small = (IncrementalModel(f, size, sources) for f in (self.former, self.draft))
         context = SamplingContext(constraints, prompt_length, sample)
         while len(text) < end and not constraints.has_stop_string(text[prompt_length:]):
             count = min(self.draft_length, end - len(text) - 1, min(limits) - len(text))
@@ -110,29 +97,21 @@ class SpeculativeDecoder:
         return draft_ids, draft_probabilities
 
     def verify_draft(
-        self,
-        draft_ids: list[int],
-        draft_probabilities: list[Tensor],
-        model_probabilities: Tensor,
-        context: SamplingContext,
-        length: int,
-    ) -> list[int]:
+        self, draft_ids: list[int], draft_probabilities: list[Tensor], model_probabilities: Tensor,
+        context: SamplingContext, length: int,
+    ) -> list[int]:  # fmt: skip
         """Return the accepted draft tokens and one more. A token x is accepted with probability min(1, p(x) / q(x));
         the first rejected one is replaced by a draw from max(0, p - q) (Leviathan et al. 2023, §2.3 and A.1)."""
         self.num_drafted += len(draft_ids)
         for i, (token, q) in enumerate(zip(draft_ids, draft_probabilities, strict=True)):
             p = model_probabilities[i]
             if context.draw_number(length + i, ACCEPT_STREAM) * float(q[token]) >= float(p[token]):
-                return [
-                    *draft_ids[:i],
-                    sample_token((p - q).clamp(min=0), context.draw_number(length + i, RESAMPLE_STREAM)),
-                ]
+                number = context.draw_number(length + i, RESAMPLE_STREAM)
+                return [*draft_ids[:i], sample_token((p - q).clamp(min=0), number)]
             self.num_accepted += 1
         last = len(draft_ids)
-        return [
-            *draft_ids,
-            sample_token(model_probabilities[last], context.draw_number(length + last, RESAMPLE_STREAM)),
-        ]
+        number = context.draw_number(length + last, RESAMPLE_STREAM)
+        return [*draft_ids, sample_token(model_probabilities[last], number)]
 
 
 @dataclass(frozen=True)
@@ -150,11 +129,10 @@ class SamplingContext:
     def compute_probabilities(self, logits: Tensor, text: list[int]) -> Tensor:
         """Compute the distributions (n, vocab) after each of the last n tokens; greedy ones are one-hot."""
         options, first, rows = self.constraints.options, len(text) - len(logits) + 1, []
-        for i, scores in enumerate(logits.float()):
-            history = (
-                torch.tensor([text[: first + i]], device=logits.device) if self.constraints.has_history_rules else None
-            )
-            rows.append(self.constraints.apply(scores[None], history, first + i - self.prompt_length))
+        needs_history = self.constraints.has_history_rules
+        for length, scores in enumerate(logits.float(), first):
+            history = torch.tensor([text[:length]], device=logits.device) if needs_history else None
+            rows.append(self.constraints.apply(scores[None], history, length - self.prompt_length))
         scores = torch.cat(rows)
         if options.temperature == 0:
             probabilities = torch.nn.functional.one_hot(scores.argmax(-1), scores.shape[-1]).double()

@@ -1,4 +1,5 @@
-"""Translating and summarising: by models that were trained for it, and by prompting those that were not."""
+"""Translating and summarising: by models that were trained for it, and by prompting those that were not (Radford et al.
+2019, §3; Brown et al. 2020, §2)."""
 
 from __future__ import annotations
 
@@ -12,30 +13,24 @@ from ..errors import Error
 from ..former import Former
 from ..option_aliases import resolve_generation_options
 from ..verbs import check_verb
-from .api import generate_texts, get_output_tokenizer, list_prompts
+from .api import generate_texts, list_prompts
 from .logits_processors import read_search_options
 from .options import SAMPLING_OPTIONS, Options, make_options
-from .prompts import FewShotExamples, make_summary_prompt, make_translation_prompt
 
 LANGUAGE_CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")  # a language of mBART
+FewShotExamples = Sequence[tuple[str, str]]
 
 
 def translate(
-    former: Former,
-    texts: str | Sequence[str],
-    to: str | None = None,
-    source: str | None = None,
-    *,
-    examples: FewShotExamples = (),
-    prefix: str | None = None,
-    **settings: Any,
-) -> Any:
+    former: Former, texts: str | Sequence[str], to: str | None = None, source: str | None = None, *,
+    examples: FewShotExamples = (), prefix: str | None = None, **settings: Any,
+) -> Any:  # fmt: skip
     """Translate each text: a string gives a string, a list a list.
 
-    An encoder-decoder is searched as its checkpoint says (else greedily). T5 is told "translate English to German: "
-    (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others know their
-    languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers one line. Other
-    options are those of generate.
+    An encoder-decoder is searched as its checkpoint says (else greedily). T5 gets the prefix "translate English to
+    German: " (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others
+    have fixed languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers in one
+    line. Other options are those of generate.
     """
     check_verb(former, "translate")
     warn_other_task(former, "translate")
@@ -58,7 +53,7 @@ def translate(
 def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: Any) -> Any:
     """Summarise each text: a string gives a string, a list a list.
 
-    An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
+    An encoder-decoder is searched as its checkpoint says (else greedily); T5 gets the prefix "summarize: ", or your own
     `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
     """
     check_verb(former, "summarise")
@@ -83,9 +78,8 @@ def build_search_options(former: Former, settings: dict[str, Any], prefix: str |
     own = read_search_options(former, prefix)
     is_sampled = any(settings.get(name) for name in SAMPLING_OPTIONS)
     if is_sampled or settings.get("num_beams", own.get("num_beams", 1)) == 1:
-        own = {
-            name: value for name, value in own.items() if name not in ("num_beams", "length_penalty", "early_stopping")
-        }
+        beam_options = ("num_beams", "length_penalty", "early_stopping")
+        own = {name: value for name, value in own.items() if name not in beam_options}
         own |= {} if is_sampled else {"temperature": 0}
     if settings.get("max_new_tokens", own["max_new_tokens"]) < own["min_new_tokens"]:
         own["min_new_tokens"] = 0
@@ -98,7 +92,7 @@ def answer_prompts(former: Former, texts: Any, prompts: list[str], settings: dic
     greedy = settings.get("num_beams") in (None, 1) and not any(settings.get(name) for name in SAMPLING_OPTIONS)
     options = make_options(settings, stop=(stop,), **({"temperature": 0} if greedy else {}))
     answers = generate_texts(former, prompts, options)
-    clean = [[one.strip() for one in found] if isinstance(found, list) else found.strip() for found in answers]
+    clean = [[one.strip() for one in each] if isinstance(each, list) else each.strip() for each in answers]
     return clean[0] if isinstance(texts, str) else clean
 
 
@@ -114,7 +108,8 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> dic
     The target's code is the decoder's start token (mBART-25) or its forced first token (mBART-50); the source's
     replaces the code in the tokenizer's template.
     """
-    backend = get_output_tokenizer(former).backend
+    assert former.output_tokenizer is not None
+    backend = former.output_tokenizer.backend
     for code in (source, to):
         if code is not None and (not LANGUAGE_CODE.fullmatch(code) or backend.token_to_id(code) is None):
             raise Error(f"{format_value(code)} is no language of this mBART", fix="for example ko_KR")
@@ -128,3 +123,43 @@ def resolve_languages(former: Former, source: str | None, to: str | None) -> dic
         starts_with_code = start is None or LANGUAGE_CODE.fullmatch(backend.id_to_token(start) or "")
         arguments["start" if starts_with_code else "forced_first"] = backend.token_to_id(to)
     return arguments
+
+
+def make_few_shot_prompt(
+    query: str, examples: FewShotExamples = (), *, task: str = "", question_prefix: str = "Q: ",
+    answer_prefix: str = "A:", separator: str = "\n\n",
+) -> str:  # fmt: skip
+    """Write a prompt of a task, examples with answers, and a question; stop generation at the `separator`."""
+    if not separator:
+        raise Error("nothing stands between two examples", fix="take an empty line: separator='\\n\\n'")
+    shots = [f"{question_prefix}{question}\n{answer_prefix} {answer}" for question, answer in check_pairs(examples)]
+    return separator.join([*([task] if task else []), *shots, f"{question_prefix}{query}\n{answer_prefix}"])
+
+
+def make_translation_prompt(text: str, to: str, source: str = "English", examples: FewShotExamples = ()) -> str:
+    """Write a prompt for translation with examples, line by line; stop generation at the end of the line."""
+    lines = [f"{source}: {to_one_line(left)}\n{to}: {to_one_line(right)}\n" for left, right in check_pairs(examples)]
+    task = f"Translate {source} to {to}.\n\n" if not lines else ""
+    return task + "\n".join([*lines, f"{source}: {to_one_line(text)}\n{to}:"])
+
+
+def make_summary_prompt(text: str, cue: str = "TL;DR:") -> str:
+    """Write a prompt for a summary: the text and the cue before summaries on the web (Radford et al. 2019, §3.6)."""
+    return f"{text.rstrip()}\n{cue}"
+
+
+def make_question_prompt(context: str, query: str, examples: FewShotExamples = ()) -> str:
+    """Write a prompt of a text, questions with answers, and a last question (Radford et al. 2019, §3.5)."""
+    return make_few_shot_prompt(query, examples, task=context.strip(), separator="\n")
+
+
+def check_pairs(examples: FewShotExamples) -> list[tuple[str, str]]:
+    """Return examples as stripped pairs; refuse anything else."""
+    if not all(isinstance(e, tuple | list) and len(e) == 2 and all(isinstance(s, str) for s in e) for e in examples):
+        raise Error("an example must be a pair of texts", fix="for example [('cheese', 'fromage')]")
+    return [(left.strip(), right.strip()) for left, right in examples]
+
+
+def to_one_line(text: str) -> str:
+    """Put a text on one line."""
+    return " ".join(text.split())

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..errors import Error, NonFinite
 from ..former import Former
 from ..inputs import ModelInputs
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 
 MAX_SHOWN = 12  # pieces that a repr names
 
@@ -49,9 +49,8 @@ def attention(former: Former, text: str) -> Attention:
     (former.model.body.encode if former.is_encoder_decoder else former.model)(batch, capture=capture)
     if not capture.attention_weights:
         raise nothing
-    stacked = {
-        kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in capture.attention_weights.items()
-    }
+    kinds = capture.attention_weights.items()
+    stacked = {kind: torch.stack([w[0] for w in layers]).float().cpu() for kind, layers in kinds}
     if not all(bool(weights.isfinite().all()) for weights in stacked.values()):
         raise NonFinite("attention weights")
     return Attention([former.tokenizer.get_token_text(i) for i in ids], stacked)

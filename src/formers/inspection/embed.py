@@ -1,23 +1,129 @@
-"""Vectors of texts, words and tokens, out of any layer or mix of layers, for every member of the family."""
+"""Vectors of texts, words and tokens, out of any layer or mix of layers, for every member of the family; how near two
+are, which lie nearest, and a is to b as c is to …"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from ..config import ProgressCallback
+from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
 from ..model import pool_vectors
-from ..tasks.encoding import Span, find_words
-from .states import TextStates, compute_states
+from ..tasks.encoding import (
+    Span,
+    TokenizedText,
+    find_nearest_window,
+    find_words,
+    make_windows,
+    tokenize_texts,
+)
+from ..tasks.word_vectors import check_vectors_finite, find_nearest_words, get_unit_vectors, look_up_words
+from ..text.normalise import normalise
+from ..text.tokenizer import Template
+
+
+@dataclass(frozen=True)
+class TextStates:
+    """Vectors of the tokens of a text and of the marks around it, and which tokens have one (word vectors do not know
+    all words)."""
+
+    tokenized: TokenizedText
+    vectors: Tensor  # (T, dim)
+    prefix_vectors: Tensor
+    suffix_vectors: Tensor
+    known_mask: Tensor  # (T,) bool
+
+
+@torch.inference_mode()
+def compute_states(
+    former: Former, texts: Sequence[str], mix: Callable[[Tensor], Tensor], batch: int = 32, window: int | None = None,
+    layer: int | None = -1, tell: ProgressCallback | None = None,
+) -> Iterator[tuple[int, TextStates]]:  # fmt: skip
+    """Yield the number of each text and its states, the longest texts first; `mix` reduces the layers to one.
+
+    A token of a long text has the vector that it gets in the window in whose middle it is nearest; marks have the mean
+    of theirs.
+    """
+    if batch < 1:
+        raise Error(f"a batch cannot have {batch} texts", fix="take 32")
+    pieces = tokenize_texts(former, texts)
+    if former.definition.is_static:
+        for number, one in enumerate(pieces):
+            vectors, known = look_up_words(former, one.tokens)
+            check_vectors_finite(vectors)
+            empty = vectors.new_zeros(0, former.config.dim).float().cpu()
+            yield number, TextStates(one, vectors.float().cpu(), empty, empty, known.cpu())
+        return
+    for number, one in enumerate(pieces):
+        if not len(one.ids) + len(one.prefix_ids) + len(one.suffix_ids):
+            raise Error(f"text {number + 1} is empty", fix="leave empty texts out")
+    order = sorted(range(len(pieces)), key=lambda i: -len(pieces[i].ids))
+    done = 0
+    for low in range(0, len(order), batch):
+        group = order[low : low + batch]
+        states = compute_group_states(former, [pieces[i] for i in group], mix, batch, window, layer)
+        yield from zip(group, states, strict=True)
+        done += len(group)
+        if tell is not None:
+            tell("reading", done, len(order), "texts")
+
+
+def compute_group_states(
+    former: Former, group: list[TokenizedText], mix: Callable[[Tensor], Tensor], batch: int, window: int | None,
+    layer: int | None,
+) -> list[TextStates]:  # fmt: skip
+    """Compute the states of texts that are read together, window by window."""
+    places = [make_windows(former, piece, window) for piece in group]
+    pairs = [(piece, span) for piece, spans in zip(group, places, strict=True) for span in spans]
+    rows = [torch.cat((piece.prefix_ids, piece.ids[low:high], piece.suffix_ids)) for piece, (low, high) in pairs]
+    parts = [part for piece, spans in zip(group, places, strict=True) for part in locate_window_parts(piece, spans)]
+    frame = former.tokenizer.get_template() if former.tokenizer is not None and former.can_read_segments else None
+    read: list[tuple[Tensor, ...]] = []
+    for low in range(0, len(rows), batch):
+        some = rows[low : low + batch]
+        keep = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in some], batch_first=True)
+        beside: dict[str, Any] = {} if frame is None else {"segments": make_segment_rows(frame, some)}
+        hidden = mix(former.hidden(pad_sequence(some, batch_first=True), keep, layer=layer, **beside)).float()
+        own = parts[low : low + batch]  # copies, so that the rest is free
+        read += [tuple(x[a:b].to("cpu", copy=True) for a, b in cuts) for x, cuts in zip(hidden, own, strict=True)]
+    found, at = [], 0
+    for piece, spans in zip(group, places, strict=True):
+        before, vectors, after = zip(*read[at : at + len(spans)], strict=True)
+        whole, first, last = torch.cat(vectors), torch.stack(before).mean(0), torch.stack(after).mean(0)
+        check_vectors_finite(whole, first, last)
+        found.append(TextStates(piece, whole, first, last, torch.ones(len(whole), dtype=torch.bool)))
+        at += len(spans)
+    return found
+
+
+def make_segment_rows(frame: Template, rows: Sequence[Tensor]) -> Tensor:
+    """Make the segments (B, T) of single texts with their marks; XLNet's last mark has its own."""
+    before, own, _, _, after = frame.segments
+    made = [torch.tensor([*before, *[own] * (len(row) - len(before) - len(after)), *after]) for row in rows]
+    return pad_sequence(made, batch_first=True)
+
+
+def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[Span, Span, Span]]:
+    """Return for each window the slots of the marks before, of the tokens nearest to its middle, and of the marks
+    after."""
+    first, end = len(piece.prefix_ids), len(piece.suffix_ids)
+    own = np.searchsorted(find_nearest_window(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
+    found = []
+    for (low, high), a, b in zip(spans, own, own[1:], strict=False):
+        last = first + high - low
+        found.append(((0, first), (first + a - low, first + b - low), (last, last + end)))
+    return found
+
 
 LEVELS = ("sentence", "word", "token")
 POOLS = ("mean", "first", "last", "max", "sum", "weighted")
@@ -36,19 +142,10 @@ class SpanVectors:
 
 
 def embed(
-    former: Former,
-    texts: str | Sequence[str],
-    *,
-    level: str = "sentence",
-    pool: str = "mean",
-    layers: int | Sequence[int] | str = -1,
-    mix: str = "mean",
-    normalise: bool = False,
-    special: bool = True,
-    batch: int = 32,
-    window: int | None = None,
-    tell: ProgressCallback | None = None,
-) -> Any:
+    former: Former, texts: str | Sequence[str], *, level: str = "sentence", pool: str = "mean",
+    layers: int | Sequence[int] | str = -1, mix: str = "mean", normalise: bool = False, special: bool = True,
+    batch: int = 32, window: int | None = None, tell: ProgressCallback | None = None,
+) -> Any:  # fmt: skip
     """Embed texts: (n, dim), or (dim,) for one string; at level word or token, `SpanVectors` for each text.
 
     `pool` makes one vector of a text's tokens, or of a word's: mean, first, last, max, sum, or weighted (later tokens
@@ -147,3 +244,86 @@ def embed_spans(read: TextStates, pool: str, spans: Sequence[Span] | None = None
                 inside.append(at)
         rows.append(pool_vectors(read.vectors[inside], pool))
     return SpanVectors(text, names, list(spans), torch.stack(rows) if rows else read.vectors[:0])
+
+
+class Neighbour(NamedTuple):
+    """A text, or a word in its text, and its cosine with the query."""
+
+    name: str
+    score: float
+    text: str
+    span: Span  # where in the text
+
+
+def compute_cosine(former: Former, one: str, other: str) -> float:
+    """Return the cosine of the angle between two words' vectors."""
+    first, second = get_unit_vectors(former, [one, other])
+    return float(first @ second)
+
+
+def neighbours(
+    former: Former, query: str, k: int = 10, texts: Sequence[str] | None = None, *, word: str | None = None,
+    same_word: bool = False, **how: Any,
+) -> list[Any]:  # fmt: skip
+    """Find what is nearest to a query, the nearest first.
+
+    Of word vectors, and without `texts`: the words nearest to a word, as (word, cosine). With texts: those nearest to
+    the query text, as `Neighbour`; with a `word` of the query, the words in the texts that are nearest to it as it is
+    meant there, or only that word itself elsewhere (`same_word`). `how` is what embed takes: pool, layers, mix, window,
+    batch.
+    """
+    if not isinstance(k, int) or k < 1:
+        raise Error(f"cannot find {format_value(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
+    if texts is None:
+        if not former.definition.is_static:
+            raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")
+        return find_nearest_words(former, get_unit_vectors(former, [query])[0], k, [query])
+    if not texts:
+        raise Error("there are no texts to look in", fix="give at least one")
+    if word is None:
+        vectors = embed(former, [query, *texts], **{**how, "level": "sentence", "normalise": True})
+        return select_best([Neighbour(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
+    occurrences = find_occurrences(normalise(query), word)
+    if not occurrences:
+        raise Error(f"there is no {word!r} in the query", fix="name a word of it")
+    clean = [normalise(text) for text in texts]
+    spans = [occurrences[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
+    if not any(spans[1:]):
+        raise Error(f"there is no {word!r} in the texts" if same_word else "there are no words", fix="give other texts")
+    (_, direction), *rows = embed_in_context(former, [query, *texts], spans, **how)
+    return select_best([row for row, _ in rows], torch.stack([v for _, v in rows]) @ direction, k)
+
+
+def find_occurrences(text: str, word: str) -> list[Span]:
+    """Find a word in a text: as a whole word, else followed by letters, such as Korean particles (배를)."""
+    found = [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}(?!\w)", text, re.IGNORECASE)]
+    return found or [m.span() for m in re.finditer(rf"(?<!\w){re.escape(normalise(word))}", text, re.IGNORECASE)]
+
+
+def embed_in_context(
+    former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean",
+    layers: int | Sequence[int] | str = -1, mix: str = "mean", **how: Any,
+) -> list[tuple[Neighbour, Tensor]]:  # fmt: skip
+    """Embed spans of texts in context, at length 1, in the order of the texts."""
+    check_choices("word", pool, mix)
+    layer, join = make_layer_mixer(layers, mix)
+    rows: dict[int, list[tuple[Neighbour, Tensor]]] = {}
+    for number, read in compute_states(former, texts, join, layer=layer, **how):
+        made = embed_spans(read, pool, spans[number])
+        units = F.normalize(made.vectors, dim=-1)
+        named = zip(made.units, made.spans, units, strict=True)
+        rows[number] = [(Neighbour(name, 0.0, made.text, span), vector) for name, span, vector in named]
+    return [row for number in sorted(rows) for row in rows[number]]
+
+
+def select_best(rows: Sequence[Neighbour], scores: Tensor, k: int) -> list[Neighbour]:
+    """Return the k rows with the highest scores; of equal ones the first."""
+    order = scores.argsort(descending=True, stable=True)[:k].tolist()
+    return [rows[i]._replace(score=float(scores[i])) for i in order]
+
+
+def solve_analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
+    """Solve "a is to b as c is to …": the words nearest to b - a + c, all of length 1 (Mikolov et al. 2013b, §4),
+    without these three."""
+    first, second, third = get_unit_vectors(former, [a, b, c])
+    return find_nearest_words(former, F.normalize(second - first + third, dim=0), k, [a, b, c])

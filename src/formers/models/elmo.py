@@ -1,13 +1,12 @@
 """ELMo (Peters et al. 2018, arXiv:1802.05365)
 
 Parent  lstm (language models over characters: Kim et al. 2016, Jozefowicz et al. 2016)
-New     1. a forward and a backward language model that share their words and their softmax   2. a word's vector is a
-        mix of all layers, weighted by the task that uses it
+New     1. a forward and a backward language model that share their word representations and their softmax
+        2. a word's vector is a weighted sum of all layers, with weights learned by the task
 Shapes  ids (N, 50) characters → words (N, dim/2) → layers + 1 hidden states (N, dim): the words twice, then after each
-        LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the one before
-Differs from the reference: a layer norm in the mix is Ba et al.'s (mix="token"); the released code norms by one mean
-        and variance of the whole batch (mix="batch"). Weights are drawn from normal distributions where it has uniform
-        ones
+        LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the previous one
+Differs from the reference: layer norm in the weighted sum follows Ba et al. (mix="token"); the released code normalises
+        by one mean and variance of the whole batch (mix="batch"). Initial weights are normal where it has uniform ones
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ from torch import Tensor, nn
 from ..batch import Batch
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, rename_key
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe
+from ..family import CheckpointFormat, Family, Head, ModelConfig, Recipe
 from ..keymap import KeyMap, TensorOp, transpose_tensor
-from ..nn.capture import Capture
-from ..nn.embeddings import to_autocast_dtype
-from ..nn.layers import ConstantInit, MixNorm, get_activation
+from ..nn.attention.context import Capture
+from ..nn.layers import ConstantInit, MixNorm, get_activation, to_autocast_dtype
 from ..nn.recurrent.convolution import CharacterCNN
 from ..nn.recurrent.projected_lstm import BidirectionalSteps, LSTMState, ProjectedLSTM
 
@@ -34,7 +32,7 @@ FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
 
 
 @dataclass(frozen=True, kw_only=True)
-class ELMoConfig:
+class ELMoConfig(ModelConfig):
     """ELMo's sizes and rates; the defaults are the published original."""
 
     vocab: int = 793471  # words that the softmax knows; any word can be read
@@ -75,6 +73,8 @@ class ELMoConfig:
 
 class ELMo(nn.Module):
     """Characters → words → LSTMs in both directions, each layer reading the one below of its own direction."""
+
+    embedding_table = None  # words are read as characters
 
     def __init__(self, config: ELMoConfig):
         super().__init__()

@@ -1,11 +1,12 @@
 """GPT-1 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training")
 
 Parent  transformer (its decoder, without cross attention)
-New     1. pretrain as a language model, then fine-tune with the language model as a second loss   2. learned positions
-        3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k   5. tanh-gelu
+New     1. pretrained as a language model, then fine-tuned with language modelling as an auxiliary loss   2. learned
+        positions   3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k
+        5. tanh-gelu
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left; the
-        second head's "last" and "mean" read a text's own tokens, where transformers reads the padding as well
+Differs from the reference: positions count from a document's first real token, even with left padding; in the second
+        head, "last" and "mean" read a text's own tokens, where transformers also reads the padding
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ..family import (
     CheckpointFormat,
     Family,
     Head,
+    ModelConfig,
     Pooling,
     Recipe,
     make_adamw_settings,
@@ -27,15 +29,12 @@ from ..family import (
 from ..keymap import KeyMap, TensorOp, transpose_tensor
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
-from . import bert
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTConfig:
+class GPTConfig(ModelConfig):
     """GPT-1's sizes and rates; the defaults are the published model."""
 
     vocab: int = 40478
@@ -76,16 +75,13 @@ class GPT(TransformerBody):
             Embeddings(c.dim, c.vocab, positions=c.context, dropout=c.embed_dropout),
             BlockStack(
                 Block(
-                    Attention(c.dim, c.heads, dropout=c.attention_dropout),
-                    FeedForward(c.dim, 4 * c.dim, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="post",
-                    dropout=c.dropout,
+                    Attention(c.dim, c.heads, dropout=c.attention_dropout), FeedForward(c.dim, 4 * c.dim, c.act),
+                    norm=lambda: LayerNorm(c.dim, c.eps), norm_order="post", dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
             masks=[causal],
-        )
+        )  # fmt: skip
 
 
 def build_heads(c: GPTConfig) -> dict[str, dict[str, Head]]:
@@ -116,10 +112,8 @@ FIXED_CONFIG = {"add_cross_attention": (False,), "summary_use_proj": (True,), "s
 IRRELEVANT_KEYS = frozenset({"n_ctx", "n_special", "predict_special_tokens", "summary_last_dropout"})
 HF_CONFIG = ConfigMap(
     CONFIG_ROWS | {"afn": rename_key("act", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"})},
-    aliases=CONFIG_ALIASES,
-    fixed_values=FIXED_CONFIG,
-    irrelevant_keys=IRRELEVANT_KEYS,
-)
+    aliases=CONFIG_ALIASES, fixed_values=FIXED_CONFIG, irrelevant_keys=IRRELEVANT_KEYS,
+)  # fmt: skip
 
 BLOCK_KEYS: dict[str, str | TensorOp] = {  # Linear weights are stored transposed, as a 1×1 convolution
     "h.{i}.ln_1.*": "blocks.{i}.attn_norm.*",
@@ -149,12 +143,9 @@ def build_key_map(c: GPTConfig, head: str) -> KeyMap:
             "positions_embed.weight": "embed.position.weight",
             **BLOCK_KEYS,
         },
-        heads=HEAD_KEYS,
-        prefix="" if head == "none" else "transformer.",
-        prefixes=("transformer.",),
-        tied={"lm_head.weight": "tokens_embed.weight"} if c.tied else {},
-        drop=(*DROPPED_KEYS, "position_ids"),
-    )
+        heads=HEAD_KEYS, prefix="" if head == "none" else "transformer.", prefixes=("transformer.",),
+        tied={"lm_head.weight": "tokens_embed.weight"} if c.tied else {}, drop=(*DROPPED_KEYS, "position_ids"),
+    )  # fmt: skip
 
 
 PRESETS: dict[str, dict[str, Any]] = {"openai-gpt": {}}
@@ -165,8 +156,7 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, reads_segments=True,
+    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style="gpt", objective="causal", norm_order="post",
     quick_recipe=Recipe({"lr": 1e-3}),  # it stalls at rates that other post-norm families bear
     paper_recipe=Recipe(PAPER_TRAIN),

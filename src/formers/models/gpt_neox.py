@@ -1,10 +1,10 @@
 """GPT-NeoX (Black et al. 2022, arXiv:2204.06745)
 
 Parent  gptj
-New     1. rotary positions on a quarter of each head, whose halves are turned   2. two norms, one for
-        attention and one for the feed-forward, still side by side   3. an output layer of its own, without bias
+New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
+        and feed-forward, which still run in parallel   3. an untied output layer without bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
-from ..nn.block import Block, BlockStack
-from ..nn.block_stack import TransformerBody
-from ..nn.embeddings import Embeddings
-from ..nn.layers import FeedForward, LayerNorm, get_activation
+from ..nn.block import Block, BlockStack, TransformerBody
+from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
 from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
-class GPTNeoXConfig:
+class GPTNeoXConfig(ModelConfig):
     """GPT-NeoX's sizes and rates; the defaults are the 20B model."""
 
     vocab: int = 50432
@@ -82,21 +80,13 @@ class GPTNeoX(TransformerBody):
             BlockStack(
                 Block(
                     Attention(c.dim, c.heads, bias=c.bias, dropout=c.attention_dropout, rotary=rotary),
-                    FeedForward(c.dim, c.ff, c.act),
-                    norm=lambda: LayerNorm(c.dim, c.eps),
-                    norm_order="parallel" if c.parallel else "pre",
-                    dropout=c.dropout,
+                    FeedForward(c.dim, c.ff, c.act), norm=lambda: LayerNorm(c.dim, c.eps),
+                    norm_order="parallel" if c.parallel else "pre", dropout=c.dropout,
                 )
                 for _ in range(c.layers)
             ),
-            LayerNorm(c.dim, c.eps),
-            masks=[causal],
-        )
-
-
-def build_heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:
-    """Those of all decoders."""
-    return gpt2.build_decoder_heads(c.head_dropout)
+            LayerNorm(c.dim, c.eps), masks=[causal],
+        )  # fmt: skip
 
 
 def build_init_rules(c: GPTNeoXConfig) -> dict[str, float]:
@@ -126,9 +116,9 @@ HF_CONFIG = ConfigMap(
             "rope_type": "default", "rope_theta": c.base, "partial_rotary_factor": c.rotary_fraction,
         }),
         "use_parallel_residual": "parallel", "attention_bias": "bias", "hidden_act": HF_ACT_ROW,
-        "layer_norm_eps": "eps",
-        "hidden_dropout": "dropout", "attention_dropout": "attention_dropout", "classifier_dropout": "head_dropout",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
+        "layer_norm_eps": "eps", "hidden_dropout": "dropout", "attention_dropout": "attention_dropout",
+        "classifier_dropout": "head_dropout", "initializer_range": "init", "tie_word_embeddings": "tied",
+        **HF_TOKEN_ROWS,
     },
     legacy_rules={
         "rotary_pct": lambda v: {"rotary_fraction": v}, "rotary_emb_base": lambda v: {"base": v},
@@ -175,8 +165,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoXConfig, GPTNeoX, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="bpe", tokenizer_style="gpt_neox", objective="causal",
+    GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
+    counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style="gpt_neox",
+    objective="causal",
     paper_recipe=Recipe(
         {**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}
     ),

@@ -1,4 +1,4 @@
-"""The block in its three orders, and stacks of blocks."""
+"""The block in its three orders, stacks of blocks, and the body of an encoder or a decoder."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..batch import Batch
 from .attention.attention import Attention
-from .attention.context import AttentionContext
-from .attention.kv_cache import is_decode_step
+from .attention.context import AttentionContext, Capture
+from .attention.kv_cache import KVCache, is_decode_step
+from .attention.masks import IndexFunction
 from .experts import Experts
-from .layers import Dropout, FeedForward, add_norm
+from .layers import Dropout, Embeddings, FeedForward, add_norm
 
 NormOrder = Literal["pre", "post", "parallel"]
 
@@ -93,16 +95,13 @@ class BlockStack(nn.ModuleList):
         self.checkpoint_activations = False  # in training, compute a block's inner values again instead of keeping them
 
     def forward(
-        self,
-        x: Tensor,
-        attn_contexts: AttentionContext | Sequence[AttentionContext],
+        self, x: Tensor, attn_contexts: AttentionContext | Sequence[AttentionContext],
         cross_context: AttentionContext | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N, dim) → (N, dim); one context for all layers, or one for each."""
         first = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[0]
-        if is_decode_pass(self, first) and all(
-            isinstance(block, Block) and block.norm_order == "pre" for block in self
-        ):
+        is_pre_norm = all(isinstance(block, Block) and block.norm_order == "pre" for block in self)
+        if is_pre_norm and is_decode_pass(self, first):
             return self.run_decode_step(x, attn_contexts, cross_context)
         for layer, index in enumerate(self.layer_order):
             attn_context = attn_contexts if isinstance(attn_contexts, AttentionContext) else attn_contexts[layer]
@@ -114,11 +113,9 @@ class BlockStack(nn.ModuleList):
         return x
 
     def run_decode_step(
-        self,
-        x: Tensor,
-        attn_contexts: AttentionContext | Sequence[AttentionContext],
+        self, x: Tensor, attn_contexts: AttentionContext | Sequence[AttentionContext],
         cross_context: AttentionContext | None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Run the blocks with fewer kernels: a sum and the norm behind it are one."""
         blocks = [cast(Block, self[index]) for index in self.layer_order]
         afters = [block.attn_norm for block in blocks[1:]] + [None]
@@ -162,3 +159,43 @@ def is_decode_pass(module: nn.Module, attn_context: AttentionContext) -> bool:
         return False
     plain = attn_context.capture is None and attn_context.segment_memory is None
     return plain and is_decode_step(attn_context.query_layout)
+
+
+class TransformerBody(nn.Module):
+    """ids → embed → blocks → norm (if any). A mask of None lets a token see both sides.
+
+    `masks` has one mask for all layers, or one for each (GPT-3); `bias` is added to the scores of all (BLOOM).
+    """
+
+    def __init__(
+        self, embed: Embeddings, blocks: BlockStack, norm: nn.Module | None = None, *,
+        masks: Sequence[IndexFunction | None], bias: IndexFunction | None = None, stack_name: str = "decoder",
+    ):  # fmt: skip
+        super().__init__()
+        self.embed, self.blocks, self.norm = embed, blocks, norm
+        self.masks, self.bias, self.stack_name = tuple(masks), bias, stack_name
+
+    @property
+    def embedding_table(self) -> Tensor:
+        """The token embeddings that an output layer may be tied to."""
+        return self.embed.token.weight
+
+    def forward(
+        self, batch: Batch, *, cache: KVCache | None = None, head_mask: Tensor | None = None,
+        capture: Capture | None = None,
+    ) -> Tensor:  # fmt: skip
+        """(N,) → (N, dim)"""
+        layout = batch.layout
+        attn_contexts = {
+            mask: AttentionContext.start_pass(
+                layout, mask=mask, bias=self.bias, positions=batch.positions, cache=cache, head_mask=head_mask,
+                capture=capture, stack_name=self.stack_name,
+            )
+            for mask in self.masks
+        }  # fmt: skip
+        attn_context = attn_contexts[self.masks[0]]
+        layers = attn_context if len(attn_contexts) == 1 else [attn_contexts[mask] for mask in self.masks]
+        x = self.blocks(self.embed(batch, layout, attn_context.past_lengths), layers)
+        if cache is not None:
+            cache.advance(layout)
+        return x if self.norm is None else self.norm(x)

@@ -9,13 +9,11 @@ from torch import Tensor, nn
 
 from ..batch import Batch, Layout
 from ..errors import Error
-from .attention.context import AttentionContext
+from .attention.context import AttentionContext, Capture
 from .attention.kv_cache import KVCache
 from .attention.masks import IndexFunction, causal
 from .block import BlockStack
-from .capture import Capture
-from .embeddings import Embeddings
-from .layers import Dropout
+from .layers import Dropout, Embeddings
 from .recurrent.alignment import AlignmentSource
 from .recurrent.rnn import PackedSteps, RNNState
 
@@ -34,13 +32,9 @@ class TransformerStack(nn.Module):
         self.stack_name, self.mask = "decoder" if decoder else "encoder", causal if decoder else None
 
     def forward(
-        self,
-        batch: Batch,
-        layout: Layout,
-        embed: Embeddings,
-        cross_context: AttentionContext | None = None,
+        self, batch: Batch, layout: Layout, embed: Embeddings, cross_context: AttentionContext | None = None,
         **options: Any,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim); `cross_context` is that of the cross attention."""
         attn_context = AttentionContext.start_pass(
             layout, mask=self.mask, bias=self.bias, stack_name=self.stack_name, positions=batch.positions, **options
@@ -53,12 +47,9 @@ class EncoderDecoder(nn.Module):
     """An encoder and a decoder; either may be missing. `target` embeds the decoder's tokens, if `embed` does not."""
 
     def __init__(
-        self,
-        embed: Embeddings,
-        encoder: TransformerStack | None,
-        decoder: TransformerStack | None,
+        self, embed: Embeddings, encoder: TransformerStack | None, decoder: TransformerStack | None,
         target: Embeddings | None = None,
-    ):
+    ):  # fmt: skip
         super().__init__()
         self.embed, self.target, self.encoder, self.decoder = embed, target, encoder, decoder
 
@@ -68,13 +59,9 @@ class EncoderDecoder(nn.Module):
         return (self.target or self.embed).token.weight
 
     def forward(
-        self,
-        batch: Batch,
-        *,
-        cache: KVCache | None = None,
-        head_mask: StackHeadMasks = None,
+        self, batch: Batch, *, cache: KVCache | None = None, head_mask: StackHeadMasks = None,
         capture: Capture | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """(N,) → (N, dim); the batch is the decoder's and its source the encoder's."""
         if self.decoder is None:
             return self.encode(batch, head_mask=head_mask, capture=capture)
@@ -89,9 +76,8 @@ class EncoderDecoder(nn.Module):
     def encode(self, batch: Batch, *, head_mask: StackHeadMasks = None, capture: Capture | None = None) -> Tensor:
         """Source ids (S,) → (S, dim)"""
         assert self.encoder is not None
-        return self.encoder(
-            batch, batch.layout, self.embed, head_mask=(head_mask or {}).get("encoder"), capture=capture
-        )
+        mask = (head_mask or {}).get("encoder")
+        return self.encoder(batch, batch.layout, self.embed, head_mask=mask, capture=capture)
 
     def decode(
         self, batch: Batch, encoder_output: Tensor | None = None, source: Layout | None = None, *,
@@ -100,16 +86,14 @@ class EncoderDecoder(nn.Module):
         """Target ids (N,) and the encoder's output → (N, dim)"""
         layout, masks, cross_context = batch.layout, head_mask or {}, None
         if encoder_output is not None and source is not None:
-            grouped = layout.merge_documents(layout.rows // source.rows)  # several rows may look at one source
+            grouped = layout.merge_documents(layout.rows // source.rows)  # several rows may attend to one source
             cross_context = AttentionContext(
                 grouped, source, encoder_output=encoder_output, cache=cache, head_mask=masks.get("cross"),
                 capture=capture, stack_name="cross", ungrouped_layout=None if grouped is layout else layout,
             )  # fmt: skip
         assert self.decoder is not None
-        embed = self.target or self.embed
-        x = self.decoder(
-            batch, layout, embed, cross_context, cache=cache, head_mask=masks.get("decoder"), capture=capture
-        )
+        embed, mask = self.target or self.embed, masks.get("decoder")
+        x = self.decoder(batch, layout, embed, cross_context, cache=cache, head_mask=mask, capture=capture)
         if cache is not None:
             if encoder_output is not None and source is not None:
                 cache.encoder_output = encoder_output, source
@@ -122,7 +106,7 @@ class RecurrentEncoderDecoder(nn.Module):
 
     encoder(x, steps, capture) → its output and last state
     decoder.build_initial_state(last state) → the decoder's first state
-    decoder.prepare_source(encoder_output, layout) → what it looks at
+    decoder.prepare_source(encoder_output, layout) → what it attends to
     decoder(x, steps, source, state, past_lengths, capture) → hidden, state
     """
 
@@ -166,20 +150,17 @@ class RecurrentEncoderDecoder(nn.Module):
         if cache is not None and cache.recurrent_state is not None:
             state = cache.recurrent_state
         if state is None:
-            raise Error(
-                "a recurrent decoder needs a state to begin with", fix="encode with the same cache, or pass state"
-            )
-        x = (self.target or self.embed)(batch, layout)
-        hidden, state = self.decoder(
-            x, PackedSteps(layout), self.prepare_source(encoder_output, source, cache), state, past_lengths, capture
-        )
+            what = "a recurrent decoder needs a state to begin with"
+            raise Error(what, fix="encode with the same cache, or pass state")
+        x, seen = (self.target or self.embed)(batch, layout), self.prepare_source(encoder_output, source, cache)
+        hidden, state = self.decoder(x, PackedSteps(layout), seen, state, past_lengths, capture)
         if cache is not None:
             cache.encoder_output, cache.recurrent_state = (encoder_output, source), tuple(s.detach() for s in state)
             cache.advance(layout)
         return hidden
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout, cache: KVCache | None) -> AlignmentSource | None:
-        """The encoder's output ready to be looked at, which a cache keeps; None if the decoder does not look."""
+        """Prepare the encoder's output for attention and cache it; None for a decoder without attention."""
         if cache is not None and cache[0].cross_kv is not None:
             return AlignmentSource(*cache[0].cross_kv, layout.lengths)
         source = self.decoder.prepare_source(encoder_output, layout)

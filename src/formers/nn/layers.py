@@ -1,15 +1,17 @@
 """The layers that all families share, and how weights start.
 
-Dropout whose random numbers are cheap where they cost the most: in a compiled step on a GPU. Norms that keep the type
-of what they are given: autocast computes them in fp32 and would hand that on. The position-wise feed-forward layer, and
-the activations by name. The output layer. A learned mix of all layers, for a task (ELMo §3.2). Random weights, drawn
-from one seeded generator, the same on every machine.
+Embeddings: what a token, its position and its segment contribute to the first hidden state. Dropout whose random
+numbers are cheap where they cost the most: in a compiled step on a GPU. Norms that keep the type of what they are
+given: autocast computes them in fp32 and would hand that on. The position-wise feed-forward layer, and the activations
+by name. The output layer. A learned mix of all layers, for a task (ELMo §3.2). Random weights, drawn from one seeded
+generator, the same on every machine.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fnmatch
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,8 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..batch import Batch, Layout
 from ..errors import Error
 from .attention.kernels import decode
+from .attention.positions import SinusoidalPositions
 
 MixNorm = Literal["plain", "token", "batch"]  # how layers are normed before they are mixed
 
@@ -70,9 +74,8 @@ def add_norm(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Tensor]:
     alike = weight is not None and x.dtype == y.dtype == weight.dtype
     if alike and (layer or type(norm) is RMSNorm) and isinstance(norm.eps, float) and decode.is_available(x.device):
         bias, eps = getattr(norm, "bias", None), norm.eps
-        first, second = decode.run_with_fallback(
-            "add_norm", lambda: decode.add_norm(x, y, weight, bias, eps, layer), lambda: add_norm_unfused(x, y, norm)
-        )
+        run = functools.partial(decode.add_norm, x, y, weight, bias, eps, layer)
+        first, second = decode.run_with_fallback("add_norm", run, lambda: add_norm_unfused(x, y, norm))
         return first, second
     return add_norm_unfused(x, y, norm)
 
@@ -84,23 +87,14 @@ def add_norm_unfused(x: Tensor, y: Tensor, norm: nn.Module) -> tuple[Tensor, Ten
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
-    "relu2": lambda x: F.relu(x).square(),
-    "gelu": F.gelu,
-    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
-    "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-    "mish": F.mish,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "elu": F.elu,
-    "leaky_relu": F.leaky_relu,
-    "linear": lambda x: x,
-}
+    "relu": F.relu, "silu": F.silu, "mish": F.mish, "elu": F.elu, "leaky_relu": F.leaky_relu, "gelu": F.gelu,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "linear": lambda x: x, "relu2": lambda x: F.relu(x).square(),
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "gelu_quick": lambda x: x * torch.sigmoid(1.702 * x),
+}  # fmt: skip
 
 
 def get_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """An activation by its name."""
+    """Return an activation by its name."""
     if name not in ACTIVATIONS:
         raise Error(f"unknown activation {name!r}", fix="known: " + ", ".join(ACTIVATIONS))
     return ACTIVATIONS[name]
@@ -146,7 +140,7 @@ class OutputLayer(nn.Module):
         return F.linear(x, *self.pad_outputs(weight, rest))[..., :width]
 
     def pad_outputs(self, weight: Tensor, rest: int) -> tuple[Tensor, Tensor | None]:
-        """A weight and the bias with so many more outputs."""
+        """Pad a weight and the bias by `rest` outputs."""
         return F.pad(weight, (0, 0, 0, rest)), None if self.bias is None else F.pad(self.bias, (0, rest))
 
     @contextlib.contextmanager
@@ -208,3 +202,61 @@ def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, on
             generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
             for part, deviation in zip(parts, std, strict=True):
                 part.copy_(torch.empty(part.shape, device="cpu").normal_(0.0, deviation, generator=generator))
+
+
+def to_autocast_dtype(x: Tensor) -> Tensor:
+    """Convert to autocast's bf16, so that the whole residual stream has half the memory traffic of fp32; fp16 would
+    overflow there, and stays in fp32."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+        return x.to(torch.bfloat16)
+    return x
+
+
+class Embeddings(nn.Module):
+    """token + position + segment (+ task), then a norm, dropout and (ALBERT) a projection up to the model's width.
+
+    `scale` multiplies the tokens, `token` is a table of another kind or shared with another side, `sinusoids` stand in
+    for a learned table of positions. The first row that positions use is `offset` (RoBERTa, BART: 2).
+    """
+
+    def __init__(
+        self, width: int, vocab: int, *, positions: int = 0, segments: int = 0, offset: int = 0,
+        sinusoids: SinusoidalPositions | None = None, scale: float = 1.0, token: nn.Module | None = None,
+        norm: nn.Module | None = None, dropout: float = 0.0, up: int | None = None,
+    ):  # fmt: skip
+        super().__init__()
+        self.token: Any = nn.Embedding(vocab, width) if token is None else token
+        self.position = nn.Embedding(positions + offset, width) if positions else None
+        self.segment = nn.Embedding(segments, width) if segments else None
+        self.task: nn.Embedding | None = None  # of ERNIE 2.0, which sets it
+        self.sinusoids, self.scale = sinusoids, scale
+        self.norm, self.dropout, self.position_offset = norm, Dropout(dropout), offset
+        self.up = nn.Linear(width, up) if up else None
+
+    def forward(self, batch: Batch, layout: Layout, past_lengths: Tensor | None = None) -> Tensor:
+        """(N,) → (N, width or up); `past_lengths` (D,) tokens of each document came before these."""
+        x = self.token(batch.ids)
+        x = x if self.scale == 1.0 else x * self.scale
+        if self.segment is not None:
+            x = x + (self.segment.weight[0] if batch.segments is None else self.segment(batch.segments))
+        elif batch.segments is not None:  # GPT-2's way: segment ids are tokens
+            x = x + self.token(batch.segments)
+        if self.task is not None:
+            x = x + (self.task.weight[0] if batch.tasks is None else self.task(batch.tasks))
+        if self.position is not None or self.sinusoids is not None:
+            x = self.add_positions(x, batch.positions, layout, past_lengths)
+        x = self.dropout(to_autocast_dtype(x if self.norm is None else self.norm(x)))
+        return x if self.up is None else self.up(x)
+
+    def add_positions(self, x: Tensor, positions: Tensor | None, layout: Layout, past_lengths: Tensor | None) -> Tensor:
+        """Add the positions. Rows of one length share the table's first rows, whose gradient is then a plain sum."""
+        if self.position is not None and positions is None and past_lengths is None and layout.is_uniform:
+            table = self.position.weight[self.position_offset : self.position_offset + layout.longest]
+            return (x.unflatten(0, (layout.rows, layout.longest)) + table).flatten(0, 1)
+        at = layout.positions if positions is None else positions
+        at = at if past_lengths is None else at + past_lengths[layout.document_ids]
+        if self.sinusoids is not None:
+            return x + self.sinusoids(at).to(x.dtype)
+        assert self.position is not None
+        return x + self.position(at + self.position_offset)

@@ -1,24 +1,14 @@
-"""LoRA (Hu et al. 2021): a weight that stays as it is, and beside it a product of two narrow matrices that learns."""
+"""LoRA (Hu et al. 2021): a frozen weight plus a trained product of two narrow matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-TARGET_LAYERS = (
-    "qkv",
-    "q",
-    "k",
-    "v",
-    "o",
-    "up",
-    "gate",
-    "down",
-)  # the matrices of attention and of the feed-forward layers
+TARGET_LAYERS = ("qkv", "q", "k", "v", "o", "up", "gate", "down")  # of attention and of feed-forward layers
 
 
 class LoRAWeight(nn.Module):
@@ -33,61 +23,49 @@ class LoRAWeight(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weight that is used."""
+        """Return the adapted weight."""
         return weight + self.scale * (self.b @ self.a)
 
 
-def iter_target_layers(body: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The layers that take an adapter, with their names."""
+def iter_target_layers(body: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """Yield the layers that take an adapter, with their names."""
     for name, module in body.named_modules():
-        weight: Any = getattr(module, "weight", None)
-        if name.rpartition(".")[2] in TARGET_LAYERS and isinstance(weight, Tensor) and weight.dim() == 2:
+        if name.rpartition(".")[2] in TARGET_LAYERS and isinstance(module, nn.Linear):
             yield name, module
 
 
 def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
-    """Freeze a body and give its matrices adapters; how many got one."""
+    """Freeze a body and add adapters to its matrices; returns how many."""
     body.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     targets = list(iter_target_layers(body))
     for _, module in targets:
-        weight: Any = module.weight
-        parametrize.register_parametrization(
-            module, "weight", LoRAWeight(weight.detach(), rank, alpha, generator), unsafe=True
-        )
+        adapter = LoRAWeight(module.weight.detach(), rank, alpha, generator)
+        parametrize.register_parametrization(module, "weight", adapter, unsafe=True)
     return len(targets)
 
 
 def get_adapter_tensors(body: nn.Module) -> dict[str, Tensor]:
-    """The matrices that have learnt, by the name of the layer: name.a, name.b and, multiplied in, the scale."""
-    made: dict[str, Tensor] = {}
+    """Return the trained matrices by layer: name.a, and name.b with the scale multiplied in."""
+    tensors: dict[str, Tensor] = {}
     for name, module in body.named_modules():
         if isinstance(module, LoRAWeight):
             layer = name.removesuffix(".parametrizations.weight.0")
-            made |= {f"{layer}.a": module.a.detach(), f"{layer}.b": module.b.detach() * module.scale}
-    return made
+            tensors |= {f"{layer}.a": module.a.detach(), f"{layer}.b": module.b.detach() * module.scale}
+    return tensors
 
 
-def merge_adapters(body: nn.Module) -> None:
-    """Adapters become part of the weights, which have their plain names again."""
+def remove_adapters(body: nn.Module, *, merge: bool) -> None:
+    """Take the adapters out again: `merge` makes them part of the weights, else these are left as they were."""
     for module in list(body.modules()):
         if parametrize.is_parametrized(module):
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
-    body.requires_grad_(True)
-
-
-def remove_adapters(body: nn.Module) -> None:
-    """Adapters go, and leave the weights as they were."""
-    for module in list(body.modules()):
-        if parametrize.is_parametrized(module):
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=merge)
     body.requires_grad_(True)
 
 
 @torch.no_grad()
 def apply_adapters(body: nn.Module, tensors: dict[str, Tensor]) -> None:
-    """Add saved adapters to the weights of the body that they were learnt on."""
-    layers = dict(body.named_modules())
+    """Add saved adapters to the weights of the body that they were trained on."""
     for name in sorted({key.rpartition(".")[0] for key in tensors}):
-        weight: Any = layers[name].weight
+        weight = body.get_parameter(f"{name}.weight")
         weight.add_((tensors[f"{name}.b"] @ tensors[f"{name}.a"]).to(weight))

@@ -12,13 +12,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import IGNORE_INDEX, Batch
-from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams
+from ..batch import IGNORE_INDEX, Batch, BatchShape
+from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams, plan_texts
 from ..data.store import Store
 from ..protocols import Model
 from ..text import word_level
 from ..text.tokenizer import Tokenizer
-from .ragged_arrays import plan_texts
 from .special_tokens import ExampleFrame, add_special_tokens
 from .token_losses import LabelCounting, count_real_labels, upcast_logits
 

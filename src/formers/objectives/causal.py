@@ -8,20 +8,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..batch import IGNORE_INDEX, Batch
+from ..batch import IGNORE_INDEX, Batch, BatchShape
 from ..data.counter_rng import draw_integers
-from ..data.plans import (
-    BatchShape,
-    Plan,
-    RawExamples,
-    estimate_documents,
-    make_stream_shape,
-    plan_streams,
-    plan_windows,
-    ragged_arange,
-)
+from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams, plan_windows
 from ..data.store import Store
 from ..protocols import Model
+from ..ragged_arrays import ragged_arange
 from ..text.tokenizer import Tokenizer
 from .token_losses import LabelCounting, compute_losses
 

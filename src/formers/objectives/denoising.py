@@ -13,16 +13,16 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch
-from ..data.counter_rng import draw_bits, draw_integers, draw_uniform
+from ..batch import Batch, BatchShape
+from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, rank_within_rows
 from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import BatchShape, Plan, RawExamples, ragged_arange
+from ..data.plans import Plan, RawExamples, plan_texts
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
+from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
-from .ragged_arrays import compute_row_ids, compute_starts, expand_ranges, plan_texts, rank_within_rows
 from .special_tokens import ExampleFrame, add_special_tokens
 from .token_losses import (
     DecoderEnds,

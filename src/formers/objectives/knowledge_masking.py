@@ -10,12 +10,12 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.counter_rng import draw_integers, draw_uniform, shuffle_indices
-from ..data.plans import Plan, RawExamples, ragged_arange
+from ..data.plans import Plan, RawExamples
 from ..data.store import ENTITY_BIT, PHRASE_BIT, Store
 from ..errors import Error
 from ..protocols import Model
+from ..ragged_arrays import compute_starts, expand_ranges, ragged_arange
 from .masking import MaskedLM, choose_units
-from .ragged_arrays import compute_starts, expand_ranges
 from .sentence_pairs import NextSentence, SentenceTable
 from .special_tokens import FramedExamples
 

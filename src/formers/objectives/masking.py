@@ -12,14 +12,14 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch
-from ..data.counter_rng import draw_bits, draw_integers, draw_uniform
-from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, plan_windows, ragged_arange
+from ..batch import Batch, BatchShape
+from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, rank_within_rows, sample_harmonic
+from ..data.plans import Plan, RawExamples, estimate_documents, plan_texts, plan_windows
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
+from ..ragged_arrays import compute_row_ids, compute_starts, ragged_arange
 from ..text.tokenizer import Tokenizer
-from .ragged_arrays import compute_row_ids, compute_starts, plan_texts, rank_within_rows, sample_harmonic
 from .special_tokens import ExampleFrame, FramedExamples, add_special_tokens
 from .token_losses import LabelCounting, compute_losses
 

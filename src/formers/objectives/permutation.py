@@ -9,15 +9,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch
-from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, shuffle_indices
-from ..data.plans import BatchShape, Plan, RawExamples, estimate_documents, make_stream_shape
+from ..batch import Batch, BatchShape
+from ..data.counter_rng import (
+    draw_bits,
+    draw_integers,
+    draw_uniform,
+    rank_within_rows,
+    sample_harmonic,
+    shuffle_indices,
+)
+from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
+from ..ragged_arrays import compute_row_ids
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
-from .ragged_arrays import compute_row_ids, rank_within_rows, sample_harmonic
 from .sentence_pairs import compute_truncation
 from .special_tokens import add_special_tokens
 from .token_losses import LabelCounting, compute_losses

@@ -13,13 +13,12 @@ import numpy as np
 from torch import Tensor
 
 from ..batch import Batch
-from ..data.counter_rng import draw_integers, draw_uniform, shuffle_indices
-from ..data.plans import Plan, RawExamples
+from ..data.counter_rng import draw_binomial, draw_integers, draw_uniform, shuffle_indices
+from ..data.plans import Plan, RawExamples, find_ended_documents
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
 from .masking import MaskedLM
-from .ragged_arrays import draw_binomial, find_ended_documents
 from .special_tokens import FramedExamples, add_special_tokens
 from .token_losses import compute_losses
 

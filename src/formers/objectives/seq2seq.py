@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch
+from ..batch import Batch, BatchShape
 from ..data.counter_rng import shuffle_indices
 from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import BatchShape, Plan, RawExamples
+from ..data.plans import Plan, RawExamples
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model

@@ -9,15 +9,15 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from ..batch import Batch
-from ..data.counter_rng import draw_bits, draw_integers
+from ..batch import Batch, BatchShape
+from ..data.counter_rng import draw_bits, draw_integers, rank_within_rows
 from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import BatchShape, Plan, RawExamples, ragged_arange
+from ..data.plans import Plan, RawExamples, plan_texts
 from ..data.store import Store
 from ..errors import Error
 from ..protocols import Model
+from ..ragged_arrays import compute_row_ids, compute_starts, ragged_arange
 from ..text.tokenizer import Tokenizer
-from .ragged_arrays import compute_row_ids, compute_starts, plan_texts, rank_within_rows
 from .token_losses import (
     DecoderEnds,
     LabelCounting,

@@ -1,7 +1,4 @@
-"""Supervised: what examples of a task ask for, learnt by the same loop as everything else.
-
-A loader's store is here one of numbers: its tokens are the numbers of the examples.
-"""
+"""Supervised learning: the losses of a task's answers, for the same training loop as all objectives."""
 
 from __future__ import annotations
 
@@ -14,88 +11,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch
-from ..data.counter_rng import shuffle_indices
-from ..data.encoded_examples import EncodedExamples, shift_right
-from ..data.plans import BatchShape, Plan, RawExamples, bucket_by_length, estimate_documents, plan_single_spans
-from ..data.store import Store
+from ..data.encoded_examples import EncodedSource
 from ..protocols import Model
 from .token_losses import LabelCounting, Losses, compute_token_loss, upcast_logits
 
 
-def make_number_store(data: EncodedExamples) -> Store:
-    """A store whose tokens are the numbers of examples."""
-    count = len(data)
-    return Store(np.arange(count), np.arange(count + 1), count, "examples")
-
-
 @dataclass(frozen=True)
 class Supervised(LabelCounting):
-    """A head's part learns the answers of examples; `task_kind` is the task's (task.py).
+    """A head's part learns the answers of the examples of `source`; `task_kind` is the task's (task.py).
 
-    `start` is what a decoder starts with; with `shift_source` it reads the source once more, behind that token (or,
-    with `wrap_last_token`, behind its last token: mBART). `class_weights` are those of classes (of several labels: of
-    each label's yes, then of each label's no); `target_std` is the deviation of numbers; `lm_weight` is the share of a
-    language model's loss on the same text (GPT, eq. 5).
+    `class_weights` are those of classes (of several labels: of each label's yes, then of each label's no); `target_std`
+    is the standard deviation of numbers; `lm_weight` is the share of a language model's loss on the same text (GPT,
+    eq. 5).
     """
 
-    data: EncodedExamples = field(compare=False, repr=False)
+    source: EncodedSource = field(compare=False, repr=False)
     task_kind: str
     part: str
-    start: int | None = None
-    shift_source: bool = False
-    wrap_last_token: bool = False
     class_weights: tuple[float, ...] = ()
     target_std: float = 1.0
     label_smoothing: float = 0.0
     lm_weight: float = 0.0
-
-    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """All examples in random order; texts to be written beside others of their length."""
-        count = len(self.data)
-        if self.task_kind == "text" and self.data.target is not None:
-            order = bucket_by_length(self.data.lengths + np.diff(self.data.target[1]), seed, epoch)
-        else:
-            order = shuffle_indices(count, seed, epoch, 0xDA7A)
-        return plan_single_spans(order, order + 1)
-
-    def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """Tokens, documents (where there are several) and tokens of the source."""
-        examples = np.asarray(plan.begin, np.int64)
-        own = self.data.lengths[examples]
-        count = np.diff(self.data.example_starts)[examples] if self.data.has_groups else np.zeros_like(own)
-        if self.task_kind == "text" and self.data.target is not None:
-            return np.stack((np.diff(self.data.target[1])[examples], count, own), 1)
-        return np.stack((own, count, own if self.shift_source else np.zeros_like(own)), 1)
-
-    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """Room for about `total` tokens on the larger side."""
-        sizes, d = self.measure_sizes(plan), self.data
-        longest, most = d.longest, int(d.lengths.max(initial=1))
-        if self.task_kind == "text" and d.target is not None:
-            writes = int(np.diff(d.target[1]).max(initial=1))
-            larger = max(sizes[:, 0].mean(), sizes[:, 2].mean())
-            near, far = (max(m, int(np.ceil(total * sizes[:, c].mean() / larger))) for c, m in ((2, most), (0, writes)))
-            rows = estimate_documents(total, np.array([larger]), 3.0) + int(np.ceil(max(near / longest, far / writes)))
-            return BatchShape(rows, far, 0, writes, near, longest)
-        tokens = max(total, most)
-        rows = estimate_documents(tokens, sizes[:, 0] / np.maximum(1, sizes[:, 1]), 1.5)
-        places = max(rows, int(sizes[:, 1].max(initial=0))) if d.has_groups else 0
-        rows = max(rows, places) + int(np.ceil(tokens / longest))
-        return BatchShape(
-            rows, tokens, places, longest, tokens if self.shift_source else 0, longest if self.shift_source else 0
-        )
-
-    def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """Nothing is spoiled: the examples as they are."""
-        return self.make_batch(raw.ids, raw.sample)
-
-    def make_batch(self, examples: np.ndarray, samples: np.ndarray | None = None) -> Batch:
-        """Some examples, for a decoder on both sides."""
-        if self.task_kind == "text":
-            assert self.start is not None
-            return self.data.make_target_batch(examples, self.start, samples)
-        made = self.data.make_batch(examples, samples)
-        return shift_right(made, self.start, self.wrap_last_token) if self.shift_source else made
 
     def count_labels(self, batch: Batch) -> dict[str, int]:
         """How many answers, and tokens of the language model, there are."""

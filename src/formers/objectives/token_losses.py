@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import IGNORE_INDEX, Batch
-from ..data.plans import BatchShape, estimate_documents
+from ..batch import IGNORE_INDEX, Batch, BatchShape
+from ..data.plans import estimate_documents
 from ..errors import Error
-from ..nn.capture import Capture
+from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
+from ..ragged_arrays import compute_row_ids, compute_starts
 from ..text.tokenizer import Tokenizer
-from .ragged_arrays import compute_row_ids, compute_starts
 
 
 def choose_two_sided_shape(total: int, sizes: np.ndarray, longest: tuple[int, int]) -> BatchShape:
@@ -121,6 +121,10 @@ def compute_token_loss(
     count, own = (batch.labels != IGNORE_INDEX).sum(), getattr(model.parts[part].out, "compute_losses", None)
     if own is not None and not smoothing:  # an output layer that needs not compute all logits
         return own(hidden, batch.labels, model.body.embedding_table).sum(), count
+    table = getattr(model.body, "embedding_table", None)
+    fused = model.parts[part].compute_fused_loss(hidden, table, batch.labels, smoothing)
+    if fused is not None:
+        return fused, count
     logits = upcast_logits(model.logits(hidden, part=part))
     total = F.cross_entropy(logits, batch.labels, reduction="sum", ignore_index=IGNORE_INDEX, label_smoothing=smoothing)
     return total, count

@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from ..data import readers, tables
-from ..data.tables import TEXT_COLUMN_NAMES
-from ..data.text_files import COMPRESSED_SUFFIXES, decode_chunks
+from ..data import readers
+from ..data.readers import TEXT_COLUMN_NAMES
+from ..data.text_files import COMPRESSION_RATIOS, decode_chunks
 from ..errors import Error
 from ..text.normalise import CleaningReport
 from .tagging import OUTSIDE_TAGS, PREFIX_TAG, SUFFIX_TAG
@@ -103,7 +103,7 @@ class TagLayout:
         """The layout in words."""
         where = "" if self.tag_column is None else f", the tag in column {self.tag_column} of {self.num_columns}"
         mark = self.delimiter
-        between = "" if mark is None else f", a {tables.name_delimiter(mark)} stands between columns"
+        between = "" if mark is None else f", a {readers.name_delimiter(mark)} stands between columns"
         return f"one word a line, the word in column {self.word_column}{where} (columns count from 0){between}"
 
 
@@ -232,13 +232,13 @@ def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
 
 
 def read_tagged_sentences(
-    path: Path, layout: TagLayout, wants: tables.TableOptions, names: Sequence[str]
+    path: Path, layout: TagLayout, wants: readers.TableOptions, names: Sequence[str]
 ) -> Iterator[TableRow]:
     """The sentences of a file with a word in each line: the number of the first line, and a list for each column under
     its name. Blank lines and -DOCSTART- end a sentence, comments are passed over."""
     columns: list[list[str]] = [[] for _ in names]
     start, waiting = 1, bool(layout.header)
-    for number, line in tables.number_lines(path, wants):
+    for number, line in readers.number_lines(path, wants):
         parts = split_fields(line, layout.delimiter, layout.num_columns)
         if parts and waiting:
             waiting = False
@@ -303,7 +303,7 @@ class Table:
         """What to add to an error about the columns, where the first row looks like data."""
         if not self.has_assumed_header:
             return ""
-        return tables.suggest_no_header(self.column_names, (row for _, row in self.rows[:200]))
+        return readers.suggest_no_header(self.column_names, (row for _, row in self.rows[:200]))
 
 
 def read_table(
@@ -313,13 +313,13 @@ def read_table(
     """Read all rows of a source; `names` are those of the columns of a file without a first row of names, or of tuples.
     `task` and `column` help to tell tagged words and tables from running text."""
     changes = CleaningReport()
-    wants = tables.TableOptions(column, changes, skip, encoding, delimiter, header, MAX_TABLE_BYTES)
+    wants = readers.TableOptions(column, changes, skip, encoding, delimiter, header, MAX_TABLE_BYTES)
     if not readers.is_path_source(source):
         return read_python_table(source, names, changes)
     files = [Path(source)] if is_conll_path(source) and Path(source).is_file() else readers.find_files(source)
     parts = [read_table_file(path, names, wants, task) for path in files]
     if odd := next((part for part in parts if part.column_names != parts[0].column_names), None):
-        both = f"{tables.format_names(parts[0].column_names)} and {tables.format_names(odd.column_names)}"
+        both = f"{readers.format_names(parts[0].column_names)} and {readers.format_names(odd.column_names)}"
         raise Error(f"these files have different columns: {both}", where=odd.where, fix="read them one by one")
     rows, is_plain = [row for part in parts for row in part.rows], all(part.is_plain_text for part in parts)
     return dataclasses.replace(parts[0], rows=rows, where=source, is_plain_text=is_plain)
@@ -329,20 +329,20 @@ def is_conll_path(source: object) -> bool:
     """A file with a word and its tag in each line, by its name."""
     if isinstance(source, list | tuple):
         return False
-    suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSED_SUFFIXES]
+    suffixes = [s.lower() for s in Path(str(source)).suffixes if s.lower() not in COMPRESSION_RATIOS]
     return bool(suffixes) and suffixes[-1] in CONLL_SUFFIXES
 
 
-def read_table_file(path: Path, names: Sequence[str] | None, wants: tables.TableOptions, task: str | None) -> Table:
+def read_table_file(path: Path, names: Sequence[str] | None, wants: readers.TableOptions, task: str | None) -> Table:
     """The table of one file, by its form and its content."""
     form = readers.find_suffix(path)
     rows: Iterable[TableRow]
-    if form in tables.PARQUET_SUFFIXES:
-        with tables.open_parquet(path) as table:
+    if readers.find_format(path) == "parquet":
+        with readers.open_parquet(path) as table:
             listed = table.read().to_pylist()
         wants.changes.lines += len(listed)
         rows = enumerate(listed, 1)
-    elif form in tables.JSON_SUFFIXES:
+    elif readers.find_format(path) == "json":
         rows = read_json_rows(path, wants)
     else:
         layout = find_file_layout(path, names, wants, task)
@@ -358,7 +358,7 @@ def read_table_file(path: Path, names: Sequence[str] | None, wants: tables.Table
             return Table(list(limit_rows(sentences, path)), path, wants.changes, known)
         if is_conll_path(path):
             raise Error("there are no words with tags in it", where=path, fix="a line has a word and its tag")
-        if form not in readers.TEXT_SUFFIXES or names or wants.delimiter is not None or is_named_table(path, wants):
+        if readers.find_format(path) != "text" or names or wants.delimiter is not None or is_named_table(path, wants):
             return read_separated(path, str(form), names, wants)
         texts = readers.read_documents(path, changes=wants.changes, encoding=wants.encoding)
         found = list(limit_rows(((i, {"text": text}) for i, text in enumerate(texts, 1)), path))
@@ -367,23 +367,23 @@ def read_table_file(path: Path, names: Sequence[str] | None, wants: tables.Table
 
 
 def find_file_layout(
-    path: Path, names: Sequence[str] | None, wants: tables.TableOptions, task: str | None
+    path: Path, names: Sequence[str] | None, wants: readers.TableOptions, task: str | None
 ) -> TagLayout | None:
     """Where words and tags stand in a file; None if it is another table."""
     marks: list[str | None] = list(DELIMITERS) if wants.delimiter is None else [wants.delimiter]
     may_be_spaced = not names and wants.delimiter in (None, "\t", " ") and readers.find_suffix(path) != ".csv"
     if is_conll_path(path) or may_be_spaced:
         marks.insert(0, None)
-    lines = tables.read_head_lines(path, wants.encoding)
+    lines = readers.read_head_lines(path, wants.encoding)
     found = find_layout(lines, is_conll_path(path) or task == "tag", marks, wants.header)
     return found if found is None or not names or len(names) == found.num_columns else None
 
 
-def is_named_table(path: Path, wants: tables.TableOptions) -> bool:
+def is_named_table(path: Path, wants: readers.TableOptions) -> bool:
     """Whether a text file is a table: tabs in every line, and a first line that names columns, or somebody who does."""
-    if not tables.is_tab_separated(path, wants.encoding):
+    if not readers.is_tab_separated(path, wants.encoding):
         return False
-    first = next(line for line in tables.read_head_lines(path, wants.encoding) if line.strip())
+    first = next(line for line in readers.read_head_lines(path, wants.encoding) if line.strip())
     return wants.header is not None or wants.column is not None or are_column_names(first.split("\t"))
 
 
@@ -404,13 +404,13 @@ def flatten_labels(rows: list[TableRow]) -> list[TableRow]:
     return rows
 
 
-def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: tables.TableOptions) -> Table:
+def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: readers.TableOptions) -> Table:
     """The table of a csv or tsv file; a row with more or fewer fields than the first is broken."""
-    names, rows = tables.open_delimited(path, form, wants, named)
+    names, rows = readers.open_delimited(path, form, wants, named)
     headed = named is None and wants.header is None
     if len(set(names)) < len(names):
-        fix = "give each its own name" + (tables.suggest_no_header(names, []) if headed else "")
-        raise Error(f"two columns have one name: {tables.format_names(names)}", where=path, fix=fix)
+        fix = "give each its own name" + (readers.suggest_no_header(names, []) if headed else "")
+        raise Error(f"two columns have one name: {readers.format_names(names)}", where=path, fix=fix)
     found = []
     for number, row in limit_rows(rows, path):
         if len(row) == len(names):
@@ -420,7 +420,7 @@ def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: ta
     return Table(found, path, wants.changes, names, has_assumed_header=headed)
 
 
-def read_json_rows(path: Path, wants: tables.TableOptions) -> Iterator[TableRow]:
+def read_json_rows(path: Path, wants: readers.TableOptions) -> Iterator[TableRow]:
     """The rows of JSON lines, of one list of records, or of SQuAD's form."""
     if readers.find_suffix(path) == ".json":
         whole = "".join(decode_chunks(wants.read_limited(path), wants.changes, wants.encoding, path))
@@ -437,7 +437,7 @@ def read_json_rows(path: Path, wants: tables.TableOptions) -> Iterator[TableRow]
             else:
                 yield from number_rows(value, None, path)
             return
-    for number, value in tables.read_json_lines(path, wants):
+    for number, value in readers.read_json_lines(path, wants):
         yield number, value if isinstance(value, dict) else {"text": value}
 
 
@@ -465,7 +465,7 @@ def read_python_table(source: Any, header: Sequence[str] | None, changes: Cleani
     """The table of a list, a DataFrame (pandas or polars) or a dataset."""
     classes: dict[str, list[str]] = {}
     if isinstance(source, Mapping):
-        names = tables.format_names(source)
+        names = readers.format_names(source)
         raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
     if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # pandas
         rows = source.to_dict("records")

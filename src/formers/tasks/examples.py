@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, Unpack, cast
 
-from ..data.tables import NUMBER_CHARACTERS, format_names, resolve_column
+from ..data.readers import NUMBER_CHARACTERS, format_names, resolve_column
 from ..errors import Error
 from ..text.normalise import CleaningReport, compose_and_count, compose_nfc, scrub_text
 from .example_tables import COLUMN_NAMES, EXACT_LABEL_NAMES, ID_COLUMN, PAIR_NAMES, FileOptions, Table, read_table

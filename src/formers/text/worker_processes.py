@@ -9,13 +9,17 @@ import signal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 PARENT_CHECK_SECONDS = 0.5  # seconds between two looks at the parent
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class ProcessPool(ProcessPoolExecutor):
@@ -30,6 +34,23 @@ class ProcessPool(ProcessPoolExecutor):
         """Give a worker something to do; the first time, they are started."""
         with hide_main_script():
             return super().submit(*work, **how)
+
+    def map_ahead(
+        self, function: Callable[[Item], Result], items: Iterable[Item], ahead: int
+    ) -> Iterator[tuple[Item, Future[Result]]]:
+        """Give each item with its future, in order; items are read at most `ahead` before the one that is given. Where
+        processes do not start or one of them died, the future raises BrokenProcessPool."""
+        waiting: deque[tuple[Item, Future[Result]]] = deque()
+        for item in items:
+            try:
+                job = self.submit(function, item)
+            except BrokenProcessPool as error:
+                job = Future()
+                job.set_exception(error)
+            waiting.append((item, job))
+            if len(waiting) > ahead:
+                yield waiting.popleft()
+        yield from waiting
 
 
 def init_worker(by_main_thread: bool, initializer: Callable[..., None] | None, initargs: tuple[Any, ...]) -> None:

@@ -1,65 +1,343 @@
-"""Step: the one module that the trainer wraps. Compile, DDP and sharding see only it and the blocks inside."""
+"""How a training step is carried out: dtypes, compilation, CUDA graphs, gradients and the update of the weights.
+
+The trainer decides what is run, and what becomes of the result. What the host need not answer for belongs into
+`Executor.start_step`: it ends with values that are still on the device.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from ..batch import IGNORE_INDEX, Batch
+from ..errors import Error
 from ..model import Model
+from ..nn.attention.segment_memory import SegmentMemory
+from ..nn.cpu_inference import check_cpu_bf16
+from ..nn.recurrent.projected_lstm import LSTMState
 from ..objectives.token_losses import select_chosen
-from ..protocols import Objective
+from ..protocols import Losses, Objective
+from .checkpoint.local import Tensors, flatten_state, unflatten_state
+from .distributed.process_group import ProcessGroup
+from .distributed.strategies import select_strategy
+from .optimizer import build_optimizer
+from .train_config import TrainConfig
 
-Losses = dict[str, tuple[Tensor, Tensor]]
+WARMUP_BATCHES = 3  # batches that run as usual before one is recorded as a CUDA graph
+NEVER_CAPTURE = 2**62  # as many, where recording has failed
+CAPTURE_MODE = "thread_local"  # the loader's thread goes on pinning memory meanwhile, on which "global" fails
+T = TypeVar("T")
+Memory = SegmentMemory | LSTMState  # what a family carries from batch to batch
 
 
 class StatefulModel:
     """A model as an objective sees it, with what it remembers of the batches before; its last states are kept."""
 
-    def __init__(self, model: Model, memory: Any):
+    def __init__(self, model: Model, memory: Memory | None):
         self.model, self.state_options = model, {} if memory is None else {memory.forward_argument: memory}
 
-    def __call__(self, batch: Batch, **how: Any) -> Tensor:
-        """Hidden states."""
-        self.hidden = self.model(batch, **self.state_options, **how)
+    def __call__(self, batch: Batch, **options: Any) -> Tensor:
+        """Compute hidden states."""
+        self.hidden = self.model(batch, **self.state_options, **options)
         return self.hidden
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # all else is the model's
         return getattr(self.model, name)
 
 
 class Step(nn.Module):
-    """A model and what it is trained on; forward gives the named losses as (sum, count)."""
+    """A model and its objective; the one module that is compiled, replicated or sharded.
 
-    def __init__(self, model: Model, objective: Any):
+    `forward` returns the named losses as (sum, count).
+    """
+
+    def __init__(self, model: Model, objective: Objective):
         super().__init__()
         self.model, self.objective = model, objective
 
     def forward(
-        self, batch: Batch, memory: Any = None, objective: Any = None, count_correct_tokens: bool = False
+        self,
+        batch: Batch,
+        memory: Memory | None = None,
+        objective: Objective | None = None,
+        count_correct_tokens: bool = False,
     ) -> Losses:
-        """The losses of a batch; `count_correct_tokens` adds the right guesses as name/right."""
+        """Compute the losses of a batch; `count_correct_tokens` adds the right guesses as NAME/right."""
         objective = objective or self.objective
         if memory is None and not count_correct_tokens:
             return objective.loss(self.model, batch)
-        model = StatefulModel(self.model, memory)
+        model: Any = StatefulModel(self.model, memory)
         losses = objective.loss(model, batch)
         return {**losses, **count_correct(model, batch, objective)} if count_correct_tokens else losses
 
 
 @torch.no_grad()
-def count_correct(model: Any, batch: Batch, objective: Objective) -> Losses:
-    """How many tokens are guessed right, and how many documents' answers, by the states of the pass before."""
-    found: Losses = {}
-    part, answer = objective.part, objective.pair_part
+def count_correct(model: StatefulModel, batch: Batch, objective: Objective) -> Losses:
+    """Count the tokens that are guessed right, and the documents, by the states of the pass before."""
+    part, pair_part, hidden = objective.part, objective.pair_part, model.hidden
     if part not in model.parts or model.parts[part].spec.directions > 1:
-        return found
-    hidden = model.hidden
+        return {}
     guess = model.logits(select_chosen(hidden, batch), part=part).argmax(-1)
-    found[f"{part}/right"] = (guess == batch.labels).sum(), (batch.labels != IGNORE_INDEX).sum()
-    if answer is not None and batch.document_labels is not None:
-        guess = model.logits(hidden, batch, part=answer).argmax(-1)
-        found[f"{answer}/right"] = (guess == batch.document_labels).sum(), (batch.document_labels != IGNORE_INDEX).sum()
+    found = {f"{part}/right": ((guess == batch.labels).sum(), (batch.labels != IGNORE_INDEX).sum())}
+    if pair_part is not None and batch.document_labels is not None:
+        guess, labels = model.logits(hidden, batch, part=pair_part).argmax(-1), batch.document_labels
+        found[f"{pair_part}/right"] = (guess == labels).sum(), (labels != IGNORE_INDEX).sum()
     return found
+
+
+class CarriedStates:
+    """What a run carries from batch to batch, for families that have a memory or a state (Transformer-XL, XLNet, ELMo):
+    one for each group of streams that make a batch. Whoever trains those streams has theirs."""
+
+    def __init__(self, model: Model, objective: Objective, carry: bool = True):
+        self.model, self.streams = model, objective.num_streams if carry else 0
+        self.rows, self.reuse = objective.streams_per_batch or self.streams, objective.reuse_length
+        self.active: dict[int, Memory] = {}
+        self.restored: dict[int, Memory] = {}  # of a checkpoint, until their streams come along
+
+    def make_empty(self) -> Memory:
+        """Make the state of a group of streams that have read nothing yet."""
+        if issubclass(self.model.state_class, SegmentMemory):
+            return SegmentMemory(self.rows, self.model.body.config.memory or 0, reuse=self.reuse)
+        return LSTMState(self.rows)
+
+    def select_for_batch(self, batch: Batch) -> Memory | None:
+        """Return the state of a batch's streams; None if nothing is carried over."""
+        if not self.streams:
+            return None
+        group = int(batch.sample[0]) % self.streams // self.rows
+        if group not in self.active:
+            self.active[group] = self.restored.pop(group) if group in self.restored else self.make_empty()
+        return self.active[group]
+
+    def snapshot(self) -> tuple[dict[int, Memory], dict[int, Memory]]:
+        """Copy the states, for roll_back."""
+        active, restored = ({n: memory.copy() for n, memory in own.items()} for own in (self.active, self.restored))
+        return active, restored
+
+    def roll_back(self, before: tuple[dict[int, Memory], dict[int, Memory]]) -> None:
+        """Restore a snapshot, so that a skipped step leaves no trace."""
+        self.active, self.restored = before
+
+    def get_state(self) -> tuple[Tensors, Any]:
+        """Return the tensors of all states as GROUP/NAME, and what else they hold, which is equal for all."""
+        tensors: Tensors = {}
+        rest: Any = {}
+        for group, memory in self.active.items():
+            found, rest = flatten_state(memory.get_state())
+            tensors |= {f"{group}/{name}": tensor for name, tensor in found.items()}
+        return tensors, rest
+
+    def restore_state(self, tensors: Mapping[str, Tensor], rest: Any, device: torch.device) -> None:
+        """Take over what get_state returned, whichever process had it."""
+        self.active, self.restored = {}, {}
+        for group in sorted({int(name.split("/")[0]) for name in tensors}):
+            own = {n.partition("/")[2]: t.to(device) for n, t in tensors.items() if n.startswith(f"{group}/")}
+            self.restored[group] = self.make_empty()
+            self.restored[group].restore_state(unflatten_state(own, rest))
+
+
+class GraphedStep(Generic[T]):
+    """A function of a batch that is recorded as one CUDA graph, so that all its kernels are launched at once.
+
+    `run(batch)` may take a whole training step and returns tensors. If it updates the weights, its optimizer must be
+    capturable, and a learning rate that changes must be a tensor. The first batches run as usual, then one is recorded;
+    from there on every batch must have the same shapes.
+    """
+
+    def __init__(self, run: Callable[[Batch], T], warmup: int = WARMUP_BATCHES):
+        self.run, self.warmup_left = run, warmup
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def __call__(self, batch: Batch) -> T:
+        """Run a batch; return its values, which the next one overwrites."""
+        if self.graph is not None:
+            self.copy_batch(batch)
+        elif self.warmup_left > 0:
+            self.warmup_left -= 1
+            return self.run_on_side_stream(batch)
+        else:
+            self.static_batch = clone_batch(batch)
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph, capture_error_mode=CAPTURE_MODE):
+                self.static_values = self.run(self.static_batch)
+        self.graph.replay()
+        return self.static_values
+
+    def run_on_side_stream(self, batch: Batch) -> T:
+        """Run a batch on a stream of its own, as recording requires of those before it."""
+        stream, now = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream.wait_stream(now)
+        with torch.cuda.stream(stream):
+            values = self.run(batch)
+        now.wait_stream(stream)
+        return values
+
+    def copy_batch(self, batch: Batch) -> None:
+        """Put another batch where the recorded function reads it."""
+        for mine, new in zip(list_tensors(self.static_batch), list_tensors(batch), strict=True):
+            if mine.shape != new.shape:
+                what = f"a recorded step was given {tuple(new.shape)} in place of {tuple(mine.shape)}"
+                raise Error(what, fix="give batches of one shape, or make a new GraphedStep")
+            mine.copy_(new, non_blocking=True)
+
+
+def clone_batch(batch: Batch) -> Batch:
+    """Copy a batch and its tensors."""
+
+    def clone_value(value: Any) -> Any:
+        return clone_batch(value) if isinstance(value, Batch) else value.clone() if isinstance(value, Tensor) else value
+
+    return Batch(**{field.name: clone_value(getattr(batch, field.name)) for field in dataclasses.fields(batch)})
+
+
+def list_tensors(batch: Batch) -> list[Tensor]:
+    """List all tensors of a batch and its source, in one order."""
+    found = []
+    for field in dataclasses.fields(batch):
+        value = getattr(batch, field.name)
+        found += list_tensors(value) if isinstance(value, Batch) else [value] if isinstance(value, Tensor) else []
+    return found
+
+
+class Executor:
+    """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them.
+
+    Between the two, the host reads the values of the step and may decide to skip it.
+    """
+
+    def __init__(
+        self, model: Model, objectives: Sequence[Objective], config: TrainConfig, world: ProcessGroup,
+        lr_scales: Mapping[str, float],
+    ):  # fmt: skip
+        s = config
+        self.model, self.objectives, self.grad_clip, self.device = model, objectives, s.grad_clip, world.device
+        self.dtype = choose_dtype(s.precision, self.device)
+        self.strategy = select_strategy(world, s.parallel)
+        self.step_module = Step(model, objectives[-1])
+        self.parallel_module = self.strategy.wrap_step(self.step_module)
+        self.optimizer = build_optimizer(
+            s.optimizer, model, s.lr, weight_decay=s.weight_decay, betas=(s.betas[0], s.betas[1]), eps=s.eps,
+            lr_scales=lr_scales,
+        )  # fmt: skip
+        if s.parallel == "expert":  # sharded weights and others cannot be updated in one operation
+            for group in self.optimizer.param_groups:
+                group.update({name: False for name in ("fused", "foreach") if name in group})
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
+        self.is_compiled = self.device.type == "cuda" if s.compile is None else s.compile
+        if self.is_compiled:
+            torch.compiler.reset()  # torch compiles one function for so many models only, and then none, with no error
+            self.step_module.compile(dynamic=False)  # batches have one shape
+        alone = self.device.type == "cuda" and world.size == 1 and not self.scaler.is_enabled()
+        self.skips_on_device = alone and s.optimizer in ("adam", "adamw") and not s.spike_factor
+        self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
+        # Recorded steps by objective and shape. Weights of losses differ from step to step: a graph reads them here.
+        self.cuda_graphs: dict[tuple[int, torch.Size], GraphedStep[dict[str, Tensor]]] = {}
+        self.graph_weights: dict[str, Tensor] = {}
+
+    def start_step(
+        self, batches: Sequence[Batch], carried_states: CarriedStates, objective: Objective,
+        loss_weights: Mapping[str, float], lr: float,
+    ) -> tuple[list[str], Tensor]:  # fmt: skip
+        """Add up the gradients of a step's batches and clip them. Return the names of the losses, and on the device
+        the norm of the gradient with the sums of the losses behind it."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr * group.get("lr_scale", 1.0)
+        self.parallel_module.train()
+        sums: dict[str, Tensor] = {}
+        for number, batch in enumerate(batches):
+            memory = carried_states.select_for_batch(batch)
+            with self.strategy.sync_gradients(self.parallel_module, number == len(batches) - 1):
+                for name, total in self.run_backward(batch, memory, objective, loss_weights).items():
+                    sums[name] = sums.get(name, torch.zeros_like(total)) + total
+        self.scaler.unscale_(self.optimizer)
+        names = sorted(sums)
+        norm = self.strategy.clip_grad_norm(self.model, self.grad_clip or math.inf)
+        values = torch.stack([value.double() for value in (norm, *(sums[name] for name in names))])
+        if self.skips_on_device:  # the optimizer leaves non-finite gradients out itself: no host sync is needed
+            self.optimizer.found_inf = (~values.sum().isfinite()).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        return names, values
+
+    def finish_step(self, skip: bool) -> None:
+        """Apply the gradients unless the step is skipped, and clear them."""
+        if not self.skips_on_device and not skip:
+            self.scaler.step(self.optimizer)
+        self.scaler.update()  # it has noted non-finite gradients itself, and lowers the scale
+        self.optimizer.zero_grad(set_to_none=not self.cuda_graphs)
+
+    def run_backward(
+        self, batch: Batch, memory: Memory | None, objective: Objective, loss_weights: Mapping[str, float]
+    ) -> dict[str, Tensor]:
+        """Add a batch's share of the gradient; return its summed losses."""
+        moved = batch.to(self.device)
+        if memory is not None or not self.uses_cuda_graphs or not self.is_compiled:
+            return self.compute_gradient(moved, memory, objective, loss_weights)
+        for name, weight in loss_weights.items():
+            if name not in self.graph_weights:
+                self.graph_weights[name] = torch.empty((), device=self.device)
+            self.graph_weights[name].fill_(weight)
+        key = self.objectives.index(objective), moved.ids.shape
+        if key not in self.cuda_graphs:
+            run = partial(self.compute_gradient, memory=None, objective=objective, loss_weights=self.graph_weights)
+            self.cuda_graphs[key] = GraphedStep(run)
+        graph = self.cuda_graphs[key]
+        try:
+            sums = graph(moved)
+        except RuntimeError as error:  # something in this model waits for the host: it cannot be recorded
+            if graph.warmup_left or isinstance(error, torch.OutOfMemoryError):
+                raise
+            said = " ".join(str(error).split())[:150]
+            warnings.warn(f"not recorded, and a little slower for it: {said}", stacklevel=2)
+            graph.graph, graph.warmup_left = None, NEVER_CAPTURE
+            sums = graph(moved)
+        return {name: total.clone() for name, total in sums.items()}  # the next batch overwrites them
+
+    def compute_gradient(
+        self, batch: Batch, memory: Memory | None, objective: Objective, loss_weights: Mapping[str, float | Tensor]
+    ) -> dict[str, Tensor]:
+        """Run a batch forward and backward, gradients added up where they are; return its summed losses."""
+        losses = self.forward(batch, memory, objective)
+        first, *more = (total * loss_weights[name] for name, (total, _) in losses.items())
+        self.scaler.scale(sum(more, start=first)).backward()
+        return {name: total.detach() for name, (total, _) in losses.items()}
+
+    def forward(self, batch: Batch, memory: Memory | None, objective: Objective, count_correct: bool = False) -> Losses:
+        """Compute the losses of a batch, compiled if that works on this machine."""
+        other, fast = None if objective is self.objectives[-1] else objective, self.step_module._compiled_call_impl
+        with self.autocast(cache_enabled=not self.uses_cuda_graphs):
+            if count_correct:  # seldom, and of another shape: not worth a compilation of its own
+                self.step_module._compiled_call_impl = None
+            try:
+                return self.parallel_module(batch, memory, other, count_correct)
+            except Exception as error:  # torch has no common class for what goes wrong while it compiles
+                if isinstance(error, Error | torch.OutOfMemoryError) or not self.is_compiled or count_correct:
+                    raise
+                self.is_compiled, self.step_module._compiled_call_impl, fast = False, None, None
+                said = " ".join(str(error).split())[:200]
+                warnings.warn(f"not compiled, and slower for it: {type(error).__name__}: {said}", stacklevel=2)
+            finally:
+                self.step_module._compiled_call_impl = fast
+            return self.parallel_module(batch, memory, other, count_correct)
+
+    def autocast(self, cache_enabled: bool = True) -> torch.autocast:
+        """Compute products in the run's dtype within the block."""
+        enabled = self.dtype != torch.float32
+        return torch.autocast(self.device.type, dtype=self.dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+
+def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
+    """Return the dtype in which products are computed."""
+    if precision == "auto":
+        good = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if good else torch.float32
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    check_cpu_bf16(dtype, device)
+    return dtype

@@ -8,8 +8,7 @@ from typing import Literal
 
 from ..config import check_rates, check_sizes, suggest_name
 from ..errors import Error
-from .optimizer import OPTIMIZERS
-from .schedule import SCHEDULES
+from .optimizer import OPTIMIZERS, SCHEDULES
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 Parallel = Literal["ddp", "fsdp", "expert"]

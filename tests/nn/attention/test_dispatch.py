@@ -293,26 +293,41 @@ class Cuda:
         (Cuda(torch.float32), AttentionContext(layout([5, 5, 5]), bias=table_bias()), 0.1, "dense"),
         (Cuda(torch.float32), AttentionContext(layout([1, 13, 1])), 0.0, "flex"),
         (Cuda(width=60), AttentionContext(layout([1, 13, 1])), 0.0, "dense"),
-        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "biased_flash"),
-        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(20))), 0.1, "dense"),
+        (Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, "varlen"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), mask=combine_masks(causal, WindowMask(4))), 0.1, "varlen"),
+        (Cuda(), AttentionContext(layout([1, 13, 1]), bias=table_bias()), 0.1, "biased_flash"),
+        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.0, "varlen"),
+        (Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, "dense"),
     ],
 )
 def test_choice_of_path_on_a_gpu(q, attn_context, dropout, expected, monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert choose_kernel(q, q, attn_context, dropout, None) == expected
 
 
+def test_whole_grids_on_hopper_take_cudnn_while_training(monkeypatch):
+    monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
+    monkeypatch.setattr(dispatch, "_is_hopper", lambda: True)
+    whole, ragged = AttentionContext(layout([5, 5, 5]), mask=causal), AttentionContext(layout([1, 13, 1]), mask=causal)
+    assert choose_kernel(Cuda(), Cuda(), whole, 0.1, None) == "cudnn"
+    assert choose_kernel(Cuda(), Cuda(), ragged, 0.1, None) == "varlen"
+    assert choose_kernel(Cuda(torch.float32), Cuda(torch.float32), whole, 0.1, None) == "sdpa"
+    with torch.no_grad():
+        assert choose_kernel(Cuda(), Cuda(), whole, 0.0, None) == "sdpa"
+    assert "cudnn" in dispatch.list_available_kernels(Cuda())
+
+
 def test_an_older_gpu_takes_the_dense_path(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: False)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: False)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: False)
     q = Cuda(torch.float16)
     assert choose_kernel(q, q, AttentionContext(layout([1, 13, 1])), 0.0, None) == "dense"
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense"}
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
-    monkeypatch.setattr(dispatch, "_has_triton", lambda: True)
+    monkeypatch.setattr(dispatch, "has_triton", lambda: True)
     assert dispatch.list_available_kernels(q) == {"sdpa", "dense", "varlen", "flex", "biased_flash"}
     assert dispatch.list_available_kernels(torch.zeros(1, 1, 8)) == {"sdpa", "dense", "per_document"}
     assert not dispatch._supports_flash(Cuda(width=264))
@@ -328,10 +343,10 @@ def test_dropout_is_said_once(monkeypatch):
     monkeypatch.setattr(dispatch, "_is_ampere_or_newer", lambda: True)
     dispatch._warn_once.cache_clear()
     with pytest.warns(UserWarning, match="attention dropout"):
-        choose_kernel(Cuda(), Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, None)
+        choose_kernel(Cuda(width=256), Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        choose_kernel(Cuda(), Cuda(), AttentionContext(layout([1, 13, 1])), 0.1, None)
+        choose_kernel(Cuda(width=256), Cuda(width=256), AttentionContext(layout([1, 13, 1])), 0.1, None)
 
 
 def test_reach():

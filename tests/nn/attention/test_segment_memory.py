@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import formers
 from formers import Error
-from formers.generation.token_api import Options, continue_ids
+from formers.generation.decoding import Options, continue_ids
 from formers.inputs import ModelInputs
+from formers.nn.attention.context import Capture
 from formers.nn.attention.kv_cache import KVCache
 from formers.nn.attention.segment_memory import SegmentMemory
-from formers.nn.capture import Capture
 from tests.nn.attention.test_kv_cache import packed
 
 SMALL = {

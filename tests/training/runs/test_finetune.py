@@ -25,12 +25,13 @@ from formers.nn import lora
 from formers.registry import FAMILIES
 from formers.task import Task
 from formers.tasks.examples import read_examples
+from formers.training.config_merge import TuneConfig
 from formers.training.distributed.process_group import ProcessGroup
-from formers.training.run_folder import RunFolder, Stopped, summarise_run
-from formers.training.runs import trainable
+from formers.training.loop import Stopped
+from formers.training.run_folder import RunFolder, summarise_run
+from formers.training.runs import task_model
 from formers.training.runs.cross_validation import compare_settings
-from formers.training.runs.finetune_config import TuneConfig
-from formers.training.runs.finetune_run import FinetuneRun
+from formers.training.runs.finetune import FinetuneRun
 from tests.evaluation.test_likelihood import speaker
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
@@ -142,7 +143,7 @@ def test_several_labels_in_one_field(tmp_path):
 
 
 def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch):
-    from formers.cli import terminal
+    from formers.cli import runs
     from formers.cli.main import main
 
     @contextlib.contextmanager
@@ -152,7 +153,7 @@ def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch)
     first = tune(out=tmp_path / "one", epochs=2, seed=3)
     words = ["rerun", str(tmp_path / "one"), "--out", str(tmp_path / "two")]
     with monkeypatch.context() as patched:
-        patched.setattr(terminal, "show_progress", listening)
+        patched.setattr(runs, "show_progress", listening)
         with pytest.raises(SystemExit) as end:
             main(words)
     assert end.value.code == 130
@@ -335,14 +336,14 @@ def test_an_adapter_begins_as_nothing_and_counts_little():
             tensor.fill_(0.1)
     changed = former.hidden(ids)
     assert not torch.allclose(changed, before, atol=1e-3)
-    lora.merge_adapters(former.model.body)
+    lora.remove_adapters(former.model.body, merge=True)
     assert torch.allclose(former.hidden(ids), changed, atol=1e-6)
     assert not any("parametrizations" in name for name, _ in former.model.named_parameters())
 
 
 def test_layers_decay_and_freeze(tmp_path, checkpoint):
     former = formers.load(checkpoint)
-    shares = trainable.compute_lr_scales(former, 0.5)
+    shares = task_model.compute_lr_scales(former, 0.5)
     assert shares["body.embed.token.weight"] == 0.125
     assert shares["body.blocks.0.ff.up.weight"] == 0.25
     assert shares["body.blocks.1.ff.up.weight"] == 0.5

@@ -13,7 +13,7 @@ import torch
 
 import formers
 from formers import Error
-from formers.inspection.neighbours import compute_cosine, neighbours, solve_analogy
+from formers.inspection.embed import compute_cosine, neighbours, solve_analogy
 from formers.models.vectors import VectorsConfig
 from formers.text.word_level import hash_ngrams
 from formers.training.word_vectors import glove

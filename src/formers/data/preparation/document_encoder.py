@@ -10,9 +10,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import Error
-from ...text.sentences import find_sentence_spans
+from ...text.normalise import compose_nfc
+from ...text.sentences import find_names, find_sentence_spans
 from ...text.tokenizer import Tokenizer
 from ...text.worker_processes import ProcessPool
-from .deduplication import HoldOut
+from .corpus_filters import HoldOut
 
 COUNT_DESCRIPTIONS = {
     "spelled": "documents that spell a special token (it stays text)",
@@ -34,6 +34,8 @@ COUNT_DESCRIPTIONS = {
 }
 PHRASE_BIT, ENTITY_BIT = 1, 2  # bits of `units`: a phrase begins at this token, an entity begins
 WORD_PATTERN = re.compile(r"\S+")
+PHRASE_WORD_PATTERN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+MAX_PAIRS = 4_000_000  # pairs of words that are counted at a time
 UNIT_BITS = {"phrase": PHRASE_BIT, "entity": ENTITY_BIT}
 SentenceSplitter = Callable[[str], Iterable[int]]  # a text → where its sentences begin
 UnitFinder = Callable[[str], Sequence[tuple[int, int, str]]]  # a text → (begin, end, "phrase" or "entity")
@@ -170,6 +172,68 @@ def get_splitter(name: str | None) -> SentenceSplitter | None:
 ChunkProgress = tuple[int, str, int]  # documents so far, a hash of their text, bytes of this chunk
 
 
+# --- phrases: pairs of words that stand together more often than chance (Mikolov et al. 2013b, §4)
+
+
+def learn_phrases(
+    documents: Iterable[str], *, min_count: int = 10, discount: float = 5.0, threshold: float = 100.0
+) -> list[str]:
+    """Pairs with (count(ab) - discount) · words / (count(a) · count(b)) above the threshold, the best first."""
+    words: Counter[str] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
+    for text in documents:
+        found = list(PHRASE_WORD_PATTERN.finditer(text))
+        words.update(m.group().lower() for m in found)
+        pairs.update(
+            (a.group().lower(), b.group().lower())
+            for a, b in itertools.pairwise(found)
+            if text[a.end() : b.start()] == " "
+        )
+        if len(pairs) > MAX_PAIRS:  # memory stays bounded: what was seen once goes
+            pairs = Counter({pair: n for pair, n in pairs.items() if n > 1})
+            while len(pairs) > MAX_PAIRS // 2:
+                pairs = Counter(dict(pairs.most_common(MAX_PAIRS // 4)))
+    total = words.total()
+    score = {
+        f"{a} {b}": (n - discount) * total / (words[a] * words[b]) for (a, b), n in pairs.items() if n >= min_count
+    }
+    return sorted((p for p, s in score.items() if s > threshold), key=lambda p: (-score[p], p))
+
+
+def read_phrases(path: Path) -> list[str]:
+    """A list of phrases, one a line."""
+    try:
+        text = compose_nfc(path.read_text(encoding="utf-8-sig"))
+        return [line.strip().lower() for line in text.splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError):
+        raise Error("cannot be read as a list of phrases", where=path, fix="one phrase a line, in UTF-8") from None
+
+
+def build_unit_finder(phrases: Sequence[str]) -> Callable[[str], list[tuple[int, int, str]]]:
+    """A function that finds the phrases of a list in a text; pairs that share a word make one longer phrase. Names and
+    numbers are entities."""
+    known = {tuple(phrase.split()[i : i + 2]) for phrase in phrases for i in range(len(phrase.split()) - 1)}
+
+    def find_units(text: str) -> list[tuple[int, int, str]]:
+        out: list[tuple[int, int, str]] = []
+        before = None
+        for match in PHRASE_WORD_PATTERN.finditer(text):
+            if (
+                before is not None
+                and (before.group().lower(), match.group().lower()) in known
+                and text[before.end() : match.start()].isspace()
+            ):
+                joined = bool(out) and out[-1][1] == before.end()
+                out[-1 if joined else len(out) :] = [(out[-1][0] if joined else before.start(), match.end(), "phrase")]
+            before = match
+        return out + [(begin, end, "entity") for begin, end in find_names(text)]
+
+    return find_units
+
+
+# --- workers
+
+
 @dataclass(frozen=True)
 class PrepareOptions:
     """What decides the bytes of a store beside its text and tokenizer."""
@@ -205,7 +269,7 @@ class EncoderPool:
     def __init__(self, workers: int, tokenizer: Tokenizer, options: PrepareOptions, where: Path):
         self.workers = workers
         self.worker_args = (tokenizer.json_text, dict(tokenizer.special), options, where)
-        self.executor: ProcessPoolExecutor | None = None
+        self.executor: ProcessPool | None = None
 
     def __enter__(self) -> EncoderPool:
         if self.workers:
@@ -223,19 +287,11 @@ class EncoderPool:
     ) -> Iterator[tuple[ChunkProgress, dict[str, EncodedDocuments]]]:
         """The chunks' arrays, in the chunks' order; a few chunks are ahead."""
         if self.executor is None:
-            for reached, texts in chunks:
-                yield reached, encode_chunk(texts)
+            yield from map(encode_chunk, chunks)
             return
-        ahead: deque[tuple[ChunkProgress, Future[dict[str, EncodedDocuments]]]] = deque()
         try:
-            for reached, texts in chunks:
-                ahead.append((reached, self.executor.submit(encode_chunk, texts)))
-                if len(ahead) > 2 * self.workers:
-                    reached, future = ahead.popleft()
-                    yield reached, future.result()
-            while ahead:
-                reached, future = ahead.popleft()
-                yield reached, future.result()
+            for _, job in self.executor.map_ahead(encode_chunk, chunks, 2 * self.workers):
+                yield job.result()
         except BrokenProcessPool:
             raise Error(
                 "a worker process ended before its work was done",
@@ -262,8 +318,6 @@ def init_worker(text: str, special: dict[str, str], options: PrepareOptions, whe
     if options.units == "kiwi":
         from ...text.korean import find_units
     elif options.units:
-        from .phrases import build_unit_finder, read_phrases
-
         find_units = build_unit_finder(
             read_phrases(where / "phrases.txt" if options.units == "learn" else Path(options.units))
         )
@@ -271,12 +325,14 @@ def init_worker(text: str, special: dict[str, str], options: PrepareOptions, whe
     WORKER_STATE = (Tokenizer(text, special), get_splitter(options.splitter), find_units, held)
 
 
-def encode_chunk(texts: list[str]) -> dict[str, EncodedDocuments]:
-    """One chunk's arrays, for each part."""
-    tokenizer, split, units, held = WORKER_STATE
-    if held is None:
-        return {"train": encode_documents(texts, tokenizer, split, units)}
-    sides: dict[str, list[str]] = {"train": [], "held": []}
-    for text in texts:
-        sides["held" if held(text) else "train"].append(text)
-    return {part: encode_documents(documents, tokenizer, split, units) for part, documents in sides.items()}
+def encode_chunk(
+    chunk: tuple[ChunkProgress, list[str]],
+) -> tuple[ChunkProgress, dict[str, EncodedDocuments]]:
+    """Encode one chunk, for each part of the store."""
+    (reached, texts), (tokenizer, split, units, held) = chunk, WORKER_STATE
+    sides: dict[str, list[str]] = {"train": texts}
+    if held is not None:
+        sides = {"train": [], "held": []}
+        for text in texts:
+            sides["held" if held(text) else "train"].append(text)
+    return reached, {part: encode_documents(some, tokenizer, split, units) for part, some in sides.items()}

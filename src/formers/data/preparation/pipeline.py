@@ -12,34 +12,42 @@ import dataclasses
 import hashlib
 import os
 import shutil
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ...atomic_files import hold_lock, read_checked_json, to_checked_json, write_atomically
 from ...config import ProgressCallback
 from ...errors import Error
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
-from ..array_files import ArrayFileReader, ArrayFileWriter, read_checked_json, to_checked_json, write_atomically
-from ..file_lock import hold_lock
-from ..readers import find_files, read_documents
-from ..store import STORE_FORMAT, Store
-from ..tables import COLUMN_HINT
-from .contamination import ContaminationIndex, batch_documents
-from .deduplication import NearDuplicateIndex, SeenTexts
-from .document_encoder import ChunkProgress, EncodedDocuments, EncoderPool, PrepareOptions, choose_id_dtype
-from .phrases import learn_phrases, read_phrases
-from .sources import DocumentSource, FileHasher, SourceChanged, check_unchanged, hash_file, open_source
+from ..readers import COLUMN_HINT, find_files, is_path_source, read_documents
+from ..store import STORE_FORMAT, ArrayFileReader, ArrayFileWriter, Store
+from ..text_files import COMPRESSION_RATIOS
+from .corpus_filters import ContaminationIndex, Deduplicator, FilterCounts
+from .document_encoder import (
+    ChunkProgress,
+    EncodedDocuments,
+    EncoderPool,
+    PrepareOptions,
+    choose_id_dtype,
+    learn_phrases,
+    read_phrases,
+)
 
 CHUNK_CHARACTERS = 1 << 19  # characters that are encoded at a time
 MAX_WORKERS = 1024
+EDGE_BYTES = 1 << 16  # bytes at either end of a file that tell whether it is the same
+HASH_CHUNK = 1 << 20  # bytes that are summed up at a time
+GROUP_BYTES = 64 << 20  # bytes of small files that go into one group
 NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents are nearly the same
-COMPRESSION_RATIOS = {".gz": 3.0, ".xz": 4.0, ".zst": 3.5}  # about how much larger text is than its file
 
 
 def prepare(
@@ -196,6 +204,116 @@ def begin_store(where: Path, tokenizer: Tokenizer, options: PrepareOptions, sour
     return True
 
 
+class SourceChanged(Error):
+    """Text is not what a store was made of."""
+
+
+@dataclass(frozen=True)
+class DocumentSource:
+    """Groups of documents, each read on its own."""
+
+    groups: list[Any]  # of each: a list of files, or documents in memory
+    fingerprints: list[dict[str, Any]]  # what tells whether a file has changed
+    read_options: Mapping[str, Any]  # unit, column, encoding, skip: as `read_documents` wants them
+
+    def read_group(self, group: int, changes: CleaningReport) -> Iterator[str]:
+        """The documents of a group."""
+        return read_documents(self.groups[group], changes=changes, **self.read_options)
+
+    @property
+    def is_rereadable(self) -> bool:
+        """Can it be read more than once?"""
+        return not isinstance(self.groups[0], Iterator)
+
+    def list_files(self, group: int) -> list[Path]:
+        """The files of a group; none if it is text in memory."""
+        files = self.groups[group]
+        return files if isinstance(files, list) and files and isinstance(files[0], Path) else []
+
+    def estimate_bytes(self, packed: Mapping[str, float], group: int) -> int:
+        """About how many bytes of text a group has; 0 if it is not known."""
+        return int(sum(p.stat().st_size * packed.get(p.suffix.lower(), 1.0) for p in self.list_files(group)))
+
+
+def open_source(source: Any, **how: Any) -> DocumentSource:
+    """A source by what it is: paths (a string, a Path, a list of Path), or documents in memory."""
+    if is_path_source(source):
+        files = find_files(source)
+        groups: list[list[Path]] = []
+        full = GROUP_BYTES
+        for path in files:  # small files share a group; a large one has its own
+            size = path.stat().st_size
+            if full + size > GROUP_BYTES:
+                groups.append([])
+                full = 0
+            groups[-1].append(path)
+            full += size
+        return DocumentSource(groups, [stamp_file(path) for path in files], how)
+    return DocumentSource([source], [{"name": f"a {type(source).__name__} in memory"}], how)
+
+
+def stamp_file(path: Path) -> dict[str, Any]:
+    """A file's name and size, and a hash of both its ends: what can be told of a large file at once."""
+    size = path.stat().st_size
+    with open(path, "rb") as file:
+        whole = hashlib.sha256(file.read(EDGE_BYTES))
+        file.seek(max(0, size - EDGE_BYTES))
+        whole.update(file.read(EDGE_BYTES))
+    return {"name": path.name, "bytes": size, "ends": whole.hexdigest()}
+
+
+def hash_file(path: Path, stopped: threading.Event | None = None) -> str:
+    """The SHA-256 of a whole file."""
+    whole = hashlib.sha256()
+    with open(path, "rb") as file:
+        while (data := file.read(HASH_CHUNK)) and not (stopped and stopped.is_set()):
+            whole.update(data)
+    return whole.hexdigest()
+
+
+class FileHasher:
+    """What tells for certain whether files change: a thread reads them once more, beside the work on them."""
+
+    def __init__(self, files: Sequence[Path]):
+        self.files, self.hashes = files, list[str]()
+        self.modified_times = [path.stat().st_mtime_ns for path in files]
+        self.stop_event = threading.Event()
+        self.thread = threading.Thread(target=self.hash_files, daemon=True, name="formers-sums")
+        self.thread.start()
+
+    def hash_files(self) -> None:
+        """The sum of each file."""
+        for path in self.files:
+            self.hashes.append(hash_file(path, self.stop_event))
+
+    def stop(self) -> None:
+        """End, whether all is read or not."""
+        self.stop_event.set()
+        self.thread.join()
+
+    def collect_stamps(self) -> list[dict[str, Any]]:
+        """Of each file its sum, and when it was last written to; an error if that was in the meantime."""
+        self.thread.join()
+        if len(self.hashes) < len(self.files):
+            raise Error("cannot be read", where=self.files[len(self.hashes)], fix="look at its permissions")
+        for path, modified in zip(self.files, self.modified_times, strict=True):
+            if path.stat().st_mtime_ns != modified:
+                raise Error(
+                    "was changed while it was read", where=path, fix="run the same again when it stays as it is"
+                )
+        return [{"sha256": sum, "time": time} for sum, time in zip(self.hashes, self.modified_times, strict=True)]
+
+
+def check_unchanged(files: Sequence[Path], known: Sequence[Mapping[str, Any]], tell: ProgressCallback) -> None:
+    """Refuse files that are not what a store was made of. One that was not written to since is believed."""
+    for number, (path, was) in enumerate(zip(files, known, strict=True)):
+        if path.stat().st_mtime_ns != was.get("time"):
+            tell("comparing", number, len(files), path.name)
+            if hash_file(path) != was["sha256"]:
+                fix = "choose another directory for the new text, or remove this one"
+                raise SourceChanged("has changed since a store was made of it", where=path, fix=fix)
+
+
 class PrepareRun:
     """One process's share of the work."""
 
@@ -213,7 +331,8 @@ class PrepareRun:
 
     def encode_groups(self, pool: EncoderPool) -> None:
         """Every group that is ours and not finished. To find duplicates or tests, all text is read."""
-        fresh = Deduplicator(self.options.deduplicate) if self.options.deduplicate else None
+        near = NEAR_DUPLICATE_THRESHOLD if self.options.deduplicate == "near" else None
+        fresh = Deduplicator(near=near) if self.options.deduplicate else None
         for group in range(len(self.source.groups)):
             done = read_shard_records(self.directory, group)
             mine, finished = group % self.ranks == self.rank, bool(done and done[-1]["last"])
@@ -221,21 +340,19 @@ class PrepareRun:
                 check_unchanged(self.source.list_files(group), done[-1]["files"], self.tell)
             wanted = mine and not finished
             if wanted or fresh is not None or self.contamination_index is not None:
-                changes, counts = CleaningReport(), {"exact": 0, "near": 0, "seen_in_tests": 0}
+                changes, counts = CleaningReport(), FilterCounts()
                 documents = self.source.read_group(group, changes)
                 if fresh is not None:
                     documents = fresh(documents, counts)
                 if self.contamination_index is not None:
-                    documents = filter_contaminated(
-                        documents, self.contamination_index, counts, self.options.drop_tests
-                    )
+                    documents = self.contamination_index.filter_documents(documents, counts, self.options.drop_tests)
                 if wanted:
                     self.encode_group(group, documents, changes, counts, done, pool)
                 else:
                     deque(documents, maxlen=0)
 
     def encode_group(
-        self, group: int, documents: Iterable[str], changes: CleaningReport, counts: dict[str, int],
+        self, group: int, documents: Iterable[str], changes: CleaningReport, counts: FilterCounts,
         done: list[dict[str, Any]], pool: EncoderPool,
     ) -> None:  # fmt: skip
         """Encode one group's documents and cut them into shards."""
@@ -255,7 +372,8 @@ class PrepareRun:
                     shard.close({"documents": at[0], "text": at[1], "last": False})
                     shard, number = None, number + 1
             shard = shard or ShardWriter(self.directory, f"{group:05d}-{number:05d}", self.parts, self.tokenizer)
-            counted = {**dataclasses.asdict(changes), **counts}
+            left_out = {"exact": counts.exact, "near": counts.near, "seen_in_tests": counts.seen_in_tests}
+            counted = {**dataclasses.asdict(changes), **left_out}
             shard.close(
                 {"documents": at[0], "text": at[1], "last": True, "counts": counted, "files": sums.collect_stamps()}
             )
@@ -273,17 +391,6 @@ class PrepareRun:
         total = max(self.bytes_total, self.bytes_done)
         left = f", about {(total - self.bytes_done) / speed:,.0f} s left" if self.bytes_total > self.bytes_done else ""
         self.tell("encoding", self.bytes_done, total, f"{self.bytes_done / 1e6:,.0f} MB, {speed / 1e6:.1f} MB/s{left}")
-
-
-def filter_contaminated(
-    documents: Iterable[str], watch: ContaminationIndex, counts: dict[str, int], drop: bool
-) -> Iterator[str]:
-    """Documents held against the tests; those that share text with one are counted, and left out if asked."""
-    for batch in batch_documents(documents):
-        for text, touched in zip(batch, watch.find_contaminated(batch), strict=True):
-            counts["seen_in_tests"] += touched
-            if not (touched and drop):
-                yield text
 
 
 def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
@@ -313,25 +420,6 @@ def stamp_tests(tests: Any) -> list[Any] | None:
         if isinstance(tests, Mapping)
         else [[path.name, hash_file(path)] for path in find_files(tests)]
     )
-
-
-class Deduplicator:
-    """Documents without those that came before, over all groups of the input."""
-
-    def __init__(self, kind: str):
-        self.seen_texts, self.near_index = (
-            SeenTexts(),
-            NearDuplicateIndex(NEAR_DUPLICATE_THRESHOLD) if kind == "near" else None,
-        )
-
-    def __call__(self, documents: Iterable[str], counts: dict[str, int]) -> Iterator[str]:
-        """Those of one group, in order; the others are counted."""
-        for batch in batch_documents(documents):
-            for text, new in zip(batch, self.seen_texts.add_if_new(batch), strict=True):
-                if new and (self.near_index is None or self.near_index.add_if_new(text)):
-                    yield text
-                else:
-                    counts["near" if new else "exact"] += 1
 
 
 def chunk_documents(

@@ -41,9 +41,8 @@ class Attention(nn.Module):
         self, x: Tensor, attn_context: AttentionContext, layer: int = 0, memory_states: Tensor | None = None
     ) -> Tensor:
         """(N, dim) → (N, dim); `memory_states` (rows, M, dim) are remembered states that are seen as well."""
-        q, k, v = (
-            self.project_cross(x, attn_context, layer) if self.is_cross else self.project_self(x, attn_context, layer)
-        )
+        project = self.project_cross if self.is_cross else self.project_self
+        q, k, v = project(x, attn_context, layer)
         if memory_states is not None:
             k, v = self.prepend_memory(memory_states, k, v, attn_context)
         return self.o(self.attend_heads(q, k, v, attn_context, layer).flatten(1))
@@ -77,7 +76,7 @@ class Attention(nn.Module):
         self, memory_states: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values (rows, M + Q, H, D): those of remembered states (rows, M, dim), then new (N, H, D)."""
-        old, layout = self.project_parts(memory_states, 1, 3), attn_context.query_layout  # the past asks no queries
+        old, layout = self.project_parts(memory_states, 1, 3), attn_context.query_layout  # the memory has no queries
         return torch.cat((old[0], layout.unpack(k)), 1), torch.cat((old[1], layout.unpack(v)), 1)
 
     def project_parts(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:

@@ -1,16 +1,16 @@
-"""What one attention of one forward pass sees, and the forms of it that the kernels take."""
+"""What one attention of a forward pass sees, the forms of it that the kernels take, and what is recorded of a pass."""
 
 from __future__ import annotations
 
 import copy
 import math
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ...batch import Layout
-from ..capture import Capture
 from .kv_cache import KVCache
 from .masks import DistanceBias, IndexFunction, build_document_mask, causal, combine_masks, evaluate_on_grid, split_mask
 from .positions import RotaryEmbedding
@@ -18,6 +18,30 @@ from .segment_memory import SegmentMemory
 
 if TYPE_CHECKING:
     from .two_stream import QueryStream
+
+
+@dataclass
+class Capture:
+    """Collects what passes by: hidden states (N, dim) and attention weights (rows, heads, queries, keys).
+
+    Handed to a model's forward; `with_hidden` and `with_attention` say what is wanted. Both are listed by stack:
+    "encoder", "decoder", and of weights "cross" as well. A list given as `routing` is filled by layers of experts.
+    """
+
+    with_hidden: bool = False
+    with_attention: bool = False
+    routing: list[tuple[Tensor, Tensor]] | None = None  # of experts: probabilities (N, E) and choices (N,), by layer
+    hidden_states: dict[str, list[Tensor]] = field(default_factory=dict)
+    attention_weights: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def record_hidden(self, stack_name: str, x: Tensor) -> None:
+        """Keep a hidden state of a stack."""
+        if self.with_hidden:
+            self.hidden_states.setdefault(stack_name, []).append(x)
+
+    def record_attention(self, stack_name: str, weights: Tensor) -> None:
+        """Keep one layer's attention weights."""
+        self.attention_weights.setdefault(stack_name, []).append(weights)
 
 
 class RelativeInputs(NamedTuple):
@@ -45,10 +69,10 @@ class DerivedForms:
 class AttentionContext:
     """Frozen description of one attention of one forward pass, shared by all layers of a stack.
 
-    Queries lie as `query_layout` says and look at themselves, or in cross attention at `encoder_output`, which lies as
-    `source_layout`; `mask` and `bias` hold inside a document. `past_lengths` (rows,) tokens of a cache or states of a
-    `segment_memory` come before the new ones; `start_pass` asks for them. The new ones of all rows begin at the same
-    slot of a memory, and each right behind its past in a cache.
+    Queries are laid out by `query_layout` and attend to themselves, or in cross attention to `encoder_output`, laid out
+    by `source_layout`; `mask` and `bias` hold inside a document. `past_lengths` (rows,) tokens of a cache or states of
+    a `segment_memory` come before the new ones (`start_pass`). New tokens of all rows begin at the same slot of a
+    memory, and in a cache each right after its past.
 
     positions         (N,) those of the queries, where they do not count from a document's start
     relative          what a relative hook reads
@@ -127,9 +151,8 @@ class AttentionContext:
     def get_distance_bias(self) -> Tensor:
         """Return a bias by distance alone, (H, Q + K - 1): that of query i and key j stands in column Q - 1 - i + j."""
         assert isinstance(self.bias, DistanceBias)
-        return self.bias.compute_distance_bias(
-            1 - self.query_layout.longest, self.key_length, self.query_layout.starts.device
-        )
+        layout = self.query_layout
+        return self.bias.compute_distance_bias(1 - layout.longest, self.key_length, layout.starts.device)
 
     def get_pairwise_bias(self) -> Tensor:
         """Return a bias by distance alone as a table (H, Q, K); query i reads the K columns from Q - 1 - i on."""
@@ -150,9 +173,9 @@ class AttentionContext:
         """Return by how much a token of each slot is turned."""
         if rotary not in self.forms.angles:
             places = self.query_layout.positions if self.positions is None else self.positions
-            self.forms.angles[rotary] = rotary.compute_angles(
-                places if self.past_lengths is None else places + self.past_lengths[self.query_layout.document_ids]
-            )
+            if self.past_lengths is not None:
+                places = places + self.past_lengths[self.query_layout.document_ids]
+            self.forms.angles[rotary] = rotary.compute_angles(places)
         return self.forms.angles[rotary]
 
     @property

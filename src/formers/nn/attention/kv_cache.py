@@ -1,5 +1,4 @@
-"""What a decoder has seen: keys and values, or a recurrent state. It belongs to the caller; a model holds parameters
-only."""
+"""The state of a decoder: keys and values, or a recurrent state. The caller owns it; a model holds parameters only."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class KVCache(CarriedState):
     """The past of `rows` sequences, up to `size` tokens each; every row has its own length.
 
     Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
-    nothing new). `lengths` (rows,) counts the tokens seen; `used_slots` bounds them without a look at the device. Where
+    nothing new). `lengths` (rows,) counts the tokens seen; `used_slots` bounds them without a host sync. Where
     rows have followed others, the `slot_table` (rows, size) names the row that holds each slot: nothing is copied. With
     `is_static` a cache keeps its tensors, so that a step can be recorded; `used_slots` is then not kept.
     """
@@ -90,9 +89,8 @@ class KVCache(CarriedState):
     def start_batch(self, layout: Layout) -> Tensor | None:
         """Check that a batch fits; return the number of tokens each row has seen, None if there are none yet."""
         if layout.rows != self.rows:
-            raise Error(
-                f"the cache has {self.rows} rows, the batch {layout.rows}", fix="make a cache with one row per sequence"
-            )
+            what = f"the cache has {self.rows} rows, the batch {layout.rows}"
+            raise Error(what, fix="make a cache with one row per sequence")
         if self.lengths is None:
             self.lengths = torch.zeros(self.rows, dtype=torch.long, device=layout.starts.device)
         if self.written_lengths is None:
@@ -151,9 +149,8 @@ class KVCache(CarriedState):
     def reorder_rows(self, parents: Tensor, equal_lengths: bool = False) -> None:
         """Row i goes on from what row parents[i] has seen; both have the same source, and with `equal_lengths` the
         same length, with nothing forgotten."""
-        self.recurrent_state = (
-            None if self.recurrent_state is None else tuple(x.index_select(0, parents) for x in self.recurrent_state)
-        )
+        if self.recurrent_state is not None:
+            self.recurrent_state = tuple(x.index_select(0, parents) for x in self.recurrent_state)
         if self.lengths is None or self.written_lengths is None:
             return
         lengths = self.lengths[parents]
@@ -169,7 +166,7 @@ class KVCache(CarriedState):
             self.slot_table, self.lengths = self.slot_table[parents], lengths
 
     def materialise_rows(self, table: Tensor, lengths: Tensor) -> None:
-        """Copy what each row has seen to where it belongs, so that no row looks at another's slots."""
+        """Copy what each row has seen to where it belongs, so that no row reads another's slots."""
         assert self.slot_table is not None
         assert self.lengths is not None
         assert self.written_lengths is not None
@@ -230,9 +227,8 @@ class KVCache(CarriedState):
         for name, layer in other.layers.items():
             self[name].copy_row_from(row, layer, count, source_capacity)
         if other.recurrent_state is not None:
-            self.recurrent_state = self.recurrent_state or tuple(
-                t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state
-            )
+            zeros = (t.new_zeros(self.rows, *t.shape[1:]) for t in other.recurrent_state)
+            self.recurrent_state = self.recurrent_state or tuple(zeros)
             for mine, new in zip(self.recurrent_state, other.recurrent_state, strict=True):
                 mine[row] = new[0]
         if other.encoder_output is not None:

@@ -37,9 +37,8 @@ class RotaryEmbedding:
         """(N, H, D) → (N, H, D)"""
         cos, sin = (t.to(x.dtype) for t in angles)
         first, rest = x[..., : self.rotary_dim], x[..., self.rotary_dim :]
-        a, b = (
-            first.unflatten(-1, (-1, 2)).unbind(-1) if self.is_interleaved else first.chunk(2, -1)
-        )  # (N, H, rotary_dim / 2)
+        # (N, H, rotary_dim / 2)
+        a, b = first.unflatten(-1, (-1, 2)).unbind(-1) if self.is_interleaved else first.chunk(2, -1)
         turned = (a * cos - b * sin, b * cos + a * sin)
         both = torch.stack(turned, -1).flatten(-2) if self.is_interleaved else torch.cat(turned, -1)
         return torch.cat((both, rest), -1)
@@ -102,7 +101,7 @@ class BucketBias(nn.Module, DistanceBias):
 
 
 class QueryBiases(nn.Module):
-    """Transformer-XL's u and v, which stand for the query where content and distance are asked for."""
+    """Transformer-XL's u and v, added to the query in the content and in the distance term of a score."""
 
     def __init__(self, heads: int, head_dim: int):
         super().__init__()

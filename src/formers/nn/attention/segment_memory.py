@@ -1,8 +1,10 @@
-"""What a model with segment-level recurrence remembers (Dai et al. 2019, §3.2). It belongs to the caller."""
+"""The memory of models with segment-level recurrence (Dai et al. 2019, §3.2), which the caller owns."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +21,8 @@ class SegmentMemory(CarriedState):
     nothing new). It starts empty, as in the paper, or with `zeros`: `length` zero vectors that are attended like any
     other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
     states held, which lie at the right end of the `used_slots` of `hidden_states` (rows, used_slots, dim);
-    `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first so many tokens of each
-    segment are remembered (XLNet).
+    `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first `reuse` tokens of
+    each segment are remembered (XLNet).
     """
 
     forward_argument = "memory"
@@ -81,6 +83,18 @@ class SegmentMemory(CarriedState):
         new = copy.copy(self)
         new.hidden_states, new._new_states = dict(self.hidden_states), {}
         return new
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this memory."""
+        return {
+            "used_slots": self.used_slots, "has_equal_rows": self.has_equal_rows, "lengths": self.lengths,
+            "hidden_states": self.hidden_states,
+        }  # fmt: skip
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what get_state returned of a memory of this size."""
+        self.used_slots, self.has_equal_rows = state["used_slots"], state["has_equal_rows"]
+        self.lengths, self.hidden_states = state["lengths"], state["hidden_states"]
 
     def merge_new_states(self, other: SegmentMemory) -> None:
         """Note what the layers gave to a copy."""

@@ -28,18 +28,12 @@ class RelativeSegmentScores(RelativeScores):
         """Queries (rows, H, Q, D) and keys (rows, H, K, D) → queries, and the bias (rows, H, Q, K)"""
         inputs = attn_context.relative
         assert inputs is not None
-        u, v, s = (
-            self.select_heads(b).to(q.dtype)[:, None] for b in (self.biases.u, self.biases.v, self.s)
-        )  # (H, 1, D)
+        biases = self.biases.u, self.biases.v, self.s
+        u, v, s = (self.select_heads(bias).to(q.dtype)[:, None] for bias in biases)  # (H, 1, D)
         half = q.shape[0] if inputs.reversed_encodings is None else (q.shape[0] + 1) // 2
         parts = zip(((q + v)[:half], (q + v)[half:]), (inputs.encodings, inputs.reversed_encodings), strict=True)
-        bias = torch.cat(
-            [
-                shift_relative_scores(part @ self.project_encodings(encodings, q), k.shape[2])
-                for part, encodings in parts
-                if encodings is not None
-            ]
-        )
+        scored = [part @ self.project_encodings(encodings, q) for part, encodings in parts if encodings is not None]
+        bias = torch.cat([shift_relative_scores(scores, k.shape[2]) for scores in scored])
         if inputs.is_other_segment is not None:
             scores = (q + s) @ self.select_heads(self.segment, 1).permute(1, 2, 0).to(q.dtype)  # (rows, H, Q, 2)
             bias = bias + torch.where(inputs.is_other_segment, scores[..., 1:], scores[..., :1])
@@ -75,7 +69,7 @@ class QueryStream:
     """XLNet's second stream: what it sees, `context`, and where it stands.
 
     It stands at the slots `target_slots` (M,) (None: at all), where it lies behind the content stream in one tensor
-    (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 asks for nothing. With the
+    (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 is ignored. With the
     factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone.
     """
 
@@ -88,9 +82,9 @@ class QueryStream:
         if targets is None:
             return
         layout, targets = context.query_layout, targets.sort().values  # document by document
-        asked, at = (targets >= 0).float(), targets.clamp(min=0)
-        counts = asked.new_zeros(layout.num_tokens).index_add(0, at, asked)
-        self.target_slots, self.target_weights = at, asked / counts[at].clamp(min=1)
+        is_target, at = (targets >= 0).float(), targets.clamp(min=0)
+        counts = is_target.new_zeros(layout.num_tokens).index_add(0, at, is_target)
+        self.target_slots, self.target_weights = at, is_target / counts[at].clamp(min=1)
         if order is None or context.relative is None:
             return
         starts = torch.searchsorted(at, layout.starts.long()).to(torch.int32)

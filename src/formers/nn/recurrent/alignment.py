@@ -1,4 +1,4 @@
-"""Alignments of recurrent decoders: where in the source a state looks.
+"""Alignments of recurrent decoders: attention from a state over the source.
 
 R documents, T queries each, L the longest source document; the encoder's output is packed (S, width).
 """
@@ -65,7 +65,7 @@ class LocalWindow(nn.Module):
     """A window of ± `window` words around a place in the source (Luong et al. 2015, §3.2).
 
     local-m puts the place at the target's own position; local-p predicts it and favours what is near by a Gaussian.
-    Places count from 1, as in the paper. A target longer than its source looks at the source's end.
+    Places count from 1, as in the paper. A target longer than its source attends to the source's end.
     """
 
     def __init__(self, dim: int, window: int, *, predict: bool):
@@ -106,10 +106,9 @@ class Alignment(nn.Module):
         self.score, self.local = score, local
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource:
-        """Make a packed encoder output (S, width) ready to be looked at."""
-        return AlignmentSource(
-            layout.unpack(self.score.project_keys(encoder_output)), layout.unpack(encoder_output), layout.lengths
-        )
+        """Prepare a packed encoder output (S, width) for attention."""
+        keys = layout.unpack(self.score.project_keys(encoder_output))
+        return AlignmentSource(keys, layout.unpack(encoder_output), layout.lengths)
 
     def forward(self, query: Tensor, source: AlignmentSource, position: Tensor) -> tuple[Tensor, Tensor]:
         """Queries (R, T, dim), the target's positions (R, T) → contexts (R, T, width) and weights (R, T, L)"""
@@ -133,9 +132,8 @@ class Alignment(nn.Module):
         """Packed queries (N, dim) → contexts (N, width) and weights (N, L); `past_lengths` (R,) target words came
         before."""
         at = torch.arange(layout.longest, device=query.device).expand(layout.rows, -1)
-        context, weights = self(
-            layout.unpack(query), source, at if past_lengths is None else at + past_lengths[:, None]
-        )
+        at = at if past_lengths is None else at + past_lengths[:, None]
+        context, weights = self(layout.unpack(query), source, at)
         return layout.pack(context), layout.pack(weights)
 
     def build_step_attention(
@@ -144,9 +142,8 @@ class Alignment(nn.Module):
         """Return the attention to call inside `run_steps`: (step, queries (n, dim)) → contexts (n, width) and weights
         (n, L)"""
         there = source if steps.is_static else source.select_rows(steps.document_order)
-        before = steps.sort_documents(
-            steps.layout.starts.new_zeros(steps.layout.rows) if past_lengths is None else past_lengths
-        )
+        zeros = steps.layout.starts.new_zeros(steps.layout.rows)
+        before = steps.sort_documents(zeros if past_lengths is None else past_lengths)
 
         def attend_step(t: int, query: Tensor) -> tuple[Tensor, Tensor]:
             n = len(query)

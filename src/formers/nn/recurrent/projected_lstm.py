@@ -8,8 +8,10 @@ product for each weight instead of one per step. To torch.compile the loop is a 
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +24,7 @@ GATE_BLOCK_TOKENS = 512  # tokens whose gates are held at once when there is no 
 
 
 class LSTMState(CarriedState):
-    """Memory of recurrent layers from one batch to the next; it belongs to the caller.
+    """State of recurrent layers from one batch to the next, owned by the caller.
 
     Row d is the state after document d. A batch with more documents starts the new ones from zero, one with fewer
     leaves the other rows as they are. No gradient flows through it.
@@ -46,6 +48,20 @@ class LSTMState(CarriedState):
     def reorder_rows(self, parents: Tensor) -> None:
         """Row i goes on from what row parents[i] has seen."""
         self.layers = {i: (h.index_select(1, parents), c.index_select(1, parents)) for i, (h, c) in self.layers.items()}
+
+    def copy(self) -> LSTMState:
+        """Return another state with the same tensors, which are never changed in place."""
+        new = copy.copy(self)
+        new.layers = dict(self.layers)
+        return new
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of this state."""
+        return {"layers": {i: {"h": h, "c": c} for i, (h, c) in self.layers.items()}}
+
+    def restore_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what get_state returned."""
+        self.layers = {i: (layer["h"], layer["c"]) for i, layer in state["layers"].items()}
 
     def store_final_state(self, layer: int, h: Tensor, c: Tensor) -> None:
         """Keep a layer's state after a batch."""
@@ -106,9 +122,8 @@ class ProjectedLSTM(nn.Module):
         keep = torch.is_grad_enabled() and (x.requires_grad or any(w.requires_grad for w in weights))
         y, h, c, _, _ = run_recurrence(x, *weights, h, c, steps.step_counts, self.cell_clip, self.clip, keep)
         if state is not None:
-            state.store_final_state(
-                layer, h.index_select(1, steps.document_rank), c.index_select(1, steps.document_rank)
-            )
+            h, c = (t.index_select(1, steps.document_rank) for t in (h, c))
+            state.store_final_state(layer, h, c)
         return y
 
 

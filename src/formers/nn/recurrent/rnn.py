@@ -1,7 +1,7 @@
 """Recurrent layers over packed documents.
 
 N tokens (packed), D documents, n of them still running at a step. A state is (h,), or (h, c) of an LSTM, one after the
-other for all layers, each (D, directions · dim) in the order of the documents. It belongs to the caller.
+other for all layers, each (D, directions · dim) in the order of the documents. The caller owns it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...batch import Layout
-from ..capture import Capture
+from ..attention.context import Capture
 
 CellKind = Literal["rnn", "lstm", "gru"]
 RNNState = tuple[Tensor, ...]
@@ -167,9 +167,8 @@ class RecurrentLayer(nn.Module):
         sizes, start = torch.tensor(steps.step_sizes, device="cpu"), turned if self.state_parts == 2 else turned[0]
         train, both = torch.is_grad_enabled(), self.behind is not None
         with ignore_chunk_warning() if x.is_cuda else contextlib.nullcontext():
-            y, *ends = self.sequence_kernel(
-                x.index_select(0, steps.step_order), sizes, start, weights, True, 1, 0.0, train, both
-            )
+            ordered = x.index_select(0, steps.step_order)
+            y, *ends = self.sequence_kernel(ordered, sizes, start, weights, True, 1, 0.0, train, both)
         ended = [e.transpose(0, 1).flatten(1) for e in ends]  # (directions, n, dim) → (n, out)
         after = [steps.restore_documents(steps.carry_state(0, e, s)) for e, s in zip(ended, begun, strict=True)]
         return y.index_select(0, steps.slot_order), tuple(after)
@@ -227,9 +226,8 @@ class RecurrentStack(nn.ModuleList):
             if record is not None:
                 record(x)
             inner = F.dropout(x, self.dropout, self.training) if i else x
-            y, new = call(
-                cast(RecurrentLayer, layer), inner if extra_input is None else torch.cat((inner, extra_input), 1), own
-            )
+            inner = inner if extra_input is None else torch.cat((inner, extra_input), 1)
+            y, new = call(cast(RecurrentLayer, layer), inner, own)
             x = y if self.first_residual is None or i < self.first_residual else y + x
             after += new
         return x, tuple(after)

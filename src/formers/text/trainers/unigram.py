@@ -21,6 +21,7 @@ from tokenizers import Tokenizer as Rust
 
 from ...config import ProgressCallback
 from ...errors import Error
+from ...ragged_arrays import ragged_arange
 from ..korean import MORPHEME_MARK
 from ..tokenizer import Tokenizer
 from ..tokenizer_kinds import get_style
@@ -112,11 +113,6 @@ class Lattice:
             starts, pieces = starts[part], pieces[part]
             best[starts + length] = np.maximum(best[starts + length], best[starts] + logs[pieces])
         return best[self.ends]
-
-
-def ragged_arange(sizes: np.ndarray) -> np.ndarray:
-    """0, 1, … for each size, one after the other."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
 
 
 def build_trie(pieces: Sequence[tuple[int, ...]], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any
@@ -111,34 +110,16 @@ def count_chunks(groups: Iterator[list[str]], cutter: WordCutter, workers: int) 
         yield from map(cutter.count_chunk, groups)
         return
     pool = ProcessPool(workers)
-    waiting: deque[tuple[list[str], Future[Counter[str]] | None]] = deque()
     done = False
     try:
-        for group in groups:
-            waiting.append((group, submit_chunk(pool, cutter, group)))
-            if len(waiting) > workers + 1:  # so that the text is not read faster than it is counted
-                yield collect_chunk(cutter, *waiting.popleft())
-        while waiting:
-            yield collect_chunk(cutter, *waiting.popleft())
+        for group, job in pool.map_ahead(cutter.count_chunk, groups, workers + 1):
+            try:
+                yield job.result()
+            except BrokenProcessPool:  # processes do not start here
+                yield cutter.count_chunk(group)
         done = True
     finally:
         pool.shutdown(wait=done, cancel_futures=True)  # who was interrupted does not wait
-
-
-def submit_chunk(pool: ProcessPoolExecutor, cutter: WordCutter, group: list[str]) -> Future[Counter[str]] | None:
-    """A group given to another process, if there is one that works."""
-    try:
-        return pool.submit(cutter.count_chunk, group)
-    except BrokenProcessPool:
-        return None
-
-
-def collect_chunk(cutter: WordCutter, group: list[str], job: Future[Counter[str]] | None) -> Counter[str]:
-    """The counts of a group; made here where processes do not start."""
-    try:
-        return cutter.count_chunk(group) if job is None else job.result()
-    except BrokenProcessPool:
-        return cutter.count_chunk(group)
 
 
 def choose_alphabet(counts: Counter[str], most: int) -> set[str]:

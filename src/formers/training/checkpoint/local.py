@@ -1,11 +1,19 @@
 """Checkpoints that survive a crash at any moment, a power loss, a full disk and a flipped bit.
 
-This file stores them; what they hold is decided in `Trainer.get_state` and `Trainer.restore_state`.
+    RUN/steps/step-00001000/
+        manifest.json               format, step, score, and the SHA-256 of every file
+        state.json                  what is not a tensor: TrainerState
+        model.safetensors           parameters and buffers
+        optimizer.safetensors       moments, as state/PARAMETER/NAME
+        ema.safetensors             the moving average of the weights, if the run keeps one
+        rng.safetensors             the states of each process's generators, as RANK/DEVICE
+        carried_state.safetensors   memories of families that have one, as GROUP/NAME (SegmentMemory, LSTMState)
+        shards/                     in place of model, optimizer and ema, where each process has a part of them
+                                    (training/checkpoint/sharded.py)
 
-    RUN/steps/step-00001000/    manifest.json, state.json, *.safetensors
-
-A step's folder never changes: it is written under a temporary name, every file is synced, the manifest with the sums of
-all files comes last, and only then it gets its name. What is found broken later is passed over for the one before.
+`Trainer.get_state` collects it, `Trainer.restore_state` takes it back. A step's folder never changes: it is written
+under a temporary name, every file is synced, the manifest comes last, and only then it gets its name. What is found
+broken later is passed over for the one before.
 """
 
 from __future__ import annotations
@@ -16,37 +24,60 @@ import os
 import shutil
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import torch
 from safetensors.torch import load
-from torch import Tensor
+from torch import Tensor, nn
 
-from ...data.array_files import read_checked_json, to_checked_json
+from ...atomic_files import read_checked_json, sync_to_disk, to_checked_json
 from ...errors import Error, advise_on_write, is_disk_full
-from ...interop.safe_files import sync_to_disk
 
-CHECKPOINT_FORMAT = 1
+if TYPE_CHECKING:
+    from .sharded import ShardedWriter
+
+CHECKPOINT_FORMAT = 2  # 2: other names of files and of what is in state.json than before
 TEMPORARY_PREFIX = ".writing-"
-SHARD_FOLDER = "parts"  # the folder with what each process has of a model that is cut (training/checkpoint/sharded.py)
-SHARDED_GROUPS = ("model", "optimizer", "average")  # the files that it stands for
+SHARD_FOLDER = "shards"
+SHARDED_GROUPS = ("model", "optimizer", "ema")  # the files that the folder of shards stands for
+Tensors = dict[str, Tensor]
 TensorGroups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
-LoadedCheckpoint = tuple[int, dict[str, dict[str, Tensor]], dict[str, Any]]  # step, tensors, state
+Scatter = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, and one that is sharded as it shall be
+Say = Callable[[str], None]
+LoadedCheckpoint = tuple[int, dict[str, Tensors], dict[str, Any]]  # step, tensors, state
 SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
     torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
 }  # fmt: skip
 
 
+class TrainerState(TypedDict):
+    """What state.json holds."""
+
+    step: int  # how many are done
+    tokens: int  # seen so far
+    seconds: float  # spent so far
+    bad_steps: int  # the last so many steps were skipped because their loss or gradient was not finite
+    positions: list[int]  # in the data, one for each phase
+    recent_norms: list[float]  # of the gradient, by which a spike is judged
+    optimizer: Any  # its state_dict with null for each tensor
+    scaler: dict[str, Any]  # of fp16
+    carried_state: Any  # what the memories hold beside tensors
+
+
+class OtherFormat(Error):
+    """A checkpoint of another version of formers: intact, so it is not passed over for an earlier one."""
+
+
 class FileSystem:
-    """What is asked of the file system; tests put another in its place, to fail or to record."""
+    """What checkpoints need of the file system; tests put another in its place, to fail or to record."""
 
     def write(self, path: Path, chunks: Iterator[bytes | memoryview]) -> None:
-        """A new file, synced."""
+        """Write a new file, synced."""
         with open(path, "xb") as file:
             for chunk in chunks:
                 file.write(chunk)
@@ -54,7 +85,7 @@ class FileSystem:
             os.fsync(file.fileno())
 
     def make_folder(self, path: Path) -> None:
-        """A new folder."""
+        """Make a new folder."""
         path.mkdir()
 
     def rename(self, old: Path, new: Path) -> None:
@@ -62,11 +93,11 @@ class FileSystem:
         os.rename(old, new)
 
     def sync(self, folder: Path) -> None:
-        """The folder's list of names is on the disk."""
+        """Have the folder's list of names written to the disk."""
         sync_to_disk(folder)
 
     def remove(self, folder: Path) -> None:
-        """Take a folder away: first its name, so that half of it is never taken for the whole."""
+        """Remove a folder: first its name, so that half of it is never taken for the whole."""
         gone = folder.with_name(f"{TEMPORARY_PREFIX}gone-{folder.name}")
         if not folder.name.startswith(TEMPORARY_PREFIX):
             os.rename(folder, gone)
@@ -74,29 +105,25 @@ class FileSystem:
         shutil.rmtree(folder)
 
 
-def hash_bytes(data: bytes) -> dict[str, Any]:
-    """The size and sum of a file's bytes."""
-    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
 def hash_file(path: Path) -> dict[str, Any]:
-    """Size and SHA-256 of a file, read in chunks."""
+    """Return the size and SHA-256 of a file, read in chunks."""
     with open(path, "rb") as file:
         return {"size": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
+def hash_bytes(data: bytes) -> dict[str, Any]:
+    """Return the size and SHA-256 of a file's content."""
+    return {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
 def stream_safetensors(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file, one tensor after the other, so that no second copy of all arises."""
-    about: dict[str, Any] = {}
-    reach = 0
+    """Yield the bytes of a safetensors file, one tensor after the other, so that no second copy of all arises."""
+    header: dict[str, Any] = {}
+    end = 0
     for name, t in tensors.items():
-        about[name] = {
-            "dtype": SAFETENSORS_DTYPES[t.dtype],
-            "shape": list(t.shape),
-            "data_offsets": [reach, reach + t.nbytes],
-        }
-        reach += t.nbytes
-    head = json.dumps(about, separators=(",", ":")).encode()
+        begin, end = end, end + t.nbytes
+        header[name] = {"dtype": SAFETENSORS_DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [begin, end]}
+    head = json.dumps(header, separators=(",", ":")).encode()
     head += b" " * (-len(head) % 8)
     yield struct.pack("<Q", len(head)) + head
     for t in tensors.values():
@@ -114,7 +141,7 @@ class Checkpoints:
     keep_best: int = 1
     keep_every: int | None = None
     file_system: FileSystem = field(default_factory=FileSystem)
-    remove_stale: bool = True  # take away what a crash left; of several processes only one may
+    remove_stale: bool = True  # remove what a crash left; of several processes only one may
 
     def __post_init__(self) -> None:
         try:
@@ -125,22 +152,18 @@ class Checkpoints:
             raise Error(f"cannot write here ({error.strerror})", where=self.folder, fix="choose another") from None
 
     def get_step_path(self, step: int) -> Path:
-        """Where a step's checkpoint is."""
+        """Return the folder of a step's checkpoint."""
         return self.folder / f"step-{step:08d}"
 
     def list_steps(self) -> list[int]:
-        """The steps that there are, oldest first; whether they are whole is another question."""
+        """List the steps that there are, oldest first, intact or not."""
         names = (path.name.removeprefix("step-") for path in self.folder.glob("step-*"))
         return sorted(int(name) for name in names if name.isdigit())
 
     def save(
-        self,
-        step: int,
-        groups: TensorGroups,
-        state: Mapping[str, Any],
-        score: float | None = None,
-        sharded_writer: Any = None,
-    ) -> Path:
+        self, step: int, groups: TensorGroups, state: Mapping[str, Any], score: float | None = None,
+        sharded_writer: ShardedWriter | None = None,
+    ) -> Path:  # fmt: skip
         """Write a step: tensors by file, and what is not a tensor as JSON. With a `sharded_writer`, every process
         writes what it has of the tensors in SHARDED_GROUPS, and the main one the rest."""
         target, temporary = self.get_step_path(step), self.folder / f"{TEMPORARY_PREFIX}{step:08d}"
@@ -149,9 +172,7 @@ class Checkpoints:
         size = sum(t.nbytes for tensors in groups.values() for t in tensors.values())
         try:
             if sharded_writer is not None:
-                sharded_writer.write_shards(
-                    temporary, {name: tensors for name, tensors in groups.items() if name in SHARDED_GROUPS}
-                )
+                sharded_writer.write_shards(temporary, {n: groups[n] for n in SHARDED_GROUPS if n in groups})
                 if not sharded_writer.is_main:
                     return target
                 groups = {name: tensors for name, tensors in groups.items() if name not in SHARDED_GROUPS}
@@ -178,12 +199,12 @@ class Checkpoints:
             fix = advise_on_write(error, "go on with --resume")
             fix += "; earlier checkpoints are whole" if self.folder.is_dir() else ""
             raise Error(f"step {step} could not be written ({what})", where=target, fix=fix) from None
-        if not state.get("skipped"):  # else the weights may be ruined, and the good ones are needed
+        if not state.get("bad_steps"):  # else the weights may be ruined, and the good ones are needed
             self.delete_old()
         return target
 
     def write_hashed_file(self, path: Path, chunks: Iterator[bytes | memoryview]) -> dict[str, Any]:
-        """Write a file; its size and sum."""
+        """Write a file; return its size and SHA-256."""
         digest, size = hashlib.sha256(), 0
 
         def hash_chunks() -> Iterator[bytes | memoryview]:
@@ -197,7 +218,7 @@ class Checkpoints:
         return {"size": size, "sha256": digest.hexdigest()}
 
     def read_manifest(self, step: int) -> dict[str, Any]:
-        """What a step's folder says of itself; an Error if that cannot be read."""
+        """Read what a step's folder says of itself; an Error if that is damaged, or of another format."""
         where = self.get_step_path(step) / "manifest.json"
         try:
             about = read_checked_json(where)
@@ -205,13 +226,15 @@ class Checkpoints:
                 raise Error(f"is of step {about.get('step')}")
         except Error:
             raise Error("the manifest is broken", where=where, fix="the checkpoint before it will be used") from None
-        if about.get("format") != CHECKPOINT_FORMAT:
-            what = f"format {about.get('format')} is not the one that is read here ({CHECKPOINT_FORMAT})"
-            raise Error(what, where=where, fix="use the version of formers that wrote it")
+        if (version := about.get("format")) != CHECKPOINT_FORMAT:
+            fix = "it was made by a newer formers: pip install --upgrade formers"
+            if isinstance(version, int) and version < CHECKPOINT_FORMAT:
+                fix = "train again with --overwrite or another --out; a model saved in the run still opens"
+            raise OtherFormat(f"a checkpoint of format {version} is not read here", where=where, fix=fix)
         return about
 
     def read_scores(self) -> dict[int, float | None]:
-        """The score of each step, oldest first."""
+        """Return the score of each step, oldest first."""
         scores: dict[int, float | None] = {}
         for step in self.list_steps():
             try:
@@ -221,7 +244,7 @@ class Checkpoints:
         return scores
 
     def delete_old(self) -> None:
-        """Take away the checkpoints that are no longer wanted."""
+        """Remove the checkpoints that are no longer wanted."""
         scores = self.read_scores()
         ranked = sorted((score, step) for step, score in scores.items() if score is not None)
         kept = {*list(scores)[-self.keep_last :], *(step for _, step in ranked[: self.keep_best])}
@@ -231,60 +254,59 @@ class Checkpoints:
                 with suppress(OSError):  # it is no longer needed: that it stays must not stop a run
                     self.file_system.remove(self.get_step_path(step))
 
-    def load(self, step: int, assemble_shards: bool = True) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """A step's tensors by file, and its state; an Error names what is broken. Those that lie in parts are put
-        together, or else have no content: every process reads its own."""
-        groups, state = {}, {}
-        files = self.read_manifest(step)["files"]
-        for name, wanted in files.items():
-            path = (
-                self.get_step_path(step)
-                / (SHARD_FOLDER if name.startswith(f"{SHARD_FOLDER}/") else "")
-                / Path(name).name
-            )
+    def load(self, step: int, assemble_shards: bool = True) -> tuple[dict[str, Tensors], dict[str, Any]]:
+        """Read a step's tensors by file, and its state; an Error names what is broken. Shards are put together, or
+        else have no content: every process reads its own."""
+        groups: dict[str, Tensors] = {}
+        state, has_shards, folder = {}, False, self.get_step_path(step)
+        for name, expected in self.read_manifest(step)["files"].items():
+            is_shard = name.startswith(f"{SHARD_FOLDER}/")
+            path = folder / (SHARD_FOLDER if is_shard else "") / Path(name).name
             try:
-                data = path.read_bytes() if path.parent == self.get_step_path(step) else None
+                data = None if is_shard else path.read_bytes()
                 found = hash_file(path) if data is None else hash_bytes(data)
             except OSError as error:
                 raise Error(f"cannot be read ({error.strerror})", where=path, fix="take an earlier step") from None
-            if found != wanted:
+            if found != expected:
                 raise Error("is damaged: its sum is not that of the manifest", where=path, fix="take an earlier step")
-            if name == "state.json" and data is not None:
+            if data is None:
+                has_shards = True
+            elif name == "state.json":
                 state = json.loads(data)
-            elif data is not None:
+            else:
                 groups[path.stem] = load(data)
-        if any(name.startswith(f"{SHARD_FOLDER}/") for name in files):
+        if has_shards:
             from . import sharded
 
-            groups |= (sharded.load_full_tensors if assemble_shards else sharded.load_meta_tensors)(
-                self.get_step_path(step)
-            )
+            groups |= (sharded.load_full_tensors if assemble_shards else sharded.load_meta_tensors)(folder)
         return groups, state
 
-    def load_newest(self, say: Any = None, assemble_shards: bool = True) -> LoadedCheckpoint | None:
-        """The newest whole checkpoint: its step, tensors and state. What is broken is passed over and told."""
+    def load_newest(self, say: Say | None = None, assemble_shards: bool = True) -> LoadedCheckpoint | None:
+        """Read the newest intact checkpoint: step, tensors and state. What is broken is passed over and reported."""
         return self.load_first_intact(reversed(self.list_steps()), say, assemble_shards)
 
     def load_best(self) -> LoadedCheckpoint | None:
-        """The whole checkpoint with the best score, the newest if none has one."""
+        """Read the intact checkpoint with the best score, the newest if none has one."""
         scores = self.read_scores()
         ranked = sorted(scores, key=lambda step: (scores[step] is None, scores[step] or 0.0, -step))
         return self.load_first_intact(ranked)
 
     def load_first_intact(
-        self, steps: Iterable[int], say: Any = None, assemble_shards: bool = True
+        self, steps: Iterable[int], say: Say | None = None, assemble_shards: bool = True
     ) -> LoadedCheckpoint | None:
-        """The first of some checkpoints that is whole."""
+        """Read the first of some checkpoints that is intact."""
         for step in steps:
             try:
                 return step, *self.load(step, assemble_shards)
+            except OtherFormat:
+                raise
             except Error as error:
                 if say is not None:
                     say(f"passing over {error}")
         return None
 
     def quarantine_after(self, after: int) -> None:
-        """Put aside what is behind a step, broken or of no use, so that it can be written anew."""
+        """Put aside what is after a step, broken or of no use, so that it can be written anew."""
         for step in self.list_steps():
             if step > after:
                 aside = self.folder / f"broken-{step:08d}"
@@ -293,35 +315,103 @@ class Checkpoints:
 
 
 class BackgroundWriter:
-    """Saves in the background: the state is copied at once, the disk has its time while training goes on."""
+    """Saves in the background: the state is copied at once, and written while training goes on."""
 
-    def __init__(self, checkpoints: Checkpoints, parts: Any = None):
-        self.checkpoints, self.sharded_writer = checkpoints, parts
+    def __init__(self, checkpoints: Checkpoints, sharded_writer: ShardedWriter | None = None):
+        self.checkpoints, self.sharded_writer = checkpoints, sharded_writer
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
 
     def save(self, step: int, groups: TensorGroups, state: Mapping[str, Any], score: float | None = None) -> None:
-        """Copy, and write when the one before is through."""
+        """Copy, and write once the one before is written."""
         self.wait()
         groups = {n: {k: t.detach().to("cpu", copy=True) for k, t in part.items()} for n, part in groups.items()}
         plain = json.loads(json.dumps(state))
-        self.thread = threading.Thread(
-            target=self.write_checkpoint, args=(step, groups, plain, score, self.sharded_writer)
-        )
+        arguments = (step, groups, plain, score, self.sharded_writer)
+        self.thread = threading.Thread(target=self.write_checkpoint, args=arguments)
         self.thread.start()
 
-    def write_checkpoint(self, *given: Any) -> None:
-        """What the thread does."""
+    def write_checkpoint(self, *arguments: Any) -> None:
+        """Write in the thread; an error waits for the next call of `wait`."""
         try:
-            self.checkpoints.save(*given)
+            self.checkpoints.save(*arguments)
         except BaseException as error:
             self.error = error
 
     def wait(self) -> None:
-        """Until all is on the disk; raises what went wrong there."""
+        """Wait until all is on the disk; raise what went wrong there."""
         if self.thread is not None:
             self.thread.join()
             self.thread = None
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+
+
+def flatten_state(value: Any, name: str = "") -> tuple[Tensors, Any]:
+    """Split nested dicts and lists into their tensors by path, and the rest with None in their places."""
+    if isinstance(value, Tensor):
+        return {name: value}, None
+    if not isinstance(value, Mapping | list | tuple):
+        return {}, value
+    tensors: Tensors = {}
+    items = value.items() if isinstance(value, Mapping) else enumerate(value)
+    rest: dict[str, Any] = {}
+    for key, inner in items:
+        found, left = flatten_state(inner, f"{name}/{key}" if name else str(key))
+        tensors |= found
+        rest[str(key)] = left
+    return tensors, rest if isinstance(value, Mapping) else list(rest.values())
+
+
+def unflatten_state(tensors: Mapping[str, Tensor], rest: Any, name: str = "") -> Any:
+    """Put together what flatten_state has split; keys that are whole numbers are numbers again."""
+    if name in tensors:
+        return tensors[name]
+    items = rest.items() if isinstance(rest, Mapping) else enumerate(rest) if isinstance(rest, list) else None
+    if items is None:
+        return rest
+    inner = {key: unflatten_state(tensors, value, f"{name}/{key}" if name else str(key)) for key, value in items}
+    if isinstance(rest, list):
+        return list(inner.values())
+    return {int(key) if isinstance(key, str) and key.isdigit() else key: value for key, value in inner.items()}
+
+
+def get_rng_state() -> Tensors:
+    """Return the states of torch's generators, on the CPU and on every GPU."""
+    states = {"cpu": torch.random.get_rng_state()}
+    if torch.cuda.is_available():
+        states |= {f"cuda{i}": state for i, state in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def set_rng_state(states: Mapping[str, Tensor]) -> None:
+    """Set the states of torch's generators; a GPU that was not there before begins anew."""
+    torch.random.set_rng_state(states["cpu"])
+    for i in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        if f"cuda{i}" in states:
+            torch.cuda.set_rng_state(states[f"cuda{i}"], i)
+
+
+def get_weights(model: nn.Module) -> Tensors:
+    """Return a model's parameters and buffers; one that has two names is there once."""
+    seen: dict[int, str] = {}
+    return {
+        name: tensor
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if seen.setdefault(id(tensor), name) == name
+    }
+
+
+@torch.no_grad()
+def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], scatter: Scatter = lambda whole, like: whole) -> None:
+    """Set a model's parameters and buffers; `scatter` returns this process's part of each."""
+    own = get_weights(model)
+    if set(own) != set(tensors):
+        odd = sorted(set(own) ^ set(tensors))
+        raise Error(f"the checkpoint does not fit the model: {odd[0]}", fix="resume with the run's own settings")
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
+            what = f"{name} has shape {tuple(tensors[name].shape)}, the model's {tuple(tensor.shape)}"
+            raise Error(what, fix="resume with the run's own settings")
+        tensor.copy_(scatter(tensors[name], tensor))

@@ -1,7 +1,7 @@
-"""Checkpoints of models that are cut into parts: every process writes and reads its own (torch.distributed.checkpoint).
+"""Checkpoints of sharded models: every process writes and reads its own part (torch.distributed.checkpoint).
 
-Its files lie in a folder of a step's folder, with a sum each in the manifest, and are opened only after these were
-compared: torch keeps the list of parts as a pickle. All processes must see the folder.
+Its files lie in a folder of a step's folder, with a checksum each in the manifest, and are opened only after these were
+compared: torch keeps the list of shards as a pickle. All processes must see the folder.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
-from .local import SHARD_FOLDER, TensorGroups
-from .state import Tensors
+from .local import SHARD_FOLDER, TensorGroups, Tensors
 
 SAVE_TIMEOUT = datetime.timedelta(hours=1)  # for the slowest disk
 
@@ -27,14 +26,14 @@ logging.getLogger("torch.distributed.checkpoint").setLevel(logging.ERROR)
 
 
 class ShardedWriter:
-    """All processes write into one folder; they speak in a group of their own, so that training goes on meanwhile."""
+    """Writer of shards by all processes into one folder, in a process group of its own: training goes on meanwhile."""
 
-    def __init__(self, first: bool):
-        self.is_main = first
+    def __init__(self, is_main: bool):
+        self.is_main = is_main
         self.process_group = dist.new_group(backend="gloo", timeout=SAVE_TIMEOUT)
 
     def write_shards(self, folder: Path, groups: TensorGroups) -> None:
-        """This process's parts, synced. What goes wrong in one goes wrong in all."""
+        """Write this process's shards, synced. An error in one process is raised in all."""
         disk = dcp.FileSystemWriter(folder / SHARD_FOLDER, single_file_per_rank=True, sync_files=True)
         try:
             dcp.save(flatten_groups(groups), storage_writer=disk, process_group=self.process_group)
@@ -44,12 +43,12 @@ class ShardedWriter:
 
 
 def flatten_groups(groups: TensorGroups) -> dict[str, Any]:
-    """Tensors of all groups under one name each."""
+    """Put the tensors of all groups into one table, as GROUP/NAME."""
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
 
 def split_groups(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
-    """The groups again."""
+    """Undo flatten_groups."""
     groups: dict[str, Tensors] = {}
     for name, tensor in tensors.items():
         group, _, rest = name.partition("/")
@@ -58,14 +57,14 @@ def split_groups(tensors: Mapping[str, Tensor]) -> dict[str, Tensors]:
 
 
 def load_meta_tensors(folder: Path) -> dict[str, Tensors]:
-    """The tensors of a folder, without content."""
+    """Return the tensors of a folder without their content."""
     about = dcp.FileSystemReader(folder / SHARD_FOLDER).read_metadata().state_dict_metadata
     kinds: Iterable[Any] = about.items()
     return split_groups({name: torch.empty(m.size, dtype=m.properties.dtype, device="meta") for name, m in kinds})
 
 
 def load_full_tensors(folder: Path) -> dict[str, Tensors]:
-    """Whole tensors, by one process alone."""
+    """Read whole tensors, by one process alone."""
     made = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in flatten_groups(load_meta_tensors(folder)).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is one process alone
@@ -73,6 +72,18 @@ def load_full_tensors(folder: Path) -> dict[str, Tensors]:
     return split_groups(made)
 
 
-def load_shards_into(folder: Path, groups: TensorGroups) -> None:
-    """Read into tensors that are cut as each process has them; every process must ask."""
-    dcp.load(flatten_groups(groups), storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER))
+def load_shards(
+    folder: Path, outline: Mapping[str, Tensors], get_reference: Callable[[str, str], Tensor]
+) -> dict[str, Tensors]:
+    """Read this process's part of the tensors in a folder, sharded as its own are (GROUP, NAME → tensor); `outline` has
+    their shapes. A collective call: every process must make it."""
+    from torch.distributed.tensor import DTensor
+
+    def make_empty(tensor: Tensor, reference: Tensor) -> Tensor:
+        if isinstance(reference, DTensor) and reference.shape == tensor.shape:
+            return torch.empty_like(reference, dtype=tensor.dtype)
+        return torch.empty_like(tensor, device="cpu")
+
+    made = {g: {n: make_empty(t, get_reference(g, n)) for n, t in group.items()} for g, group in outline.items()}
+    dcp.load(flatten_groups(made), storage_reader=dcp.FileSystemReader(folder / SHARD_FOLDER))
+    return made

@@ -1,82 +1,184 @@
-"""The processes of a run: this one alone here; training/distributed/ddp.py has the ones with company."""
+"""The processes of a run, as torchrun starts them: how they find each other, speak, and fail together.
+
+How they share a model is in training/distributed/strategies.py. Every process takes its share of a step's batches, and
+each loss is multiplied by the number of processes before it is divided by the places of all: the average of gradients
+is then the gradient of one large batch.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import datetime
+import os
+import re
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+import torch.distributed as dist
+from torch import Tensor
 
-from ..checkpoint.state import Tensors
+from ...errors import Error
+from ...former import choose_device
 
 CPU = torch.device("cpu")
 T = TypeVar("T")
+PREPARE_TIMEOUT = datetime.timedelta(hours=6)  # while the first one prepares the data
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)  # for each other, at any other time
+RENDEZVOUS_TIMEOUT = datetime.timedelta(minutes=10)  # until all have been started
+RETRY_INTERVAL = datetime.timedelta(seconds=1)  # after which the others ask the first one again
+LOST_PEER_WORDS = ("gloo", "connection", "timed out", "broken pipe", "nccl")  # in torch's errors when a peer is gone
 
 
-@dataclass
+@dataclass(frozen=True)
 class ProcessGroup:
-    """One process. What others would have to be asked for is answered at once."""
+    """This process among those of its run. One alone answers for all at once, without torch.distributed."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = CPU
-    is_sharded = False  # each process has a part of the weights, and of a checkpoint
+    prepare_group: dist.ProcessGroup | None = None  # the group in which the others wait for the first
+    owns_group: bool = False  # the processes found each other here, and part here
 
     @property
     def is_main(self) -> bool:
-        """This process writes and speaks for all."""
+        """Whether this process writes and speaks for all."""
         return self.rank == 0
 
-    def wrap_step(self, step: nn.Module) -> nn.Module:
-        """The module that sees all processes' gradients."""
-        return step
-
-    @contextlib.contextmanager
-    def sync_gradients(self, step: nn.Module, is_last_batch: bool) -> Iterator[None]:
-        """Gradients are exchanged after the last batch of a step only."""
-        yield
+    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
+        """Sum numbers over all processes, on the CPU: no GPU is waited for."""
+        if self.size == 1:
+            return [float(v) for v in values]
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
 
     def sum_counts(self, counts: Sequence[Mapping[str, int]]) -> dict[str, float]:
-        """How many places each loss has in the whole step, over all processes."""
+        """Count the places of each loss in a whole step, over its batches and all processes."""
         names = sorted({name for count in counts for name in count})
-        return dict(
-            zip(names, self.sum_over_ranks([sum(c.get(name, 0) for c in counts) for name in names]), strict=True)
-        )
+        sums = self.sum_over_ranks([sum(count.get(name, 0) for count in counts) for name in names])
+        return dict(zip(names, sums, strict=True))
 
-    def sum_over_ranks(self, values: Sequence[float]) -> list[float]:
-        """Numbers summed over all processes."""
-        return [float(v) for v in values]
+    def gather_by_rank(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Gather in the first process what each has of its own, as RANK/NAME."""
+        if self.size == 1:
+            return {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
+        found: list[Any] = [None] * self.size
+        dist.gather_object({k: t.cpu() for k, t in tensors.items()}, found if self.is_main else None)
+        return {f"{rank}/{k}": t for rank, mine in enumerate(found) if mine for k, t in mine.items()}
 
-    def clip_grad_norm(self, model: nn.Module, max_norm: float) -> Tensor:
-        """The norm of the gradient, which is cut to at most `max_norm`."""
-        return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    def scatter_tensor(self, whole: Tensor, like: Tensor | None = None) -> Tensor:
+        """Return a tensor of the first process in all of them, sharded where `like` is; the others pass an empty one
+        of its shape."""
+        if self.size == 1:
+            return whole
+        from torch.distributed.tensor import DTensor, distribute_tensor
 
-    def load_shards(
-        self, folder: Path, outline: Mapping[str, Tensors], like: Callable[[str, str], Any]
-    ) -> dict[str, Tensors]:
-        """What this process has of the tensors in a folder that was written in parts (`outline` has no content)."""
-        from ..checkpoint import sharded
-
-        return sharded.load_full_tensors(folder)
-
-    def scatter_tensor(self, whole: Tensor, like: Any = None) -> Tensor:
-        """This process's part of a tensor that the first one has."""
+        whole = torch.empty_like(whole, device=self.device) if whole.is_meta else whole.to(self.device)
+        if isinstance(like, DTensor) and whole.shape == like.shape:
+            return distribute_tensor(whole, like.device_mesh, like.placements)
+        dist.broadcast(whole, 0)
         return whole
 
     def broadcast_from_main(self, make: Callable[[], T]) -> T:
-        """What the first process finds, told to all; what goes wrong there goes wrong for all."""
-        return make()
-
-    def gather_by_rank(self, tensors: Tensors) -> Tensors:
-        """What each process has of its own, by rank."""
-        return {f"{self.rank}/{name}": tensor for name, tensor in tensors.items()}
+        """Return in all processes what the first one computes; an error there is raised in all."""
+        if self.size == 1:
+            return make()
+        message: list[Any] = [None, None]
+        failure: BaseException | None = None
+        if self.is_main:
+            try:
+                message[0] = make()
+            except BaseException as error:
+                failure, message[1] = error, summarise_error(error)
+        with explain_lost_peer(self):
+            dist.broadcast_object_list(message, 0, group=self.prepare_group)
+        if failure is not None:
+            raise failure
+        if message[1] is not None:
+            what, where, fix, code = message[1]
+            copied_error = Error(what, where=where, fix=fix)
+            copied_error.exit_code = code
+            raise copied_error
+        return message[0]
 
     def barrier(self) -> None:
-        """Until all are here."""
+        """Wait until all processes are here."""
+        if self.size > 1:
+            dist.barrier(group=self.prepare_group)
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Part from the others."""
+        if self.owns_group:
+            dist.destroy_process_group()
+
+
+def summarise_error(error: BaseException) -> tuple[str, str | None, str | None, int]:
+    """Reduce an error to what the other processes are told: what, where, remedy, exit code."""
+    if isinstance(error, Error):
+        return error.what, error.where, error.fix, error.exit_code
+    return f"the first process failed ({type(error).__name__}: {error})", None, "see what it said", 2
+
+
+@contextlib.contextmanager
+def explain_lost_peer(world: ProcessGroup) -> Iterator[None]:
+    """Turn torch's many errors about a process that is gone into one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).lower()
+        if world.size == 1 or not (isinstance(error, dist.DistError) or any(word in said for word in LOST_PEER_WORDS)):
+            raise
+        said = re.sub(r"\[\S*/\S*\]", "", str(error).partition("\n")[0])[:120].strip()  # without the places in its code
+        what = f"process {world.rank} has lost another one ({said})"
+        raise Error(what, fix="see what that one said, and go on with --resume") from None
+
+
+def connect_processes(device: Any = None) -> ProcessGroup:
+    """Join the processes of this run by torchrun's variables; without them this process is alone."""
+    size, rank, local = (int(os.environ.get(name, least)) for name, least in
+                         (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))  # fmt: skip
+    device = choose_device(device, local)
+    if size == 1:
+        return ProcessGroup(device=device)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    opened = not dist.is_initialized()
+    try:
+        if opened:
+            store, *_ = next(iter(dist.rendezvous("env://", timeout=RENDEZVOUS_TIMEOUT)))
+            backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+            store = open_fresh_store(store, rank, size)
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+        patient = dist.new_group(backend="gloo", timeout=PREPARE_TIMEOUT)
+    except (RuntimeError, ValueError) as error:
+        said = " ".join(str(error).split())[:150]
+        raise Error(f"the processes do not find each other ({said})", fix="start them with torchrun") from None
+    return ProcessGroup(rank, size, device, patient, opened)
+
+
+def open_fresh_store(store: dist.Store, rank: int, size: int) -> dist.Store:
+    """Open a part of the store for this start alone.
+
+    torchrun keeps one store over its restarts, and with it the addresses of processes that are gone. So the first
+    process opens a new part, and answers everyone who comes there; nobody answers in an old one.
+    """
+    mine = uuid.uuid4().hex
+    if rank == 0:
+        store.set("start", mine)
+        for other in range(1, size):
+            store.set(f"{mine}/{store.get(f'{mine}/{other}').decode()}", "welcome")
+        return dist.PrefixStore(mine, store)
+    until = time.monotonic() + RENDEZVOUS_TIMEOUT.total_seconds()
+    while True:
+        start = store.get("start").decode()
+        store.set(f"{start}/{rank}", mine)
+        try:
+            store.wait([f"{start}/{mine}"], RETRY_INTERVAL)
+            return dist.PrefixStore(start, store)
+        except RuntimeError:  # no answer: an old one, or the first is still busy with others
+            if time.monotonic() > until:
+                raise

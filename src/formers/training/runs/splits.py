@@ -13,7 +13,7 @@ from ...data.counter_rng import shuffle_indices
 from ...data.readers import is_path_source
 from ...errors import Error
 from ...tasks.examples import Examples, check_labels, flatten, order_labels, read_examples
-from .finetune_config import FinetuneDataConfig
+from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
 # What rows may share that must not be both learnt from and asked about; if it is always one of so few, it is no context

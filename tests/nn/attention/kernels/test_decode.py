@@ -12,7 +12,7 @@ from tests.nn import slow_triton
 
 @pytest.fixture
 def slow(monkeypatch):
-    made = slow_triton.kernels("decode_triton")
+    made = slow_triton.kernels("attention.kernels.decode_triton")
     monkeypatch.setattr(decode, "load_kernels", lambda: made)
 
 

@@ -1,0 +1,310 @@
+"""Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it.
+
+Some virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept
+from using them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import math
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..errors import Error
+from .attention.attention import Attention
+from .layers import ACTIVATIONS, FeedForward, OutputLayer
+
+ISA_VARIABLE, ISA_WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
+TRIAL_SECONDS = 10.0  # a trial takes milliseconds
+
+
+def is_amx_announced() -> bool:
+    """Return whether the processor reports AMX tiles, and the environment does not restrict oneDNN."""
+    return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()) and ISA_VARIABLE not in os.environ
+
+
+def is_bf16_fatal() -> bool:
+    """Return whether a product in bf16 would end this process: a child in the same state tries it."""
+    if not hasattr(os, "fork"):
+        return False
+    with warnings.catch_warnings():  # of threads, of which the child needs none
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            faulthandler.disable()
+            import resource
+
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(2 * int(TRIAL_SECONDS))  # should this process be killed meanwhile, the child ends by itself
+
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a trial that ends badly leaves no file
+            torch.set_num_threads(1)
+            x = torch.ones(64, 64, dtype=torch.bfloat16)
+            torch.mm(x, x)
+        finally:
+            os._exit(0)
+    with contextlib.suppress(ChildProcessError):  # another handler has reaped the child: the outcome is unknown
+        end = time.monotonic() + TRIAL_SECONDS
+        while time.monotonic() < end:
+            if (ended := os.waitpid(child, os.WNOHANG))[0]:
+                return os.WIFSIGNALED(ended[1])
+            time.sleep(0.002)
+        os.kill(child, signal.SIGKILL)  # it hangs on a thread that it does not have: unknown as well
+        os.waitpid(child, 0)
+    return False
+
+
+@functools.cache
+def is_amx_broken() -> bool:
+    """Return whether the reported tiles do not work."""
+    return is_amx_announced() and is_bf16_fatal()
+
+
+@functools.cache
+def disable_amx() -> bool:
+    """Keep oneDNN from using the tiles, which works only before its first computation."""
+    os.environ[ISA_VARIABLE] = ISA_WITHOUT_AMX
+    if is_bf16_fatal():
+        del os.environ[ISA_VARIABLE]
+        return False
+    return True
+
+
+def can_use_bf16() -> bool:
+    """Return whether oneDNN may multiply bf16 and int8: the tiles work, or it does not use them."""
+    return not is_amx_announced() or not is_amx_broken() or disable_amx()
+
+
+def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
+    """Keep oneDNN from broken tiles before bf16 is used on a CPU; where that is too late, raise an Error, or warn if
+    not `strict`."""
+    if dtype != torch.bfloat16 or device.type != "cpu" or can_use_bf16():
+        return
+    what = "this processor announces AMX and has none: bf16 would end this process"
+    fix = f"set {ISA_VARIABLE}={ISA_WITHOUT_AMX} in the environment before Python starts, or stay with fp32"
+    if strict:
+        raise Error(what, fix=fix)
+    warnings.warn(f"{what}; {fix}, or move the model to a GPU", stacklevel=3)
+
+
+PREPACK_MAX_ROWS = 256  # rows up to which a packed weight is the faster one
+SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+Kernel = Callable[[Tensor], Tensor]  # whole numbers (rows, in) → (rows, out)
+KernelClass = Callable[[Tensor, Tensor], Kernel]  # of a weight of 8 bits and its scales
+FBGEMM_MAX_ROWS = 2  # rows up to which FBGEMM is faster than oneDNN
+
+
+class QuantisedLinear(nn.Module):
+    """x·wᵀ + bias with whole numbers of 8 bits, symmetric: a weight has one scale for each output, an input one for
+    each row, so that no row's answer depends on its neighbours (Dettmers et al. 2022, §2.1: vector-wise).
+
+    The kernel goes by the number of rows and the processor; all add up the same whole numbers exactly
+    (`SplitKernel`)."""
+
+    scale: Tensor
+    bias: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        super().__init__()
+        scale = weight.float().abs().amax(1, keepdim=True).clamp_(min=1e-30) / 127
+        small = (weight.float() / scale).round().to(torch.int8)
+        self.register_buffer("scale", scale[:, 0].clone())
+        self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
+        few, many = can_use_fbgemm(), can_use_onednn()
+        kernel = FBGEMMKernel if few else OneDNNKernel if many else PlainKernel
+        self.few_rows_kernel = build_kernel(kernel, small, self.scale)
+        self.many_rows_kernel = build_kernel(OneDNNKernel, small, self.scale) if few and many else self.few_rows_kernel
+
+    def forward(self, x: Tensor, tied: object = None) -> Tensor:
+        """(…, in) → (…, out)"""
+        flat = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).float()  # half precision would round up to 128
+        scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
+        whole = (flat / scale).round_()  # of a row of zeros nonsense, which its scale of 0 takes away
+        y = self.few_rows_kernel(whole) if flat.shape[0] <= FBGEMM_MAX_ROWS else self.many_rows_kernel(whole)
+        y = y.mul_(scale) if self.bias is None else torch.addcmul(self.bias, y, scale)
+        y = y if y.dtype == x.dtype else y.to(x.dtype)
+        return y if x.dim() == 2 else y.view(*x.shape[:-1], -1)
+
+
+class PlainKernel:
+    """Products on any processor: of whole numbers (rows, in), with a weight (out, in) whose scales are of its rows."""
+
+    def __init__(self, weight: Tensor, scale: Tensor):
+        self.weight, self.scale = weight, scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        return torch._int_mm(x.to(torch.int8), self.weight.t()) * self.scale
+
+
+class OneDNNKernel:
+    """Products by oneDNN, whose inputs go from 0 to 255: the fastest for many rows, with a slow start."""
+
+    def __init__(self, weight: Tensor, scale: Tensor):
+        self.scale, self.zeros = scale, torch.zeros(len(weight), dtype=torch.int32)
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, None)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        shifted = x.to(torch.int8).view(torch.uint8).bitwise_xor_(128)
+        how: Any = (1.0, 0, torch.float32, "none", [], "")  # of the output, and nothing after it
+        return torch.ops.onednn.qlinear_pointwise(shifted, 1.0, 128, self.weight, self.scale, self.zeros, None, *how)
+
+
+class FBGEMMKernel:
+    """Products by FBGEMM, the fastest for a row or two."""
+
+    def __init__(self, weight: Tensor, scale: Tensor):
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch means to retire its quantised tensors: then the others serve
+                zeros = torch.zeros(len(scale), dtype=torch.long)
+                quantised = torch._make_per_channel_quantized_tensor(weight, scale.double(), zeros, 0)
+                self.weight = torch.ops.quantized.linear_prepack(quantised, None)
+        finally:
+            torch.backends.quantized.engine = before
+        product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
+        self.product: Any = getattr(product, "_op", product)  # without torch's search of all arguments, in Python
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        return self.product(x, 1.0, 128, self.weight)
+
+
+class SplitKernel:
+    """A saturating kernel made exact, at twice its cost: x·w = x·a + x·b, where a and b have 7 bits, so that no two
+    products of them exceed 16 bits."""
+
+    def __init__(self, kernel: KernelClass, weight: Tensor, scale: Tensor):
+        low, ones = weight.clamp(-64, 64), torch.ones_like(scale)
+        self.low, self.high, self.scale = kernel(low, ones), kernel(weight - low, ones), scale
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(rows, in) → (rows, out)"""
+        return self.low(x).add_(self.high(x)).mul_(self.scale)
+
+
+@functools.cache
+def is_saturating(kernel: KernelClass) -> bool:
+    """Return whether a kernel loses the largest sums, tried once: without VNNI, oneDNN (which torch._int_mm calls as
+    well) and FBGEMM add pairs of products in 16 bits. What oneDNN may use also depends on its settings, not on the
+    processor alone."""
+    large = torch.full((2, 64), 127, dtype=torch.int8)
+    large[1] = -127
+    sums = kernel(large, torch.ones(2))(torch.full((4, 64), 127.0))
+    return not bool((sums[:, 0] == 64 * 127**2).all() and (sums[:, 1] == -64 * 127**2).all())
+
+
+def build_kernel(kernel: KernelClass, weight: Tensor, scale: Tensor) -> Kernel:
+    """Return the kernel for a weight of 8 bits (out, in) and its scales (out,), in halves where it would saturate."""
+    return SplitKernel(kernel, weight, scale) if is_saturating(kernel) else kernel(weight, scale)
+
+
+class PrepackedLinear(nn.Linear):
+    """A linear layer with a second copy of its weight, in blocks, which products with few rows read faster; a plain one
+    where oneDNN has no such blocks for this type on this processor."""
+
+    packed_weight: Tensor | None
+
+    def __init__(self, weight: Tensor, bias: Tensor | None):
+        nn.Module.__init__(self)
+        self.out_features, self.in_features = weight.shape
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
+        self.packed_weight = prepack_weight(weight.detach()) if can_prepack(weight.dtype) else None
+
+    def forward(self, x: Tensor, tied: object = None) -> Tensor:
+        """(…, in) → (…, out)"""
+        if self.packed_weight is None or x.shape[:-1].numel() > PREPACK_MAX_ROWS:
+            return F.linear(x, self.weight, self.bias)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed_weight, self.bias, "none", [], "")
+
+
+def prepack_weight(weight: Tensor) -> Tensor:
+    """Return the weight in oneDNN's blocks."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, PREPACK_MAX_ROWS)
+
+
+@functools.cache
+def can_prepack(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN multiplies by prepacked weights of this type, tried once: bf16 needs AVX-512 or
+    AVX-NE-CONVERT, and some builds of torch have no oneDNN at all."""
+    x = torch.ones(2, 16, dtype=dtype)
+    try:
+        torch.ops.mkldnn._linear_pointwise(x, prepack_weight(x), None, "none", [], "")
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+    return True
+
+
+def can_use_onednn() -> bool:
+    """Return whether oneDNN's kernel is there, safe and exact: in halves it is slower than FBGEMM in halves."""
+    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.onednn, "qlinear_pointwise")
+    return there and can_use_bf16() and not is_saturating(OneDNNKernel)
+
+
+def can_use_fbgemm() -> bool:
+    """Return whether torch's older kernel is there."""
+    engine = "fbgemm" in torch.backends.quantized.supported_engines
+    there = hasattr(torch, "_make_per_channel_quantized_tensor")
+    return engine and there and hasattr(torch.ops.quantized, "linear_with_input_q_dq_qweight_dq_output_fp32")
+
+
+def compute_gelu_tanh(x: Tensor) -> Tensor:
+    """GELU's tanh form as x·σ(2u), which is the same; torch's own is slower by far than that with the true integral."""
+    u = x * x
+    return u.mul_(2 * SQRT_2_OVER_PI * 0.044715).add_(2 * SQRT_2_OVER_PI).mul_(x).sigmoid_().mul_(x)
+
+
+def check_kind(model: nn.Module, kind: str) -> None:
+    """Refuse a kind of weights that is not known, and a model that is not on a CPU."""
+    if kind not in ("int8", "fp32", "bf16"):
+        raise Error(f"unknown kind of weights {kind!r}", fix="choose fp32, bf16 or int8")
+    if next(model.parameters()).device.type != "cpu":
+        raise Error("only a model on a CPU is frozen", fix="move it there, or use bf16 on a GPU as it is")
+
+
+def freeze_for_inference(model: nn.Module, kind: str) -> None:
+    """Replace the linear layers and the output layer, in place: int8 takes `QuantisedLinear`, fp32 and bf16
+    `PrepackedLinear`.
+
+    Embeddings, norms, experts and recurrent cells stay as they are, and so do layers whose weight is read in part (the
+    attention of models with a memory of hidden states).
+    """
+    check_kind(model, kind)
+    make = QuantisedLinear if kind == "int8" else PrepackedLinear
+    table = getattr(getattr(model, "body", None), "embedding_table", None)
+    model.requires_grad_(False)
+    for parent in list(model.modules()):
+        if isinstance(parent, FeedForward) and parent.act is ACTIVATIONS["gelu_tanh"] and kind != "bf16":
+            parent.act = compute_gelu_tanh
+        for name, child in list(parent.named_children()):
+            weight: Any
+            if isinstance(child, OutputLayer):
+                weight = table if child.weight is None else child.weight
+            elif type(child) is nn.Linear and is_read_whole(parent, name):
+                weight = child.weight
+            else:
+                continue
+            setattr(parent, name, make(weight.detach(), None if child.bias is None else child.bias.detach()))
+
+
+def is_read_whole(parent: nn.Module, name: str) -> bool:
+    """Return whether this layer belongs to a feed-forward, or to an attention that always reads the whole of it."""
+    if isinstance(parent, Attention):
+        return parent.relative is None or name != "qkv"
+    return isinstance(parent, FeedForward)

@@ -1,0 +1,52 @@
+"""The fused loss over a vocabulary, its kernel run in numpy: losses and gradients against plain cross-entropy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from formers.nn import linear_cross_entropy as fused
+from tests.nn import slow_triton
+
+
+@pytest.fixture
+def numpy_kernel(monkeypatch):
+    found = slow_triton.kernels("linear_cross_entropy_triton")
+    monkeypatch.setattr(fused, "load_kernels", lambda: found)
+    monkeypatch.setattr(fused, "COLUMNS", 16)  # several blocks, the last one not full
+
+
+def compute_plain(x, weight, bias, labels, smoothing):
+    return F.cross_entropy(F.linear(x, weight, bias), labels, reduction="sum", label_smoothing=smoothing)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("rows", "width", "piece"), [(5, 37, 1), (300, 64, 1), (3, 7, 2**29), (1, 130, 2**29)])
+def test_losses_and_gradients(numpy_kernel, monkeypatch, rows, width, piece, with_bias, smoothing):
+    monkeypatch.setattr(fused, "PIECE_BYTES", piece)
+    torch.manual_seed(0)
+    inputs = [torch.randn(rows, 8), torch.randn(width, 8), torch.randn(width) if with_bias else None]
+    labels = torch.randint(0, width, (rows,))
+    labels[::4] = -100
+    results = []
+    for compute in (lambda *a: fused.fused_loss(*a)[0], compute_plain):
+        leaves = [None if t is None else t.clone().requires_grad_() for t in inputs]
+        total = compute(*leaves, labels, smoothing)
+        (total * 0.3).backward()
+        results.append([total.detach(), *(t.grad for t in leaves if t is not None)])
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+
+
+def test_huge_logits_do_not_overflow(numpy_kernel):
+    x, weight = torch.tensor([[1.0], [-1.0]]), torch.tensor([[1e4], [-1e4], [0.0]])
+    total, d_x, _, _ = fused.fused_loss(x, weight, None, torch.tensor([0, 0]), 0.0)
+    assert total.item() == pytest.approx(2e4)
+    torch.testing.assert_close(d_x, torch.tensor([[0.0], [-2e4]]))
+
+
+def test_not_on_a_cpu_nor_without_gradients():
+    x, weight = torch.randn(2, 4), torch.nn.Parameter(torch.randn(8192, 4))
+    assert not fused.can_fuse_loss(x, weight)
