@@ -369,9 +369,8 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
 
 def print_skipped(file: Path, changes: CleaningReport) -> None:
     """Say on the standard error what of a file was left out: bytes that are no text, broken rows."""
-    from ..tasks.examples import describe_losses
 
-    if told := describe_losses(changes):
+    if told := changes.describe_losses():
         SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(told)}")
 
 
@@ -393,11 +392,11 @@ def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tu
 def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], str]:
     """Extract the words of each row of a table, whatever their tags are; where there are none, its texts."""
     from ..data.readers import resolve_column
-    from ..tasks.column_roles import WORD_NAMES, TablePreview, is_list
+    from ..tasks.examples import TablePreview, is_list
 
     look = TablePreview(table, table.column_names)
     given = reading.column
-    column = look.find_first(WORD_NAMES) if given is None else resolve_column(given, table.column_names)
+    column = look.find_first("words") if given is None else resolve_column(given, table.column_names)
     if column not in table.column_names or not look.has_lists(column):
         return extract_texts(table, reading, pairs=False)
     lists = (row[column] if is_list(row.get(column)) else () for _, row in table.rows)
@@ -407,8 +406,7 @@ def extract_words(table: Table, reading: TextFileOptions) -> tuple[list[Any], st
 def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[list[Any], str]:
     """Extract the texts or pairs of the rows of a table."""
     from ..data.readers import pick_text_column, split_column_names
-    from ..tasks.column_roles import TablePreview, find_unlabelled
-    from ..tasks.examples import ExampleBuilder, describe_losses
+    from ..tasks.examples import ExampleBuilder, TablePreview, find_unlabelled
 
     if reading.column is not None:
         names = [dict.fromkeys(table.column_names)]
@@ -426,4 +424,4 @@ def extract_texts(table: Table, reading: TextFileOptions, pairs: bool) -> tuple[
         raise Error(f"no row can be used: {reader.describe_skipped()}", where=table.where, fix="say --column NAME")
     note = f"the text is the column {' + '.join(map(repr, roles.values()))}"
     found = ["" if r is None else r["text"] if r["other"] is None else (r["text"], r["other"]) for r in rows]
-    return found, "; ".join((note, *describe_losses(table.changes)))
+    return found, "; ".join((note, *table.changes.describe_losses()))

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from ...errors import Error
-from ...text.named_entities import find_names
 from ...text.normalise import compose_nfc
-from ...text.sentences import find_sentence_spans
+from ...text.sentences import find_names, find_sentence_spans
 from ...text.tokenizer import Tokenizer
 from ...text.worker_processes import ProcessPool
 from .corpus_filters import HoldOut
