@@ -31,8 +31,8 @@ from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import huggingface, safe_files
 from .huggingface import build_hf_config, check_expressible, extract_encoder, find_architecture, find_format
+from .safe_files import Weights
 from .sandbox import INHERITED_VARIABLES, make_temporary_folder
-from .weights import Weights
 
 # Who reads exports, their full names, and the Python package of each.
 READER_NAMES = {

@@ -20,7 +20,6 @@ METADATA_FILES = (
     "formers.json", "config.json", "tokenizer.json", *COMPANION_FILES,
     *(f"huggingface/{name}" for name in ("config.json", *COMPANION_FILES)),
 )  # fmt: skip
-SAFETENSORS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 
 
 def fetch_model(where: str, *, pickle: bool = False) -> Path:
@@ -32,7 +31,7 @@ def fetch_model(where: str, *, pickle: bool = False) -> Path:
     if match is None or ".." in where:
         raise make_name_error(where)
     repo, revision = match["repo"], match["revision"]
-    for single in (SAFETENSORS_FILE, PICKLE_FILE) if pickle else (SAFETENSORS_FILE,):
+    for single in (safe_files.WEIGHTS_FILE, safe_files.PICKLE_FILE) if pickle else (safe_files.WEIGHTS_FILE,):
         index = f"{single}.index.json"
         folder = download_files(repo, revision, [*METADATA_FILES, single, index])
         if not folder.is_dir():

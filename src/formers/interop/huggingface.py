@@ -24,6 +24,7 @@ from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import safe_files
 from .model_card import write_model_card
+from .safe_files import Weights, check_has_weights, write_weights
 from .tokenizer_files import (
     COMPANION_FILES,
     PAD_TOKEN,
@@ -32,7 +33,6 @@ from .tokenizer_files import (
     build_tokenizer_options,
     read_tokenizer,
 )
-from .weights import Weights, check_has_weights, write_weights
 
 # Keys of every config that do not change the numbers of these families.
 IRRELEVANT_KEYS = frozenset(

@@ -39,8 +39,8 @@ from ..nn.lora import apply_adapters
 from ..registry import find_family
 from ..task import Task
 from . import bilm, huggingface, safe_files
+from .safe_files import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 from .tokenizer_files import get_special_tokens, load_own_tokenizer
-from .weights import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "formers.json"
