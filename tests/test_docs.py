@@ -16,9 +16,8 @@ import formers
 from formers.cli.main import app
 from formers.data.readers import load_bundled_corpus
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
-from formers.training.config_merge import PretrainDataConfig
+from formers.training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
 from formers.training.recipes import get_recipe
-from formers.training.runs.finetune_config import FinetuneDataConfig, TuneConfig
 from formers.training.train_config import TrainConfig
 from formers.training.word_vectors.vector_run import VectorTrainConfig
 

@@ -24,8 +24,13 @@ from formers.objectives.registry import OBJECTIVES, list_options
 from formers.option_aliases import HINTS, SENTENCES, SYNONYMS, TASK_HINTS, TASK_SYNONYMS, VERB_SYNONYMS
 from formers.registry import FAMILIES
 from formers.task import TASKS
-from formers.training.config_merge import PretrainDataConfig, configure_pretraining
-from formers.training.runs.finetune_config import FinetuneDataConfig, TuneConfig, configure_finetuning
+from formers.training.config_merge import (
+    FinetuneDataConfig,
+    PretrainDataConfig,
+    TuneConfig,
+    configure_finetuning,
+    configure_pretraining,
+)
 from formers.training.train_config import TrainConfig
 from formers.verbs import VERBS
 

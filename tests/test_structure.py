@@ -33,7 +33,7 @@ FORBIDDEN = {
     ("tasks", "objectives"), ("training", "generation"), ("evaluation", "interop"), ("generation", "inspection"),
 }  # fmt: skip
 # Modules that import others of formers by name: the public names, a model's verbs, the families (and a rule of theirs).
-IMPORT_BY_NAME = {"__init__.py", "verbs.py", "registry.py", "training/runs/trainable.py"}
+IMPORT_BY_NAME = {"__init__.py", "verbs.py", "registry.py"}
 VERBS = {
     "load", "build", "save", "export", "generate", "fill", "classify", "score", "tag", "answer", "choose", "translate",
     "summarise", "embed", "neighbours", "pretrain", "finetune", "augment", "prepare", "tree",

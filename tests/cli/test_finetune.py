@@ -10,8 +10,7 @@ import yaml
 
 import formers
 from formers.errors import Error
-from formers.training.run_folder import RunFolder
-from formers.training.runs.pretrain import claim_run_folder
+from formers.training.run_folder import RunFolder, claim_run_folder
 from tests.cli.test_pretrain import run
 from tests.training.runs.test_finetune import ROWS
 
@@ -182,7 +181,7 @@ def test_finished_runs_say_so(capsys, here):
     assert (asked["seed"], asked["warmup_steps"]) == (5, 0), "a recipe's warm-up is no longer than the run"
     code, _, error = run(capsys, *words, "--resume")
     assert code == 0
-    assert "this run was finished before: all 2 steps are done; raise --train.steps to go on" in error
+    assert "this run was finished before, after 2 steps; raise --train.steps above 2 to go on" in error
     code, out, error = run(capsys, *words, "--resume", "--train.lr", 1)
     assert (code, out) == (2, "")
     assert "train.lr changes nothing. Raise --train.steps above 2" in error

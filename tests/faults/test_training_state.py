@@ -30,7 +30,7 @@ from formers.training.config_merge import PretrainDataConfig, configure_pretrain
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.run_folder import RUN_FORMAT, MetricsLog, RunFolder, summarise_run
 from formers.training.runs.prepare_data import prepare_data
-from formers.training.runs.pretrain_run import PretrainRun
+from formers.training.runs.pretrain import PretrainRun
 from formers.training.trainer import Trainer
 from tests.faults.small_runs import asked, ended, forked, rows, state, texts
 

@@ -12,7 +12,7 @@ from formers.batch import IGNORE_INDEX
 from formers.data.encoded_examples import EncodedSource, ExampleCollector
 from formers.data.loader import load_batches
 from formers.objectives.supervised import Supervised, compute_class_weights, compute_label_weights
-from formers.training.runs.finetune_run import drop_dummy_documents
+from formers.training.runs.finetune import drop_dummy_documents
 
 SMALL = {
     "vocab": 40,

@@ -21,7 +21,7 @@ from formers.nn.block import BlockStack
 from formers.objectives.registry import OBJECTIVES, build_objective, list_options
 from formers.registry import FAMILIES
 from formers.training.checkpoint.local import Checkpoints
-from formers.training.runs.pretrain_run import has_carried_state
+from formers.training.runs.pretrain import has_carried_state
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Trainer
 from tests.models.test_family import OWN, SIZES

@@ -18,7 +18,7 @@ from formers.objectives.registry import build_objective
 from formers.registry import FAMILIES
 from formers.training.config_merge import configure_pretraining
 from formers.training.recipes import get_recipe
-from formers.training.runs.pretrain_run import get_tokenizer_config
+from formers.training.runs.pretrain import get_tokenizer_config
 from tests.training.runs.test_pretrain import OWN, TEXT
 
 LEARNED = [name for name, member in FAMILIES.items() if member.definition.objective]

@@ -22,7 +22,7 @@ from formers.objectives.causal import CausalLM
 from formers.objectives.token_losses import LabelCounting
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import ProgressMeter
+from formers.training.hardware import ProgressMeter, estimate_flops_per_token
 from formers.training.train_config import TrainConfig
 from formers.training.trainer import Diverged, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
@@ -233,7 +233,7 @@ def test_listeners_hear_of_every_step_that_changed_the_weights():
     settings = TrainConfig(steps=6, batch_tokens=128, seq_length=16, lr=1e-2, ema=0.5)
     t = Trainer(model(dropout=0.0), [Odd({2})], settings, listeners=[listener])
     listener.trainer, before = t, {n: p.clone() for n, p in t.ema.weights.items()}
-    list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+    list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     assert listener.steps == [0, 1, 3, 4, 5], "step 2 was skipped"
     assert all(torch.equal(before[n], v) for n, v in listener.averages[0].items()), "the average comes last"
     weights = {n: p.detach().clone() for n, p in t.model.named_parameters()}
@@ -485,3 +485,23 @@ def test_the_time_left_of_a_run_that_goes_on():
     meter(StepResult(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
     assert all("256 tokens/s" in words for words in told)
+
+
+def test_operations_of_a_token_count_attention():
+    made = model()
+    matrices = estimate_flops_per_token(made, 0)
+    assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
+    assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
+
+
+def test_a_rule_of_the_family_holds_in_training(tmp_path):
+    """TextCNN limits the norms of its last layer after each step: it follows the weights as a listener."""
+    from .ranks import LABELLED
+
+    settings = {
+        "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,
+        "tune.epochs": 1, "tune.batch_size": 8, "tune.seq_length": 24,
+    }  # fmt: skip
+    formers.finetune("textcnn", LABELLED, task="classify", out=tmp_path / "run", overrides=settings, device="cpu")
+    weight = formers.load(tmp_path / "run" / "model").model.heads["classify"].out.weight
+    assert float(weight.detach().norm(dim=1).max()) == pytest.approx(0.05, rel=1e-3)

@@ -275,8 +275,7 @@ def suggest_option(word: str, command: Callable[..., Any], tables: Collection[st
 def find_setting(name: str, tables: Collection[str]) -> str | None:
     """Find the dotted name of a setting of these tables that is given without its table."""
     from ..config import get_schema
-    from ..training.config_merge import PretrainDataConfig
-    from ..training.runs.finetune_config import FinetuneDataConfig, TuneConfig
+    from ..training.config_merge import FinetuneDataConfig, PretrainDataConfig, TuneConfig
     from ..training.train_config import TrainConfig
 
     data = FinetuneDataConfig if "tune" in tables else PretrainDataConfig

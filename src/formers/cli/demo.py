@@ -54,7 +54,7 @@ def demo(
         seed: Random seed of the weights.
         resume: Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
     """
-    from ..training.run_folder import Stopped
+    from ..training.loop import Stopped
 
     console, where = SafeConsole(wrap=True), prepare_output_folder(out or Path(f"formers-demo-{language}"))
     options = {"--language": language if language != "en" else None, "--out": out, "--seed": seed or None}

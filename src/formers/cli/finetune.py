@@ -99,7 +99,7 @@ def finetune(
         print_text(render_settings(model, train, valid, **options), end="")
     elif run.dry_run:
         from ..training.runs.cross_validation import expand_sweep
-        from ..training.runs.finetune import dry_run_finetuning
+        from ..training.runs.dry_run import dry_run_finetuning
 
         rows = dry_run_finetuning(model, train, valid, device=run.device, **options)
         if folds or seeds or sweep:

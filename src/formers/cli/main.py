@@ -64,7 +64,7 @@ def rewrite_message(text: str, arguments: list[str] | None) -> str:
     known = [name for one in apps[-1].assemble_argument_collection() for name in one.names]
     if chain[:1] != ("finetune",):
         return rewrite_as_options(text, known)
-    from ..training.runs.finetune_config import TuneConfig
+    from ..training.config_merge import TuneConfig
 
     return rewrite_as_options(text, known, {name: name for name in TuneConfig.__dataclass_fields__} | LONG_ARGUMENT)
 

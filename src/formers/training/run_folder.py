@@ -1,4 +1,4 @@
-"""A run's folder and what happens in it: steps, looks at held-out text, checkpoints, signals.
+"""A run's folder: how it is claimed and locked, and what its files say.
 
 RUN/run.json         what was asked for, and of what code, data and machine
 RUN/data/            the tokenizer and the token store, if the run made them
@@ -12,68 +12,22 @@ RUN/lock             held while the run is under way
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-import os
 import shutil
-import signal
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from ..atomic_files import FolderKind, hold_lock, is_locked, write_atomically
+from ..atomic_files import FolderKind, hold_lock, is_locked, remove_empty_folders, replace_folder, write_atomically
 from ..config import format_value
 from ..errors import Error, advise_on_write, is_disk_full
-from .checkpoint.local import SHARD_FOLDER, BackgroundWriter, Checkpoints, Tensors
-from .trainer import BatchSource, Diverged, StepResult, Trainer
 
 RUN_FORMAT = 2  # 2: the settings of run.json have other names than before
 TEMPORARY_FILES = ("*.tmp", ".model.*", "data/.tokenizer.*")  # a crash may leave them
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}  # how a run ends that was asked to stop
-if hasattr(signal, "SIGHUP"):  # the terminal or the connection is gone; Windows has no such signal
-    EXIT_CODES[signal.SIGHUP] = 129
-
-
-class Stopped(Error):
-    """The run was asked to stop, and has saved its state."""
-
-    def __init__(self, number: int, step: int, where: Path):
-        name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        super().__init__(f"stopped by {name} after step {step}; saved", where=where, fix="go on with --resume")
-        self.exit_code = EXIT_CODES[signal.Signals(number)]
-
-
-class SignalWatcher:
-    """SIGINT, SIGTERM and SIGHUP are noted and obeyed between two steps; a second one ends the process at once. A
-    SIGHUP that is ignored (nohup) stays ignored."""
-
-    def __init__(self) -> None:
-        self.caught_signal: int | None = None
-
-    def __enter__(self) -> SignalWatcher:
-        self.previous_handlers: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number, code in EXIT_CODES.items():
-                if code != 129 or signal.getsignal(number) is not signal.SIG_IGN:
-                    self.previous_handlers[number] = signal.signal(number, self.handle_signal)
-        return self
-
-    def handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """What the operating system calls."""
-        if self.caught_signal is not None:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.caught_signal = number
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.previous_handlers.items():
-            signal.signal(number, handler)
-
-
 RUN_DATA_FOLDER = FolderKind(
     "run's data",
     ("store", "held", "tokenizer", ".tokenizer.*", "*.note", "train.jsonl", "valid.jsonl", "test.jsonl", "tune.json"),
@@ -178,6 +132,67 @@ class RunFolder:
             write_atomically(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in kept))
 
 
+@contextmanager
+def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
+    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well.
+
+    A run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if
+    it was not there before and no file is in it. A token store that is complete survives Ctrl-C.
+    """
+    runs = Path("runs") if path is None else path.parent
+    new = [folder for folder in (runs, *runs.parents) if not folder.exists()]
+    there = path is not None and path.exists()
+    try:
+        numbered = (runs / f"{stem}-{i}" for i in itertools.count(1))
+        here = next(p for p in numbered if make_folder(p)) if path is None else path
+        here.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Error(f"cannot write here ({error.strerror})", where=path or runs, fix="choose another --out") from None
+    try:
+        yield here
+    except BaseException as error:
+        if not there and next(here.rglob("run.json"), None) is None and not is_locked(here / "lock"):
+            stored = next(here.rglob("store.json"), None) is not None
+            if path is None and (isinstance(error, Exception) or not stored):
+                shutil.rmtree(here, ignore_errors=True)
+            inside = sorted((p for p in here.rglob("*") if p.is_dir()), reverse=True)
+            remove_empty_folders([*inside, here, *new])
+        raise
+
+
+@contextmanager
+def open_run_folder(
+    path: Path | None, stem: str, overwrite: bool, inputs: Any = ()
+) -> Iterator[tuple[RunFolder, Callable[[], None]]]:
+    """Claim and lock the folder of a run. With `overwrite`, an earlier run in `path` is moved aside, and comes back if
+    the new one does not begin; the function that is given removes it for good. `inputs` must not be inside it."""
+    with (
+        replace_folder(path, RUN_FOLDER, overwrite, inputs) as remove_replaced,
+        claim_run_folder(path, stem) as here,
+        RunFolder(here).lock() as folder,
+    ):
+        yield folder, remove_replaced
+
+
+def make_folder(path: Path) -> bool:
+    """Make a folder unless there is something of this name already; was it made?"""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.mkdir()
+        except FileExistsError:
+            return False
+        except FileNotFoundError:  # another process that failed has just removed the empty parent
+            continue
+        return True
+
+
+def find_newest_run(family: str | None) -> Path | None:
+    """The run that was begun last, of a family or of all."""
+    runs = [p.parent for p in Path("runs").glob(f"{family or '*'}-*/run.json")]
+    return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
+
+
 def summarise_run(folder: RunFolder, name: object) -> tuple[str, ...]:
     """A run in a row: name, family, task, steps, the measure that decides, parameters, state."""
     try:
@@ -246,125 +261,6 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and abs(value) < 1e300
 
 
-def run_training_loop(
-    trainer: Trainer,
-    source: BatchSource,
-    folder: RunFolder,
-    *,
-    evaluate: Callable[[], dict[str, float]] | None = None,
-    sample: Callable[[int], None] | None = None,
-    tell: Callable[[StepResult], None] | None = None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> int:
-    """Train to the end from the newest checkpoint that is whole; the step with which it began.
-
-    The first process holds the folder, writes and speaks. `evaluate` gives losses on held-out text, the one named
-    "loss" (or "cost", if there is one) decides which checkpoint is the best; `trainer.should_stop` ends the run early.
-    While steps give no number, a checkpoint waits for the first that does. Raises Stopped, after saving, when a signal
-    asks for it.
-    """
-    s, world = trainer.config, trainer.world
-    steps = folder.path / "steps"
-    kept = (
-        Checkpoints(steps, keep_last=s.keep_last, keep_best=s.keep_best, keep_every=s.keep_every)
-        if world.is_main
-        else None
-    )
-    begun = restore_newest(trainer, kept, steps, say)
-    log = MetricsLog(folder, begun, hook) if kept is not None else None
-    writer: BackgroundWriter | None = None
-    if trainer.is_sharded:  # every process writes its part
-        from .checkpoint.sharded import ShardedWriter
-
-        writer = BackgroundWriter(kept or Checkpoints(steps, remove_stale=False), ShardedWriter(world.is_main))
-    elif kept is not None:
-        writer = BackgroundWriter(kept)
-    waiting = trainer.bad_steps  # steps since one gave a number
-    asked = {round(s.steps * (i + 1) / s.samples) for i in range(s.samples)}
-    with ExitStack() as stack:
-        signals = stack.enter_context(SignalWatcher())
-        if log is not None:
-            stack.callback(log.close)
-        stack.enter_context(quarantine_diverged(trainer, kept))
-        if writer is not None:
-            stack.callback(writer.wait)
-        for report in trainer.train(source):
-            if log is not None:
-                log.write_row(step_to_row(report))
-                if tell is not None:
-                    tell(report)
-                if sample is not None and report.step in asked:
-                    sample(report.step)
-            if writer is not None and writer.error:
-                writer.wait()
-            done = report.step == s.steps
-            caught = [float(signals.caught_signal == number) for number in EXIT_CODES]
-            stop = next((number for number, n in zip(EXIT_CODES, world.sum_over_ranks(caught), strict=True) if n), None)
-            due = report.step // s.save_every > (report.step - waiting - 1) // s.save_every
-            regular, waiting = done or (due and not trainer.bad_steps), trainer.bad_steps
-            saves = regular or stop is not None  # a stop request saves at once, without evaluating
-            looks = evaluate is not None and (regular or report.step % s.eval_every == 0)
-            seen = evaluate() if looks and evaluate is not None else None
-            if log is not None and seen is not None:
-                log.write_row(
-                    {"step": report.step, "held": {name: to_json_number(value) for name, value in seen.items()}}
-                )
-            if saves:
-                if writer is not None:
-                    writer.wait()  # before another state takes its memory
-                state = trainer.get_state()
-                if writer is not None:
-                    score = None if seen is None else to_json_number(seen.get("cost", seen["loss"]))
-                    writer.save(report.step, *state, score)
-                del state
-            if stop is not None and not done:
-                if writer is not None:
-                    writer.wait()
-                world.barrier()
-                raise Stopped(stop, report.step, folder.path)
-            if trainer.should_stop and saves:
-                break
-    if trainer.bad_steps:
-        say(f"note: the run ended with steps that gave no number ({trainer.bad_steps}); the model may be ruined")
-    world.barrier()
-    return begun
-
-
-@contextmanager
-def quarantine_diverged(trainer: Trainer, kept: Checkpoints | None) -> Iterator[None]:
-    """After a divergence, put the checkpoints aside that lead into it again: those of its steps, and the one right
-    before them, for no learning rate changes what the next step finds."""
-    try:
-        yield
-    except Diverged:
-        if kept is not None:
-            kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
-        trainer.world.barrier()
-        raise
-
-
-def restore_newest(trainer: Trainer, kept: Checkpoints | None, steps: Path, say: Callable[[str], None]) -> int:
-    """Stand where the newest whole checkpoint stands: the first process reads it, and gives the others their parts; of
-    one that was written in parts, it compares the sums, and each reads its own."""
-    full: dict[str, Tensors] = {}
-
-    def read_newest() -> tuple[int, dict[str, Tensors], dict[str, Any]]:
-        found = None if kept is None else kept.load_newest(say, assemble_shards=False)
-        if found is None:
-            return 0, {}, {}
-        full.update(found[1])
-        return found[0], {name: {n: t.to("meta") for n, t in group.items()} for name, group in full.items()}, found[2]
-
-    step, outline, state = trainer.world.broadcast_from_main(read_newest)
-    if step:
-        folder = Checkpoints(steps, remove_stale=False).get_step_path(step)
-        trainer.restore_state(full or outline, state, folder if (folder / SHARD_FOLDER).is_dir() else None)
-    if kept is not None:
-        kept.quarantine_after(step)
-    return step
-
-
 class MetricsLog:
     """The file of measurements, a line each."""
 
@@ -382,17 +278,6 @@ class MetricsLog:
     def close(self) -> None:
         """The end."""
         self.file.close()
-
-
-def step_to_row(report: StepResult) -> dict[str, Any]:
-    """A step as a line of the file of measurements."""
-    odd = {"skipped": True, "examples": report.example_range} if report.skipped else {}
-    seconds = round(report.seconds, 3)
-    return {
-        "step": report.step, "loss": to_json_number(report.loss),
-        "losses": {name: to_json_number(value) for name, value in report.losses.items()},
-        "norm": to_json_number(report.grad_norm), "lr": report.lr, "tokens": report.tokens, "seconds": seconds, **odd,
-    }  # fmt: skip
 
 
 def to_json_number(value: float) -> float | None:

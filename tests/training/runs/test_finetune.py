@@ -25,12 +25,13 @@ from formers.nn import lora
 from formers.registry import FAMILIES
 from formers.task import Task
 from formers.tasks.examples import read_examples
+from formers.training.config_merge import TuneConfig
 from formers.training.distributed.process_group import ProcessGroup
-from formers.training.run_folder import RunFolder, Stopped, summarise_run
-from formers.training.runs import trainable
+from formers.training.loop import Stopped
+from formers.training.run_folder import RunFolder, summarise_run
+from formers.training.runs import task_model
 from formers.training.runs.cross_validation import compare_settings
-from formers.training.runs.finetune_config import TuneConfig
-from formers.training.runs.finetune_run import FinetuneRun
+from formers.training.runs.finetune import FinetuneRun
 from tests.evaluation.test_likelihood import speaker
 
 GOOD, BAD = ["fine", "lovely", "great", "좋은"], ["dull", "awful", "poor", "나쁜"]
@@ -342,7 +343,7 @@ def test_an_adapter_begins_as_nothing_and_counts_little():
 
 def test_layers_decay_and_freeze(tmp_path, checkpoint):
     former = formers.load(checkpoint)
-    shares = trainable.compute_lr_scales(former, 0.5)
+    shares = task_model.compute_lr_scales(former, 0.5)
     assert shares["body.embed.token.weight"] == 0.125
     assert shares["body.blocks.0.ff.up.weight"] == 0.25
     assert shares["body.blocks.1.ff.up.weight"] == 0.5

@@ -24,11 +24,12 @@ from formers.reports.run_report import write_report, write_runs_page
 from formers.training.config_merge import configure_pretraining
 from formers.training.distributed.process_group import ProcessGroup
 from formers.training.hardware import use_deterministic
+from formers.training.loop import Stopped
 from formers.training.recipes import get_recipe
-from formers.training.run_folder import RUN_FORMAT, RunFolder, Stopped, summarise_run
-from formers.training.runs.dry_run import dry_run_pretraining, read_excerpt
-from formers.training.runs.prepare_data import prepare_data
-from formers.training.runs.pretrain_run import PretrainRun
+from formers.training.run_folder import RUN_FORMAT, RunFolder, summarise_run
+from formers.training.runs.dry_run import dry_run_pretraining
+from formers.training.runs.prepare_data import prepare_data, read_excerpt
+from formers.training.runs.pretrain import PretrainRun
 from formers.training.trainer import Trainer
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -385,9 +386,9 @@ def test_a_device_that_is_not_there(tmp_path, device, words):
 
 
 def test_a_full_disk_is_seen_before_the_first_step(tmp_path, monkeypatch):
-    from formers.training.runs import pretrain as module
+    from formers.training.runs import run
 
-    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
     with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
         pretrain(out=tmp_path / "run")
     formers.save(formers.build("gpt2", vocab=297, **SMALL), tmp_path / "first")
@@ -504,7 +505,7 @@ def test_the_cost_of_the_same_bits_is_told_and_changes_nothing(tmp_path):
     file.write_text("\n".join(TEXT), encoding="utf-8")
     small = {f"train.{k}": v for k, v in TRAIN.items()} | {f"model.{k}": v for k, v in SMALL.items()}
     rows = dict(dry_run_pretraining("gpt2", None, {**small, "data.source": str(file), "train.deterministic": True}))
-    assert " times the " in rows["same bits"]
+    assert " times the " in rows["note"]
 
 
 def test_torch_is_not_asked_for_what_is_so_already(monkeypatch):
@@ -555,7 +556,7 @@ def test_a_dry_run_counts_what_the_run_will_take(tmp_path, monkeypatch):
         return real(self, batches, goal)
 
     monkeypatch.setattr(Trainer, "train_step", move)
-    monkeypatch.setattr("formers.training.runs.dry_run.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("formers.training.runs.run.time.perf_counter", lambda: clock[0])
     rows = dict(dry_run_pretraining("gpt2", None, given))
     batches = [1, 1, 1, 2, 2, 2] + [3] * 14
     tokens, seconds = train["batch_tokens"] * sum(batches), sum(batches[:18]) + 10 * sum(batches[18:])
@@ -572,16 +573,17 @@ def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch
     text = [" ".join(RNG.choice(WORDS, 40)) for _ in range(200)]
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress("\n".join(text).encode()))
     asked = configure_pretraining("gpt2", None, {"data.source": str(tmp_path / "a.txt.gz")})
-    assert read_excerpt(asked) == (text, 1.0)
-    monkeypatch.setattr("formers.training.runs.dry_run.EXCERPT_CHARS", 1000)
-    some, share = read_excerpt(asked)
+    assert read_excerpt(asked.data) == (text, 1.0)
+    monkeypatch.setattr("formers.training.runs.prepare_data.EXCERPT_CHARS", 1000)
+    some, share = read_excerpt(asked.data)
     assert share * sum(map(len, some)) == pytest.approx(3.0 * (tmp_path / "a.txt.gz").stat().st_size)
 
 
 class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
-    parts, training = {"lm": SimpleNamespace(out=None)}, False
+    parts = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
+    training, body = False, SimpleNamespace()
 
     def __init__(self, store, ways):
         counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)
@@ -596,8 +598,9 @@ class Frequencies:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "elmo"])
-def test_the_unigram_is_judged_by_the_same_places(tmp_path, family):
+def test_the_unigram_is_judged_by_the_same_places(tmp_path, family, monkeypatch):
     """Those of all processes, in whichever it is judged; the objective's own loss says the same of its frequencies."""
+    monkeypatch.setattr("formers.training.distributed.strategies.DataParallel.wrap_step", lambda self, step: step)
     train = {"batch_tokens": 96, "seq_length": 24, "carry_memory": False, "eval_batches": 5}
     asked = configure_pretraining(family, {"data": OWN, "train": train})
     found = prepare_data(family, asked.data, tmp_path / "data", TEXT)

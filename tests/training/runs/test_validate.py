@@ -10,8 +10,8 @@ import formers
 from formers.errors import Error
 from formers.interop.model_directory import save
 from formers.registry import train_tokenizer
+from formers.training.config_merge import configure_finetuning
 from formers.training.runs.cross_validation import compare_settings
-from formers.training.runs.finetune_config import configure_finetuning
 
 from .test_finetune import ROWS, TINY, tune
 

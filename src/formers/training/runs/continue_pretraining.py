@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
-import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...atomic_files import TAKEN_HINT, replace_folder
 from ...config import ProgressCallback
 from ...data.readers import is_path_source
 from ...data.readers import read_documents as read_text
@@ -24,105 +24,35 @@ from ...objectives.registry import UNPAIRED_OBJECTIVES
 from ...registry import find_family
 from ...task import choose_length
 from ...tasks.examples import Examples, make_label_prefix, parse_columns, read_examples
-from ...text.tokenizer import Tokenizer
-from ..config_merge import PretrainConfig, configure_pretraining, flatten_tables, read_config
+from ..config_merge import PretrainConfig, TuneConfig, configure_pretraining, flatten_tables, read_config, resolve_model
+from ..distributed.process_group import ProcessGroup
 from ..recipes import LR_TIMES_DIM
-from ..run_folder import RUN_FOLDER, RunFolder
+from ..run_folder import RunFolder
 from ..validation import Score
-from .finetune_config import TuneConfig, resolve_model
-from .prepare_data import get_valid_source, prepare_data
-from .pretrain import PretrainResult, claim_run_folder, pretrain
+from .prepare_data import PreparedData, get_valid_source
+from .pretrain import PretrainPlan
+from .run import EarlierRun, RunOptions
 from .splits import format_overlap_warnings, hash_content
-from .task_model import read_checkpoint_family
 
 MAX_COMPARED_DOCUMENTS = 100_000  # documents that are compared
 MIN_EPOCH_STEPS = 10  # of an epoch, at least, if the text is long enough
 PRETRAIN_SETTING_NAMES = {"data.columns": "data.column"}  # what pretraining calls otherwise
 LM_TUNE_SETTINGS = ("tune.epochs", "tune.batch_size", "tune.seq_length", "tune.warmup_ratio", "tune.evals_per_epoch")
+Measures = dict[str, dict[str, float]]
 
 
-def is_text_run(task: str | None, out: Any, resume: bool) -> bool:
-    """Is this a run on plain text: one that is begun, or one that goes on?"""
-    if task is not None or not resume or out is None or not (Path(out) / "run.json").is_file():
+def is_text_run(task: str | None, options: RunOptions) -> bool:
+    """True for a run on plain text: one that is begun, or one that goes on."""
+    path = options.path
+    if task is not None or not options.resume or path is None or not (path / "run.json").is_file():
         return task == "lm"
-    return "task" not in RunFolder(Path(out)).read_info()["asked"]
-
-
-def continue_pretraining(
-    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], out: Any, resume: bool, config: Any,
-    overwrite: bool = False, **how: Any,
-) -> PretrainResult:  # fmt: skip
-    """Pretraining that starts from `model`; epochs and examples become steps and tokens."""
-    single, plain = split_settings(sources, given)
-    text, held = sources["train"], sources["valid"]
-    if is_path_source(held):
-        held, plain["data.valid"] = None, [str(held)]
-    if resume and out is not None and (Path(out) / "run.json").is_file():
-        check_text_settings(Path(out), {k: v for k, v in single.items() if k in LM_TUNE_SETTINGS}, {}, "leave it out")
-        return pretrain(None, text, out=out, config=config, resume=True, held=held, overrides=plain, **how)
-    source = require_checkpoint(model, text)
-    wanted = None if out is None else Path(out)
-    if wanted is not None and not overwrite and (wanted / "run.json").is_file():
-        raise Error("there is a run here already", where=wanted, fix=TAKEN_HINT)
-    with (
-        replace_folder(wanted, RUN_FOLDER, overwrite, (source, list(sources.values()), plain, config)),
-        claim_run_folder(wanted, f"{read_checkpoint_family(source)}-lm") as path,
-    ):
-        settings, tokenizer = schedule_text_run(
-            source, path, text, held, plain, single, config, how["tell"], how["say"]
-        )
-        settings = {key: value for key, value in settings.items() if key not in flatten_tables(read_config(config))}
-        return pretrain(
-            read_checkpoint_family(source), text, out=path, config=config, init=source, held=held,
-            overrides={**settings, **plain}, tokenizer=tokenizer, **how,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TextRunPlan:
-    """What a run on plain text comes to: pretraining of a family that starts from a checkpoint, with these settings."""
-
-    family: str
-    source: str
-    settings: dict[str, Any]
-    config: Any
-
-    def build_config(self) -> PretrainConfig:
-        """The settings of the pretraining run."""
-        return configure_pretraining(self.family, self.config, self.settings, init=self.source)
+    return "task" not in RunFolder(path).read_info()["asked"]
 
 
 def plan_text_run(
-    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, path: Path, tell: Any
-) -> TextRunPlan:
-    """The plan for `model` and text in files; `path` is a folder for the token store that counting its tokens needs."""
-    single, plain = split_settings(sources, given)
-    text, held = sources["train"] or read_text_source(config), sources["valid"]
-    if not is_path_source(text) or (held is not None and not is_path_source(held)):
-        raise Error("only text in files can be planned", fix="give the path of a file")
-    source = require_checkpoint(model, text)
-    if held is not None:
-        plain["data.valid"] = [str(held)]
-    settings, tokenizer = schedule_text_run(source, path, text, None, plain, single, config, tell)
-    settings = {key: value for key, value in settings.items() if key not in flatten_tables(read_config(config))}
-    own = (
-        {}
-        if tokenizer is None
-        else {"data.tokenizer": str(fetch_model(source)) if source.startswith("hub:") else source}
-    )
-    return TextRunPlan(
-        read_checkpoint_family(source), source, {**settings, **plain, **own, "data.source": [str(text)]}, config
-    )
-
-
-def read_text_source(config: Any) -> Any:
-    """The text that a file of settings names."""
-    found = flatten_tables(read_config(config)).get("data.source")
-    return found[0] if isinstance(found, list) and len(found) == 1 else found
-
-
-def split_settings(sources: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """All single settings under the names that pretraining has for them, and those of its own tables."""
+    model: Any, sources: Mapping[str, Any], given: Mapping[str, Any], config: Any, options: RunOptions
+) -> TextPlan:
+    """Plan pretraining that starts from `model`; settings of `tune` become steps and tokens."""
     single = {
         PRETRAIN_SETTING_NAMES.get(key, key): value
         for key, value in given.items()
@@ -130,78 +60,121 @@ def split_settings(sources: Mapping[str, Any], given: Mapping[str, Any]) -> tupl
     }
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
-    if sources["test"] is not None:
+    if sources.get("test") is not None:
         raise Error("plain text is judged by held-out text alone", fix="leave test out, and give valid")
     for key in single:
         if key.startswith("tune.") and key not in LM_TUNE_SETTINGS:
             raise Error(f"{key} does not apply to --task lm", fix="leave it out")
-    return single, {key: value for key, value in single.items() if not key.startswith("tune.")}
+    tune = {key: value for key, value in single.items() if key in LM_TUNE_SETTINGS}
+    plain = {key: value for key, value in single.items() if key not in tune}
+    text, valid = sources["train"], sources.get("valid")
+    if is_path_source(text):
+        text, plain["data.source"] = None, [str(text)]
+    if is_path_source(valid):
+        valid, plain["data.valid"] = None, [str(valid)]
+    top = dict.fromkeys(("recipe", "preset", "init"))
+    return TextPlan(None, text, valid, config, plain, top, None, None, options, model, tune)
 
 
-def require_checkpoint(model: Any, text: Any) -> str:
-    """The checkpoint that goes on learning; a family alone has nothing to go on with."""
-    if model is None or text is None:
-        raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
-    family, source, named = resolve_model(str(model))
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the text is counted here, before the processes know each other
-        what = "with several processes, steps and tokens must be said"
-        raise Error(what, fix="formers pretrain FAMILY --init MODEL --data FILE --train.steps 1000")
-    if source is None:
-        what = f"{named or family} has nothing to go on with"
-        raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
-    return source
+@dataclass
+class TextPlan(PretrainPlan):
+    """Pretraining that goes on from a checkpoint; its steps follow from the epochs and the text."""
+
+    model: Any = None
+    tune: dict[str, Any] = field(default_factory=dict)  # the settings of `tune` that were given, under dotted names
+
+    def carry_out(self) -> tuple[Path, Former, Any]:
+        """Train; returns the folder, the model, and measures like those of any task."""
+        say = self.options.say
+        say("plain text: the model goes on with its own objective, as formers pretrain --init does")
+        folder, former, (score, baseline) = super().carry_out()
+        measures = {"valid": compute_lm_metrics(score), "baseline": compute_lm_metrics(baseline)}
+        return folder, former, {**measures, "test": {}, "majority": {}}
+
+    def get_stem(self, config: PretrainConfig) -> str:
+        """Return the family and the task."""
+        return f"{config.family}-lm"
+
+    def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
+        """Merge the settings; of a new run, those that follow from the text are still missing."""
+        if earlier is not None:
+            check_text_settings(earlier.path, self.tune, {}, "leave it out")
+            return super().configure(earlier)
+        file = flatten_tables(read_config(self.file))
+        text = self.given.get("data.source") or file.get("data.source") if self.text is None else self.text
+        if self.model is None or text is None:
+            raise Error("a model and text are needed", fix="formers finetune MODEL --task lm --train FILE")
+        family, source, preset = resolve_model(str(self.model))
+        if source is None:
+            what = f"{preset or family} has nothing to go on with"
+            raise Error(what, fix=f"from scratch it learns by: formers pretrain {family} --data FILE")
+        self.former = load(source)
+        if self.former.tokenizer is None:
+            raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
+        self.family, self.top["init"] = self.former.family, source
+        return configure_pretraining(self.family, self.file, {**self.given, "train.seq_length": 1}, init=source)
+
+    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> tuple[PretrainConfig, PreparedData]:
+        """Make a store of the checkpoint's own tokens; steps, tokens and rate follow from their number."""
+        if (folder / "run.json").is_file():
+            return super().prepare(config, folder, world)
+        reading, source = config.data.reader_options, config.data.source
+        text: Any = [Path(one) for one in source] if self.text is None else self.text
+        for line in find_shared_documents(text, get_valid_source(config.data, self.valid), reading):
+            self.options.say(line)
+        told = {
+            name: self.tune.get(f"tune.{name}", getattr(TuneConfig(), name))
+            for name in ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch")
+        }
+        length = self.tune.get("tune.seq_length") or choose_length(self.former.context)
+        (folder / "data").mkdir(parents=True, exist_ok=True)
+        (folder / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
+        if not is_store(text) and config.data.tokenizer is None:
+            self.tokenizer = self.former.tokenizer
+        _, data = super().prepare(config, folder, world)
+        count = len(data.store.tokens)
+        tokens = max(length, min(round(told["batch_size"] * length), count // MIN_EPOCH_STEPS))
+        epoch = max(1.0, count / tokens)
+        steps, evaluation = max(1, round(told["epochs"] * epoch)), max(1, round(epoch / told["evals_per_epoch"]))
+        settings = {
+            "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
+            "train.warmup_steps": round(told["warmup_ratio"] * steps), "train.eval_every": evaluation,
+            "train.save_every": evaluation, "train.lr": LR_TIMES_DIM / getattr(self.former.config, "dim", 768),
+            "train.schedule": "linear", **choose_objective(self.former),
+        }  # fmt: skip
+        file = flatten_tables(read_config(self.file))
+        given = {**{key: value for key, value in settings.items() if key not in file}, **self.given}
+        return configure_pretraining(self.family, self.file, given, init=config.init), data
+
+    def prepare_excerpt(
+        self, config: PretrainConfig, folder: Path, world: ProcessGroup
+    ) -> tuple[PretrainConfig, PreparedData]:
+        """Prepare all of the text: the number of its tokens says how long the run is."""
+        if self.text is not None or self.valid is not None:
+            raise Error("only text in files can be planned", fix="give the path of a file")
+        return self.prepare(config, folder, world)
+
+    def render_settings(self) -> str:
+        """Return all settings of the pretraining run as YAML, with the tokenizer that it takes."""
+        with tempfile.TemporaryDirectory() as folder:
+            config, _ = self.prepare_excerpt(self.configure(None), Path(folder), ProcessGroup())
+        if self.tokenizer is not None:
+            init = str(config.init)
+            own = str(fetch_model(init)) if init.startswith("hub:") else init
+            config = dataclasses.replace(config, data=dataclasses.replace(config.data, tokenizer=own))
+        return config.to_yaml()
 
 
-def schedule_text_run(
-    source: str,
-    path: Path,
-    text: Any,
-    held: Any,
-    plain: dict[str, Any],
-    single: dict[str, Any],
-    config: Any,
-    tell: Any,
-    say: Callable[[str], None] = lambda text: None,
-) -> tuple[dict[str, Any], Tokenizer | None]:
-    """Steps, tokens and rate for the text, which is made a store of the checkpoint's own tokens on the way; and its
-    tokenizer, if none was asked for and the text is not a store yet."""
-    former = load(source)
-    if former.tokenizer is None:
-        raise Error("this model has no tokenizer", where=source, fix="put its tokenizer.json beside it")
-    told = {
-        name: single.get(f"tune.{name}", getattr(TuneConfig(), name))
-        for name in ("epochs", "batch_size", "warmup_ratio", "evals_per_epoch")
-    }
-    length = single.get("tune.seq_length") or choose_length(former.context)
-    (path / "data").mkdir(parents=True, exist_ok=True)
-    (path / "data" / "tune.json").write_text(json.dumps({**told, "seq_length": length}), encoding="utf-8")
-    files = {"data.source": [str(text)]} if is_path_source(text) else {}
-    asked = configure_pretraining(former.family, config, {**files, **plain, "train.seq_length": 1}, init=source)
-    for line in find_shared_documents(text, get_valid_source(asked.data, held), asked.data.reader_options):
-        say(line)
-    done = isinstance(text, Store) or (bool(files) and (Path(str(text)) / "store.json").is_file())
-    tokenizer = None if done or asked.data.tokenizer is not None else former.tokenizer
-    found = prepare_data(asked.family, asked.data, path / "data", None if files else text, tokenizer, held, tell)
-    count = len(found.store.tokens)
-    tokens = max(length, min(round(told["batch_size"] * length), count // MIN_EPOCH_STEPS))
-    epoch = max(1.0, count / tokens)
-    steps = max(1, round(told["epochs"] * epoch))
-    check = max(1, round(epoch / told["evals_per_epoch"]))
-    lr = LR_TIMES_DIM / getattr(former.config, "dim", 768)
-    settings = {
-        "train.seq_length": length, "train.batch_tokens": tokens, "train.steps": steps,
-        "train.warmup_steps": round(told["warmup_ratio"] * steps), "train.eval_every": check,
-        "train.save_every": check, "train.lr": lr, "train.schedule": "linear", **choose_objective(former),
-    }  # fmt: skip
-    return settings, tokenizer
+def is_store(text: Any) -> bool:
+    """True for a token store, open or by its path."""
+    paths = text if isinstance(text, list) and len(text) == 1 and isinstance(text[0], Path) else [text]
+    return isinstance(text, Store) or (is_path_source(paths[0]) and (Path(paths[0]) / "store.json").is_file())
 
 
 def find_shared_documents(text: Any, held: Any, reading: Mapping[str, Any]) -> list[str]:
     """A warning where held-out documents are among those to learn from; of both, the first MAX_COMPARED_DOCUMENTS are
     compared."""
-    if any(source is None or isinstance(source, Iterator | Store) for source in (text, held)):
-        return []
-    if is_path_source(text) and (Path(str(text)) / "store.json").is_file():
+    if any(source is None or isinstance(source, Iterator) or is_store(source) for source in (text, held)):
         return []
     both = (
         [hash_content({"text": d}) for d in itertools.islice(read_text(s, **reading), MAX_COMPARED_DOCUMENTS)]
@@ -248,8 +221,6 @@ def train_conditional(
     Examples do not follow each other, so objectives on sentence pairs are left out. A folder where this was begun with
     the same model and examples is resumed. `settings` are those of train.
     """
-    from .finetune import finetune
-
     if former.tokenizer is None:
         raise Error(f"this {former.family} has no tokenizer", fix="load it with its tokenizer")
     examples = train if isinstance(train, Examples) else read_examples(train, "classify", columns)
@@ -260,9 +231,8 @@ def train_conditional(
         save(former, start)
     elif load(start).fingerprint != former.fingerprint:
         raise Error("another model was trained here", where=folder, fix="remove it, or give another name")
-    overrides = {f"train.{name}": value for name, value in settings.items()}
+    given = {"tune.epochs": epochs, **{f"train.{name}": value for name, value in settings.items()}}
     if (objective := find_family(former.family).definition.objective) in UNPAIRED_OBJECTIVES:
-        overrides["objective.name"] = UNPAIRED_OBJECTIVES[objective]
-    run = finetune(start, texts, task="lm", out=Path(folder) / "run", resume=True, epochs=epochs, overrides=overrides,
-                   tell=tell)  # fmt: skip
-    return run.former
+        given["objective.name"] = UNPAIRED_OBJECTIVES[objective]
+    options = RunOptions(Path(folder) / "run", resume=True, tell=tell)
+    return plan_text_run(start, {"train": texts}, given, None, options).carry_out()[1]

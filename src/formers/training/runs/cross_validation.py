@@ -21,16 +21,22 @@ from ...evaluation.task_metrics import to_cost
 from ...reports.run_report import escape_markdown, render_markdown_table, write_text_file
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
-from ..config_merge import READER_SETTINGS, parse_value, read_config, unflatten_tables
+from ..config_merge import (
+    FINETUNE_TABLES,
+    READER_SETTINGS,
+    FinetuneDataConfig,
+    configure_finetuning,
+    parse_value,
+    read_config,
+    resolve_model,
+    unflatten_tables,
+)
 from ..distributed.process_group import ProcessGroup, connect_processes
-from ..run_folder import COMPARISON_FOLDER, RunFolder
+from ..run_folder import COMPARISON_FOLDER, RunFolder, claim_run_folder
 from ..trainer import Diverged
-from .finetune import FinetuneResult, check_same_run, collect_overrides, finetune
-from .finetune_config import FINETUNE_TABLES, FinetuneDataConfig, configure_finetuning, resolve_model
-from .pretrain import claim_run_folder
+from .finetune import FinetuneResult, check_same_run, collect_settings, finetune
 from .splits import group_by_context, read_split, select_examples
-from .task_model import read_checkpoint_family
-from .validate import find_contradictions
+from .task_model import find_contradictions, read_checkpoint_family
 
 EXAMPLE_READER_SETTINGS = ("columns", "label_separator", *READER_SETTINGS)  # settings that say how examples are read
 
@@ -176,7 +182,7 @@ def check_settings(
         return
     bare = {k: v for k, v in finetune_options.items() if k not in ("config", "device", "hook", "columns")}
     family, source, preset = resolve_model(str(model))
-    given = collect_overrides(bare, overrides, {}, None)
+    given = collect_settings(bare, overrides, {}, None)
     kind = family or read_checkpoint_family(str(source))
     wanted = configure_finetuning(kind, source, preset, task or "classify", finetune_options.get("config"), given)
     for wrong, what, fix in find_contradictions(wanted):

@@ -4,64 +4,65 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tempfile
+import math
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...atomic_files import TAKEN_HINT, check_overwrite, replace_folder
+from ...batch import Batch
 from ...config import ProgressCallback, coerce_value
+from ...data.loader import load_batches
 from ...data.readers import is_path_source
 from ...errors import Error
 from ...evaluation.baseline import describe_baselines, has_sklearn, run_baseline, run_majority_baseline
-from ...evaluation.task import TaskEvaluation, build_report_tables, evaluate_task, format_example, get_metric_signatures
+from ...evaluation.task import (
+    TaskEvaluation,
+    build_report_tables,
+    build_task_objective,
+    evaluate_task,
+    format_example,
+    get_metric_signatures,
+    list_metric_names,
+)
+from ...evaluation.task_metrics import to_cost
 from ...former import Former, count_trainable
 from ...interop.huggingface import explain_export_limits
 from ...nn.lora import apply_adapters
-from ...option_aliases import explain_name, resolve_setting, resolve_settings, resolve_task_name
-from ...reports.run_report import format_number, write_report
+from ...objectives.supervised import Supervised
+from ...option_aliases import resolve_task_name
+from ...reports.run_report import format_number
+from ...task import Task
 from ...tasks.example_tables import split_source
 from ...tasks.examples import Examples
+from ...tasks.task_encoder import TaskEncoder, encode
 from ...text.normalise import detect_language
-from ..checkpoint.local import Checkpoints
-from ..config_merge import flatten_tables, read_config, unflatten_tables
-from ..distributed.process_group import connect_processes, explain_lost_peer
-from ..hardware import (
-    ProgressMeter,
-    describe_hardware,
-    explain_out_of_memory,
-    format_time_left,
-    get_peak_memory,
-    use_deterministic,
-)
-from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
-from ..tracking import Tracker
-from ..train_config import RESUMABLE_SETTINGS
-from .continue_pretraining import (
-    TextRunPlan,
-    check_text_settings,
-    compute_lm_metrics,
-    continue_pretraining,
-    is_text_run,
-    plan_text_run,
-)
-from .dry_run import dry_run_pretraining, estimate_duration
-from .finetune_config import (
+from ..config_merge import (
     DERIVED_SETTINGS,
+    FINETUNE_KEYS,
     FINETUNE_TABLES,
     FinetuneConfig,
     FinetuneDataConfig,
     TuneConfig,
+    collect_overrides,
     configure_finetuning,
+    derive_train_config,
     describe_random_start,
+    flatten_tables,
+    read_config,
+    read_config_tables,
     resolve_model,
+    unflatten_tables,
 )
-from .finetune_run import FinetuneRun
-from .pretrain import check_finite, claim_run_folder, save_best_model
-from .resume import refuse_if_finished
+from ..distributed.process_group import ProcessGroup
+from ..hardware import ProgressMeter
+from ..run_folder import RunFolder, to_json_number
+from ..train_config import RESUMABLE_SETTINGS
+from ..trainer import Trainer
+from ..validation import evaluate
+from .continue_pretraining import TextPlan, check_text_settings, is_text_run, plan_text_run
+from .run import EarlierRun, Run, RunOptions, RunPlan, carry_out, check_batch_split
 from .splits import (
     SPLITS,
     find_overlap,
@@ -71,8 +72,19 @@ from .splits import (
     save_examples,
     wrap_labels_in_lists,
 )
-from .task_model import read_checkpoint_family
-from .trainable import finalise_model
+from .task_model import (
+    build_task,
+    build_task_model,
+    compute_lr_scales,
+    finalise_model,
+    get_labels,
+    initialise_number_head,
+    list_listeners,
+    read_checkpoint_family,
+    select_trainable,
+)
+
+SPLIT_NAMES = {"valid": "validation", "test": "test"}  # as reports call them
 
 
 @dataclass(frozen=True)
@@ -126,296 +138,183 @@ def finetune(
     training part and the validation part); without `valid`, some training examples are held out. The task is found by
     the columns if none is named: classify, regress, tag, answer, choose, translate, summarise; lm, which must be named,
     goes on with a checkpoint's pretraining on plain text, judged by perplexity (the baseline is then that of token
-    frequencies). Settings are those of training/runs/finetune_config.py: single ones by their names (epochs=3,
+    frequencies). Settings are those of training/config_merge.py: single ones by their names (epochs=3,
     batch_size=32, lr=1e-3, seed=1, lora=8), any by `overrides` ({"train.grad_clip": 0.5}) or a `config` file. With
     `resume`, a run in `out` goes on where it stopped; with `overwrite`, a new one takes its place. `tell`, `say` and
     `hook` are those of formers.pretrain.
     """
-    began, tell = time.perf_counter(), tell or (lambda *_: None)
-    check_overwrite(out, resume, overwrite)
-    model, task = read_model_and_task(config, model, task)
-    train, held = split_source(train)
-    sources = {"train": train, "valid": held if valid is None else valid, "test": test}
-    given = collect_overrides(settings, overrides, sources, columns)
-    if is_text_run(task, out, resume):
-        say("plain text: the model goes on with its own objective, as formers pretrain --init does")
-        how = {"device": device, "tell": tell, "say": say, "hook": hook, "overwrite": overwrite}
-        made = continue_pretraining(model, sources, given, out, resume, config, **how)
-        return FinetuneResult(
-            made.folder,
-            made.former,
-            compute_lm_metrics(made.score),
-            {},
-            compute_lm_metrics(made.baseline),
-            made.seconds,
-        )
-    world = connect_processes(device)
-    with ExitStack() as stack:
-        stack.enter_context(explain_lost_peer(world))
-
-        replaced: list[Callable[[], None]] = []
-
-        def begin() -> tuple[Path, Any, FinetuneConfig, dict[str, Examples]]:
-            path = None if out is None else Path(out)
-            told = {**flatten_tables(read_config(config)), **given}
-            before = None if overwrite else read_resumed_run(path, resume, told)
-            now = given if before is None else told | compute_extended_steps(before, told)
-            wanted, parts = load_config_and_examples(model, task, sources, columns, config, now, before, path)
-            replaced.append(
-                stack.enter_context(replace_folder(path, RUN_FOLDER, overwrite, (wanted.to_dict(), config)))
-            )
-            path = stack.enter_context(claim_run_folder(path, f"{wanted.family}-{wanted.task}"))
-            stack.enter_context(RunFolder(path).lock())
-            return path, before, wanted, parts
-
-        path, before, wanted, parts = world.broadcast_from_main(begin)  # the others see what the first one read
-        stack.enter_context(explain_out_of_memory(wanted.train, None, world.device))
-        stack.enter_context(use_deterministic(wanted.train.deterministic))
-        folder = RunFolder(path)
-        for name, part in parts.items():
-            say(f"{name}: {part.summary}")
-        for line in format_overlap_warnings(find_overlap(parts)):
-            say(line)
-        run = FinetuneRun(wanted, parts, path, world, tell, say)
-        world.broadcast_from_main(lambda: record_run(folder, run, before, sources))
-        for remove_old in replaced:
-            remove_old()
-        if wanted.source is None and wanted.tune.vectors is None:
-            say(describe_random_start(wanted.family, wanted.preset))
-        say(run.describe())
-        if world.is_main and (why := explain_export_limits(run.former)) is not None:
-            say(f"export: {why}")
-        meter = ProgressMeter(
-            run.trainer, tell, None if run.main_metric == "loss" and run.task.kind == "text" else run.describe_latest
-        )
-        if isinstance(hook, Tracker) and world.is_main:
-            hook.begin(path, run.config.to_dict())
-        first = run_training_loop(
-            run.trainer, run.iter_batches, folder, evaluate=run.evaluate, hook=hook, say=say, tell=meter
-        )
-        if first == run.config.train.steps:
-            length, raised = describe_run_length(folder.read_info())
-            say(f"this run was finished before, after {length}; raise {raised} to go on")
-        found = world.broadcast_from_main(lambda: finish_finetuning(folder, run, tell))  # all know how good it is
-        world.close()
+    began = time.perf_counter()
+    options = RunOptions(out, resume, overwrite, device, tell, say, hook)
+    how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
+    folder, former, found = plan_finetuning(model, train, valid, options=options, settings=settings, **how).carry_out()
     seconds = time.perf_counter() - began
-    return FinetuneResult(
-        path, run.former, found["valid"], found["test"], found["baseline"], seconds, found["majority"]
-    )
-
-
-def read_model_and_task(config: Any, model: Any, task: str | None) -> tuple[Any, str | None]:
-    """The model and the task, taken from a file of settings where they are not named."""
-    told = read_config(config)
-    named = model or told.get("source") or told.get("preset") or told.get("family")
-    return named, resolve_task_name(task or told.get("task"))
+    return FinetuneResult(folder, former, found["valid"], found["test"], found["baseline"], seconds, found["majority"])
 
 
 def plan_finetuning(
-    model: Any, train: Any, valid: Any, *, task: str | None, test: Any, columns: Any, config: Any,
-    overrides: Mapping[str, Any], tell: ProgressCallback,
-) -> tuple[FinetuneConfig, dict[str, Examples]] | TextRunPlan:  # fmt: skip
-    """What a run would be asked to do: settings and examples, or, of plain text, the settings of its pretraining."""
-    model, task = read_model_and_task(config, model, task)
+    model: Any, train: Any, valid: Any = None, *, task: str | None = None, test: Any = None, columns: Any = None,
+    config: Any = None, overrides: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None,
+    options: RunOptions | None = None,
+) -> FinetunePlan | TextPlan:  # fmt: skip
+    """Plan a run: of a task, or, on plain text, of pretraining that goes on. A file of settings names the model and
+    the task where they are not given."""
+    told, options = read_config(config), options or RunOptions()
+    model = model or told.get("source") or told.get("preset") or told.get("family")
+    task = resolve_task_name(task or told.get("task"))
     train, held = split_source(train)
     sources = {"train": train, "valid": held if valid is None else valid, "test": test}
-    given = collect_overrides({}, overrides, sources, columns)
-    if task == "lm":
-        with tempfile.TemporaryDirectory() as folder:
-            return plan_text_run(model, sources, given, config, Path(folder), tell)
-    return load_config_and_examples(model, task, sources, columns, config, given, None, None)
+    given = collect_settings(settings or {}, overrides, sources, columns)
+    if is_text_run(task, options):
+        return plan_text_run(model, sources, given, config, options)
+    return FinetunePlan(model, task, sources, columns, config, given, options)
+
+
+@dataclass
+class FinetunePlan(RunPlan):
+    """A fine-tuning run that was asked for."""
+
+    model: Any
+    task: str | None
+    sources: dict[str, Any]
+    columns: Any
+    file: Any  # of settings: a path or a table
+    given: dict[str, Any]  # dotted settings
+    options: RunOptions
+    splits: dict[str, Examples] = field(default_factory=dict)  # the examples, when they are read: `configure` does
+
+    def carry_out(self) -> tuple[Path, Former, dict[str, dict[str, float]]]:
+        """Train; returns the folder, the model, and its measures."""
+        return carry_out(self)
+
+    @property
+    def inputs(self) -> Any:
+        """The file of settings."""
+        return (self.file,)
+
+    def get_stem(self, config: FinetuneConfig) -> str:
+        """Return the family and the task."""
+        return f"{config.family}-{config.task}"
+
+    def configure(self, earlier: EarlierRun | None) -> FinetuneConfig:
+        """Merge the settings and read the examples, which may decide the task; of a run that goes on, its own."""
+        task, known = self.task, tuple[str, ...]()
+        if earlier is None:
+            config = configure_finetuning(*self.find_model(), task or "classify", self.file, self.given)
+        else:
+            known = tuple(earlier.info["data"].get("labels", ()))
+            config = self.merge_with(earlier)
+            task = config.task
+        begun = None if earlier is None else earlier.path
+        self.splits = read_splits(config.data, task, self.sources, self.columns, begun)
+        train = self.splits["train"]
+        if train.task == "lm":
+            fix = "say --task lm, and the model goes on with its pretraining on it; or give a table with answers"
+            raise Error("the training examples are plain text without answers", fix=fix)
+        if set(train.labels) <= set(known):  # folds know the labels of all, datasets have an order of their own
+            self.splits["train"] = dataclasses.replace(train, labels=known)
+        if earlier is None:
+            model = config.family, config.source, config.preset
+            config = configure_finetuning(*model, train.task, self.file, self.given)
+        if config.tune.multilabel:
+            self.splits = {name: wrap_labels_in_lists(part) for name, part in self.splits.items()}
+        return config
+
+    def find_model(self) -> tuple[str, str | None, str | None]:
+        """Return family, checkpoint and preset of the model that is named."""
+        if self.model is None:
+            raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
+        family, source, preset = resolve_model(str(self.model))
+        return family or read_checkpoint_family(str(source)), source, preset
+
+    def merge_with(self, earlier: EarlierRun) -> FinetuneConfig:
+        """Merge the settings of a run that goes on with those that may change."""
+        told = read_config_tables(self.file, FINETUNE_TABLES, FINETUNE_KEYS)
+        family, source, preset, task = (earlier.settings[key] for key in FINETUNE_KEYS)
+        given = {**self.given, **compute_extended_steps(earlier, {**flatten_tables(told), **self.given})}
+        free = (*(f"train.{name}" for name in RESUMABLE_SETTINGS), "tune.patience", "tune.epochs")
+        free += tuple(f"data.{name}" for name in SPLITS)
+
+        def configure(file: Any, single: Mapping[str, Any]) -> FinetuneConfig:
+            return configure_finetuning(family, source, preset, task, file, single)
+
+        return earlier.merge_settings(told, given, configure, free)
+
+    def prepare(
+        self, config: FinetuneConfig, folder: Path, world: ProcessGroup
+    ) -> tuple[FinetuneConfig, dict[str, Examples]]:
+        """Say what was read, and compare the examples of a run that goes on with those that it began with."""
+        for name, part in self.splits.items():
+            self.options.say(f"{name}: {part.summary}")
+        for line in format_overlap_warnings(find_overlap(self.splits)):
+            self.options.say(line)
+        if (folder / "run.json").is_file():
+            known = RunFolder(folder).read_info()["data"]["examples"]
+            for name, part in self.splits.items():
+                if known.get(name) not in (None, fingerprint_examples(part)):
+                    what = f"the {name} examples have changed since the run began"
+                    raise Error(what, where=folder, fix="begin a new run")
+        return config, self.splits
+
+    def prepare_excerpt(
+        self, config: FinetuneConfig, folder: Path, world: ProcessGroup
+    ) -> tuple[FinetuneConfig, dict[str, Examples]]:
+        """Take all examples: a dry run lists them itself."""
+        return config, self.splits
+
+    def build(
+        self, config: FinetuneConfig, data: dict[str, Examples], folder: Path, world: ProcessGroup
+    ) -> FinetuneRun:
+        """Build the model with the head of the task, and the trainer."""
+        return FinetuneRun(config, data, folder, world, self.options.report, self.options.say, self.sources)
+
+    def render_settings(self) -> str:
+        """Return all settings of the run as YAML; without examples, those of classification."""
+        if self.sources["train"] is not None or flatten_tables(read_config(self.file)).get("data.train") is not None:
+            return self.configure(None).to_yaml()
+        return configure_finetuning(*self.find_model(), self.task or "classify", self.file, self.given).to_yaml()
 
 
 def render_settings(model: Any, train: Any, valid: Any, **asked: Any) -> str:
-    """All settings of a run as YAML, for --config; without examples, those of classification."""
-    told = {**flatten_tables(read_config(asked["config"])), **asked["overrides"]}
-    if train is not None or told.get("data.train") is not None:
-        found = plan_finetuning(model, train, valid, tell=lambda *_: None, **asked)
-        return found.build_config().to_yaml() if isinstance(found, TextRunPlan) else found[0].to_yaml()
-    model, task = read_model_and_task(asked["config"], model, asked["task"])
-    if model is None:
-        raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
-    if task == "lm":
+    """Return all settings of a run as YAML, for --config."""
+    plan = plan_finetuning(model, train, valid, **asked)
+    named = {**flatten_tables(read_config(plan.file)), **plan.given}
+    if isinstance(plan, TextPlan) and plan.text is None and "data.source" not in named:
         raise Error("the settings of --task lm depend on the text", fix="give --train FILE")
-    family, source, preset = resolve_model(str(model))
-    given = collect_overrides({}, asked["overrides"], {}, asked["columns"])
-    return configure_finetuning(
-        family or read_checkpoint_family(str(source)), source, preset, task or "classify", asked["config"], given
-    ).to_yaml()
+    return plan.render_settings()
 
 
-def dry_run_finetuning(
-    model: Any, train: Any, valid: Any, *, device: Any = None, **asked: Any
-) -> list[tuple[str, str]]:
-    """A dry run: what was understood of the examples, and how large and how long the run would be, from a few measured
-    steps. Nothing is written."""
-    found = plan_finetuning(model, train, valid, tell=lambda *_: None, **asked)
-    if isinstance(found, TextRunPlan):
-        return dry_run_pretraining(found.family, asked["config"], found.settings, device=device, init=found.source)
-    wanted, parts = found
-    world = connect_processes(device)
-    with (
-        tempfile.TemporaryDirectory() as folder, explain_out_of_memory(wanted.train, None, world.device),
-        use_deterministic(wanted.train.deterministic),
-    ):  # fmt: skip
-        said = format_overlap_warnings(find_overlap(parts))
-        run = FinetuneRun(wanted, parts, Path(folder), world, lambda *_: None, said.append)
-        first, seconds = estimate_duration(run)
-        s, total = run.config.train, sum(p.numel() for p in run.former.model.parameters())
-        vectors = None if wanted.tune.vectors is None else f"the embeddings start from {wanted.tune.vectors}"
-        start = wanted.source or vectors or describe_random_start(wanted.family, wanted.preset)
-        labels = [*run.splits["train"].labels]
-        seen = s.steps * s.batch_tokens * s.accumulate
-        saved = sum(t.nbytes for group in run.trainer.get_state()[0].values() for t in group.values())
-        rows = [
-            ("task", wanted.task), *((name, part.summary) for name, part in parts.items()),
-            *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
-            *(("note", line) for line in said),
-            ("model", f"{count_trainable(run.former.model):,} of {total:,} parameters learn; {start}"),
-            ("judged by", f"{run.main_metric} on the valid examples, {max(1, s.steps // s.eval_every):,} times"),
-            ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {wanted.tune.epochs:g} epochs"),
-            ("checkpoint", f"{saved / 1e6:,.1f} MB each, {max(2, s.keep_last + s.keep_best)} kept"),
-            ("memory", f"{get_peak_memory(world.device) / 2**30:.1f} GiB at most so far, on {world.device}"),
-            ("first step", f"{first:.1f} s"),
-            ("speed", f"{seen / seconds:,.0f} tokens/s, {seconds / s.steps:.3f} s a step"),
-            ("time", f"{format_time_left(seconds).replace(' left', '')}, without evaluation"),
-        ]  # fmt: skip
-    world.close()
-    return rows if world.is_main else []
+SHORT_NAMES = {  # settings that finetune() takes by their bare names
+    **{name: f"train.{name}" for name in
+       ("lr", "seed", "steps", "optimizer", "schedule", "workers", "precision", "grad_clip", "ema")},
+    **{f.name: f"data.{f.name}" for f in dataclasses.fields(FinetuneDataConfig)},
+    **{f.name: f"tune.{f.name}" for f in dataclasses.fields(TuneConfig)},
+}  # fmt: skip
 
 
-def collect_overrides(
+def collect_settings(
     settings: Mapping[str, Any], overrides: Mapping[str, Any] | None, sources: Mapping[str, Any], columns: Any
 ) -> dict[str, Any]:
-    """Settings given by their bare names or as tables, and by dotted names, under dotted names."""
-    given: dict[str, Any] = {}
-    tune, data = ({f.name for f in dataclasses.fields(kind)} for kind in (TuneConfig, FinetuneDataConfig))
-    for name, value in settings.items():
-        if name in FINETUNE_TABLES and isinstance(value, Mapping):
-            given |= {f"{name}.{key}": inner for key, inner in value.items()}
-        elif name in tune or name in data:
-            given[f"{'tune' if name in tune else 'data'}.{name}"] = value
-        elif name in ("lr", "seed", "steps", "optimizer", "schedule", "workers", "precision", "grad_clip", "ema"):
-            given[f"train.{name}"] = value
-        elif resolve_setting(name, FINETUNE_TABLES) != name:
-            given[name] = value
-        else:
-            fix = explain_name(name, (*tune, *data)) or f"settings are {', '.join(sorted(tune))}, lr, seed"
-            raise Error(f"finetune has no argument {name!r}", fix=fix)
-    given |= {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
-    if isinstance(columns, str):
-        given["data.columns"] = columns
-    return resolve_settings(given | dict(overrides or {}), FINETUNE_TABLES)
+    """All settings that were given, under dotted names; sources in files are settings too."""
+    paths = {f"data.{n}": str(v) for n, v in sources.items() if v is not None and is_path_source(v)}
+    paths |= {"data.columns": columns} if isinstance(columns, str) else {}
+    return paths | collect_overrides("finetune", settings, overrides, FINETUNE_TABLES, SHORT_NAMES)
 
 
-def read_resumed_run(path: Path | None, resume: bool, given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What run.json says of a run that goes on."""
-    if path is None or not (path / "run.json").is_file():
-        return None
-    if not resume:
-        raise Error("there is a run here already", where=path, fix=TAKEN_HINT)
-    about = RunFolder(path).read_info()
-    asked = about["asked"]
-    now = configure_finetuning(asked["family"], asked["source"], asked["preset"], asked["task"], asked, given).to_dict()
-    may = {
-        *(f"data.{name}" for name in SPLITS),
-        *(f"train.{name}" for name in RESUMABLE_SETTINGS),
-        "tune.patience",
-        "tune.epochs",
-    }
-    for key in sorted(set(given) - may):
-        table, _, name = key.partition(".")
-        if asked.get(table, {}).get(name) != now.get(table, {}).get(name):
-            raise Error(f"{key} cannot change in a run that goes on", where=path, fix="leave it out")
-    then = configure_finetuning(
-        asked["family"],
-        asked["source"],
-        asked["preset"],
-        asked["task"],
-        asked,
-        {**given, **compute_extended_steps(about, given)},
-    )
-    length, raised = describe_run_length(about)
-    refuse_if_finished(path, about, then.to_dict(), length, raised)
-    done = max(Checkpoints(path / "steps", remove_stale=False).list_steps(), default=0)
-    if done > then.train.steps:
-        if "tune.epochs" in given and "train.steps" not in given:
-            seen = f"{done * asked['tune']['epochs'] / asked['train']['steps']:.3g}"
-            what = f"{seen} epochs are done, more than {then.tune.epochs:g}"
-            raise Error(what, where=path, fix=f"--epochs {seen} or more")
-        what = f"{done:,} steps are done, more than {then.train.steps:,}"
-        raise Error(what, where=path, fix=f"--train.steps {done} or more")
-    return about
-
-
-def describe_run_length(about: Mapping[str, Any]) -> tuple[str, str]:
-    """How long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises it."""
-    asked, by_steps = about["asked"], "steps" in about.get("chosen", ())
-    if by_steps:
-        return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
-    epochs = asked["tune"]["epochs"]
-    return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
-
-
-def compute_extended_steps(about: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The steps of a run that goes on for another number of epochs."""
-    asked = about["asked"]
+def compute_extended_steps(earlier: EarlierRun, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the steps of a run that goes on for another number of epochs."""
+    asked = earlier.settings
     if "tune.epochs" not in given or "train.steps" in given:
         return {}
     now = unflatten_tables({"tune.epochs": given["tune.epochs"]}, FINETUNE_TABLES)["tune"]["epochs"]
-    old = asked["tune"]["epochs"]
-    if coerce_value(now, float, "tune.epochs") == old:
+    epochs, steps, done = asked["tune"]["epochs"], asked["train"]["steps"], earlier.done_steps
+    if coerce_value(now, float, "tune.epochs") == epochs:
         return {}
-    if "steps" in about.get("chosen", ()):
+    if "steps" in earlier.info.get("chosen", ()):
         raise Error("this run was given a number of steps, not of epochs", fix="raise --train.steps")
-    return {"train.steps": max(1, round(asked["train"]["steps"] * now / old))}
-
-
-def load_config_and_examples(
-    model: Any, task: str | None, sources: dict[str, Any], columns: Any, config: Any, given: dict[str, Any],
-    before: dict[str, Any] | None, path: Path | None,
-) -> tuple[FinetuneConfig, dict[str, Examples]]:  # fmt: skip
-    """The settings and the examples; of a run that goes on, those that it has."""
-    told: Any = config if before is None else before["asked"]
-    if before is not None:
-        family, source, named, task = (before["asked"][key] for key in ("family", "source", "preset", "task"))
-    else:
-        if model is None:
-            raise Error("no model is named", fix="give a folder, hub:owner/name, or a family: formers tree lists them")
-        family, source, named = resolve_model(str(model))
-        family = family or read_checkpoint_family(str(source))
-    first = configure_finetuning(family, source, named, task or "classify", told, given)
-    parts = read_splits(first.data, task, sources, columns, None if before is None else path)
-    if parts["train"].task == "lm":
-        fix = "say --task lm, and the model goes on with its pretraining on it; or give a table with answers"
-        raise Error("the training examples are plain text without answers", fix=fix)
-    labels = () if before is None else before["data"].get("labels", ())
-    if set(parts["train"].labels) <= set(labels):  # folds know the labels of all, datasets have an order of their own
-        parts["train"] = dataclasses.replace(parts["train"], labels=tuple(labels))
-    wanted = configure_finetuning(family, source, named, parts["train"].task, told, given)
-    return wanted, {
-        name: wrap_labels_in_lists(part) for name, part in parts.items()
-    } if wanted.tune.multilabel else parts
-
-
-def record_run(folder: RunFolder, run: FinetuneRun, before: dict[str, Any] | None, sources: Mapping[str, Any]) -> None:
-    """Write run.json, or compare the examples with what it says."""
-    marks = {name: fingerprint_examples(part) for name, part in run.splits.items()}
-    if before is not None:
-        for name, mark in marks.items():
-            if before["data"]["examples"].get(name) not in (None, mark):
-                raise Error(f"the {name} examples have changed since the run began", where=folder.path,
-                            fix="begin a new run")  # fmt: skip
-    save_examples(folder.path, sources, run.splits)
-    assert run.former.tokenizer is not None
-    data = {
-        "tokenizer": run.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
-        "tokens": int(run.objective.source.data.starts[-1]), "documents": len(run.splits["train"].rows),
-        "labels": list(run.splits["train"].labels),
-    }  # fmt: skip
-    chosen = (before or {}).get("chosen", list(run.config.explicit_train))  # a run that goes on was given them all
-    about = {"asked": run.config.to_dict(), "chosen": chosen, "data": data, "machine": describe_hardware(run.world)}
-    folder.write_info({**(before or {}), **about})
+    if done > (wanted := max(1, round(steps * now / epochs))):
+        seen = f"{done * epochs / steps:.3g}"
+        raise Error(f"{seen} epochs are done, more than {now:g}", where=earlier.path, fix=f"--epochs {seen} or more")
+    return {"train.steps": wanted}
 
 
 RESULT_NEUTRAL_SETTINGS = (
@@ -431,13 +330,13 @@ def check_same_run(
     overrides: Mapping[str, Any], config: Any = None, device: Any = None, hook: Any = None, **settings: Any,
 ) -> None:  # fmt: skip
     """Refuse a run that was asked for something else, or has learnt from other examples, than what is asked now."""
-    about, sources = RunFolder(path).read_info(), {"train": train, "valid": valid, "test": test}
-    given = collect_overrides(settings, overrides, sources, columns)
-    fix = "choose another --out, or remove this run"
-    if task == "lm":
-        return check_text_settings(path, given, about["asked"], fix)
-    wanted, parts = load_config_and_examples(model, task, sources, columns, config, given, None, path)
-    marks = {name: fingerprint_examples(part) for name, part in parts.items()}
+    about, fix = RunFolder(path).read_info(), "choose another --out, or remove this run"
+    how = {"task": task, "test": test, "columns": columns, "config": config, "overrides": overrides}
+    plan = plan_finetuning(model, train, valid, settings=settings, **how)
+    if isinstance(plan, TextPlan):
+        return check_text_settings(path, {**plan.tune, **plan.given}, about["asked"], fix)
+    wanted = plan.configure(None)
+    marks = {name: fingerprint_examples(part) for name, part in plan.splits.items()}
     for name in SPLITS:
         if marks.get(name) != about["data"]["examples"].get(name):
             raise Error(f"the run here has other {name} examples", where=path, fix=fix)
@@ -458,75 +357,283 @@ def check_same_run(
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
-def finish_finetuning(folder: RunFolder, run: FinetuneRun, tell: ProgressCallback) -> dict[str, dict[str, float]]:
-    """Save the best checkpoint, judge it by all examples that were not learnt from, and write the report."""
-    check_finite(folder, run.trainer)
-    former, best = save_best_model(folder, run, lambda made: finalise_model(made, run.tune))
-    apply_adapters(former.model.body, former.adapters)
-    former.adapters = {}
-    found = evaluate_best(folder, run, best, tell)
-    write_report(folder)
-    return found
+class FinetuneRun(Run):
+    """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
 
+    def __init__(
+        self, wanted: FinetuneConfig, parts: dict[str, Examples], path: Path, world: ProcessGroup,
+        tell: ProgressCallback, say: Callable[[str], None], sources: Mapping[str, Any] | None = None,
+    ):  # fmt: skip
+        self.splits, self.world, self.path, self.tell, self.sources = parts, world, path, tell, sources or {}
+        training = parts["train"]
+        self.former, self.task = build_task_model(
+            wanted, build_task(wanted, training), get_labels(wanted, training), training.rows, path / "data", world,
+            tell, say,
+        )  # fmt: skip
+        self.reader, self.tune = TaskEncoder.from_former(self.former, self.task), wanted.tune
+        self.main_metric, self.latest_value = (
+            choose_main_metric(self.task, wanted.tune.metric, parts["valid"]),
+            math.nan,
+        )
+        data = encode(self.task, training.rows, self.reader, self.former.labels)
+        self.report_unknown_tokens("train", data, say)
+        self.train_labels = data.labels if self.task.kind == "tags" else data.answers
+        self.objective = build_task_objective(
+            self.former, self.task, data, self.train_labels, balance=wanted.tune.balance,
+            label_smoothing=wanted.tune.label_smoothing, lm_loss_weight=wanted.tune.lm_loss_weight,
+        )  # fmt: skip
+        self.eval_objectives = {
+            name: self.encode_split(name, say) for name in parts if name != "train"
+        }  # odd labels end it here
+        if self.task.kind == "number" and data.answers is not None:
+            initialise_number_head(self.former, self.objective.part, data.answers)
+        select_trainable(self.former, wanted.tune)
+        self.former.model.to(world.device)
+        source = self.objective.source
+        sizes = source.measure_sizes(source.plan_epoch(0, 0))
+        dim = getattr(self.former.config, "dim", 768)
+        self.config = dataclasses.replace(wanted, train=derive_train_config(wanted, sizes, dim, world.size))
+        check_batch_split(self.config.train, world, (path / "run.json").is_file())
+        self.trainer = Trainer(
+            self.former.model, [self.objective], self.config.train, world,
+            compute_lr_scales(self.former, wanted.tune.layer_decay), list_listeners(self.former),
+        )  # fmt: skip
+        if self.main_metric != "loss" or self.task.kind != "text":
+            self.describe_metric = self.describe_latest
+        long = len(data) - len(training.rows)
+        if long > 0:
+            say(f"{long:,} windows more than texts: some are longer than {self.task.length} tokens")
 
-def evaluate_best(
-    folder: RunFolder, run: FinetuneRun, best: int, tell: ProgressCallback
-) -> dict[str, dict[str, float]]:
-    """The measures of the best checkpoint; run.json and evaluation.json say them too."""
-    found: dict[str, dict[str, float]] = {"valid": {}, "test": {}, "baseline": {}, "majority": {}}
-    sections: list[dict[str, Any]] = []
-    seen: dict[str, TaskEvaluation] = {}
-    for name in ("valid", "test"):
-        if name in run.splits:
-            seen[name] = evaluate_task(
-                run.former, run.task, run.eval_objectives[name], run.splits[name].rows, tell, run.autocast
+    def report_unknown_tokens(self, name: str, data: Any, say: Callable[[str], None]) -> None:
+        """Say how many tokens of a part the tokenizer does not know, if there are any."""
+        if told := self.reader.describe_unknown(data):
+            say(f"{name}: {told}")
+
+    def encode_split(self, name: str, say: Callable[[str], None]) -> Supervised:
+        """The examples of a part, to be judged by."""
+        rows = self.splits[name].rows
+        try:
+            if self.task.label_as_text and (odd := {str(row["label"]) for row in rows} - set(self.task.labels)):
+                raise Error(f"the label {min(odd)!r} was not seen in training", fix="give examples of it to learn from")
+            data = encode(self.task, rows, self.reader, self.former.labels)
+        except Error as error:
+            raise Error(error.what, where=f"the {name} examples", fix=error.fix) from None
+        self.report_unknown_tokens(name, data, say)
+        return build_task_objective(self.former, self.task, data, self.train_labels, balance=self.tune.balance)
+
+    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        """The batches from a position on."""
+        s = self.config.train
+        made = load_batches(
+            self.objective.source, s.batch_tokens, s.seed, position, workers=s.workers, rank=self.world.rank,
+            ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
+        if self.trainer.executor.is_compiled:
+            return made
+        return ((drop_dummy_documents(batch), behind) for batch, behind in made)
+
+    def autocast(self) -> Any:
+        """The type in which products are computed, as in training."""
+        return self.trainer.executor.autocast()
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and measures on held-out examples; "cost" is what the run is after, the lower the better."""
+        with self.trainer.use_ema_weights():
+            seen = {"loss": self.compute_text_loss(self.eval_objectives["valid"])} if self.task.kind == "text" else {}
+            if not seen or self.task.label_as_text or self.main_metric != "loss":  # to write texts takes long
+                told = (self.splits["valid"].rows, delay_progress(self.tell), self.autocast)
+                found = evaluate_task(self.former, self.task, self.eval_objectives["valid"], *told)
+                seen = {"loss": found.loss, **seen, **found.metrics}
+        self.latest_value = seen[self.main_metric]
+        finite = math.isfinite(seen["loss"])  # a model of nan still has an accuracy, and must not be the best
+        seen["cost"] = to_cost(self.main_metric, self.latest_value) if finite else math.nan
+        self.update_early_stopping(seen["cost"])
+        return seen
+
+    def compute_text_loss(self, goal: Supervised) -> float:
+        """The mean loss of the tokens of held-out texts."""
+        s = self.config.train
+        some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
+        device = self.world.device
+        found = evaluate(
+            self.former.model,
+            goal,
+            (drop_dummy_documents(batch) for batch, _ in some),
+            self.trainer.executor.forward,
+            device=device,
+        )
+        return found.metrics[goal.part]
+
+    def describe_latest(self) -> str:
+        """What the last look at held-out examples has shown, in words."""
+        return "" if math.isnan(self.latest_value) else f"held-out {self.main_metric} {self.latest_value:.3f}"
+
+    def update_early_stopping(self, cost: float) -> None:
+        """End the run if no look of the last few was better than those before."""
+        if not self.tune.patience:
+            return
+
+        def no_better() -> bool:
+            rows = [row["held"]["cost"] for row in RunFolder(self.path).read_history() if "held" in row]
+            costs = [math.inf if c is None or math.isnan(c) else c for c in (*rows, cost)]
+            return len(costs) - 1 - costs.index(min(costs)) >= self.tune.patience
+
+        self.trainer.should_stop = self.world.broadcast_from_main(no_better)  # the first one writes the history
+
+    def describe(self) -> Iterator[str]:
+        """Yield the run in a few lines: where it starts, its size, and what to know of its export."""
+        asked, s = self.config, self.config.train
+        if asked.source is None and asked.tune.vectors is None:
+            yield describe_random_start(asked.family, asked.preset)
+        name = asked.source or asked.preset or asked.family
+        length = f"{s.steps:,} steps of {s.batch_tokens * s.accumulate:,} tokens"
+        examples = f"{len(self.objective.source.data):,} examples"
+        yield f"{name}: {self.describe_parameters()} learn to {self.task.name}; {examples}, {length}"
+        if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
+            yield f"export: {why}"
+
+    def describe_parameters(self) -> str:
+        """How many parameters are trained, and of how many."""
+        total = sum(p.numel() for p in self.former.model.parameters())
+        return f"{count_trainable(self.former.model):,} of {total:,} parameters"
+
+    def list_estimates(self) -> list[tuple[str, str]]:
+        """List task, examples, labels, model and steps for a dry run."""
+        asked, s, labels = self.config, self.config.train, [*self.splits["train"].labels]
+        vectors = None if asked.tune.vectors is None else f"the embeddings start from {asked.tune.vectors}"
+        start = asked.source or vectors or describe_random_start(asked.family, asked.preset)
+        return [
+            ("task", asked.task), *((name, part.summary) for name, part in self.splits.items()),
+            *([("labels", ", ".join(labels[:20]) + (" …" if len(labels) > 20 else ""))] if labels else []),
+            *(("note", line) for line in format_overlap_warnings(find_overlap(self.splits))),
+            ("model", f"{self.describe_parameters()} learn; {start}"),
+            ("judged by", f"{self.main_metric} on the valid examples, {max(1, s.steps // s.eval_every):,} times"),
+            ("steps", f"{s.steps:,} of {s.batch_tokens * s.accumulate:,} tokens: {asked.tune.epochs:g} epochs"),
+        ]  # fmt: skip
+
+    def record(self) -> dict[str, Any]:
+        """Return the fingerprints of the examples; those that came out of memory are saved, so that the run can go on
+        without them."""
+        save_examples(self.path, self.sources, self.splits)
+        marks = {name: fingerprint_examples(part) for name, part in self.splits.items()}
+        assert self.former.tokenizer is not None
+        data = {
+            "tokenizer": self.former.tokenizer.fingerprint, "store": marks["train"], "examples": marks,
+            "tokens": int(self.objective.source.data.starts[-1]), "documents": len(self.splits["train"].rows),
+            "labels": list(self.splits["train"].labels),
+        }  # fmt: skip
+        return {"data": data, "chosen": list(self.config.explicit_train)}  # a run that goes on was given them all
+
+    def finalise(self, former: Former) -> None:
+        """Merge adapters, or part them from the weights."""
+        finalise_model(former, self.tune)
+
+    def compute_result(
+        self, folder: RunFolder, best: int, meter: ProgressMeter
+    ) -> tuple[dict[str, dict[str, float]], dict[str, Any]]:
+        """Evaluate the best model on all examples that it did not learn from, beside the baselines; evaluation.json
+        gets the tables of the report."""
+        apply_adapters(self.former.model.body, self.former.adapters)
+        self.former.adapters = {}
+        seen = {
+            name: evaluate_task(
+                self.former, self.task, self.eval_objectives[name], self.splits[name].rows, self.tell, self.autocast
             )
-            found[name] = seen[name].metrics
-    last = "test" if "test" in seen else "valid"
-    found["baseline"] = compute_baseline(run, last, tell)
-    if run.tune.baseline and run.task.name == "classify":
-        found["majority"] = run_majority_baseline(run.splits["train"].rows, run.splits[last].rows)
-    head = ["", *found[last]]
-    split = {"valid": "validation", "test": "test"}  # a baseline's row says which one it is of
-    named = {split[name]: found[name] for name in split} | {f"TF-IDF + linear, {split[last]}": found["baseline"]}
-    rows = [
-        [name, *(format_number(key, values[key], 4) if key in values else "–" for key in head[1:])]
-        for name, values in named.items()
-        if values
-    ]
-    sections.append({"title": "Measures", "head": head, "rows": rows})
-    if shared := find_overlap(run.splits):
-        told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
-        head = ["part", "shares examples with", "examples in common", "of"]
-        sections.append({"title": "Overlap: the same texts in two parts", "head": head, "rows": told})
-    if quoted := get_metric_signatures(run.task, seen[last]):
-        told = [[name, words] for name, words in quoted.items()]
-        sections.append({"title": "How they were computed", "head": ["measure", "signature"], "rows": told})
-    sections += build_report_tables(run.task, run.former.labels, seen[last], run.splits[last].rows)
-    (folder.path / "evaluation.json").write_text(
-        json.dumps({"measures": found, "signatures": quoted, "sections": sections}, ensure_ascii=False, indent=1),
-        encoding="utf-8",
-    )
-    loss = run.compute_text_loss(run.eval_objectives["valid"]) if run.task.kind == "text" else seen["valid"].loss
-    every = {name: to_json_number(value) for name, value in found["valid"].items()}
-    score = {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "all": every}
-    more: dict[str, Any] = {
-        "best": best,
-        "parameters": count_trainable(run.former.model),
-        "memory": get_peak_memory(run.world.device),
-        "share": 0.0,
-        "ended": [run.trainer.step, run.config.train.steps],
-        "language": detect_language(format_example(row) for row in run.splits[last].rows),
-    }
-    folder.write_info({**folder.read_info(), "result": {"score": score, "baseline": None, "measures": found, **more}})
-    return found
+            for name in SPLIT_NAMES
+            if name in self.splits
+        }
+        last = "test" if "test" in seen else "valid"
+        found: dict[str, dict[str, float]] = {
+            **{name: seen[name].metrics if name in seen else {} for name in SPLIT_NAMES},
+            "baseline": compute_baseline(self, last), "majority": {},
+        }  # fmt: skip
+        if self.tune.baseline and self.task.name == "classify":
+            found["majority"] = run_majority_baseline(self.splits["train"].rows, self.splits[last].rows)
+        quoted = get_metric_signatures(self.task, seen[last])
+        tables = {
+            "measures": found, "signatures": quoted, "sections": self.build_sections(found, quoted, last, seen[last]),
+        }  # fmt: skip
+        file = folder.path / "evaluation.json"
+        file.write_text(json.dumps(tables, ensure_ascii=False, indent=1), encoding="utf-8")
+        text = self.task.kind == "text"
+        loss = self.compute_text_loss(self.eval_objectives["valid"]) if text else seen["valid"].loss
+        every = {name: to_json_number(value) for name, value in found["valid"].items()}
+        return found, {
+            "score": {"loss": to_json_number(loss), "accuracy": every.get("accuracy"), "all": every},
+            "baseline": None, "measures": found, "share": 0.0, "ended": [self.trainer.step, self.config.train.steps],
+            "language": detect_language(format_example(row) for row in self.splits[last].rows),
+        }  # fmt: skip
+
+    def build_sections(
+        self, found: Mapping[str, Mapping[str, float]], quoted: Mapping[str, str], last: str, seen: TaskEvaluation
+    ) -> list[dict[str, Any]]:
+        """Build the tables of the report: measures, overlap, how they were computed, and those of the task."""
+        names = {SPLIT_NAMES[name]: found[name] for name in SPLIT_NAMES}  # a baseline's row says which one it is of
+        names |= {f"TF-IDF + linear, {SPLIT_NAMES[last]}": found["baseline"]}
+        head = ["", *found[last]]
+        rows = [
+            [name, *(format_number(key, values[key], 4) if key in values else "–" for key in head[1:])]
+            for name, values in names.items()
+            if values
+        ]
+        sections: list[dict[str, Any]] = [{"title": "Measures", "head": head, "rows": rows}]
+        if shared := find_overlap(self.splits):
+            told = [[name, before, f"{count:,}", f"{of:,}"] for name, before, count, of in shared]
+            head = ["part", "shares examples with", "examples in common", "of"]
+            sections.append({"title": "Overlap: the same texts in two parts", "head": head, "rows": told})
+        if quoted:
+            told = [[name, words] for name, words in quoted.items()]
+            sections.append({"title": "How they were computed", "head": ["measure", "signature"], "rows": told})
+        return [*sections, *build_report_tables(self.task, self.former.labels, seen, self.splits[last].rows)]
 
 
-def compute_baseline(run: FinetuneRun, part: str, tell: ProgressCallback) -> dict[str, float]:
+def compute_baseline(run: FinetuneRun, part: str) -> dict[str, float]:
     """What a linear model over counted words gives on the same examples."""
     if not run.tune.baseline or run.task.name not in ("classify", "regress") or not has_sklearn():
         return {}
-    return run_baseline(run.splits["train"].rows, run.splits[part].rows, tell=tell)
+    return run_baseline(run.splits["train"].rows, run.splits[part].rows, tell=run.tell)
 
 
-__all__ = ["FinetuneResult", "TaskEvaluation", "finetune"]
+def choose_main_metric(task: Task, named: str | None, held: Examples) -> str:
+    """The measure that decides which checkpoint is the best: the one that is named, else the task's first (of texts
+    that are written, the loss)."""
+    if named is None and task.kind == "text" and not task.label_as_text:
+        return "loss"
+    known = list_metric_names(task, held.rows)
+    if named not in (None, "loss", *known):
+        raise Error(f"there is no metric {named!r}", fix=f"choose {', '.join(known)} or loss")
+    return named or known[0]
+
+
+def delay_progress(tell: ProgressCallback, quiet: float = 2.0) -> ProgressCallback:
+    """Wrap a progress callback so that it stays silent for the first `quiet` seconds."""
+    began = time.monotonic()
+
+    def later(what: str, done: int, of: int, detail: str) -> None:
+        if time.monotonic() - began > quiet:
+            tell(what, done, of, detail)
+
+    return later
+
+
+def drop_dummy_documents(batch: Batch) -> Batch:
+    """A filled batch without its dummies: where nothing is compiled, one shape for all is worth nothing."""
+    real = int((batch.sample >= 0).sum())
+    end = int(batch.starts[real])
+    cut: dict[str, Any] = {
+        name: value[:end]
+        for name in ("ids", "positions", "segments", "tasks", "order")
+        if (value := getattr(batch, name)) is not None
+    }
+    if batch.labels is not None:
+        cut["labels"] = batch.labels[: real if batch.chosen is not None else end]
+    if batch.chosen is not None:
+        cut["chosen"] = batch.chosen[:real]
+    if batch.document_labels is not None:
+        cut["document_labels"] = batch.document_labels[:real]
+    source = batch.source
+    if source is not None:
+        source = drop_dummy_documents(source.replace(sample=batch.sample)).replace(sample=None)
+    starts = batch.starts[: real + 1]
+    longest = int((starts[1:] - starts[:-1]).max()) if real else 1
+    return batch.replace(**cut, starts=starts, longest=longest, sample=batch.sample[:real], source=source)

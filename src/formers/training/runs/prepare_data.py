@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import shutil
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ...config import ProgressCallback
 from ...data.preparation.pipeline import SourceChanged, stamp_file
 from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_path_source, read_documents
 from ...data.store import Store
+from ...data.text_files import COMPRESSION_RATIOS
 from ...errors import Error
 from ...interop.tokenizer_files import load_tokenizer, prepare, save_tokenizer
 from ...registry import find_family
@@ -22,8 +23,10 @@ from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import train_by_kind
 from ..config_merge import PretrainDataConfig
+from ..run_folder import RunFolder
 
 TOKENIZER_TEXT_CHARS = 200_000_000  # characters from which a tokenizer is learned
+EXCERPT_CHARS = 2_000_000  # characters that a dry run reads
 PAIR_CHECK_DOCUMENTS = 1000  # documents among which there must be a pair
 
 
@@ -34,6 +37,7 @@ class PreparedData:
     tokenizer: Tokenizer
     store: Store
     valid_store: Store | None
+    text_ratio: float = 1.0  # times as much text as the store holds: a dry run takes an excerpt
 
     @property
     def fingerprints(self) -> dict[str, Any]:
@@ -131,6 +135,15 @@ def check_first_documents(data: PretrainDataConfig, source: Any) -> list[str]:
             "no document is a pair of two sentences", where=source[0] if is_path_source(source) else None, fix=fix
         )
     return changes.notes
+
+
+def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
+    """Compare the data of a run that goes on with what run.json says, or of one that is repeated with the `same`."""
+    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
+    for key, value in found.fingerprints.items():
+        if before.get(key) != value:
+            what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
+            raise make_changed_error(what, folder.path)
 
 
 def make_changed_error(what: str, run: Path | None) -> Error:
@@ -273,3 +286,15 @@ def limit_characters(documents: Iterator[str], most: int) -> Iterator[str]:
         size += len(document)
         if size >= most:
             return
+
+
+def read_excerpt(data: PretrainDataConfig) -> tuple[Any, float]:
+    """Return some documents of the text, and how many times as much there is; a prepared store is taken as it is."""
+    if not data.source or (Path(data.source[0]) / "store.json").is_file():
+        return None, 1.0
+    files = find_files(list(data.source))
+    text = list(limit_characters(read_documents(files, **data.reader_options), EXCERPT_CHARS))
+    if sum(map(len, text)) < EXCERPT_CHARS:
+        return text, 1.0
+    size = sum(path.stat().st_size * COMPRESSION_RATIOS.get(path.suffix.lower(), 1.0) for path in files)
+    return text, max(1.0, size / sum(len(t.encode("utf-8", "surrogatepass")) for t in text))

@@ -4,52 +4,66 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ...atomic_files import TAKEN_HINT, check_overwrite, is_locked, remove_empty_folders, replace_folder
+import numpy as np
+import torch
+
+from ...batch import IGNORE_INDEX, Batch
 from ...config import ProgressCallback
+from ...data.loader import blank_batch, load_batches
+from ...data.plans import TokenSource
 from ...data.readers import is_path_source
-from ...data.store import describe_unknown
-from ...errors import Error
+from ...data.store import Store, describe_unknown
+from ...errors import Error, NonFinite
+from ...family import Family
 from ...former import Former, build, build_empty, count_trainable
 from ...interop.huggingface import explain_export_limits
-from ...interop.model_directory import save
-from ...option_aliases import explain_name, resolve_setting, resolve_settings
-from ...registry import find_family
-from ...reports.run_report import write_report
+from ...interop.model_directory import load
+from ...nn.attention.segment_memory import SegmentMemory
+from ...nn.block import scale_residual_branches
+from ...nn.recurrent.projected_lstm import LSTMState
+from ...objectives.causal import CausalLM
+from ...objectives.registry import OBJECTIVES, UNPAIRED_OBJECTIVES, build_objective, list_options
+from ...registry import find_family, find_pretrained_family
 from ...text.normalise import detect_language
 from ...text.tokenizer import Tokenizer
-from ..checkpoint.local import Checkpoints, set_weights
 from ..config_merge import (
+    PRETRAIN_KEYS,
     PRETRAIN_TABLES,
     PretrainConfig,
     build_model_config,
+    collect_overrides,
     configure_pretraining,
+    describe_random_start,
     read_config_tables,
 )
-from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
-from ..distributed.strategies import select_strategy
-from ..hardware import ProgressMeter, describe_hardware, explain_out_of_memory, get_peak_memory, use_deterministic
-from ..plateau_monitor import NoteParts, PlateauMonitor, format_english
-from ..run_folder import RUN_FOLDER, RunFolder, run_training_loop, to_json_number
-from ..tracking import Tracker
-from ..train_config import TrainConfig
-from ..trainer import Diverged, StepResult, Trainer
-from ..validation import Score
-from ..word_vectors.vector_run import VECTOR_METHODS, pretrain_vectors
-from .dry_run import measure_deterministic_cost
-from .finetune_config import describe_random_start
-from .prepare_data import PreparedData, check_readable, make_changed_error, prepare_data
-from .pretrain_run import PretrainRun, SampleWriter, check_first_batch
-from .resume import merge_resumed_config, refuse_if_finished
-from .vocab_transfer import check_checkpoint_family
+from ..distributed.process_group import ProcessGroup
+from ..hardware import ProgressMeter
+from ..plateau_monitor import PlateauMonitor, format_english
+from ..run_folder import RunFolder, find_newest_run, to_json_number
+from ..train_config import RESUMABLE_SETTINGS
+from ..trainer import StepResult, Trainer, close_batches
+from ..validation import Score, compute_unigram_baseline, evaluate
+from ..word_vectors.vector_run import VectorPlan
+from .prepare_data import PreparedData, check_data_unchanged, check_readable, prepare_data, read_excerpt
+from .run import (
+    EarlierRun,
+    Run,
+    RunOptions,
+    RunPlan,
+    carry_out,
+    check_batch_split,
+    measure_deterministic_cost,
+)
+from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
 
@@ -102,382 +116,406 @@ def pretrain(
     fingerprints (run.json's `data`) of a run that is to be repeated: other data is refused.
     """
     began = time.perf_counter()
-    check_overwrite(out, resume, overwrite)
-    if family in (*VECTOR_METHODS, "vectors"):
-        other = {"recipe": recipe, "preset": preset, "init": init, "tokenizer": tokenizer, "held": held}
-        other |= {"resume": resume or None}
-        for name, value in other.items():
-            if value is not None:
-                raise Error(f"{name} does not apply to word vectors", fix="leave it out")
-        given = collect_overrides(None, overrides, tables)
-        how: dict[str, Any] = {"tell": tell or (lambda *_: None), "say": say, "hook": hook, "same": same}
-        how["overwrite"] = overwrite
-        path, vectors, seconds = pretrain_vectors(str(family), text, out, config, given, **how)
-        return PretrainResult(path, vectors, None, None, seconds)
-    given = collect_overrides(text, overrides, tables)
+    path = find_newest_run(family) if out is None and resume else out
+    options = RunOptions(path, resume, overwrite, device, tell, say, hook)
+    top = {"recipe": recipe, "preset": preset, "init": None if init is None else str(init)}
+    given = collect_overrides("pretrain", tables, overrides, PRETRAIN_TABLES)
+    if is_path_source(text):
+        paths = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
+        text, given = None, {"data.source": paths, **given}
     if isinstance(tokenizer, str | Path):
-        given, tokenizer = {**given, "data.tokenizer": str(tokenizer)}, None
-    text, tell = None if is_path_source(text) else text, tell or (lambda *_: None)
-    world = connect_processes(device)
-    with ExitStack() as stack:
-        stack.enter_context(explain_lost_peer(world))
-        wanted, asked = world.broadcast_from_main(
-            lambda: resolve_run(family, out, config, given, resume, overwrite, recipe=recipe, preset=preset, init=init)
+        tokenizer, given = None, {**given, "data.tokenizer": str(tokenizer)}
+    kind = PretrainPlan if family is None else get_plan_class(find_pretrained_family(family).definition)
+    plan = kind(family, text, held, config, given, top, tokenizer, same, options)
+    folder, former, (score, baseline) = plan.carry_out()
+    return PretrainResult(folder, former, score, baseline, time.perf_counter() - began)
+
+
+def get_plan_class(family: Family) -> type[PretrainPlan] | type[VectorPlan]:
+    """Return how a family is pretrained, by its declaration: a static one is a table of word vectors."""
+    return VectorPlan if family.is_static else PretrainPlan
+
+
+@dataclass
+class PretrainPlan(RunPlan):
+    """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
+
+    family: str | None
+    text: Any
+    valid: Any
+    file: Any  # of settings: a path or a table
+    given: dict[str, Any]  # dotted settings
+    top: dict[str, str | None]  # recipe, preset, init
+    tokenizer: Tokenizer | None
+    same: Mapping[str, Any] | None  # fingerprints of data that is to be the same again
+    options: RunOptions
+
+    def carry_out(self) -> tuple[Path, Former, tuple[Score | None, Score | None]]:
+        """Train; returns the folder, the model, its score and that of the unigram."""
+        return carry_out(self)
+
+    @property
+    def inputs(self) -> Any:
+        """The file of settings, and stores that are open."""
+        stores = [one.directory for one in (self.text, self.valid) if isinstance(one, Store)]
+        return (self.file, *(directory.path for directory in stores if directory is not None))
+
+    def configure(self, earlier: EarlierRun | None) -> PretrainConfig:
+        """Merge the settings: of a new run, or of one that goes on."""
+        if earlier is None:
+            asked = configure_pretraining(self.family, self.file, self.given, **self.top)
+            if asked.init is not None:
+                check_checkpoint_family(asked)
+            return asked
+        told, before = read_config_tables(self.file, PRETRAIN_TABLES, PRETRAIN_KEYS), earlier.settings
+        family, path = self.family or told.get("family"), earlier.path
+        if family is not None and find_family(family).name != before["family"]:
+            raise Error(f"is a run of {before['family']}, not of {family}", where=path, fix="choose another --out")
+        for key, value in self.top.items():
+            now = told.get(key) if value is None else value
+            if now is not None and now != before.get(key):
+                what = f"is a run with {f'{key} {before[key]}' if before.get(key) else f'no {key}'}, not {now}"
+                raise Error(what, where=path, fix="leave it out, or begin a new run in another --out")
+        free = ("data.source", *(f"train.{name}" for name in RESUMABLE_SETTINGS))
+        return earlier.merge_settings(
+            told, self.given, lambda file, given: configure_pretraining(before["family"], file, given), free
         )
-        check_batch_split(asked.train, world, resume and wanted is not None and (wanted / "run.json").is_file())
-        numbers = estimate_parameters(asked)
-        stack.enter_context(explain_out_of_memory(asked.train, numbers, world.device))
-        stack.enter_context(use_deterministic(asked.train.deterministic))
 
-        replaced: list[Callable[[], None]] = []
+    def get_stem(self, config: PretrainConfig) -> str:
+        """Return the family."""
+        return config.family
 
-        def prepare() -> tuple[Path, PreparedData]:
-            for line in check_readable(asked.data, text, held):
-                say(line)
-            stores = (one.directory.path for one in (text, held) if getattr(one, "directory", None))
-            inputs = (asked.to_dict(), config, *stores)
-            replaced.append(stack.enter_context(replace_folder(wanted, RUN_FOLDER, overwrite, inputs)))
-            here = stack.enter_context(claim_run_folder(wanted, asked.family))
-            stack.enter_context(RunFolder(here).lock())
-            check_disk_space(here, asked, numbers)
-            found = prepare_data(asked.family, asked.data, here / "data", text, tokenizer, held, tell)
-            check_data_unchanged(RunFolder(here), found, same)
-            return here, found
+    def estimate_parameters(self, config: PretrainConfig) -> int | None:
+        """Count the parameters, about: the tokenizer is not there yet. Those of a checkpoint are not known."""
+        if config.init is not None:
+            return None
+        sizes = build_model_config(config, vocab=config.data.vocab_size)
+        head = find_family(config.family).definition.pretraining_head
+        return count_trainable(build_empty(config.family, sizes, head).model)
 
-        path, found = world.broadcast_from_main(prepare)  # the others map the same files
-        folder = RunFolder(path)
-        if asked.train.deterministic:
-            say(f"the same bits in every run: {measure_deterministic_cost(asked, found, world)}")
-        run = PretrainRun(asked, found, world, say)
+    def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> tuple[PretrainConfig, PreparedData]:
+        """Make tokenizer and token stores, or open those that are there."""
+        check_batch_split(config.train, world, (folder / "run.json").is_file())
+        for line in check_readable(config.data, self.text, self.valid):
+            self.options.say(line)
+        report = self.options.report
+        data = prepare_data(config.family, config.data, folder / "data", self.text, self.tokenizer, self.valid, report)
+        check_data_unchanged(RunFolder(folder), data, self.same)
+        return config, data
+
+    def prepare_excerpt(
+        self, config: PretrainConfig, folder: Path, world: ProcessGroup
+    ) -> tuple[PretrainConfig, PreparedData]:
+        """Prepare the beginning of the text."""
+        text, ratio = read_excerpt(config.data)
+        data = prepare_data(config.family, config.data, folder / "data", text, self.tokenizer)
+        return config, dataclasses.replace(data, text_ratio=ratio)
+
+    def build(self, config: PretrainConfig, data: PreparedData, folder: Path, world: ProcessGroup) -> PretrainRun:
+        """Build the model, the objectives and the trainer."""
+        if config.train.deterministic:
+            cost = measure_deterministic_cost(lambda: PretrainRun(config, data, world))
+            self.options.say(f"the same bits in every run: {cost}")
+        run = PretrainRun(config, data, world, self.options.say)
+        check_first_batch(folder, run)
+        return run
+
+
+class PretrainRun(Run):
+    """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
+
+    def __init__(
+        self,
+        asked: PretrainConfig,
+        found: PreparedData,
+        world: ProcessGroup,
+        say: Callable[[str], None] = lambda text: None,
+    ):
+        self.config, self.data, self.world, self.say = asked, found, world, say
+        s = asked.train
+        self.objectives = [
+            self.build_objective(s.get_phase_length(phase), found.store)
+            for phase in ((0, 1) if s.short_length else (1,))
+        ]
+        self.former = load_or_build_model(asked, found.tokenizer, self.objectives[-1], say)
+        self.former.model.to(world.device)
+        self.trainer = Trainer(self.former.model, self.objectives, s, world)
+        self.latest_score: Score | None = None
+        self.valid_batches: list[Batch] | None = None
+        self.valid_objective: Any = None
+        self.is_validation_replicated = False  # every process sees all of it
+        self.has_validation = found.valid_store is not None
+        self.monitor: PlateauMonitor | None = None
+
+    def build_objective(self, length: int, store: Store, held: bool = False, name: str | None = None) -> Any:
+        """The objective for examples of a length, or another one by its `name`; with streams where the family carries
+        something over."""
+        asked, s = self.config, self.config.train
+        options = {key: value for key, value in asked.objective.items() if key != "name"} if name is None else {}
+        name = name or asked.objective["name"]
+        family = find_family(asked.family).definition
+        known = list_options(OBJECTIVES[name].objective_class)
+        if s.carry_memory and has_carried_state(family) and "num_streams" in known and "num_streams" not in options:
+            for setting in ("batch_rampup_steps", "short_length"):
+                if getattr(s, setting):
+                    what = f"train.{setting} does not go with a memory that is carried over"
+                    raise Error(what, fix="--train.carry_memory false")
+            rows = max(1, s.batch_tokens // length)
+            parts = 1 if held else s.accumulate
+            rows = max(1, min(rows, len(store.tokens) // (length + 1) // parts))
+            options |= {"num_streams": rows * parts, "streams_per_batch": rows}
+        return build_objective(name, self.data.tokenizer, length, **options)
+
+    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        """The batches of a phase from a position on."""
+        s, goal = self.config.train, self.objectives[-1 if phase else 0]
+        return load_batches(
+            TokenSource(self.data.store, goal), s.batch_tokens, s.seed, position, workers=s.workers,
+            rank=self.world.rank, ranks=self.world.size, pin=self.world.device.type == "cuda",
+        )  # fmt: skip
+
+    def prepare_evaluation(self) -> None:
+        """Choose the objective and the batches that the model is judged by, if there is held-out text. Text without
+        pairs of its own is judged by hidden tokens alone."""
+        held = self.data.valid_store
+        if held is None or self.valid_batches is not None:
+            return
+        self.valid_objective = self.build_objective(self.config.train.seq_length, held, held=True)
+        self.is_validation_replicated = bool(self.valid_objective.num_streams)
+        ranks = () if self.is_validation_replicated else (self.world.rank, self.world.size)
+        try:
+            self.valid_batches = self.load_valid_batches(held, *ranks)
+        except Error as error:
+            if (name := UNPAIRED_OBJECTIVES.get(self.config.objective["name"])) is None:
+                raise
+            self.say(f"note: held-out text has no pairs of texts ({error.what}): it is judged by hidden tokens alone")
+            self.valid_objective = self.build_objective(self.config.train.seq_length, held, held=True, name=name)
+            self.valid_batches = self.load_valid_batches(held, *ranks)
+
+    def get_valid_batches(self) -> list[Batch]:
+        """This process's share of the batches that the model is judged by; one with a memory reads on without a gap."""
+        self.prepare_evaluation()
+        assert self.valid_batches is not None
+        return self.valid_batches
+
+    def load_valid_batches(self, held: Store, rank: int = 0, ranks: int = 1) -> list[Batch]:
+        """A process's share of the batches that are looked at."""
+        s, most = self.config.train, self.config.train.eval_batches
+        source = TokenSource(held, self.valid_objective)
+        some = load_batches(source, s.batch_tokens, s.seed + 1, epochs=1, rank=rank, ranks=ranks)
+        mine = (batch for batch, _ in itertools.islice(some, -(-most // ranks)))
+        return [batch if i * ranks + rank < most else blank_batch(batch) for i, batch in enumerate(mine)]
+
+    def evaluate(self) -> dict[str, float]:
+        """Return losses and accuracies on the validation text; a run that is stuck says so."""
+        add = list if self.is_validation_replicated else self.world.sum_over_ranks
+        batches, forward = self.get_valid_batches(), self.trainer.executor.forward
+        with self.trainer.use_ema_weights():
+            score = evaluate(self.former.model, self.valid_objective, batches, forward, add, self.world.device)
+        self.latest_score = score
+        if self.monitor is not None:
+            line = self.monitor.record_evaluation(self.trainer.step, score.loss)
+            if line is not None:
+                self.say(line)
+        losses = [v for k, v in score.metrics.items() if not k.endswith("/right") and k != "balance"]
+        return {"loss": sum(losses) if losses else math.nan, **score.metrics}
+
+    @cached_property
+    def unigram_baseline(self) -> Score | None:
+        """What token frequencies alone would give, on the same places, those of all processes."""
+        if self.data.valid_store is None or self.get_valid_batches()[0].labels is None:
+            return None
+        return compute_unigram_baseline(
+            self.data.store, self.valid_objective, self.load_valid_batches(self.data.valid_store)
+        )
+
+    def describe(self) -> Iterator[str]:
+        """Yield the run in a few lines: where it starts, its size, and what to know of its text and its export."""
+        asked, s, text = self.config, self.config.train, len(self.data.store.tokens)
         if asked.init is None and asked.preset is not None:
             hint = describe_random_start(asked.family, asked.preset)
-            say(hint + (": --init goes on from them" if "hub:" in hint else ""))
-        say(run.describe())
-        if world.is_main and (line := describe_unknown(found.store, found.tokenizer)) is not None:
-            say(f"note: {line}")
-        if world.is_main and (why := explain_export_limits(run.former)) is not None:
-            say(f"export: {why}")
-        check_first_batch(path, run)
+            yield hint + (": --init goes on from them" if "hub:" in hint else "")
+        seen = s.batch_tokens * s.count_batches_between(0, s.steps, self.world.size) / max(1, text)
+        size = f"{asked.family}: {count_trainable(self.former.model):,} parameters, {text:,} tokens of text"
+        yield f"{size}, {s.steps:,} steps of {s.batch_tokens * s.accumulate:,} ({seen:.1f} times the text)"
+        if self.world.is_main and (line := describe_unknown(self.data.store, self.data.tokenizer)) is not None:
+            yield f"note: {line}"
+        if self.world.is_main and (why := explain_export_limits(self.former)) is not None:
+            yield f"export: {why}"
 
-        def begin() -> None:
-            check_disk_space(path, asked, count_trainable(run.former.model))  # now a checkpoint's size is known too
-            record_run(folder, asked, found, world)
-            for remove_old in replaced:
-                remove_old()
+    def list_estimates(self) -> list[tuple[str, str]]:
+        """List the sizes of model, text and steps for a dry run."""
+        s, ranks = self.config.train, self.world.size
+        size = s.batch_tokens * s.count_batches(s.batch_rampup_steps, ranks)
+        tokens = s.batch_tokens * s.count_batches_between(0, s.steps, ranks)
+        text = len(self.data.store.tokens) * self.data.text_ratio
+        return [
+            ("model", f"{count_trainable(self.former.model):,} parameters ({self.config.family})"),
+            ("text", f"about {text:,.0f} tokens, seen {tokens / max(1.0, text):.1f} times"),
+            ("steps", f"{s.steps:,} of {'up to ' if s.batch_rampup_steps else ''}{size:,} tokens: {tokens:,} in all"),
+        ]  # fmt: skip
 
-        world.broadcast_from_main(begin)  # what cannot begin leaves no run behind
-        run.prepare_evaluation()
-        small = run.valid_objective or run.build_objective(
-            asked.train.seq_length, found.store, held=True
-        )  # held-out text may be short
-        samples = SampleWriter(run.former, small, found, path) if world.is_main else None
-        meter = ProgressMeter(run.trainer, tell)
-        monitor = build_monitor(run, folder) if world.is_main and found.valid_store is not None else None
+    def record(self) -> dict[str, Any]:
+        """Return the fingerprints of tokenizer and text, and their size."""
+        store = self.data.store
+        return {"data": {**self.data.fingerprints, "tokens": len(store.tokens), "documents": len(store.starts) - 1}}
 
-        def on_step(step: StepResult) -> None:
-            if monitor is not None:
-                monitor.record_step(step.losses)
-            meter(step)
+    def begin(self, folder: RunFolder) -> None:
+        """Choose the validation batches; on the main process, get ready to show samples and to notice a plateau."""
+        self.prepare_evaluation()
+        # Validation text may be short: it has an objective of its own.
+        goal = self.valid_objective or self.build_objective(self.config.train.seq_length, self.data.store, held=True)
+        if not self.world.is_main:
+            return
+        if not self.trainer.is_sharded:
+            self.write_sample = SampleWriter(self.former, goal, self.data, folder.path).write_sample
+        if self.has_validation:
+            unigram, sizes = self.unigram_baseline, dataclasses.asdict(self.former.config)
+            loss = None if unigram is None else unigram.loss
+            part = self.objectives[-1].part
+            self.monitor = PlateauMonitor(self.config.family, sizes, self.config.train, loss, part)
+            self.monitor.load_history(folder.read_history())
 
-        if isinstance(hook, Tracker) and world.is_main:
-            hook.begin(path, asked.to_dict())
-        begun = run_training_loop(
-            run.trainer, run.iter_batches, folder,
-            evaluate=None if found.valid_store is None else lambda: evaluate_progress(run, monitor, say),
-            sample=None if samples is None or run.trainer.is_sharded else samples.write_sample, hook=hook,
-            say=say, tell=on_step,
-        )  # fmt: skip
-        if begun == asked.train.steps:
-            say(f"this run was finished before: all {begun:,} steps are done; raise --train.steps to go on")
-            if found.valid_store is not None:  # it is judged as it was then
-                run.evaluate()
-        former, score, baseline = run.former, run.latest_score, None
-        world.broadcast_from_main(lambda: check_finite(folder, run.trainer))
-        if world.is_main:
-            former, best = save_best_model(folder, run)
-            score, baseline = read_score(folder, best, run) or score, run.unigram_baseline
-            write_result(folder, run, best, score, baseline, meter, monitor.final_note if monitor else None)
-            write_report(folder)
-        world.close()
-    return PretrainResult(path, former, score, baseline, time.perf_counter() - began)
+    def record_step(self, step: StepResult) -> None:
+        """Let the monitor follow the training loss."""
+        if self.monitor is not None:
+            self.monitor.record_step(step.losses)
 
+    def compute_result(
+        self, folder: RunFolder, best: int, meter: ProgressMeter
+    ) -> tuple[tuple[Score | None, Score | None], dict[str, Any]]:
+        """Return the score of the best step, as it was measured then, and that of the unigram."""
+        score, baseline, t = self.read_score(folder, best), self.unigram_baseline, self.trainer
+        if score is None and self.has_validation and self.world.size == 1:  # the history is damaged
+            self.evaluate()
+        score = score or self.latest_score
+        text = self.data.tokenizer.decode(self.data.store.tokens[:LANGUAGE_SAMPLE_TOKENS].tolist())
+        more = {
+            "score": score_to_dict(score), "baseline": score_to_dict(baseline),
+            "share": round(meter.compute_mfu(t.tokens / max(1e-9, t.seconds)), 4), "language": detect_language(text),
+        }  # fmt: skip
+        note = None if self.monitor is None else self.monitor.final_note
+        return (score, baseline), more if note is None else {
+            **more,
+            "stuck": format_english(note),
+            "stuck_parts": note,
+        }
 
-def build_monitor(run: PretrainRun, folder: RunFolder) -> PlateauMonitor:
-    """What notices that a run is stuck; it has heard what a resumed run has measured so far."""
-    asked, unigram = run.config, run.unigram_baseline
-    model = dataclasses.asdict(run.former.config)
-    part = run.objectives[-1].part
-    monitor = PlateauMonitor(asked.family, model, asked.train, None if unigram is None else unigram.loss, part)
-    monitor.load_history(folder.read_history())
-    return monitor
-
-
-def evaluate_progress(run: PretrainRun, monitor: PlateauMonitor | None, say: Callable[[str], None]) -> dict[str, float]:
-    """Evaluate, and say so where the run is stuck."""
-    seen = run.evaluate()
-    if monitor is not None and run.latest_score is not None:
-        line = monitor.record_evaluation(run.trainer.step, run.latest_score.loss)
-        if line is not None:
-            say(line)
-    return seen
-
-
-def read_score(folder: RunFolder, step: int, run: PretrainRun) -> Score | None:
-    """The score of the checkpoint that was taken, as it was measured then."""
-    seen = next((row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), None)
-    if seen is None:
-        return None
-    means = {name: math.nan if value is None else value for name, value in seen.items() if name != "loss"}
-    return Score.from_means(means, run.objectives[-1])
-
-
-def write_result(
-    folder: RunFolder, run: PretrainRun, best: int, score: Score | None, baseline: Score | None, meter: ProgressMeter,
-    stuck: NoteParts | None = None,
-) -> None:  # fmt: skip
-    """What came out of it, into run.json."""
-    t = run.trainer
-    share = meter.compute_mfu(t.tokens / max(1e-9, t.seconds))
-    some = run.data.tokenizer.decode(run.data.store.tokens[:LANGUAGE_SAMPLE_TOKENS].tolist())
-    more: dict[str, Any] = {
-        "best": best,
-        "parameters": count_trainable(run.former.model),
-        "memory": get_peak_memory(t.world.device),
-        "share": round(share, 4),
-        "language": detect_language(some),
-    }
-    if stuck is not None:
-        more |= {"stuck": format_english(stuck), "stuck_parts": stuck}
-    folder.write_info(
-        {**folder.read_info(), "result": {"score": score_to_dict(score), "baseline": score_to_dict(baseline), **more}}
-    )
+    def read_score(self, folder: RunFolder, step: int) -> Score | None:
+        """Return the score of a step as metrics.jsonl has it."""
+        seen = next((row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), None)
+        if seen is None:
+            return None
+        means = {name: math.nan if value is None else value for name, value in seen.items() if name != "loss"}
+        return Score.from_means(means, self.objectives[-1])
 
 
 def score_to_dict(score: Score | None) -> dict[str, Any] | None:
-    """A score as JSON says it."""
+    """Return a score as JSON has it."""
     if score is None:
         return None
     every = {name: to_json_number(value) for name, value in score.metrics.items()}
     return {"loss": to_json_number(score.loss), "accuracy": to_json_number(score.accuracy), "all": every}
 
 
-def collect_overrides(text: Any, overrides: Mapping[str, Any] | None, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings given as dotted names and as tables, under dotted names."""
-    given: dict[str, Any] = {}
-    for table, values in tables.items():
-        if resolve_setting(table, PRETRAIN_TABLES) != table:
-            given[table] = values
-            continue
-        if table not in PRETRAIN_TABLES or not isinstance(values, Mapping):
-            fix = explain_name(table, (), PRETRAIN_TABLES) or f"tables of settings are {', '.join(PRETRAIN_TABLES)}"
-            raise Error(f"pretrain has no argument {table!r}", fix=fix)
-        given |= {f"{table}.{key}": value for key, value in values.items()}
-    if is_path_source(text):
-        given["data.source"] = [str(one) for one in (text if isinstance(text, list | tuple) else [text])]
-    return resolve_settings(given | dict(overrides or {}), PRETRAIN_TABLES)
+def has_carried_state(family: Family) -> bool:
+    """A family whose state is worth carrying from batch to batch while it learns."""
+    return family.state_class in (SegmentMemory, LSTMState)
 
 
-def resolve_run(
-    family: str | None, out: Any, config: Any, given: dict[str, Any], resume: bool, overwrite: bool, **top: Any
-) -> tuple[Path | None, PretrainConfig]:
-    """The folder that was named, or that of the run that goes on, and what is asked: of a run that goes on, what was
-    asked before and may be changed."""
-    path = Path(out) if out is not None else None
-    if path is None and resume:
-        path = find_newest_run(family)
-    there = not overwrite and path is not None and (path / "run.json").is_file()
-    about = RunFolder(path).read_info() if path is not None and there else None
-    if about is None:
-        top["init"] = None if top["init"] is None else str(top["init"])
-        asked = configure_pretraining(family, config, given, **top)
-        if asked.init is not None:
-            check_checkpoint_family(asked)
-        return path, asked
-    if not resume:
-        raise Error("there is a run here already", where=path, fix=TAKEN_HINT)
-    assert path is not None
-    asked = merge_resumed_config(path, about["asked"], family, read_config_tables(config), given, top)
-    refuse_if_finished(
-        path, about, asked.to_dict(), f"{asked.train.steps:,} steps", f"--train.steps above {asked.train.steps:,}"
-    )
-    return path, asked
-
-
-@contextmanager
-def claim_run_folder(path: Path | None, stem: str) -> Iterator[Path]:
-    """Make the folder of a run: `path`, or the first free runs/STEM-NUMBER, which no other process can take as well.
-
-    A run that fails before its run.json is written leaves no folder behind: a numbered one is removed, a named one if
-    it was not there before and no file is in it. A token store that is complete survives Ctrl-C.
-    """
-    runs = Path("runs") if path is None else path.parent
-    new = [folder for folder in (runs, *runs.parents) if not folder.exists()]
-    there = path is not None and path.exists()
-    try:
-        numbered = (runs / f"{stem}-{i}" for i in itertools.count(1))
-        here = next(p for p in numbered if make_folder(p)) if path is None else path
-        here.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Error(f"cannot write here ({error.strerror})", where=path or runs, fix="choose another --out") from None
-    try:
-        yield here
-    except BaseException as error:
-        if not there and next(here.rglob("run.json"), None) is None and not is_locked(here / "lock"):
-            stored = next(here.rglob("store.json"), None) is not None
-            if path is None and (isinstance(error, Exception) or not stored):
-                shutil.rmtree(here, ignore_errors=True)
-            inside = sorted((p for p in here.rglob("*") if p.is_dir()), reverse=True)
-            remove_empty_folders([*inside, here, *new])
-        raise
-
-
-def make_folder(path: Path) -> bool:
-    """Make a folder unless there is something of this name already; was it made?"""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            return False
-        except FileNotFoundError:  # another process that failed has just removed the empty parent
-            continue
-        return True
-
-
-def find_newest_run(family: str | None) -> Path | None:
-    """The run that was begun last, of a family or of all."""
-    runs = [p.parent for p in Path("runs").glob(f"{family or '*'}-*/run.json")]
-    return max(runs, key=lambda p: (p / "run.json").stat().st_mtime_ns, default=None)
-
-
-def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
-    """All processes must have as many batches of a step, which cannot change once a run has `begun`."""
-    if train.accumulate % world.size:
-        half = train.batch_tokens * train.accumulate // world.size
-        fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
-        raise Error(
-            f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
-            fix=f"go on with a number of processes that divides {train.accumulate}" if begun else fix,
+def load_or_build_model(asked: PretrainConfig, tokenizer: Tokenizer, goal: Any, say: Callable[[str], None]) -> Former:
+    """A new model that fits the tokenizer, or one from a checkpoint."""
+    declared = find_family(asked.family).definition
+    head = declared.pretraining_head
+    if asked.objective["name"] != declared.objective:  # another objective may need another head
+        wanted = {part for part in (goal.part, goal.pair_part) if part is not None}
+        heads = declared.build_heads(
+            build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
+            if asked.init is None
+            else declared.config_class()
         )
-    if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
-        what = "adafactor needs whole rows and columns, which shards do not have"
-        raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
-    if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
-        raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
-
-
-def estimate_parameters(asked: PretrainConfig) -> int | None:
-    """How many the model will have, about: the tokenizer is not there yet. Nobody knows of a checkpoint's."""
+        head = next((name for name, parts in heads.items() if set(parts) == wanted), head)
     if asked.init is not None:
-        return None
-    config = build_model_config(asked, vocab=asked.data.vocab_size)
-    return count_trainable(
-        build_empty(asked.family, config, find_family(asked.family).definition.pretraining_head).model
-    )
+        check_checkpoint_family(asked)
+        return transfer_vocabulary(load(asked.init, head=head), tokenizer, asked, say)
+    config = build_model_config(asked, **get_tokenizer_config(tokenizer, goal))
+    made = build(asked.family, head=head, seed=asked.train.seed, **dataclasses.asdict(config))
+    scale_residual_branches(made.model, asked.train.residual_init)
+    made.tokenizer = tokenizer
+    return made
 
 
-def check_disk_space(path: Path, asked: PretrainConfig, numbers: int | None) -> None:
-    """Refuse to begin where the disk cannot take the checkpoints."""
-    if numbers is None:
-        return
-    kept = max(2, asked.train.keep_last + asked.train.keep_best) + 1
-    need, free = (16 if asked.train.ema else 12) * numbers * kept, shutil.disk_usage(path).free
-    if need > free:
+def get_tokenizer_config(tokenizer: Tokenizer, goal: Any = None) -> dict[str, int | None]:
+    """What a config takes over from a tokenizer: the size of the vocabulary, and the special ids."""
+    found: dict[str, int | None] = {role: tokenizer.id(role) for role in ("pad", "bos", "eos")}
+    if (start := getattr(goal, "start", None)) is not None:
+        found["start"] = start
+    return {**found, "vocab": len(tokenizer)}
+
+
+def check_first_batch(path: Path, run: PretrainRun) -> None:
+    """Fail before the first step what would fail at the last."""
+    first = run.iter_batches(run.config.train.get_phase(0), 0)
+    batch, _ = next(first)
+    close_batches(first)
+    ids_ = batch.ids if batch.source is None else np.concatenate((batch.ids, batch.source.ids))
+    vocab = getattr(run.former.config, "vocab", None)
+    if vocab is not None and ids_.ndim == 1 and int(ids_.max()) >= vocab:
         raise Error(
-            f"{kept} checkpoints need about {need:,} bytes, and {free:,} are free", where=path,
-            fix="make room, choose another --out, or keep fewer with --train.keep_last 1 --train.keep_best 0",
-        )  # fmt: skip
+            f"token {int(ids_.max())} is beyond the model's vocabulary of {vocab}", where=path, fix="take its own"
+        )
 
 
-def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
-    """Compare the data of a run that goes on with what run.json says, or of one that is repeated with the `same`."""
-    before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
-    for key, value in found.fingerprints.items():
-        if before.get(key) != value:
-            what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
-            raise make_changed_error(what, folder.path)
+SAMPLE_TOKENS = 40  # that are continued
+MAX_SHOWN_TOKENS = 60  # tokens of an example that are shown
 
 
-def record_run(folder: RunFolder, asked: PretrainConfig, found: PreparedData, world: ProcessGroup) -> None:
-    """Write run.json; of a run that goes on, what is asked now."""
-    if (folder.path / "run.json").is_file():
-        about = {**folder.read_info(), "asked": asked.to_dict()}
-    else:
-        tokens = {"tokens": len(found.store.tokens), "documents": len(found.store.starts) - 1}
-        about = {
-            "asked": asked.to_dict(),
-            "data": {**found.fingerprints, **tokens},
-            "machine": describe_hardware(world),
-        }
-    folder.write_info(about)
+class SampleWriter:
+    """Asks the model the same at every time, and keeps the answers in samples.jsonl."""
 
+    def __init__(self, former: Former, goal: Any, found: PreparedData, folder: Path):
+        self.former, self.objective, self.file = former, goal, folder / "samples.jsonl"
+        self.store: Store = found.valid_store or found.store
+        self.tokenizer = found.tokenizer
 
-def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
-    """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
-    about = folder.read_info()
-    asked, data = about["asked"], about.get("data") or {}
-    held: dict[str, Any] = next(
-        (row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), {}
-    )
-    sources = [asked["data"].get(name) for name in ("source", "train")]
-    base = asked.get("init") or asked.get("source")
-    base = base if base is None or base.startswith("hub:") else Path(base).name
-    names = [
-        Path(str(one)).name for value in sources if value for one in ([value] if isinstance(value, str) else value)
-    ]
-    counts = {key: data[key] for key in ("tokens", "documents", "examples") if isinstance(data.get(key), int)}
-    found = {
-        "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
-        "init": base, "data": {"sources": names, **counts},
-        "validation": {key: value for key, value in held.items() if value is not None},
-    }  # fmt: skip
-    return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
+    def write_sample(self, step: int) -> None:
+        """One sample now; what a family cannot do is left out."""
+        was, state = self.former.model.training, torch.random.get_rng_state()
+        self.former.model.eval()
+        try:
+            said = self.continue_text() if isinstance(self.objective, CausalLM) else self.predict_hidden()
+        except NonFinite:  # the training loop decides what becomes of such a run
+            said = None
+        finally:
+            self.former.model.train(was)
+            torch.random.set_rng_state(state)
+        if said is not None:
+            with open(self.file, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **said}, ensure_ascii=False) + "\n")
 
+    def continue_text(self) -> dict[str, str] | None:
+        """The beginning of a held-out document, continued."""
+        low = int(self.store.starts[0])
+        some = min(16, int(self.store.starts[1]) - low, len(self.store.tokens) - low)
+        prompt = np.asarray(self.store.tokens[low : low + some]).astype(np.int64).tolist()
+        made = self.former.continue_ids([prompt], SAMPLE_TOKENS, temperature=0.7, top_k=40)[0]
+        return {"given": self.tokenizer.decode(prompt), "made": self.tokenizer.decode(made)}
 
-def check_finite(folder: RunFolder, trainer: Trainer) -> None:
-    """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
-    Checkpoints of the last non-finite steps are put aside, so that the run can go on before them."""
-    kept = Checkpoints(folder.path / "steps", remove_stale=False)
-    rows, scores = folder.read_history(), kept.read_scores()
-    steps = [row for row in rows if "loss" in row]
-    bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
-    best = next((step for step in sorted(scores) if scores[step] is not None), None)
-    looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
-    excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
-    told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
-    if looks and best is None and looks[-1].get("loss") is None:
-        told = f"the validation loss is not finite ({told})"
-    elif 2 * bad <= len(steps) or excused:
-        return
-    if trainer.bad_steps:
-        kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
-    raise Diverged(told, where=folder.path, fix="go on with --resume and a lower --train.lr; no model was written")
-
-
-def save_best_model(
-    folder: RunFolder, run: Any, before_save: Callable[[Former], None] = lambda made: None
-) -> tuple[Former, int]:
-    """The best checkpoint as a formers directory, and in memory; its step. `before_save` is done before it is saved."""
-    kept = Checkpoints(folder.path / "steps", remove_stale=False)
-    found = kept.load_best()
-    if found is None:
-        raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
-    best, groups, _ = found
-    if not run.trainer.is_sharded:
-        set_weights(run.former.model, groups.get("ema", groups["model"]))
-        made = run.former
-    else:
-        made = build(run.config.family, head=run.former.head, **dataclasses.asdict(run.former.config))
-        made.tokenizer = run.former.tokenizer
-        set_weights(made.model, groups.get("ema", groups["model"]))
-    if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
-        what = f"the weights of step {best:,} are not finite"
-        raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")
-    made.model.eval()
-    made.training_info = collect_training_facts(folder, best)
-    before_save(made)
-    target = folder.path / "model"
-    if target.exists():
-        shutil.rmtree(target)
-    save(made, target)
-    return made, best
+    @torch.no_grad()
+    def predict_hidden(self) -> dict[str, str] | None:
+        """What was asked in a held-out example, and what the model says."""
+        source = TokenSource(self.store, self.objective)
+        some = itertools.islice(load_batches(source, self.objective.length * 2, 1, epochs=1), 1)
+        batch, _ = next(some, (None, 0))
+        if batch is None or batch.ids.ndim > 1 or batch.labels is None:
+            return None
+        end = int(batch.starts[1])
+        chosen = np.arange(len(batch.ids)) if batch.chosen is None else batch.chosen
+        mine = np.flatnonzero((chosen < end) & (batch.labels != IGNORE_INDEX))[:MAX_SHOWN_TOKENS]
+        moved = batch.to(self.former.device)
+        hidden = self.former.model(moved)[torch.as_tensor(chosen[mine], device=self.former.device)]
+        guess = self.former.model.logits(hidden, part=self.objective.part).argmax(-1).tolist()
+        shown = batch if batch.source is None else batch.source
+        given = shown.ids[: min(int(shown.starts[1]), MAX_SHOWN_TOKENS)].tolist()
+        words = lambda row: " ".join(map(self.tokenizer.get_token_text, row))  # noqa: E731
+        return {"given": words(given), "asked": words(batch.labels[mine].tolist()), "made": words(guess)}

@@ -14,7 +14,7 @@ from ...data.readers import is_path_source
 from ...errors import Error
 from ...tasks.column_roles import flatten
 from ...tasks.examples import Examples, check_labels, order_labels, read_examples
-from .finetune_config import FinetuneDataConfig
+from ..config_merge import FinetuneDataConfig
 
 SPLITS = ("train", "valid", "test")
 # What rows may share that must not be both learnt from and asked about; if it is always one of so few, it is no context

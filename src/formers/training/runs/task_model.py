@@ -1,14 +1,17 @@
-"""Who learns a task: a checkpoint with a new head or a new model, its tokenizer, and which weights may move."""
+"""The model that learns a task: a checkpoint with a new head or a new model, its tokenizer, and which of its weights
+learn. Settings that contradict each other, or would do nothing for a task and a model, are refused: none is ignored."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tokenizers
 import torch
 from torch import nn
@@ -20,19 +23,22 @@ from ...former import Former, build, build_empty
 from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...nn.layers import initialise_weights
+from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
 from ...objectives.token_losses import DecoderEnds
+from ...protocols import Listener
 from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
 from ...tasks.examples import Examples
 from ...tasks.tagging import find_detached, find_mark_words
 from ...text.tokenizer import Tokenizer
 from ...text.tokenizer_kinds import get_style, train_by_kind
+from ..config_merge import SMOOTHABLE_KINDS, FinetuneConfig, TuneConfig
 from ..distributed.process_group import ProcessGroup
-from .finetune_config import FinetuneConfig
-from .validate import check_length, validate_settings
 from .vocab_transfer import resize_vocabulary
 
 ExampleRows = Sequence[dict[str, Any]]
+CLASS_KINDS = ("class", "many", "tags")
+TEXT_LEVEL_KINDS = ("class", "many", "number", "choice")  # one answer to a whole text
 
 
 def get_labels(wanted: FinetuneConfig, examples: Examples) -> tuple[str, ...]:
@@ -256,3 +262,147 @@ def initialise_embeddings(former: Former, vectors: Former | None, frozen: bool, 
             load_own(body, embed.weight.detach().clone(), found.known_rows)
         say(f"vectors: {found}")
     embed.weight.requires_grad_(learns)
+
+
+def validate_settings(wanted: FinetuneConfig, task: Task) -> None:
+    """Stop before anything is trained or written if a setting could not be obeyed."""
+    for wrong, what, fix in (*find_contradictions(wanted), *find_unused_settings(wanted, task)):
+        if wrong:
+            raise Error(what, fix=fix)
+
+
+def find_contradictions(wanted: FinetuneConfig) -> Iterator[tuple[bool, str, str]]:
+    """(is it so, what is wrong, what to do) of settings that say two things about the same weights."""
+    t, features = wanted.tune, wanted.tune.features != "no"
+    both = "tune.lora learns beside layers that tune.features does not let learn"
+    yield bool(t.lora and features), both, "give one of them"
+    yield bool(t.lora and t.freeze), "with tune.lora all weights stay as they are already", "leave tune.freeze out"
+    yield features and t.freeze > 0, "with tune.features all layers stay as they are already", "leave tune.freeze out"
+    yield t.freeze < -1, f"{t.freeze} layers cannot be held still", "give a number of layers, or -1 for all of them"
+    helps = "a language model's loss cannot help layers that do not learn"
+    yield bool(t.lm_loss_weight and features), helps, "leave tune.lm_loss_weight or tune.features out"
+    yield bool(t.vectors_frozen and t.vectors is None), "there are no vectors to hold still", "give --vectors PATH"
+    scratch = features and wanted.source is None
+    fix = f"pretrain it first (formers pretrain {wanted.family}), or leave tune.features out"
+    yield scratch, "a model from scratch has learnt no features yet", fix
+
+
+def find_unused_settings(wanted: FinetuneConfig, task: Task) -> Iterator[tuple[bool, str, str]]:
+    """Yield (is given, message, remedy) for settings that this task or family ignores."""
+    t, name = wanted.tune, task.name
+    yield (
+        t.balance and task.kind not in CLASS_KINDS,
+        f"there are no classes to balance in {name}",
+        "leave tune.balance out",
+    )
+    learnt = "several labels are" if task.kind == "many" else f"{name} is"
+    yield (
+        bool(t.label_smoothing) and task.kind not in SMOOTHABLE_KINDS,
+        f"tune.label_smoothing has no meaning where {learnt} learnt",
+        "leave it out",
+    )
+    cut = f"{name} reads long texts in windows, or refuses them"
+    yield task.long == "cut" and task.kind in ("tags", "span"), cut, "take tune.long_texts windows or error"
+    yield (
+        t.label_as_text and name != "classify",
+        f"tune.label_as_text writes labels, and {name} has none to write",
+        "leave it out",
+    )
+    if t.lm_loss_weight:
+        causal = find_family(wanted.family).definition.objective == "causal"
+        who = f"{wanted.family} is no language model that reads from left to right"
+        yield not causal, f"{who}: tune.lm_loss_weight would teach it to copy", "leave tune.lm_loss_weight out"
+        yield task.kind not in TEXT_LEVEL_KINDS, f"tune.lm_loss_weight does not go with {name}", "leave it out"
+
+
+def check_length(former: Former, length: int | None) -> None:
+    """Refuse a length that the model's positions do not have."""
+    most = former.context
+    if length is not None and most is not None and length > most:
+        fix = f"--tune.seq_length {most} or less; longer texts are read in windows"
+        raise Error(f"this {former.family} reads {most} tokens at once, not {length}", fix=fix)
+
+
+@torch.no_grad()
+def initialise_number_head(former: Former, part: str, numbers: np.ndarray) -> None:
+    """A new head for numbers begins at their mean, with outputs of about their deviation."""
+    out: Any = former.model.parts[part].out
+    values = numbers[numbers[:, 1] > 0, 0]
+    if out.bias is not None:
+        out.bias.fill_(float(values.mean()))
+    out.weight.mul_(max(1e-6, float(values.std())))
+
+
+def select_trainable(former: Former, tune: TuneConfig) -> None:
+    """Hold still what is not to learn: layers from below, or the whole body (which then drops nothing out either)."""
+    body = former.model.body
+    if tune.lora and not add_adapters(body, tune.lora, tune.lora_alpha):
+        raise Error(f"{former.family} has no matrices that take adapters", fix="leave tune.lora out")
+    if tune.lora:
+        return
+    if tune.features != "no" or tune.freeze < 0:
+        body.requires_grad_(False)
+        body.eval()
+        body.train = lambda mode=True: body
+        return
+    if tune.freeze > count_layers(former):
+        what = f"this {former.family} has {count_layers(former)} layers: {tune.freeze} cannot be held still"
+        raise Error(what, fix="give a smaller tune.freeze, or -1 for all of them")
+    if tune.freeze:
+        for name, weight in former.model.named_parameters():
+            if name.startswith("body.") and get_layer_depth(name, former) <= tune.freeze:
+                weight.requires_grad_(False)
+
+
+def finalise_model(former: Former, tune: TuneConfig) -> None:
+    """A model that has learnt, as it is saved: adapters merged in, or in a file beside the weights; a language model
+    that only helped to learn has gone."""
+    if former.head.endswith("+lm"):
+        former.head = former.head.removesuffix("+lm")
+        del former.model.heads["lm"]
+    if not tune.lora:
+        return
+    body = former.model.body
+    if not tune.lora_merge:
+        former.adapters = get_adapter_tensors(body)
+    remove_adapters(body, merge=tune.lora_merge)
+
+
+def get_layer_depth(name: str, former: Former) -> int:
+    """How far above the ground a weight is: embeddings 0, then the layers from 1 on, the head above all."""
+    if not name.startswith("body."):
+        return count_layers(former) + 1
+    found = re.search(r"(encoder|decoder)?\.?blocks\.(\d+)\.", name)
+    if found is None:
+        return count_layers(former) if ".norm." in name and "embed" not in name else 0
+    return int(found[2]) + 1 + (former.config.layers if found[1] == "decoder" and former.is_encoder_decoder else 0)
+
+
+def count_layers(former: Former) -> int:
+    """All layers, one above the other."""
+    return former.config.layers + (former.config.num_decoder_layers if former.is_encoder_decoder else 0)
+
+
+def compute_lr_scales(former: Former, decay: float) -> dict[str, float]:
+    """The share of the learning rate of each weight: less for each layer further down (Howard & Ruder 2018, §3.2)."""
+    if decay == 1.0:
+        return {}
+    top = count_layers(former) + 1
+    return {name: decay ** (top - get_layer_depth(name, former)) for name, _ in former.model.named_parameters()}
+
+
+class WeightRule:
+    """What a family does to its weights after each step (TextCNN limits a norm)."""
+
+    def __init__(self, former: Former, rule: Callable[[Any, Any], None]):
+        self.former, self.rule = former, rule
+
+    def on_update(self, step: int) -> None:
+        """Apply the rule."""
+        self.rule(self.former.model, self.former.config)
+
+
+def list_listeners(former: Former) -> list[Listener]:
+    """List what follows the weights of a model in training because its family says so."""
+    rule = former.definition.after_step
+    return [] if rule is None else [WeightRule(former, rule)]

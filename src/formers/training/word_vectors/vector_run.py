@@ -6,19 +6,14 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from ...atomic_files import replace_folder
 from ...config import ProgressCallback, build_config, check_sizes, get_schema, suggest_name
-from ...data.readers import find_files, is_path_source
+from ...data.readers import find_files
 from ...data.readers import read_documents as read_text
 from ...errors import Error
 from ...former import Former
@@ -26,11 +21,12 @@ from ...interop.model_directory import save
 from ...models.vectors import VectorsConfig
 from ...reports.run_report import write_report, write_text_file
 from ...tasks.word_vectors import find_nearest_words, get_unit_vectors
-from ..config_merge import PretrainDataConfig, read_config, tuples_to_lists, unflatten_tables
+from ..config_merge import GivenSettings, PretrainDataConfig, RunConfig, to_plain
 from ..distributed.process_group import ProcessGroup
 from ..hardware import describe_hardware, get_peak_memory
-from ..run_folder import RUN_FOLDER, RunFolder
+from ..run_folder import RunFolder, open_run_folder
 from ..runs.prepare_data import check_readable, make_changed_error
+from ..runs.run import RunOptions
 from ..tracking import Tracker
 from .word2vec import train_word_vectors
 
@@ -66,7 +62,7 @@ class VectorTrainConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VectorRunConfig:
+class VectorRunConfig(RunConfig):
     """All that a run of word vectors is asked to do."""
 
     method: str
@@ -76,43 +72,31 @@ class VectorRunConfig:
     model_overrides: frozenset[str] = frozenset()  # the settings of the model that were asked for
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as run.json keeps them."""
-        data, model = dataclasses.asdict(self.data), dataclasses.asdict(self.model)
+        """Return the settings as run.json keeps them: those that a user of word vectors can choose."""
+        data, model = to_plain(self.data), to_plain(self.model)
         return {
-            "family": "vectors", "method": self.method,
-            "data": tuples_to_lists({name: data[name] for name in VECTOR_DATA_SETTINGS}),
-            "model": {name: model[name] for name in VECTOR_MODEL_SETTINGS}, "train": dataclasses.asdict(self.train),
+            "family": "vectors", "method": self.method, "data": {name: data[name] for name in VECTOR_DATA_SETTINGS},
+            "model": {name: model[name] for name in VECTOR_MODEL_SETTINGS}, "train": to_plain(self.train),
         }  # fmt: skip
-
-    def to_yaml(self) -> str:
-        """The settings as YAML, for --config."""
-        return yaml.safe_dump(self.to_dict(), sort_keys=False, allow_unicode=True)
 
 
 def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, Any]) -> VectorRunConfig:
     """Merge and check the settings of a method: its defaults < `config` (a file or a table) < dotted overrides."""
-    told, single = read_config(config), unflatten_tables(overrides, VECTOR_TABLES)
-    if told.get("family") == "vectors":  # a run's own file also says how many steps it took
-        told["train"] = {key: value for key, value in (told.get("train") or {}).items() if key != "steps"}
-    for key in told:
-        if key not in (*VECTOR_TABLES, "family", "method"):
-            raise Error(f"unknown setting {key!r}", fix=suggest_name(key, VECTOR_TABLES))
-    method = method if method in VECTOR_METHODS else told.get("method", method)
+    given = GivenSettings.read(config, overrides, VECTOR_TABLES, ("family", "method"))
+    if given.top.get("family") == "vectors" and "train.steps" not in overrides:
+        given.tables["train"].pop("steps", None)  # a run's own file also says how many steps it took
+    method = method if method in VECTOR_METHODS else given.top.get("method", method)
     if method not in VECTOR_METHODS:
         raise Error(f"there is no method {method!r}", fix=f"choose {', '.join(VECTOR_METHODS)}")
-    kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
-    merged: dict[str, dict[str, Any]] = {"data": {}, "model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}}
     known = {
-        "data": VECTOR_DATA_SETTINGS,
-        "model": VECTOR_MODEL_SETTINGS,
-        "train": tuple(get_schema(VectorTrainConfig)),
-    }
-    for layer in (told, single):
-        for table in VECTOR_TABLES:
-            for key, value in (layer.get(table) or {}).items():
-                if key not in known[table]:
-                    raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known[table]))
-                merged[table][key] = value
+        "data": VECTOR_DATA_SETTINGS, "model": VECTOR_MODEL_SETTINGS, "train": tuple(get_schema(VectorTrainConfig)),
+    }  # fmt: skip
+    for table, values in given.tables.items():
+        for key in values:
+            if key not in known[table]:
+                raise Error(f"unknown setting {key!r} of {table}", fix=suggest_name(key, known[table]))
+    kind = {"kind": VECTOR_METHODS[method], **({"buckets": NGRAM_BUCKETS} if method == "fasttext" else {})}
+    merged = given.merge_over({"model": kind, "train": {"epochs": DEFAULT_EPOCHS[method]}})
     source = merged["data"].get("source") or ()
     merged["data"]["source"] = [source] if isinstance(source, str) else source
     if merged["model"]["kind"] not in METHOD_KINDS[method]:
@@ -122,68 +106,77 @@ def configure_vectors(method: str | None, config: Any, overrides: Mapping[str, A
         method=method, data=build_config(PretrainDataConfig, merged["data"], where="data"),
         model=build_config(VectorsConfig, merged["model"], where="model"),
         train=build_config(VectorTrainConfig, merged["train"], where="train"),
-        model_overrides=frozenset({*(told.get("model") or {}), *single.get("model", {})}),
+        model_overrides=frozenset(given.tables["model"]),
     )  # fmt: skip
 
 
-def pretrain_vectors(
-    method: str, text: Any, out: str | Path | None, config: Any, overrides: Mapping[str, Any], *,
-    tell: ProgressCallback, say: Callable[[str], None], hook: Callable[[dict[str, Any]], None] | None,
-    same: Mapping[str, Any] | None = None, overwrite: bool = False,
-) -> tuple[Path, Former, float]:  # fmt: skip
-    """Train word vectors on text (files, or documents in memory) in a folder of their own; the folder, the vectors and
-    the seconds it took. There are no checkpoints: what is stopped begins again."""
-    from ..runs.pretrain import claim_run_folder
+@dataclass
+class VectorPlan:
+    """A run of word vectors that was asked for. There are no checkpoints: what is stopped begins again."""
 
-    began = time.perf_counter()
-    asked = configure_vectors(method, config, overrides)
-    if is_path_source(text):
-        paths = tuple(str(one) for one in (text if isinstance(text, list | tuple) else [text]))
-        asked, text = dataclasses.replace(asked, data=dataclasses.replace(asked.data, source=paths)), None
-    if text is None and not asked.data.source:
-        raise Error("there is no text to learn from", fix="give --data FILES")
-    path = None if out is None else Path(out)
-    if path is not None and not overwrite and (path / "run.json").is_file():
-        what = "there is a run here already, and word vectors are trained in one go"
-        raise Error(what, where=path, fix="replace it with --overwrite, or choose another --out")
-    for chosen in check_readable(asked.data, text):
-        say(chosen)
-    source: Any = text if text is not None else find_files(list(asked.data.source))
-    texts = partial(read_text, source, **asked.data.reader_options)
-    asked = choose_ngram_lengths(asked, texts, say)
-    with ExitStack() as stack:
-        stack.enter_context(replace_folder(path, RUN_FOLDER, overwrite, (asked.to_dict(), config)))
-        here = stack.enter_context(claim_run_folder(path, asked.method))
-        folder = stack.enter_context(RunFolder(here).lock())
-        if isinstance(hook, Tracker):
-            hook.begin(here, asked.to_dict())
-        rows, places = list[dict[str, Any]](), 0
+    method: str | None  # or "vectors": the file of settings says which
+    text: Any  # documents in memory; None: the files of the settings
+    valid: Any
+    file: Any
+    given: dict[str, Any]
+    top: dict[str, str | None]
+    tokenizer: Any
+    same: Mapping[str, Any] | None
+    options: RunOptions
 
-        def note(row: dict[str, Any]) -> None:
-            nonlocal places
-            if "places" in row:
-                places = row["places"]
-                return
-            rows.append(row)
-            if hook is not None:
-                hook(row)
+    def configure(self) -> VectorRunConfig:
+        """Merge the settings, and refuse what word vectors do not have."""
+        options = self.options
+        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "held": self.valid}
+        for name, value in {**other, "resume": options.resume or None}.items():
+            if value is not None:
+                raise Error(f"{name} does not apply to word vectors", fix="leave it out")
+        asked = configure_vectors(self.method, self.file, self.given)
+        if self.text is None and not asked.data.source:
+            raise Error("there is no text to learn from", fix="give --data FILES")
+        if options.path is not None and not options.overwrite and (options.path / "run.json").is_file():
+            what = "there is a run here already, and word vectors are trained in one go"
+            raise Error(what, where=options.path, fix="replace it with --overwrite, or choose another --out")
+        return asked
 
-        digest, count = hashlib.sha256(), itertools.count()
-        t, c = asked.train, asked.model
-        more = {name: getattr(c, name) for name in VECTOR_MODEL_SETTINGS if name != "kind"}
-        former = train_word_vectors(
-            hash_and_count(texts(), digest, count, tell), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower, seed=t.seed,
-            threads=t.threads, tell=tell, note=note, **more,
-        )  # fmt: skip
-        if same is not None and same.get("store") != digest.hexdigest():
-            raise make_changed_error("the text", here)
-        save(former, here / "model")
-        seconds = time.perf_counter() - began
-        text_facts = {"store": digest.hexdigest(), "documents": next(count), "tokens": places}
-        write_vector_run(folder, asked, former, rows, text_facts)
-    for line in list_neighbour_samples(former):
-        say(f"{line['given']}: {line['made']}")
-    return here, former, seconds
+    def carry_out(self) -> tuple[Path, Former, tuple[None, None]]:
+        """Train in a folder of their own; returns the folder, the vectors, and no scores."""
+        asked, options = self.configure(), self.options
+        for chosen in check_readable(asked.data, self.text):
+            options.say(chosen)
+        source: Any = self.text if self.text is not None else find_files(list(asked.data.source))
+        texts = partial(read_text, source, **asked.data.reader_options)
+        asked = choose_ngram_lengths(asked, texts, options.say)
+        inputs = (asked.to_dict(), self.file)
+        with open_run_folder(options.path, asked.method, options.overwrite, inputs) as (folder, _):
+            if isinstance(options.hook, Tracker):
+                options.hook.begin(folder.path, asked.to_dict())
+            rows, places = list[dict[str, Any]](), 0
+
+            def note(row: dict[str, Any]) -> None:
+                nonlocal places
+                if "places" in row:
+                    places = row["places"]
+                    return
+                rows.append(row)
+                if options.hook is not None:
+                    options.hook(row)
+
+            digest, count = hashlib.sha256(), itertools.count()
+            t, c = asked.train, asked.model
+            more = {name: getattr(c, name) for name in VECTOR_MODEL_SETTINGS if name != "kind"}
+            former = train_word_vectors(
+                hash_and_count(texts(), digest, count, options.report), c.kind, epochs=t.epochs, lr=t.lr, lower=t.lower,
+                seed=t.seed, threads=t.threads, tell=options.report, note=note, **more,
+            )  # fmt: skip
+            if self.same is not None and self.same.get("store") != digest.hexdigest():
+                raise make_changed_error("the text", folder.path)
+            save(former, folder.path / "model")
+            facts = {"store": digest.hexdigest(), "documents": next(count), "tokens": places}
+            write_vector_run(folder, asked, former, rows, facts)
+        for line in list_neighbour_samples(former):
+            options.say(f"{line['given']}: {line['made']}")
+        return folder.path, former, (None, None)
 
 
 def choose_ngram_lengths(

@@ -1,0 +1,438 @@
+"""One program for every training run: settings, folder, data, model, steps, result and report.
+
+A plan (`RunPlan`) is a run that was asked for: it merges the settings, prepares the data and builds the run. A `Run`
+has a model, its examples and a trainer. Pretraining and fine-tuning implement both; `carry_out` is the rest.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from ...atomic_files import TAKEN_HINT, check_overwrite
+from ...batch import Batch
+from ...config import ProgressCallback
+from ...errors import Error
+from ...former import Former, build, count_trainable
+from ...interop.model_directory import save
+from ...reports.run_report import write_report
+from ..checkpoint.local import Checkpoints, set_weights
+from ..config_merge import FinetuneConfig, PretrainConfig
+from ..distributed.process_group import ProcessGroup, connect_processes, explain_lost_peer
+from ..distributed.strategies import select_strategy
+from ..hardware import (
+    ProgressMeter,
+    describe_hardware,
+    explain_out_of_memory,
+    get_peak_memory,
+    synchronize_device,
+    use_deterministic,
+)
+from ..loop import run_training_loop
+from ..run_folder import RunFolder, open_run_folder
+from ..tracking import Tracker
+from ..train_config import TrainConfig
+from ..trainer import Diverged, StepResult, Trainer
+
+TIMED_STEPS = 5  # behind the first, which also compiles
+Config = PretrainConfig | FinetuneConfig
+MOVABLE_SETTINGS = ("data.source", "data.train", "data.valid", "data.test")  # files may move: their content is compared
+
+
+@dataclass
+class RunOptions:
+    """Where a run goes, how it begins and who hears of it: what pretrain and finetune take alike."""
+
+    out: Any = None  # a path; None: runs/STEM-NUMBER
+    resume: bool = False
+    overwrite: bool = False
+    device: Any = None
+    tell: ProgressCallback | None = None
+    say: Callable[[str], None] = lambda text: None
+    hook: Callable[[dict[str, Any]], None] | None = None
+
+    def __post_init__(self) -> None:
+        check_overwrite(self.out, self.resume, self.overwrite)
+        self.path: Path | None = None if self.out is None else Path(self.out)
+        self.report: ProgressCallback = self.tell or (lambda *_: None)
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """A run that goes on: its folder, and what its run.json says."""
+
+    path: Path
+    info: dict[str, Any]
+
+    @staticmethod
+    def find(options: RunOptions) -> EarlierRun | None:
+        """Return the run in the folder, None if there is none; one that may not go on is an Error."""
+        path = options.path
+        if path is None or options.overwrite or not (path / "run.json").is_file():
+            return None
+        earlier = EarlierRun(path, RunFolder(path).read_info())
+        if not options.resume:
+            raise Error("there is a run here already", where=path, fix=TAKEN_HINT)
+        return earlier
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the run was asked to do."""
+        return self.info["asked"]
+
+    @property
+    def done_steps(self) -> int:
+        """The step of its newest checkpoint."""
+        return max(Checkpoints(self.path / "steps", remove_stale=False).list_steps(), default=0)
+
+    def merge_settings(
+        self, told: Mapping[str, Any], given: Mapping[str, Any], configure: Callable[[Any, Mapping[str, Any]], Any],
+        free: Collection[str],
+    ) -> Any:  # fmt: skip
+        """Return the run's settings under those of a file (the tables `told`) and single ones (`given`), as `configure`
+        merges them. Only those named in `free` may change."""
+
+        def overlay(is_kept: Callable[[str], bool]) -> dict[str, Any]:
+            over = {t: {k: v for k, v in told[t].items() if is_kept(f"{t}.{k}")} for t in told if t in tables}
+            return {**self.settings, **{t: {**tables[t], **values} for t, values in over.items()}}
+
+        tables = {name: values for name, values in self.settings.items() if isinstance(values, dict)}
+        asked = configure(overlay(lambda key: key in free), {k: v for k, v in given.items() if k in free})
+        if self.done_steps > asked.train.steps:
+            what = f"{self.done_steps:,} steps are done, more than {asked.train.steps:,}"
+            raise Error(what, where=self.path, fix=f"--train.steps {self.done_steps} or more")
+        kept, now = asked.to_dict(), configure(overlay(lambda key: True), given).to_dict()
+        names = ", ".join(name.removeprefix("train.") for name in free)
+        for name in tables:
+            for key in now[name]:
+                if key not in kept[name] or now[name][key] != kept[name][key]:
+                    fix = f"leave it out, or begin a new run; free to change: {names}"
+                    raise Error(f"{name}.{key} cannot change in a run that goes on", where=self.path, fix=fix)
+        self.refuse_if_finished(kept)
+        return asked
+
+    def refuse_if_finished(self, now: Mapping[str, Any]) -> None:
+        """Refuse new settings for a run that has taken all its steps: they would change nothing, and its old result
+        would look like a new one."""
+        before, steps = self.settings, now["train"]["steps"]
+        if not self.info.get("result") or self.done_steps < steps or before["train"]["steps"] != steps:
+            return
+        length, option = describe_run_length(self.info)
+        for table, values in now.items():
+            for key, value in values.items() if isinstance(values, dict) else ():
+                if f"{table}.{key}" not in MOVABLE_SETTINGS and before.get(table, {}).get(key) != value:
+                    what = f"this run is finished: after {length}, {table}.{key} changes nothing"
+                    fix = f"raise {option} to go on, or begin a new run in another --out"
+                    raise Error(what, where=self.path, fix=fix)
+
+
+def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
+    """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
+    it."""
+    asked = info["asked"]
+    if "tune" not in asked or "steps" in info.get("chosen", ()):
+        return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
+    epochs = asked["tune"]["epochs"]
+    return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
+
+
+class Run(Protocol):
+    """A run on its way: a model, its examples and a trainer."""
+
+    config: Any  # a PretrainConfig or FinetuneConfig
+    former: Former
+    trainer: Trainer
+    world: ProcessGroup
+    has_validation: bool = True
+    write_sample: Callable[[int], None] | None = None  # (step): keep an example of what the model can do
+    describe_metric: Callable[[], str] | None = None  # the metric beside the loss on screen; None: the perplexity
+
+    def iter_batches(self, phase: int, position: int) -> Iterator[tuple[Batch, int]]:
+        """Return the batches of a phase from a position on, each with the position behind it."""
+        ...
+
+    def evaluate(self) -> dict[str, float]:
+        """Evaluate on the validation data; "loss" (or "cost", if there is one) decides which checkpoint is the best."""
+        ...
+
+    def describe(self) -> Iterator[str]:
+        """Yield what a user wants to know before the first step, a line each."""
+        ...
+
+    def list_estimates(self) -> list[tuple[str, str]]:
+        """List what a dry run shows beside speed and memory."""
+        ...
+
+    def record(self) -> dict[str, Any]:
+        """Return what run.json keeps of the data, under "data" and other keys of its own."""
+        ...
+
+    def begin(self, folder: RunFolder) -> None:
+        """Get ready for the first step, when run.json is written; of a run that resumes, its history is there."""
+        return
+
+    def record_step(self, step: StepResult) -> None:
+        """Follow the steps of the main process."""
+        return
+
+    def finalise(self, former: Former) -> None:
+        """Change the best model before it is saved."""
+        return
+
+    def compute_result(self, folder: RunFolder, best: int, meter: ProgressMeter) -> tuple[Any, dict[str, Any]]:
+        """Evaluate the model of the best step; return what the caller gets, and what run.json keeps."""
+        ...
+
+
+class RunPlan(Protocol):
+    """A run that was asked for. Only the main process configures and prepares; all processes build."""
+
+    options: RunOptions
+
+    @property
+    def inputs(self) -> Any:
+        """Paths that it reads, which --overwrite must not remove."""
+        ...
+
+    def configure(self, earlier: EarlierRun | None) -> Any:
+        """Merge and check the settings: of a new run, or of one that goes on."""
+        ...
+
+    def get_stem(self, config: Any) -> str:
+        """Return what the run's folder is called if nobody names it, before its number."""
+        ...
+
+    def estimate_parameters(self, config: Any) -> int | None:
+        """Return about how many parameters will be trained; None if that is not known yet."""
+        return None
+
+    def prepare(self, config: Any, folder: Path, world: ProcessGroup) -> tuple[Any, Any]:
+        """Prepare the data in the run's folder; returns the settings, which may follow from it, and the data."""
+        ...
+
+    def prepare_excerpt(self, config: Any, folder: Path, world: ProcessGroup) -> tuple[Any, Any]:
+        """Prepare as much of the data as a dry run needs."""
+        return self.prepare(config, folder, world)
+
+    def build(self, config: Any, data: Any, folder: Path, world: ProcessGroup) -> Run:
+        """Build the model and the trainer."""
+        ...
+
+
+def carry_out(plan: RunPlan) -> tuple[Path, Former, Any]:
+    """Carry out a run from its settings to its report; returns its folder, the best model, and its result.
+
+    Only the main process reads sources and writes into the folder. A run that cannot begin leaves no folder behind.
+    """
+    options = plan.options
+    world, say = connect_processes(options.device), options.say
+    with ExitStack() as stack:
+        stack.enter_context(explain_lost_peer(world))
+
+        config: Config = world.broadcast_from_main(lambda: plan.configure(EarlierRun.find(options)))
+        parameters = plan.estimate_parameters(config)
+        stack.enter_context(explain_out_of_memory(config.train, parameters, world.device))
+        stack.enter_context(use_deterministic(config.train.deterministic))
+        remove_replaced: list[Callable[[], None]] = []
+
+        def prepare() -> tuple[Path, Config, Any]:
+            inputs = (config.to_dict(), plan.inputs)
+            opened = open_run_folder(options.path, plan.get_stem(config), options.overwrite, inputs)
+            folder, remove = stack.enter_context(opened)
+            remove_replaced.append(remove)
+            check_disk_space(folder.path, config.train, parameters)
+            return folder.path, *plan.prepare(config, folder.path, world)
+
+        path, config, data = world.broadcast_from_main(prepare)  # the other processes map the same files
+        folder, run = RunFolder(path), plan.build(config, data, path, world)
+        for line in run.describe():
+            say(line)
+
+        def begin() -> None:
+            check_disk_space(path, run.config.train, count_trainable(run.former.model))  # now its size is known
+            record_run(folder, run)
+            for remove in remove_replaced:
+                remove()
+
+        world.broadcast_from_main(begin)
+        run.begin(folder)
+        meter = ProgressMeter(run.trainer, options.report, run.describe_metric)
+
+        def on_step(step: StepResult) -> None:
+            run.record_step(step)
+            meter(step)
+
+        if isinstance(options.hook, Tracker) and world.is_main:
+            options.hook.begin(path, run.config.to_dict())
+        first = run_training_loop(
+            run.trainer, run.iter_batches, folder, evaluate=run.evaluate if run.has_validation else None,
+            sample=run.write_sample, hook=options.hook, say=say, tell=on_step,
+        )  # fmt: skip
+        if first == run.config.train.steps:
+            length, option = describe_run_length(folder.read_info())
+            say(f"this run was finished before, after {length}; raise {option} to go on")
+        result = world.broadcast_from_main(lambda: conclude(folder, run, meter))
+        world.close()
+    return path, run.former, result
+
+
+def record_run(folder: RunFolder, run: Run) -> None:
+    """Write run.json; of a run that goes on, what it is asked now."""
+    facts = run.record()
+    before = folder.read_info() if (folder.path / "run.json").is_file() else {}
+    machine = describe_hardware(run.world)
+    folder.write_info({**facts, "machine": machine, **before, "asked": run.config.to_dict(), "data": facts["data"]})
+
+
+def conclude(folder: RunFolder, run: Run, meter: ProgressMeter) -> Any:
+    """Save the best checkpoint, evaluate it, and write the result and the report."""
+    check_finite(folder, run.trainer)
+    run.former, best = save_best_model(folder, run)
+    result, more = run.compute_result(folder, best, meter)
+    common = {
+        "best": best, "parameters": count_trainable(run.former.model), "memory": get_peak_memory(run.world.device),
+    }  # fmt: skip
+    folder.write_info({**folder.read_info(), "result": {**more, **common}})
+    write_report(folder)
+    return result
+
+
+def time_steps(run: Run, low: int, high: int) -> tuple[float, float]:
+    """Return the seconds of the first of some steps, and of a batch of those behind it."""
+    s, last = run.config.train, min(low + 1 + TIMED_STEPS, high)
+    began, run.trainer.step = time.perf_counter(), low
+    steps = run.trainer.train(run.iter_batches, last)
+    next(steps)
+    synchronize_device(run.world.device)
+    first = time.perf_counter() - began
+    began = time.perf_counter()
+    for _ in steps:
+        pass
+    synchronize_device(run.world.device)
+    if last == low + 1:
+        return first, first / s.count_batches(low, run.world.size)
+    return first, (time.perf_counter() - began) / s.count_batches_between(low + 1, last, run.world.size)
+
+
+def measure_deterministic_cost(build_run: Callable[[], Run]) -> str:
+    """Return what deterministic algorithms cost here: a few steps of the run with and without, then forgotten."""
+    seconds: list[float] = []
+    for wanted in (False, True):
+        torch.use_deterministic_algorithms(wanted)
+        try:
+            run = build_run()
+            s = run.config.train
+            each = time_steps(run, 0, s.long_phase_start or s.steps)[1]
+            seconds.append(each * s.count_batches(s.batch_rampup_steps, run.world.size))
+            del run
+        finally:
+            torch.use_deterministic_algorithms(True)
+            gc.collect()  # its memory is needed
+    return f"{seconds[1]:.3f} s a step, {seconds[1] / seconds[0]:.2f} times the {seconds[0]:.3f} s without"
+
+
+def check_batch_split(train: TrainConfig, world: ProcessGroup, begun: bool = False) -> None:
+    """All processes must have as many batches of a step, which cannot change once a run has `begun`."""
+    if train.accumulate % world.size:
+        half = train.batch_tokens * train.accumulate // world.size
+        fix = f"--train.accumulate {world.size} --train.batch_tokens {half} keeps the size of a step"
+        raise Error(
+            f"{train.accumulate} batches of a step cannot be shared by {world.size} processes",
+            fix=f"go on with a number of processes that divides {train.accumulate}" if begun else fix,
+        )
+    if train.optimizer == "adafactor" and select_strategy(world, train.parallel).is_sharded:
+        what = "adafactor needs whole rows and columns, which shards do not have"
+        raise Error(what, fix="--train.optimizer rms-adamw, or --train.parallel ddp")
+    if train.precision == "fp16" and world.size > 1 and train.parallel == "expert":
+        raise Error("experts are not shared out in fp16", fix="--train.precision bf16 or fp32")
+
+
+def check_disk_space(path: Path, train: TrainConfig, parameters: int | None) -> None:
+    """Refuse to begin where the disk cannot take the checkpoints."""
+    if parameters is None:
+        return
+    kept = max(2, train.keep_last + train.keep_best) + 1
+    need, free = (16 if train.ema else 12) * parameters * kept, shutil.disk_usage(path).free
+    if need > free:
+        raise Error(
+            f"{kept} checkpoints need about {need:,} bytes, and {free:,} are free", where=path,
+            fix="make room, choose another --out, or keep fewer with --train.keep_last 1 --train.keep_best 0",
+        )  # fmt: skip
+
+
+def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
+    """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
+    about = folder.read_info()
+    asked, data = about["asked"], about.get("data") or {}
+    held: dict[str, Any] = next(
+        (row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), {}
+    )
+    sources = [asked["data"].get(name) for name in ("source", "train")]
+    base = asked.get("init") or asked.get("source")
+    base = base if base is None or base.startswith("hub:") else Path(base).name
+    names = [
+        Path(str(one)).name for value in sources if value for one in ([value] if isinstance(value, str) else value)
+    ]
+    counts = {key: data[key] for key in ("tokens", "documents", "examples") if isinstance(data.get(key), int)}
+    found = {
+        "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
+        "init": base, "data": {"sources": names, **counts},
+        "validation": {key: value for key, value in held.items() if value is not None},
+    }  # fmt: skip
+    return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
+
+
+def check_finite(folder: RunFolder, trainer: Trainer) -> None:
+    """Refuse a result that is not finite: most steps were skipped, or no checkpoint has a finite validation loss.
+    Checkpoints of the last non-finite steps are put aside, so that the run can go on before them."""
+    kept = Checkpoints(folder.path / "steps", remove_stale=False)
+    rows, scores = folder.read_history(), kept.read_scores()
+    steps = [row for row in rows if "loss" in row]
+    bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
+    best = next((step for step in sorted(scores) if scores[step] is not None), None)
+    looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
+    excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
+    told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
+    if looks and best is None and looks[-1].get("loss") is None:
+        told = f"the validation loss is not finite ({told})"
+    elif 2 * bad <= len(steps) or excused:
+        return
+    if trainer.bad_steps:
+        kept.quarantine_after(trainer.step - trainer.bad_steps - 1)
+    raise Diverged(told, where=folder.path, fix="go on with --resume and a lower --train.lr; no model was written")
+
+
+def save_best_model(folder: RunFolder, run: Run) -> tuple[Former, int]:
+    """Save the best checkpoint as a formers directory; returns the model and its step."""
+    kept = Checkpoints(folder.path / "steps", remove_stale=False)
+    found = kept.load_best()
+    if found is None:
+        raise Error("no checkpoint is whole", where=kept.folder, fix="check the disk; --resume trains again")
+    best, groups, _ = found
+    if not run.trainer.is_sharded:
+        set_weights(run.former.model, groups.get("ema", groups["model"]))
+        made = run.former
+    else:
+        made = build(run.config.family, head=run.former.head, **dataclasses.asdict(run.former.config))
+        made.tokenizer = run.former.tokenizer
+        set_weights(made.model, groups.get("ema", groups["model"]))
+    if not all(bool(weight.isfinite().all()) for weight in made.model.state_dict().values()):
+        what = f"the weights of step {best:,} are not finite"
+        raise Diverged(what, where=folder.path, fix="begin again with a lower --train.lr; no model was written")
+    made.model.eval()
+    made.training_info = collect_training_facts(folder, best)
+    run.finalise(made)
+    target = folder.path / "model"
+    if target.exists():
+        shutil.rmtree(target)
+    save(made, target)
+    return made, best

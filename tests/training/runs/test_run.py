@@ -1,0 +1,75 @@
+"""One program for all runs: what pretraining and fine-tuning share, and that they do share it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+
+import pytest
+
+import formers
+from formers import Error
+from formers.registry import FAMILIES, find_pretrained_family
+from formers.training import run_folder
+from formers.training.runs import finetune, pretrain, run
+from formers.training.word_vectors.vector_run import VECTOR_METHODS, VectorPlan
+from tests.training.runs.test_finetune import ROWS
+from tests.training.runs.test_pretrain import pretrain as pretrain_small
+
+
+@pytest.mark.parametrize("function", [formers.pretrain, formers.finetune, run.carry_out])
+def test_a_verb_reads_from_top_to_bottom(function):
+    """The body of a verb is short; the program that it hands its plan to may be twice as long."""
+    node = ast.parse(inspect.getsource(function)).body[0]
+    lines = node.end_lineno - node.body[1].lineno + 1  # without the docstring
+    assert lines < (80 if function is run.carry_out else 40)
+
+
+def test_the_file_of_the_folder_knows_nothing_of_training():
+    tree = ast.parse(inspect.getsource(run_folder))
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not {name for name in modules if name and name.partition(".")[0] in ("trainer", "checkpoint", "loop")}
+
+
+def test_one_program_carries_out_both(monkeypatch, tmp_path):
+    plans = []
+
+    def carry_out(plan):
+        plans.append(type(plan).__name__)
+        raise Error("seen", fix="nothing")
+
+    for module in (pretrain, finetune):
+        monkeypatch.setattr(module, "carry_out", carry_out)
+    formers.save(formers.build("gpt2", vocab=20, dim=8, layers=1, heads=2, context=8), tmp_path / "gpt2")
+    calls = [
+        lambda: formers.pretrain("gpt2", ["a"]),
+        lambda: formers.finetune("textcnn", ROWS),
+        lambda: formers.finetune(tmp_path / "gpt2", ["a"], task="lm"),
+    ]
+    for call in calls:
+        with pytest.raises(Error, match="seen"):
+            call()
+    assert plans == ["PretrainPlan", "FinetunePlan", "TextPlan"]
+
+
+def test_word_vectors_are_chosen_by_the_declaration_of_their_family():
+    assert FAMILIES["vectors"].methods == tuple(VECTOR_METHODS)
+    for name in ("vectors", *VECTOR_METHODS):
+        assert pretrain.get_plan_class(find_pretrained_family(name).definition) is VectorPlan
+    assert pretrain.get_plan_class(find_pretrained_family("bert").definition) is pretrain.PretrainPlan
+
+
+def test_a_task_needs_room_for_its_checkpoints_too(monkeypatch, tmp_path):
+    monkeypatch.setattr(run.shutil, "disk_usage", lambda path: type("x", (), {"free": 1000})())
+    with pytest.raises(Error, match=r"checkpoints need about [\d,]+ bytes, and 1,000 are free"):
+        formers.finetune("textcnn", ROWS, out=tmp_path / "run", epochs=1)
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+def test_a_run_that_goes_on_keeps_the_machine_on_which_it_began(tmp_path):
+    made = pretrain_small(out=tmp_path / "run", train={"steps": 2})
+    folder = run_folder.RunFolder(made.folder)
+    folder.write_info({**folder.read_info(), "machine": {**folder.read_info()["machine"], "name": "the first one"}})
+    pretrain_small(text=None, out=tmp_path / "run", resume=True, train={"steps": 3})
+    assert folder.read_info()["machine"]["name"] == "the first one"
+    assert folder.read_info()["asked"]["train"]["steps"] == 3
