@@ -295,7 +295,7 @@ def hash_plan_inputs(store: Store, objective: TextObjective, seed: int) -> str:
     """What a plan depends on: the store, the objective and its code, the seed."""
     whole = hashlib.sha256(f"{store.content_hash} {objective!r} {seed} ".encode())
     objectives = sorted(Path(inspect.getfile(type(objective))).parent.glob("*.py"))  # they share their code
-    for file in (*objectives, __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
+    for file in (*map(str, objectives), __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
         whole.update(Path(file).read_bytes())
     return whole.hexdigest()[:24]
 

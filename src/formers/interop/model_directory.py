@@ -18,7 +18,7 @@ import json
 import math
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from .. import config as settings
 from ..atomic_files import stage_directory
 from ..config import ProgressCallback, format_value
 from ..errors import Error, NonFinite, to_printable_line
+from ..family import ModelConfig
 from ..former import Former, build_empty, choose_device, parse_labels
 from ..keymap import LoadPlan, TensorMapping, TensorOp
 from ..nn.cpu_inference import check_cpu_bf16
@@ -62,7 +63,7 @@ MANIFEST_KEYS = {
 def load(
     where: str | Path, head: str = "auto", device: str | torch.device | None = None,
     dtype: torch.dtype | str | None = None, pickle: bool = False, *, family: str | None = None,
-    ignore: Iterable[str] = (), labels: object = None, tell: ProgressCallback | None = None,
+    ignore: Iterable[str] = (), labels: Sequence[str] | int | None = None, tell: ProgressCallback | None = None,
 ) -> Former:  # fmt: skip
     """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", or ELMo's options.json
     with its hdf5 file.
@@ -199,7 +200,7 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     return former, plan_weights(former, config, about["head"], weights, where)
 
 
-def plan_weights(former: Former, config: object, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
+def plan_weights(former: Former, config: ModelConfig, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
     """Plan by equal names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
     ours = [name for name, _ in former.model.named_parameters()]
     source = {name: name for name in weights}
