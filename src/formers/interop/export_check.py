@@ -251,8 +251,8 @@ def compare_outputs(
     worst = 0.0
     for case in cases:
         name, (ids, segments) = case["name"], case["ours"]
-        wanted = {"input_ids": ids, "token_type_ids": segments, "attention_mask": [1] * len(ids)}
-        for key, row in wanted.items():
+        inputs = {"input_ids": ids, "token_type_ids": segments, "attention_mask": [1] * len(ids)}
+        for key, row in inputs.items():
             theirs = tensors.get(f"{name}.{key}")
             if row is None or (theirs is None and "ids" in case):
                 continue

@@ -312,7 +312,7 @@ class Weights:
             fix = "a pytorch_model.bin is read only if you say so: --pickle, or pickle=True"
             raise Error(what, where=where, fix=fix)
 
-    def open_file(self, name: str, wanted: set[str] | None) -> None:
+    def open_file(self, name: str, expected: set[str] | None) -> None:
         """Check one file's header and map the file."""
         path = resolve_file(self.folder, name)
         shapes = read_tensor_shapes(path)
@@ -328,7 +328,7 @@ class Weights:
             what = f"not a valid safetensors file ({' '.join(str(error).split())[:100]})"
             raise Error(what, where=path, fix="fetch it again") from None
         for key, shape in shapes.items():
-            if wanted is not None and key not in wanted:
+            if expected is not None and key not in expected:
                 what = f"tensor {format_value(key)} is not in the index"
                 raise Error(what, where=path, fix="index and shard do not belong together")
             self.handles[key], self.shapes[key] = handle, shape
