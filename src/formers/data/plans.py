@@ -67,8 +67,7 @@ class Plan:
     @property
     def lengths(self) -> np.ndarray:
         """(E,) tokens of each example as it stands in the store."""
-        reach = np.concatenate(([0], np.cumsum(self.end - self.begin)))
-        return np.diff(reach[self.span_offsets])
+        return np.diff(compute_starts(self.end - self.begin)[self.span_offsets])
 
 
 @dataclass(frozen=True)
@@ -209,9 +208,7 @@ class SentenceTable:
         begin, end = begin[keep], end[keep]
         document = np.searchsorted(store.starts, begin, side="right") - 1
         first = np.flatnonzero(np.diff(document, prepend=-1))
-        return SentenceTable(
-            begin, end, np.concatenate(([0], np.cumsum(end - begin))), first, np.append(first[1:], len(begin))
-        )
+        return SentenceTable(begin, end, compute_starts(end - begin), first, np.append(first[1:], len(begin)))
 
     def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
         """Return the sentence behind those that are collected until there are so many tokens, or the document ends."""

@@ -30,6 +30,7 @@ from ..atomic_files import (
     write_atomically,
 )
 from ..errors import Error
+from ..ragged_arrays import compute_starts, expand_ranges
 from ..text.tokenizer import Tokenizer
 from .preparation.document_encoder import (
     ENTITY_BIT,
@@ -297,8 +298,7 @@ class Store:
         edges = self.sentence_starts
         low, high = np.searchsorted(edges, begin), np.searchsorted(edges, end)  # sentences that begin in a span
         count = high - low
-        which = np.arange(count.sum()) + np.repeat(low - (np.cumsum(count) - count), count)
-        first[edges[which] - np.repeat(begin - (reach - sizes), count)] = True
+        first[edges[expand_ranges(low, count)] - np.repeat(begin - (reach - sizes), count)] = True
         units = None
         if self.unit_bits is not None:
             units = np.empty(total, np.uint8)
@@ -335,7 +335,7 @@ class Store:
         made = encode_documents(documents, tokenizer, get_splitter(sentences), units)
         if not len(made.ids):
             raise Error("there is no text to learn from", fix="give documents that are not empty")
-        starts = np.concatenate(([0], np.cumsum(made.lengths)))
+        starts = compute_starts(made.lengths)
         marks = None if made.sentence_starts is None else np.append(made.sentence_starts, len(made.ids))
         return Store(made.ids, starts, len(tokenizer), tokenizer.fingerprint, marks, made.unit_bits)
 
@@ -525,7 +525,7 @@ def drop_damaged(
         owner = np.searchsorted(starts, sentences[:-1], side="right") - 1
         moved = np.cumsum(np.where(keep, 0, lengths))
         sentences = (sentences[:-1] - moved[owner])[keep[owner]]
-    starts = np.concatenate(([0], np.cumsum(lengths[keep])))
+    starts = compute_starts(lengths[keep])
     if not len(starts) - 1:
         raise Error("nothing of this store is left undamaged", where=shards[0].path.parent, fix="prepare it again")
     return spans, starts, None if sentences is None else np.append(sentences, starts[-1]), left
