@@ -19,12 +19,11 @@ from ..errors import Error
 from ..former import Former
 from ..inputs import list_texts
 from ..model import pool_vectors
-from ..tasks.text_windows import (
+from ..tasks.encoding import (
     Span,
     TokenizedText,
     find_nearest_window,
     find_words,
-    has_static_vectors,
     make_windows,
     tokenize_texts,
 )
@@ -57,7 +56,7 @@ def compute_states(
     if batch < 1:
         raise Error(f"a batch cannot have {batch} texts", fix="take 32")
     pieces = tokenize_texts(former, texts)
-    if has_static_vectors(former):
+    if former.definition.is_static:
         for number, one in enumerate(pieces):
             vectors, known = look_up_words(former, one.tokens)
             check_vectors_finite(vectors)
@@ -274,7 +273,7 @@ def neighbours(
     if not isinstance(k, int) or k < 1:
         raise Error(f"cannot find {format_value(k)} neighbours", fix="take 1 or more; texts to look in are texts=[...]")
     if texts is None:
-        if not has_static_vectors(former):
+        if not former.definition.is_static:
             raise Error(f"this {former.family} has no words outside of texts", fix="give some to look in: texts=[...]")
         return find_nearest_words(former, get_unit_vectors(former, [query])[0], k, [query])
     if not texts:
