@@ -27,6 +27,8 @@ class ModelConfig:
     layers: int
     heads: int
     eps: float  # of norms
+    segments: int = 0  # kinds of segments; 0: none, or segment ids are read as tokens (GPT-2)
+    tasks: int  # kinds of tasks (ERNIE 2.0)
     tied: bool = False  # the output layer shares the token embeddings
     causal: bool  # each token sees those before it alone, where `Family.can_be_causal`
     pruned: tuple[str, ...] = ()  # the attention heads that were removed (nn/head_pruning.py)

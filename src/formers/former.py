@@ -149,7 +149,7 @@ class Former:
     @property
     def can_read_segments(self) -> bool:
         """True if the model tells the two texts of a pair apart by segments."""
-        return getattr(self.config, "segments", 0) > 1 or self.is_two_stream
+        return self.config.segments > 1 or self.is_two_stream
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""

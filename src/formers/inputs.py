@@ -140,7 +140,8 @@ def pack_padded(
         raise Error(f"keep must be bool, got {str(keep.dtype)[6:]}", fix="use for example keep = ids != pad")
     check_ids(ids, family, config, name, keep)
     for other, value in token_features.items():
-        check_range(value, getattr(config, other, config.vocab), other, other, keep)  # GPT-2's segments are tokens
+        size = config.tasks if other == "tasks" else config.segments or config.vocab
+        check_range(value, size, other, other, keep)
     flat = {other: value.flatten() if keep is None else value[keep] for other, value in token_features.items()}
     batch = Batch.from_padded(ids.flatten(0, rows - 1), None if keep is None else keep.flatten(0, -2)).replace(**flat)
     empty = batch.starts[1:] == batch.starts[:-1]
