@@ -208,10 +208,10 @@ def summarise_warnings() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         yield
-    said: dict[str, list[str]] = {}
+    messages: dict[str, list[str]] = {}
     for note in notes:
-        said.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
-    for first, *more in said.values():
+        messages.setdefault(re.sub(r"\d[\d,.]*", "", str(note.message)), []).append(str(note.message))
+    for first, *more in messages.values():
         rest = f" ({len(more)} more like this)" if set(more) - {first} else ""
         SafeConsole(stderr=True).print(f"formers: note: {rewrite_as_options(first)}{rest}")
 
@@ -308,16 +308,16 @@ def read_stdin(encoding: str) -> str:
         raise Error("there is no text", fix="give it behind the model, with --file, or by a pipe")
     try:
         data = getattr(sys.stdin, "buffer", None)
-        said = sys.stdin.read() if data is None else data.read().decode(encoding)
+        text = sys.stdin.read() if data is None else data.read().decode(encoding)
     except UnicodeDecodeError as error:
         from ..data.text_files import guess_encoding, make_encoding_error
 
         raise make_encoding_error(guess_encoding(error.object), encoding, "the standard input") from None
     except LookupError as error:
         raise Error(f"the standard input is no text ({error})", fix="say --encoding") from None
-    if not said.strip():
+    if not text.strip():
         raise Error("the standard input is empty", fix="give some text")
-    return said
+    return text
 
 
 def read_whole_text(file: Path, reading: TextFileOptions) -> str:
@@ -369,9 +369,8 @@ def read_file_texts(file: Path, reading: TextFileOptions, unit: TextUnit = "line
 
 def print_skipped(file: Path, changes: CleaningReport) -> None:
     """Say on the standard error what of a file was left out: bytes that are no text, broken rows."""
-
-    if told := changes.describe_losses():
-        SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(told)}")
+    if losses := changes.describe_losses():
+        SafeConsole(stderr=True).print(f"{escape_line(file)}: {', '.join(losses)}")
 
 
 def read_inputs(file: Path, reading: TextFileOptions, words: bool = False) -> tuple[list[Any], str]:

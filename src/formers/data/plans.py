@@ -27,14 +27,15 @@ from .counter_rng import draw_integers, draw_uniform, shuffle_indices
 from .store import ArrayFileReader, ArrayFileWriter, Store
 
 MIN_CACHED_EXAMPLES = 1 << 18  # examples; smaller plans are made anew each time
+TokenIds = tuple[int, ...]
+ExampleFrame = tuple[TokenIds, TokenIds]  # marks before and behind an example
 PLAN_DTYPES = {"begin": np.int64, "end": np.int64, "span_offsets": np.int64, "label": np.int8}
 SHIFT_DRAW = 0xDA7B  # what a random number is for
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Example n is made of the spans span_offsets[n] … span_offsets[n+1] - 1, and span s is the store's tokens
-    begin[s]:end[s]."""
+    """Example n is the spans span_offsets[n] … span_offsets[n+1] - 1; span s is the store's tokens begin[s]:end[s]."""
 
     begin: np.ndarray  # (S,) int64
     end: np.ndarray  # (S,) int64
@@ -45,7 +46,7 @@ class Plan:
         return len(self.label)
 
     def slice_examples(self, low: int, high: int) -> Plan:
-        """The examples low … high - 1 alone, numbered from 0."""
+        """Return the examples low … high - 1 alone, numbered from 0."""
         first = np.asarray(self.span_offsets[low : high + 1])
         spans = slice(int(first[0]), int(first[-1]))
         return Plan(self.begin[spans], self.end[spans], first - first[0], self.label[low:high])
@@ -59,8 +60,9 @@ class Plan:
     @staticmethod
     def concatenate(plans: Sequence[Plan]) -> Plan:
         """Return one plan of the examples of several plans over one store."""
-        begin, end, label = (np.concatenate([getattr(p, name) for p in plans]) for name in ("begin", "end", "label"))
-        return Plan(begin, end, compute_starts(np.concatenate([np.diff(p.span_offsets) for p in plans])), label)
+        arrays = ((p.begin, p.end, np.diff(p.span_offsets), p.label) for p in plans)
+        begin, end, count, label = (np.concatenate(some) for some in zip(*arrays, strict=True))
+        return Plan(begin, end, compute_starts(count), label)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -132,7 +134,7 @@ class TokenSource:
 
 
 def plan_windows(store: Store, length: int, seed: int, epoch: int, *, across: bool = False) -> Plan:
-    """Documents cut into windows of `length`, in random order; a document's last window reaches back to be full.
+    """Cut documents into windows of `length`, in random order; a document's last window reaches back to be full.
 
     `across` cuts the whole store as if it were one document.
     """
@@ -141,7 +143,7 @@ def plan_windows(store: Store, length: int, seed: int, epoch: int, *, across: bo
 
 
 def cut_windows(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoch: int) -> Plan:
-    """Stretches cut into windows of `length`, in random order; the last window of each reaches back to be full.
+    """Cut stretches into windows of `length`, in random order; the last window of each reaches back to be full.
 
     From the second epoch on the cuts are elsewhere: the inner windows are moved by some tokens, as many as before, and
     the last of them may leave a gap to the end of it that this epoch does not see.
@@ -159,9 +161,9 @@ def cut_windows(begin: np.ndarray, end: np.ndarray, length: int, seed: int, epoc
 
 
 def plan_texts(store: Store, end: int | None, length: int, seed: int, epoch: int, across: bool = False) -> Plan:
-    """Windows of `length` tokens in random order, without the store's end marks: of each document, or `across`
+    """Return windows of `length` tokens in random order, without the store's end marks: of each document, or `across`
     documents, which are joined end to end with nothing between them. An example then has a span for each of them."""
-    begin, stop = find_document_bounds(store, end)
+    begin, stop = store.starts[:-1], store.starts[1:] - find_ended_documents(store, end)
     if not across:
         return cut_windows(begin, stop, length, seed, epoch)
     begin, stop = begin[stop > begin], stop[stop > begin]
@@ -175,13 +177,8 @@ def plan_texts(store: Store, end: int | None, length: int, seed: int, epoch: int
     return Plan(low + shift, high + shift, compute_starts(count), whole.label)
 
 
-def find_document_bounds(store: Store, end: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Where the documents begin and end, without the store's end mark, for objectives that set marks themselves."""
-    return store.starts[:-1], store.starts[1:] - find_ended_documents(store, end)
-
-
 def find_ended_documents(store: Store, end: int | None) -> np.ndarray:
-    """(documents,) bool: the last token is this end mark. On disk all end with the tokenizer's: no token is read."""
+    """Return (documents,) bool: the last token is this end mark. On disk all end with the tokenizer's."""
     begin, stop = store.starts[:-1], store.starts[1:]
     if end is None:
         return np.zeros(len(stop), bool)
@@ -190,8 +187,40 @@ def find_ended_documents(store: Store, end: int | None) -> np.ndarray:
     return (np.asarray(store.tokens[np.maximum(stop - 1, 0)]) == end) & (stop > begin)
 
 
+@dataclass(frozen=True)
+class SentenceTable:
+    """The sentences of a store: sentence s is tokens[begin[s]:end[s]], and token_offsets[s] tokens come before it."""
+
+    begin: np.ndarray  # (S,)
+    end: np.ndarray  # (S,)
+    token_offsets: np.ndarray  # (S+1,)
+    document_begins: np.ndarray  # (D,) the first sentence of each document that has any
+    document_ends: np.ndarray  # (D,) and the one behind its last
+
+    @staticmethod
+    def from_store(store: Store, mark: int | None = None) -> SentenceTable:
+        """List the sentences that are not empty; a document's end mark belongs to none."""
+        edges = np.asarray(store.sentence_starts)
+        begin, end = edges[:-1], edges[1:].copy()
+        end[np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1] -= (
+            1  # of each document's last sentence
+        )
+        keep = end > begin
+        begin, end = begin[keep], end[keep]
+        document = np.searchsorted(store.starts, begin, side="right") - 1
+        first = np.flatnonzero(np.diff(document, prepend=-1))
+        return SentenceTable(
+            begin, end, np.concatenate(([0], np.cumsum(end - begin))), first, np.append(first[1:], len(begin))
+        )
+
+    def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """Return the sentence behind those that are collected until there are so many tokens, or the document ends."""
+        stop = np.searchsorted(self.token_offsets, self.token_offsets[sentence] + np.maximum(tokens, 1))
+        return np.minimum(stop, last)
+
+
 def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0) -> Plan:
-    """For models that carry their state over: the store cut into `rows` streams, and example t · rows + r is window t
+    """Plan for models that carry their state over: the store is cut into streams, and example t · rows + r is window t
     of stream r, so that a batch of `rows` examples goes on where the batch before it ended.
 
     `extra` tokens behind each window are handed over too (1: the last token's successor). Over several ranks, `rows` is
@@ -200,17 +229,14 @@ def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0)
     size = (len(store.tokens) - extra) // num_streams  # of a stream
     count = size // length
     if count < 1:
-        raise Error(
-            f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}",
-            fix="take fewer rows, shorter windows or more text",
-        )
+        what = f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}"
+        raise Error(what, fix="take fewer rows, shorter windows or more text")
     begin = (np.arange(count)[:, None] * length + np.arange(num_streams) * size).ravel()
     return plan_single_spans(begin, begin + length + extra)
 
 
 def make_stream_shape(streams: int, rows: int, length: int) -> BatchShape:
-    """The shape of batches that take a window of `rows` streams each (0: of all), so that every so many batches the
-    same streams go on."""
+    """Choose the shape of batches that take a window of each of `rows` streams (0: of all)."""
     rows = rows or streams
     if streams % rows:
         raise Error(f"{streams} streams do not make batches of {rows}", fix="take a multiple")
@@ -220,7 +246,7 @@ def make_stream_shape(streams: int, rows: int, length: int) -> BatchShape:
 def bucket_by_length(
     lengths: np.ndarray, seed: int, epoch: int, *, bucket_size: int = 256, spread: float = 0.1
 ) -> np.ndarray:
-    """An order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
+    """Return an order of examples in which neighbours are of similar length, for tasks: runs of them, in random order.
 
     Lengths are sorted after a random factor of 1 ± `spread`, so that every epoch has other neighbours.
     """
@@ -235,18 +261,24 @@ def bucket_by_length(
     )
 
 
-def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25) -> int:
-    """How many documents batches of `total` tokens should have room for, and a few for the rest of the tokens."""
+def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:
+    """Estimate how many documents batches of `total` tokens have, with a few for the rest of the tokens.
+
+    Where all examples have the `longest` size, as many as fit exactly: batches are whole grids, for which attention
+    has faster kernels.
+    """
+    if longest and len(sizes) and total % longest == 0 and (sizes == longest).all():
+        return total // longest
     return int(np.ceil(headroom * total / max(1.0, sizes.mean()))) + 2 if len(sizes) else 1
 
 
 def plan_single_spans(begin: np.ndarray, end: np.ndarray) -> Plan:
-    """A plan of examples of one span each."""
+    """Return a plan of examples of one span each."""
     return Plan(begin, end, np.arange(len(begin) + 1), np.full(len(begin), -1, np.int8))
 
 
 def gather_examples(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarray, samples: np.ndarray) -> RawExamples:
-    """The examples `numbers` of a plan out of the store."""
+    """Read the examples `numbers` of a plan out of the store."""
     numbers = np.asarray(numbers, np.int64)
     first = plan.span_offsets[numbers]
     count = plan.span_offsets[numbers + 1] - first  # spans of each example
@@ -257,19 +289,70 @@ def gather_examples(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarra
     sizes = end - begin
     ids, sentence, unit = store.read_spans(begin, end)
     lengths = np.bincount(owner, sizes, len(numbers)).astype(np.int64)
-    return RawExamples(
-        ids,
-        compute_starts(lengths),
-        np.repeat(turn, sizes),
-        sentence,
-        unit,
-        plan.label[numbers].astype(np.int64),
-        samples,
-    )
+    label = plan.label[numbers].astype(np.int64)
+    return RawExamples(ids, compute_starts(lengths), np.repeat(turn, sizes), sentence, unit, label, samples)
+
+
+@dataclass(frozen=True)
+class FramedExamples:
+    """Examples with their marks: ids (N,), where they begin, and the slot of each token of the store among them."""
+
+    ids: np.ndarray
+    starts: np.ndarray  # (D+1,)
+    token_slots: np.ndarray  # (tokens of the store,)
+    raw: RawExamples
+
+    def scatter_values(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
+        """Return what is known of the store's tokens as (N,), with `fill` at the marks."""
+        carried = np.full(len(self.ids), fill, values.dtype)
+        carried[self.token_slots] = values
+        return carried
+
+    @property
+    def span_starts(self) -> np.ndarray:
+        """(N,) bool: a span or a sentence begins here."""
+        raw = self.raw
+        first = raw.sentence_starts.copy()
+        first[raw.starts[:-1]] = True
+        first[1:] |= raw.span_index[1:] != raw.span_index[:-1]
+        return self.scatter_values(first)
+
+
+def add_special_tokens(
+    raw: RawExamples, front: TokenIds = (), back: TokenIds = (), after_spans: tuple[TokenIds, ...] = ()
+) -> FramedExamples:
+    """Add marks around each example (none is empty) and behind its spans (the last entry serves all others)."""
+    rows, count = len(raw.starts) - 1, len(raw.ids)
+    where, marks = [], []
+    if after_spans and count:
+        last = np.ones(count, bool)  # of a span
+        last[:-1] = raw.span_index[1:] != raw.span_index[:-1]
+        last[raw.starts[1:] - 1] = True
+        ends = np.flatnonzero(last)
+        turn = np.minimum(raw.span_index[ends], len(after_spans) - 1)
+        size = np.array([len(b) for b in after_spans])[turn]
+        where.append(np.repeat(ends + 1, size))
+        table = np.zeros((len(after_spans), max(map(len, after_spans))), np.int64)
+        for row, some in enumerate(after_spans):
+            table[row, : len(some)] = some
+        marks.append(table[turn][np.arange(table.shape[1]) < size[:, None]])
+    for at, some in ((raw.starts[1:], back), (raw.starts[:-1], front)):  # what is behind comes before the next in front
+        where.append(np.repeat(at, len(some)))
+        marks.append(np.tile(np.asarray(some, np.int64), rows))
+    spots, values = np.concatenate(where), np.concatenate(marks)
+    rank = np.argsort(spots, kind="stable")
+    before = np.cumsum(np.bincount(spots, minlength=count + 1))  # marks up to the one in front of each token
+    slots = np.arange(count) + before[:count]
+    ids = np.empty(count + len(spots), np.int64)
+    ids[slots] = raw.ids
+    ids[spots[rank] + np.arange(len(spots))] = values[rank]
+    starts = raw.starts + before[raw.starts]
+    starts[:-1] -= len(front)  # the marks in front of an example are part of it
+    return FramedExamples(ids, starts.astype(np.int64), slots, raw)
 
 
 def load_or_build_plan(store: Store, objective: TextObjective, seed: int, epoch: int) -> Plan:
-    """A plan out of the store's folder `plans`, or made now and, if it is large, put there."""
+    """Read a plan out of the store's folder `plans`, or make it now and, if it is large, put it there."""
     assert store.directory is not None
     folder = store.directory.path / "plans"
     name = hash_plan_inputs(store, objective, seed)
@@ -292,10 +375,10 @@ def load_or_build_plan(store: Store, objective: TextObjective, seed: int, epoch:
 
 
 def hash_plan_inputs(store: Store, objective: TextObjective, seed: int) -> str:
-    """What a plan depends on: the store, the objective and its code, the seed."""
+    """Hash what a plan depends on: the store, the objective and its code, the seed."""
     whole = hashlib.sha256(f"{store.content_hash} {objective!r} {seed} ".encode())
     objectives = sorted(Path(inspect.getfile(type(objective))).parent.glob("*.py"))  # they share their code
-    for file in (*objectives, __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
+    for file in (*map(str, objectives), __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
         whole.update(Path(file).read_bytes())
     return whole.hexdigest()[:24]
 
@@ -305,14 +388,14 @@ def save_plan(plan: Plan, file: Path) -> None:
     writer = ArrayFileWriter(file)
     try:
         for name, dtype in PLAN_DTYPES.items():
-            writer.add_array(name, dtype, [getattr(plan, name)])
+            writer.add_array(name, dtype, [vars(plan)[name]])
         writer.close()
     except OSError:
         writer.discard()
 
 
 def read_plan(file: Path) -> Plan | None:
-    """A plan that was written, if it is there and undamaged."""
+    """Read a plan that was written, if it is there and undamaged."""
     if not file.exists():
         return None
     try:

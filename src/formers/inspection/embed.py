@@ -34,8 +34,7 @@ from ..text.tokenizer import Template
 
 @dataclass(frozen=True)
 class TextStates:
-    """Vectors of the tokens of a text and of the marks around it, and which tokens have one (word vectors do not know
-    all words)."""
+    """Vectors of a text's tokens and of the marks around it, and which tokens are known (to word vectors, not all)."""
 
     tokenized: TokenizedText
     vectors: Tensor  # (T, dim)
@@ -114,8 +113,7 @@ def make_segment_rows(frame: Template, rows: Sequence[Tensor]) -> Tensor:
 
 
 def locate_window_parts(piece: TokenizedText, spans: list[Span]) -> list[tuple[Span, Span, Span]]:
-    """Return for each window the slots of the marks before, of the tokens nearest to its middle, and of the marks
-    after."""
+    """Return each window's slots: of the marks before, of the tokens nearest to its middle, of the marks after."""
     first, end = len(piece.prefix_ids), len(piece.suffix_ids)
     own = np.searchsorted(find_nearest_window(spans, np.arange(len(piece.ids))), np.arange(len(spans) + 1)).tolist()
     found = []
@@ -323,7 +321,6 @@ def select_best(rows: Sequence[Neighbour], scores: Tensor, k: int) -> list[Neigh
 
 
 def solve_analogy(former: Former, a: str, b: str, c: str, k: int = 10) -> list[tuple[str, float]]:
-    """Solve "a is to b as c is to …": the words nearest to b - a + c, all of length 1 (Mikolov et al. 2013b, §4),
-    without these three."""
+    """Solve "a is to b as c is to …": the words nearest to b - a + c, of unit length (Mikolov et al. 2013b, §4)."""
     first, second, third = get_unit_vectors(former, [a, b, c])
     return find_nearest_words(former, F.normalize(second - first + third, dim=0), k, [a, b, c])

@@ -11,42 +11,20 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ..batch import Batch, BatchShape
+from ..batch import Batch
 from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, rank_within_rows
-from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import Plan, RawExamples, plan_texts
+from ..data.encoded_examples import PackedArrays, make_seq2seq_batch
+from ..data.plans import ExampleFrame, Plan, RawExamples, add_special_tokens, plan_texts
 from ..data.store import Store
 from ..errors import Error
-from ..protocols import Model
 from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
-from .special_tokens import ExampleFrame, add_special_tokens
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    choose_two_sided_shape,
-    compute_losses,
-    select_tokens,
-)
+from .seq2seq import DecoderEnds, TwoSidedObjective, select_tokens
 
-PackedText = tuple[np.ndarray, np.ndarray]
-(
-    MOVED_DRAW,
-    PERMUTE_DRAW,
-    SPAN_DRAW,
-    PLACE_DRAW,
-    MASK_DRAW,
-    DELETE_DRAW,
-    INSERT_DRAW,
-    ROTATE_DRAW,
-    OFFSET_DRAW,
-    RANDOM_DRAW,
-    WORD_DRAW,
-    LENGTH_DRAW,
-) = range(100, 112)
+MOVED_DRAW, PERMUTE_DRAW, SPAN_DRAW, PLACE_DRAW, MASK_DRAW, DELETE_DRAW = range(100, 106)  # what a random number is for
+INSERT_DRAW, ROTATE_DRAW, OFFSET_DRAW, RANDOM_DRAW, WORD_DRAW, LENGTH_DRAW = range(106, 112)
 MAX_EMPTY_SPANS = 4  # spans that a short text may get beyond its hidden words: those of length zero
 
 
@@ -61,7 +39,7 @@ def compute_poisson_cdf(mean: float) -> np.ndarray:
 def permute_sentences(
     starts: np.ndarray, sentence: np.ndarray, share: float, seed: int, sample: np.ndarray
 ) -> np.ndarray:
-    """(N,) the token that comes to stand in each place when `share` of the sentences change places at random."""
+    """Return (N,) the token that comes to stand in each place when `share` of the sentences change places at random."""
     owner = compute_row_ids(starts)
     first = sentence.copy()
     first[starts[:-1]] = True
@@ -80,9 +58,9 @@ def permute_sentences(
 
 
 def infill_spans(
-    text: PackedText, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
-) -> PackedText:
-    """Spans of words, their lengths Poisson, until `share` of the words are hidden; each becomes one mask, and one of
+    text: PackedArrays, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
+) -> PackedArrays:
+    """Hide spans of words, their lengths Poisson, until `share` of the words are; each becomes one mask, and one of
     length zero inserts a mask. Spans never overlap, so that the share is exact."""
     ids = text[0]
     rows, owner, first, word, words = index_words(text, begins)
@@ -104,8 +82,8 @@ def infill_spans(
 
 
 def infill_overlapping(
-    text: PackedText, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
-) -> PackedText:
+    text: PackedArrays, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
+) -> PackedArrays:
     """Infill spans as fairseq's released code does: they begin at random words and may overlap, which hides fewer
     words; masks of empty spans are inserted anywhere."""
     ids, starts = text
@@ -128,8 +106,8 @@ def infill_overlapping(
     return insert_masks(left, inserts, mask, seed, sample)
 
 
-def index_words(text: PackedText, begins: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """How many texts there are, the text of each token, whether a word begins there, its word, and the texts' words."""
+def index_words(text: PackedArrays, begins: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the number of texts, each token's text, whether a word begins there, its word, and the texts' words."""
     starts = text[1]
     first = begins.copy()
     first[starts[:-1]] = True
@@ -138,23 +116,21 @@ def index_words(text: PackedText, begins: np.ndarray) -> tuple[int, np.ndarray, 
 
 
 def mark_covered(begin: np.ndarray, end: np.ndarray, total: int) -> np.ndarray:
-    """(total,) bool: lies in one of the stretches begin … end - 1."""
+    """Return (total,) bool: lies in one of the stretches begin … end - 1."""
     return np.cumsum(np.bincount(begin, minlength=total + 1) - np.bincount(end, minlength=total + 1))[:total] > 0
 
 
 def draw_span_lengths(
     words: np.ndarray, share: float, mean: float, seed: int, sample: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Poisson lengths until they sum to ⌈share · words⌉ in each text; the last one is cut to fit."""
+    """Draw Poisson lengths until they sum to ⌈share · words⌉ in each text; the last one is cut to fit."""
     budget = np.ceil(share * words - 1e-9).astype(np.int64)
     most = np.where(budget > 0, budget + MAX_EMPTY_SPANS, 0)
     owner, turn = np.repeat(np.arange(len(words)), most), ragged_arange(most)
     draw = np.searchsorted(
         compute_poisson_cdf(mean), draw_uniform(seed, sample[owner], turn, LENGTH_DRAW), side="right"
     )
-    draw[compute_starts(most)[1:][most > 0] - 1] = (
-        len(compute_poisson_cdf(mean)) * 2**20
-    )  # the last one takes what is left
+    draw[compute_starts(most)[1:][most > 0] - 1] = len(compute_poisson_cdf(mean)) << 20  # takes what is left
     before = np.cumsum(draw) - draw
     before -= before[compute_starts(most)[:-1][owner]] if len(owner) else 0
     keep = before < budget[owner]
@@ -162,8 +138,8 @@ def draw_span_lengths(
     return lengths, np.bincount(owner[keep], minlength=len(words))
 
 
-def insert_masks(text: PackedText, count: np.ndarray, mask: int, seed: int, sample: np.ndarray) -> PackedText:
-    """So many masks at random places of each text."""
+def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
+    """Insert so many masks at random places of each text."""
     ids, starts = text
     total = np.diff(starts) + count
     owner = np.repeat(np.arange(len(count)), total)
@@ -173,8 +149,8 @@ def insert_masks(text: PackedText, count: np.ndarray, mask: int, seed: int, samp
     return made, compute_starts(total)
 
 
-def mask_at_random(text: PackedText, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedText:
-    """Each token becomes the mask with probability `share`."""
+def mask_at_random(text: PackedArrays, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
+    """Replace each token by the mask with probability `share`."""
     ids, starts = text
     owner = compute_row_ids(starts)
     return np.where(
@@ -182,8 +158,8 @@ def mask_at_random(text: PackedText, share: float, mask: int, seed: int, sample:
     ), starts
 
 
-def delete_tokens(text: PackedText, share: float, seed: int, sample: np.ndarray) -> PackedText:
-    """Each token is gone with probability `share`; the decoder must find where. One token always stays."""
+def delete_tokens(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
+    """Delete each token with probability `share`; the decoder must find where. One token always stays."""
     ids, starts = text
     owner, turn = compute_row_ids(starts), ragged_arange(np.diff(starts))
     draw = draw_uniform(seed, sample[owner], turn, DELETE_DRAW)
@@ -193,8 +169,8 @@ def delete_tokens(text: PackedText, share: float, seed: int, sample: np.ndarray)
     return select_tokens(ids, keep, starts)
 
 
-def rotate_texts(text: PackedText, share: float, seed: int, sample: np.ndarray) -> PackedText:
-    """With probability `share` a text begins with a token chosen at random, and its beginning follows its end."""
+def rotate_texts(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
+    """Rotate a text with probability `share`: it begins with a random token, and its beginning follows its end."""
     ids, starts = text
     lengths, owner = np.diff(starts), compute_row_ids(starts)
     turned = draw_uniform(seed, sample, ROTATE_DRAW) < share
@@ -202,19 +178,21 @@ def rotate_texts(text: PackedText, share: float, seed: int, sample: np.ndarray) 
     return ids[starts[owner] + (ragged_arange(lengths) + offset[owner]) % lengths[owner]], starts
 
 
-def randomise_masks(text: PackedText, share: float, mask: int, vocab: int, seed: int, sample: np.ndarray) -> PackedText:
-    """Each mask becomes a random token with probability `share`."""
+def randomise_masks(
+    text: PackedArrays, share: float, mask: int, vocab: int, seed: int, sample: np.ndarray
+) -> PackedArrays:
+    """Replace each mask by a random token with probability `share`."""
     ids, starts = text
     at = np.flatnonzero(ids == mask)
     owner = np.searchsorted(starts, at, side="right") - 1
-    key: tuple[object, ...] = (seed, sample[owner], at - starts[owner])
+    key = (seed, sample[owner], at - starts[owner])
     made = ids.copy()
     made[at] = np.where(draw_uniform(*key, RANDOM_DRAW) < share, draw_integers(vocab, *key, WORD_DRAW), mask)
     return made, starts
 
 
 @dataclass(frozen=True)
-class Denoising(LabelCounting):
+class Denoising(TwoSidedObjective):
     """Sentences change places, words are infilled, masks inserted, the text rotated, in this order.
 
     The default is the paper's best: 30 % of the words infilled (spans Poisson, λ = 3) and all sentences permuted.
@@ -250,24 +228,14 @@ class Denoising(LabelCounting):
         named = None if language is None else tokenizer.backend.token_to_id(language)
         if language is not None and named is None:
             raise Error(f"this tokenizer has no token {language!r}", fix="train or load one for mBART")
-        ends, mask = (
-            DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None else start),
-            tokenizer.id("mask"),
-        )
+        ends = DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None else start)
+        mask = tokenizer.id("mask")
         if mask is None:
             raise Error("this tokenizer has no <mask>", fix="train or load one for BART")
         front = next((i for role in ("bos", "cls") if (i := tokenizer.id(role)) not in (None, ends.eos)), None)
         frame = (() if front is None else (front,), (ends.eos,)) if named is None else ((), (ends.eos, named))
-        return Denoising(
-            length,
-            len(tokenizer),
-            mask,
-            ends.start,
-            ends.eos,
-            frame,
-            word_marks=compute_word_marks(tokenizer),
-            **options,
-        )
+        marks = compute_word_marks(tokenizer)
+        return Denoising(length, len(tokenizer), mask, ends.start, ends.eos, frame, word_marks=marks, **options)
 
     @property
     def poisson_lambda(self) -> float:
@@ -280,23 +248,19 @@ class Denoising(LabelCounting):
         return (MAX_EMPTY_SPANS if self.infill_ratio else 0) + int(np.ceil(self.insert_ratio * self.length))
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
-        """Windows in random order, with room for marks and inserted masks."""
+        """Plan windows in random order, with room for marks and inserted masks."""
         inner = self.length - sum(map(len, self.frame)) - self.max_extra_tokens
         if inner < 2:
             raise Error(f"examples of {self.length} tokens are too short", fix="take longer ones")
         return plan_texts(store, self.eos, inner, seed, epoch, self.across_documents)
 
     def measure_sizes(self, plan: Plan) -> np.ndarray:
-        """A source may be longer than its target, if masks are inserted."""
+        """Measure both sides; a source may be longer than its target, if masks are inserted."""
         target = plan.lengths + sum(map(len, self.frame))
         return np.stack((target, target, target + self.max_extra_tokens), 1)
 
-    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """Both sides alike."""
-        return choose_two_sided_shape(total, self.measure_sizes(plan), (self.length, self.length))
-
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
-        """The spoiled text as the source, the text as the target."""
+        """Make a batch with the spoiled text as the source, the text as the target."""
         target = add_special_tokens(raw, *self.frame)
         ids, starts = self.add_noise(raw, seed)
         spoiled = RawExamples(
@@ -304,10 +268,10 @@ class Denoising(LabelCounting):
         )
         source = add_special_tokens(spoiled, *self.frame)
         sides = (source.ids, source.starts), (target.ids, target.starts)
-        return make_seq2seq_batch(*sides, self.start, raw.sample, (self.length, self.length))
+        return make_seq2seq_batch(*sides, self.start, raw.sample, self.max_lengths)
 
-    def add_noise(self, raw: RawExamples, seed: int) -> PackedText:
-        """Every kind of noise that is asked for, in order."""
+    def add_noise(self, raw: RawExamples, seed: int) -> PackedArrays:
+        """Apply every kind of noise that is asked for, in order."""
         ids, starts, sample, sentence = raw.ids, raw.starts, raw.sample, raw.sentence_starts
         first = sentence.copy()
         first[starts[:-1]] = True
@@ -331,7 +295,3 @@ class Denoising(LabelCounting):
         if self.as_released:
             text = randomise_masks(text, 0.1, self.mask, self.vocab, seed, sample)
         return text
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy of the whole text."""
-        return compute_losses(model, batch, self.part)

@@ -248,7 +248,7 @@ def read_tagged_sentences(
         elif not is_comment(line, parts, layout):
             if len(parts) != layout.num_columns or not parts[layout.word_column] or not parts[layout.tag_column or -1]:
                 what = f"a line has a word and its tag: {layout.num_columns} columns are wanted, here are {len(parts)}"
-                wants.report_broken_row(what, f"{path}, line {number}")
+                wants.report_broken_row(what, path, number)
                 continue
             start = start if columns[0] else number
             for column, part in zip(columns, parts, strict=True):
@@ -416,7 +416,7 @@ def read_separated(path: Path, form: str, named: Sequence[str] | None, wants: re
         if len(row) == len(names):
             found.append((number, dict(zip(names, row, strict=True))))
         elif row:
-            wants.report_broken_row(f"a row has {len(row)} fields, {len(names)} are named", f"{path}, line {number}")
+            wants.report_broken_row(f"a row has {len(row)} fields, {len(names)} are named", path, number)
     return Table(found, path, wants.changes, names, has_assumed_header=headed)
 
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -582,7 +583,7 @@ def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch
 class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
-    parts = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
+    parts: ClassVar = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
     training, body = False, SimpleNamespace()
 
     def __init__(self, store, ways):

@@ -24,7 +24,7 @@ from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...nn.layers import initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
-from ...objectives.token_losses import DecoderEnds
+from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
 from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
