@@ -15,15 +15,10 @@ AnswerKind = Literal["class", "many", "number", "tags", "span", "choice", "text"
 LongTextMode = Literal["windows", "cut", "error"]
 # Task → the kinds of answer it may ask for, and the head that gives them.
 TASKS: dict[str, tuple[tuple[AnswerKind, ...], str]] = {
-    "classify": (("class", "many"), "classify"),
-    "regress": (("number",), "classify"),
-    "tag": (("tags",), "tag"),
-    "answer": (("span",), "answer"),
-    "choose": (("choice",), "choose"),
-    "translate": (("text",), "lm"),
-    "summarise": (("text",), "lm"),
-    "lm": (("text",), "lm"),
-}
+    "classify": (("class", "many"), "classify"), "regress": (("number",), "classify"), "tag": (("tags",), "tag"),
+    "answer": (("span",), "answer"), "choose": (("choice",), "choose"), "translate": (("text",), "lm"),
+    "summarise": (("text",), "lm"), "lm": (("text",), "lm"),
+}  # fmt: skip
 # Heads whose texts end with an end mark, also where the tokenizer puts none.
 END_MARKED_HEADS = ("classify", "tag", "answer", "beam", "choose")
 SCORE_LABEL = "score"  # the one label of a model that gives a number

@@ -26,12 +26,6 @@ PAIR_COLUMNS = {
 }  # fmt: skip
 
 
-class ReadingOptions(FileOptions, total=False):
-    """How files are read, and the column that holds the text."""
-
-    column: str | None
-
-
 @dataclass(frozen=True)
 class EvaluationResult:
     """The kind of evaluation, the number of examples, how the file was read, and the metrics, the main one first."""
@@ -80,7 +74,7 @@ def evaluate(
     batch, stride, memory_length, tell.
     """
     check_verb(former, "evaluate")
-    reading: ReadingOptions = {
+    reading: FileOptions = {
         "column": column, "encoding": encoding, "skip": skip, "delimiter": delimiter, "header": header,
     }  # fmt: skip
     inputs = SimpleNamespace(limit=limit, **{"batch": None, "stride": None, "memory_length": None} | how)
@@ -106,7 +100,7 @@ def evaluate(
     return EvaluationResult(kind, len(found), found.summary, metrics)
 
 
-def detect_kind(former: Former, data: Any, columns: Columns, reading: ReadingOptions) -> str:
+def detect_kind(former: Former, data: Any, columns: Columns, reading: FileOptions) -> str:
     """Choose the kind of evaluation: the task of a fine-tuned model, else what the columns allow."""
     if not is_language_model(former):
         return "task"
@@ -120,7 +114,7 @@ def detect_kind(former: Former, data: Any, columns: Columns, reading: ReadingOpt
     return "choices" if task == "choose" else "perplexity"
 
 
-def find_pair_columns(data: Any, columns: Columns, reading: ReadingOptions) -> tuple[Table, dict[str, Any]]:
+def find_pair_columns(data: Any, columns: Columns, reading: FileOptions) -> tuple[Table, dict[str, Any]]:
     """Read a table, and find its columns of good and of bad sentences, None where there is none."""
     given, names = parse_columns(columns)
     table = read_table(data, names, **reading)
@@ -206,8 +200,7 @@ def evaluate_choices(
 
 
 def evaluate_cloze(former: Former, texts: Sequence[str], **how: Unpack[ScoringOptions]) -> dict[str, float]:
-    """Compute the accuracy and perplexity of the last word, as in LAMBADA (Paperno et al. 2016); for a masked model all
-    of that word is masked."""
+    """Compute accuracy and perplexity of the last word (LAMBADA, Paperno et al. 2016), masked as a whole."""
     if former.is_encoder_decoder:
         raise Error("an encoder-decoder has no last word of its own", fix="measure the perplexity of its targets")
     rows = [normalise(text).rstrip() for text in texts]
@@ -222,7 +215,7 @@ def evaluate_cloze(former: Former, texts: Sequence[str], **how: Unpack[ScoringOp
 
 def evaluate_task_file(
     former: Former, data: Any, columns: Columns, limit: int | None, tell: ProgressCallback | None,
-    reading: ReadingOptions,
+    reading: FileOptions,
 ) -> EvaluationResult:  # fmt: skip
     """Evaluate a fine-tuned model by the metrics of its task."""
     name = former.task["name"] if former.task else None

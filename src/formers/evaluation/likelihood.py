@@ -278,8 +278,7 @@ def score_with_memory(
 def score_masked(
     former: Former, requests: list[ScoringRequest], batch: int, together: bool, tell: ProgressCallback | None
 ) -> list[Likelihood]:
-    """Score with a masked language model: each token is masked in a row of its own; of a long text, in the window whose
-    middle is nearest."""
+    """Score with a masked model: each token is masked in a row of its own, in the window whose middle is nearest."""
     hidden = None if former.tokenizer is None else former.tokenizer.id("mask")
     if hidden is None:
         raise Error("this model has no mask token", fix="load it with its tokenizer")

@@ -126,16 +126,9 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float:
 
 def rank_values(values: Sequence[float]) -> list[float]:
     """The rank of each value; equal ones share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    found, start = [0.0] * len(values), 0
-    while start < len(order):
-        end = start
-        while end < len(order) and values[order[end]] == values[order[start]]:
-            end += 1
-        for place in order[start:end]:
-            found[place] = (start + end - 1) / 2
-        start = end
-    return found
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return ((2 * ends - counts - 1) / 2)[inverse].tolist()
 
 
 def score_tags(truths: list[Sequence[str]], guesses: list[Sequence[str]]) -> dict[str, float]:

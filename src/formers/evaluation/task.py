@@ -172,9 +172,7 @@ def get_metric_signatures(task: Task, evaluation: TaskEvaluation) -> dict[str, s
 ReportTable = dict[str, Any]  # title, head, rows
 # What the worst examples are sorted by, and how it is written; answers are right or wrong, and that is all.
 CONFIDENCE_COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
-    "class": ("probability of the truth", "{:.3f}".format),
-    "many": ("probability of the truth", "{:.3f}".format),
-    "choice": ("probability of the truth", "{:.3f}".format),
+    **dict.fromkeys(("class", "many", "choice"), ("probability of the truth", "{:.3f}".format)),
     "number": ("error", lambda value: f"{-value:.3f}"),
     "tags": ("share of right tags", "{:.1%}".format),
 }

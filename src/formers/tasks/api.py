@@ -337,8 +337,7 @@ def switch_to_eval(former: Former) -> Iterator[None]:
 def group_examples(
     former: Former, data: EncodedExamples, tell: ProgressCallback | None, what: str = "reading", unit: str = ""
 ) -> Iterator[np.ndarray]:
-    """Yield the numbers of examples of similar length, as many as fit into a batch of the model's device; tell how many
-    are done."""
+    """Yield the numbers of examples of similar length, as many as fit into a batch of the model's device."""
     done = 0
     for some in group_by_length(data.lengths, BATCH_TOKENS.get(former.device.type, BATCH_TOKENS["cpu"])):
         yield some

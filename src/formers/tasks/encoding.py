@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,15 +112,10 @@ class TaskEncoder:
         then = begin + len(first) + (len(frame.between) if second is not None else 0)
         return ids, np.array([*segments, *after], np.int64) if self.has_segments else None, begin, then
 
-    def iter_windows(self, count: int, room: int, stride: int) -> Iterator[tuple[int, int]]:
+    def list_windows(self, count: int, room: int, stride: int) -> list[Span]:
         """Stretches of at most `room` tokens over so many, sharing up to `stride` with the next one."""
         step = room - min(stride, room // 2)
-        low = 0
-        while True:
-            yield low, min(count, low + room)
-            if low + room >= count:
-                return
-            low += step
+        return [(low, min(count, low + room)) for low in range(0, max(1, count - room + step), step)]
 
 
 def make_character_frame(slots: int) -> Template:
@@ -226,7 +221,7 @@ def split_windows(task: Task, encoder: TaskEncoder, a: Ids, b: Ids | None) -> li
     turned = b is not None and len(a) > len(b)
     short, long = (None, a) if b is None else (b[: room // 2], a) if turned else (a[: room // 2], b)
     left = room - (0 if short is None else len(short))
-    spans = [(0, left)] if task.long == "cut" else encoder.iter_windows(len(long), left, task.stride)
+    spans = [(0, left)] if task.long == "cut" else encoder.list_windows(len(long), left, task.stride)
     parts = [long[low:high] for low, high in spans]
     return [(short, part) if short is not None and not turned else (part, short) for part in parts]
 
@@ -274,7 +269,7 @@ def encode_tags(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequence[s
         asked = [IGNORE_INDEX if w < 0 or not tags else index[tags[w]] for w in word]
         count, room = len(ids), encoder.compute_capacity()
         check_fits(task, number, count, room)
-        for low, high in encoder.iter_windows(count, room, task.stride):
+        for low, high in encoder.list_windows(count, room, task.stride):
             text = ids[low:high] if count else np.array([encoder.placeholder_id])
             laid, segments, begin, _ = encoder.build_inputs(text)
             marks = np.full(len(laid), IGNORE_INDEX)
@@ -316,7 +311,7 @@ def encode_questions(task: Task, rows: Rows, encoder: TaskEncoder, labels: Seque
         room = whole - len(question)
         spans = [(a["start"], a["start"] + len(a["text"])) for a in row.get("answers") or () if a["text"]]
         edges = np.array(offsets, np.int64).reshape(-1, 2)
-        for low, high in encoder.iter_windows(len(ids), room, task.stride):
+        for low, high in encoder.list_windows(len(ids), room, task.stride):
             laid, segments, _, then = encoder.build_inputs(question, ids[low:high])
             where = np.full((len(laid), 2), -1)
             where[then : then + high - low] = edges[low:high]
@@ -359,8 +354,7 @@ def encode_targets(task: Task, rows: Rows, encoder: TaskEncoder, labels: Sequenc
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """The tokens of a text, their character spans, and their ids (or characters, or nothing), with the family's marks
-    before and after."""
+    """The tokens of a text, their spans and their ids (or characters, or nothing), with the marks before and after."""
 
     text: str
     tokens: list[str]

@@ -222,8 +222,7 @@ def is_tag(value: str) -> bool:
 
 
 def are_tags(values: Sequence[str], expect_tags: bool) -> bool:
-    """Whether values are tags of entities, nearly all of them, and some not O; where there must be tags
-    (`expect_tags`), bare B and I will do."""
+    """Whether nearly all values are tags of entities, and some not O; with `expect_tags`, bare B and I will do."""
     for pattern in (PREFIX_TAG, SUFFIX_TAG):
         found = sum(value not in OUTSIDE_TAGS and bool(pattern.fullmatch(value)) for value in values)
         if found and found + sum(value in OUTSIDE_TAGS for value in values) >= MIN_AGREEMENT * len(values):
@@ -277,6 +276,7 @@ MAX_TABLE_BYTES, MAX_TABLE_ROWS = 1 << 31, 5_000_000  # bytes, unpacked, and row
 class FileOptions(TypedDict, total=False):
     """How files are read."""
 
+    column: str | None  # that holds the text
     encoding: str
     skip: bool  # leave broken rows out, and count them
     delimiter: str | None  # between columns; None: as the file says
@@ -467,7 +467,7 @@ def read_python_table(source: Any, header: Sequence[str] | None, changes: Cleani
     if isinstance(source, Mapping):
         names = readers.format_names(source)
         raise Error(f"this holds several parts: {names}", fix="hand in one of them, such as data['train']")
-    if hasattr(source, "iloc") and hasattr(source, "to_dict"):  # pandas
+    if hasattr(source, "iloc"):  # pandas, which need not be installed
         rows = source.to_dict("records")
     elif hasattr(source, "to_dicts"):  # polars
         rows = source.to_dicts()

@@ -31,15 +31,11 @@ from .tagging import OUTSIDE_TAGS, find_scheme
 
 # The parts that a task needs, and those that it may have beside them.
 TASK_COLUMNS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "classify": (("text", "label"), ("other",)),
-    "regress": (("text", "label"), ("other",)),
-    "tag": (("words", "tags"), ()),
-    "answer": (("question", "context"), ("answers", "id", "start", "possible")),
-    "choose": (("choices", "label"), ("text", "other")),
-    "translate": (("text", "target"), ()),
-    "summarise": (("text", "target"), ()),
-    "lm": (("text",), ()),
-}
+    "classify": (("text", "label"), ("other",)), "regress": (("text", "label"), ("other",)),
+    "tag": (("words", "tags"), ()), "answer": (("question", "context"), ("answers", "id", "start", "possible")),
+    "choose": (("choices", "label"), ("text", "other")), "translate": (("text", "target"), ()),
+    "summarise": (("text", "target"), ()), "lm": (("text",), ()),
+}  # fmt: skip
 
 Row = dict[str, Any]  # a row of a table by its columns, or an example in the form of its task
 Columns = Mapping[str, Any] | Sequence[str] | str | None  # what was said about columns (`read_examples`)
@@ -67,14 +63,14 @@ class Examples:
 
 def read_examples(
     source: Any, task: str | None = None, columns: Columns = None, *,
-    needs_labels: bool = True, label_separator: str | None = None, limit: int | None = None, column: str | None = None,
+    needs_labels: bool = True, label_separator: str | None = None, limit: int | None = None,
     allow_plain_text: bool = True, **reading: Unpack[FileOptions],
 ) -> Examples:  # fmt: skip
     """Read the examples of a path, rows, a DataFrame or a dataset; the task is found by the columns if none is named.
 
     `columns` says what is what: {"text": "document"}, "text=document label=class"; a list names the columns of a table
-    without names; a number counts columns from 0. `column` is short for the text alone, or two for a pair.
-    `reading` is how files are read: encoding, skip, delimiter, header. A list under "label" makes one label of each
+    without names; a number counts columns from 0. `reading` is how files are read: encoding, skip, delimiter, header,
+    and `column`, which is short for the text alone, or two for a pair. A list under "label" makes one label of each
     column that is 1. `needs_labels=False` takes rows without labels too (their label is None); else they are left out
     and counted. `label_separator` parts several labels in one field. `allow_plain_text=False` refuses a table without
     labels, unless the task lm is named.
@@ -82,9 +78,10 @@ def read_examples(
     if limit is not None and limit < 1:
         raise Error(f"cannot take {limit} examples", fix="give a limit of 1 or more, or leave it out")
     given, names = parse_columns(columns)
-    given = {**parse_text_column(column, task), **given}
+    given = {**parse_text_column(reading.get("column"), task), **given}
     kind = task or ("tag" if {"words", "tags"} & set(given) else None)
-    table = read_table(source, names, task=kind, column=column or next(iter(flatten(given.values())), None), **reading)
+    reading["column"] = reading.get("column") or next(iter(flatten(given.values())), None)
+    table = read_table(source, names, task=kind, **reading)
     return build_examples(
         table, task, given, needs_labels=needs_labels, label_separator=label_separator, limit=limit,
         allow_plain_text=allow_plain_text,

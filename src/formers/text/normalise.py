@@ -8,18 +8,15 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ..errors import Error
 
 # Characters that are not text. A byte that is not UTF-8 arrives here as a lone surrogate (Python's surrogateescape).
 REMOVED_CHARACTERS = {
-    "undecodable": "\ud800-\udfff",
-    "nul": "\0",
-    "marks": "\ufeff",
-    "replaced": "\ufffd",
+    "undecodable": "\ud800-\udfff", "nul": "\0", "marks": "\ufeff", "replaced": "\ufffd",
     "control": "\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ufdd0-\ufdef\ufffe\uffff",
-}
+}  # fmt: skip
 LINE_BREAKS = "\x0b\x0c\x1c-\x1f\x85\u2028\u2029"  # Python ends a line at these, files do not: they become a space
 UNCLEAN_PATTERN = re.compile(f"[{''.join(REMOVED_CHARACTERS.values())}{LINE_BREAKS}]")
 REMOVED_PATTERNS = {name: re.compile(f"[{characters}]+") for name, characters in REMOVED_CHARACTERS.items()}
@@ -29,17 +26,11 @@ COMPATIBILITY_JAMO = re.compile("([\u3130-\u318f\uffa0-\uffdc\u3200-\u320d\u3260
 DecomposedForm = Literal["NFD", "NFKD"]
 MAX_MARK_RUN = 32  # marks on one letter that Python puts into order one by one; it takes the square of their number
 CHANGE_DESCRIPTIONS = {
-    "composed": "composed to NFC",
-    "undecodable": "bytes or characters that are not UTF-8 removed",
-    "nul": "NUL removed",
-    "marks": "byte order marks removed",
-    "replaced": "replacement characters removed",
-    "control": "control characters removed",
-    "carriage": "carriage returns",
-    "empty": "empty documents left out",
-    "cut": "cuts in long documents",
-    "skipped": "broken rows skipped",
-}
+    "composed": "composed to NFC", "undecodable": "bytes or characters that are not UTF-8 removed",
+    "nul": "NUL removed", "marks": "byte order marks removed", "replaced": "replacement characters removed",
+    "control": "control characters removed", "carriage": "carriage returns", "empty": "empty documents left out",
+    "cut": "cuts in long documents", "skipped": "broken rows skipped",
+}  # fmt: skip
 
 
 @dataclass
@@ -72,10 +63,6 @@ class CleaningReport:
                 vars(self)[name] += count
         for text in other.notes:
             self.add_note(text)
-
-    def to_dict(self) -> dict[str, Any]:
-        """For keeping as JSON."""
-        return asdict(self)
 
     def __str__(self) -> str:
         changes = self.describe(*CHANGE_DESCRIPTIONS)

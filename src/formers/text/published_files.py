@@ -8,7 +8,6 @@ becomes are looked at; each length is checked against what is there before anyth
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import re
@@ -46,9 +45,13 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
     if lost:
         raise Error(f"{lost[0]!r} is not in the vocabulary", where=where, fix="is this the vocab.txt of a BERT?")
     usual = [p for p in pieces if p not in special.values() and not (p[:1] in "[<" and p[-1:] in "]>")]
-    lower = bool(options.get("do_lower_case", not has_capitals(usual)))
+    has_capitals = any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in usual)
+    lower = bool(options.get("do_lower_case", not has_capitals))  # lower-case text would never reach a capital
     strip = options.get("strip_accents")  # None: where text is made lower case
-    strip = False if strip is None and has_syllables(usual) else strip
+    # Stripping accents takes syllables apart into jamo, so that no piece with Hangul would be reached and all Korean be
+    # unknown. English vocabularies have a handful of such pieces, Korean ones more than one in a hundred.
+    if strip is None and sum(HANGUL_SYLLABLE.search(piece) is not None for piece in usual) * 100 > len(usual):
+        strip = False
     rust = Rust(models.WordPiece(vocab=vocab, unk_token=special["unk"]))
     rust.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=bool(options.get("tokenize_chinese_chars", True)),
@@ -66,17 +69,6 @@ def build_wordpiece(text: str, options: Mapping[str, Any], where: object) -> Tok
             f'{{"do_lower_case": {other}}} in a tokenizer_config.json beside it says otherwise'
         )
     return made
-
-
-def has_capitals(pieces: Sequence[str]) -> bool:
-    """Whether a piece has an upper-case letter: text that is made lower case would never reach it."""
-    return any(piece.lower() != piece and any(map(str.isupper, piece)) for piece in pieces)
-
-
-def has_syllables(pieces: Sequence[str]) -> bool:
-    """Whether at least one piece in a hundred has Hangul syllables. Stripping accents takes syllables apart into jamo,
-    so that no such piece would be reached and all Korean be unknown. English vocabularies have a handful of them."""
-    return sum(HANGUL_SYLLABLE.search(piece) is not None for piece in pieces) * 100 > len(pieces)
 
 
 def from_merges(vocab: str, merges: str, options: Mapping[str, Any], where: object = None) -> Tokenizer:
@@ -172,11 +164,6 @@ class SentencePieceModel:
     add_dummy_prefix: bool = True  # a space is put in front
     remove_extra_whitespaces: bool = True  # spaces in front, behind and in a row are taken away
     treat_whitespace_as_suffix: bool = False  # a space belongs to the word before it
-
-    @property
-    def unknown_index(self) -> int:
-        """The number of the unknown piece."""
-        return next(i for i, (_, _, kind) in enumerate(self.pieces) if kind == UNKNOWN)
 
 
 def parse_model(data: bytes, where: object = None) -> SentencePieceModel:
@@ -321,7 +308,8 @@ def build_tokenizer(model: SentencePieceModel, options: Mapping[str, Any], where
     special = resolve_special_tokens(options, style.special, ids)
     marks = [p for p, _, kind in model.pieces if kind == CONTROL]
     added = [t for t in dict.fromkeys([*special.values(), *marks, *style.special_tokens]) if t in ids]
-    rust = build_rust_model(model, pieces, special.get("unk", model.pieces[model.unknown_index][0]), where)
+    unknown = next(p for p, _, kind in model.pieces if kind == UNKNOWN)
+    rust = build_rust_model(model, pieces, special.get("unk", unknown), where)
     rust.normalizer = build_normalizer(model, options, "[CLS]" in names or "<sep>" in names, "[CLS]" in names)
     if model.model_type == BPE:
         users = [p for p, _, kind in model.pieces if kind == USER and p not in added]
@@ -417,12 +405,8 @@ def from_marian(
     source: bytes, target: bytes, vocab: str, options: Mapping[str, Any], where: object = None
 ) -> Tokenizer:
     """Marian's two models and the one table of numbers that both share; `.target` reads the other language."""
-
-    def build(data: bytes) -> Tokenizer:
-        return build_marian_side(parse_model(data, where), vocab, options, where)
-
-    made, other = (call_backend(functools.partial(build, data), where) for data in (source, target))
-    made.target = other
+    made = call_backend(lambda: build_marian_side(parse_model(source, where), vocab, options, where), where)
+    made.target = call_backend(lambda: build_marian_side(parse_model(target, where), vocab, options, where), where)
     return made
 
 

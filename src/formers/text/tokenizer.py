@@ -380,8 +380,7 @@ class Tokenizer:
         return mark_with_origins(text)
 
     def get_backend(self, mapped: bool, parse_special: bool) -> Any:
-        """The Rust tokenizer for text that SentencePiece's table has been applied to or not, and that may spell special
-        tokens or not."""
+        """The Rust tokenizer for text that has passed SentencePiece's table or not, and may spell special tokens."""
         key = mapped and self.charsmap is not None, parse_special or not self.reserved_tokens
         if key not in self.backends:
             hide = () if key[1] else self.reserved_tokens

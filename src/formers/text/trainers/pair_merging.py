@@ -363,8 +363,7 @@ def count_spaced_words(
     lines: Iterable[str], cutter: WordCutter, alphabet: int, more: str, split_word: Callable[[str], list[str]],
     workers: int | None, tell: ProgressCallback | None,
 ) -> MergeCorpus:  # fmt: skip
-    """Count words and spaced marks, and cut those whose characters are all among the `alphabet` most frequent or in
-    `more`."""
+    """Count words and spaced marks; cut those whose characters are the `alphabet` most frequent or in `more`."""
     counts = count_words(lines, cutter, workers, tell)
     kept = choose_alphabet(counts, alphabet) | set(more)
     add_spaced_variants(counts)
