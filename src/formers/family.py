@@ -41,6 +41,11 @@ class ModelConfig:
     end_top: int
 
     @property
+    def output_vocab(self) -> int:
+        """The number of tokens that the output layer chooses from."""
+        return self.target_vocab or self.vocab
+
+    @property
     def num_decoder_layers(self) -> int:
         """The depth of the decoder, where it is a setting; else 0."""
         return 0
