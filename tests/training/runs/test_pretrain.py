@@ -582,8 +582,8 @@ def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch
 class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
-    parts = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
-    training, body = False, SimpleNamespace()
+    parts, training = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}, False
+    body = SimpleNamespace()
 
     def __init__(self, store, ways):
         counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)

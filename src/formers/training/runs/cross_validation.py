@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -118,6 +118,8 @@ def compare_settings(
         raise Error("plain text is not parted into folds", fix="leave folds out; seeds and sweep work")
     train, held = split_source(train)
     valid = held if valid is None and not folds else valid
+    # Every run reads the examples: what can be read only once is kept.
+    train, valid, test = (list(one) if isinstance(one, Iterator) else one for one in (train, valid, test))
     world = connect_processes(finetune_options.get("device"))  # one meeting for all runs
     whole = (
         world.broadcast_from_main(lambda: read_all_examples(train, task, columns, overrides or {}, finetune_options))

@@ -53,7 +53,7 @@ from ..train_config import RESUMABLE_SETTINGS
 from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorPlan
-from .prepare_data import PreparedData, check_data_unchanged, check_readable, prepare_data, read_excerpt
+from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
 from .run import (
     EarlierRun,
     Run,
@@ -196,12 +196,17 @@ class PretrainPlan(RunPlan):
     def prepare(self, config: PretrainConfig, folder: Path, world: ProcessGroup) -> tuple[PretrainConfig, PreparedData]:
         """Make tokenizer and token stores, or open those that are there."""
         check_batch_split(config.train, world, (folder / "run.json").is_file())
-        for line in check_readable(config.data, self.text, self.valid):
-            self.options.say(line)
-        report = self.options.report
-        data = prepare_data(config.family, config.data, folder / "data", self.text, self.tokenizer, self.valid, report)
+        where, report = folder / "data", self.options.report
+        data = prepare_data(
+            config.family, config.data, where, self.text, self.tokenizer, self.valid, report, self.look_at
+        )
         check_data_unchanged(RunFolder(folder), data, self.same)
         return config, data
+
+    def look_at(self, text: RunText, valid: RunText) -> None:
+        """Check the first documents, and say what was chosen in reading them."""
+        for line in check_texts(text, valid):
+            self.options.say(line)
 
     def prepare_excerpt(
         self, config: PretrainConfig, folder: Path, world: ProcessGroup
