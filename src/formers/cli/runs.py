@@ -89,7 +89,7 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     from .pretrain import run_pretraining
 
     about = RunFolder(run).read_info()
-    asked, store = about["asked"], run / "data" / "store"
+    asked, store = about["config"], run / "data" / "store"
     if "task" in asked:
         return rerun_task(run, about, out, device, resume)
     source = asked["data"].get("source")
@@ -107,7 +107,7 @@ def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, 
     from ..training.runs.splits import SPLITS, load_saved_examples
     from .terminal import show_progress
 
-    asked, labels = about["asked"], about["data"].get("labels", ())
+    asked, labels = about["config"], about["data"].get("labels", ())
     try:
         kept = {name: load_saved_examples(run, name, asked["task"], labels) for name in SPLITS}
         given: dict[str, Any] = {name: kept[name] or asked["data"][name] for name in SPLITS}

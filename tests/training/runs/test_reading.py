@@ -43,7 +43,7 @@ def test_text_is_read_at_most_twice(tmp_path, family, sized):
     assert text.opened == 2, "a look, then the work"
     assert told(made) == told(pretrain(family, TEXT, out=tmp_path / "list", train=ONE_STEP))
     text, valid = Source(TEXT[9:], sized), Source(TEXT[:9], sized)
-    pretrain(family, text, held=valid, tokenizer=made.former.tokenizer, out=tmp_path / "again", train=ONE_STEP)
+    pretrain(family, text, valid=valid, tokenizer=made.former.tokenizer, out=tmp_path / "again", train=ONE_STEP)
     assert (text.opened, valid.opened) == (2, 2)
 
 

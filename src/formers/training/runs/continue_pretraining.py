@@ -45,7 +45,7 @@ def is_text_run(task: str | None, options: RunOptions) -> bool:
     path = options.path
     if task is not None or not options.resume or path is None or not (path / "run.json").is_file():
         return task == "lm"
-    return "task" not in RunFolder(path).read_info()["asked"]
+    return "task" not in RunFolder(path).read_info()["config"]
 
 
 def plan_text_run(
@@ -60,7 +60,7 @@ def plan_text_run(
     if "=" in str(single.get("data.column", "")):  # --columns text=NAME
         single["data.column"] = parse_columns(single["data.column"])[0].get("text")
     if sources.get("test") is not None:
-        raise Error("plain text is judged by held-out text alone", fix="leave test out, and give valid")
+        raise Error("plain text is judged by validation text alone", fix="leave test out, and give valid")
     for key in single:
         if key.startswith("tune.") and key not in LM_TUNE_SETTINGS:
             raise Error(f"{key} does not apply to --task lm", fix="leave it out")

@@ -108,7 +108,7 @@ def compare_settings(
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch_size=16,32"), `seeds` and `folds`; runs that are
     done are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each
     part of the examples is the test once, and some others choose the epoch. The measures are those of the test
-    examples, else of the held-out ones. `finetune_options` are further arguments of finetune."""
+    examples, else of the validation ones. `finetune_options` are further arguments of finetune."""
     check_overwrite(out, False, overwrite)
     if folds == 1 or folds < 0 or seeds < 1:
         raise Error(f"{folds} folds and {seeds} seeds make no comparison", fix="take for example 5 folds and 3 seeds")
@@ -250,14 +250,14 @@ def get_first_seed(overrides: Mapping[str, Any], finetune_options: Mapping[str, 
 
 def get_main_metric(where: Path, seen: Mapping[str, float]) -> str:
     """The measure that trials are sorted by: the one that a run was asked to go by, else the first."""
-    named = RunFolder(where).read_info()["asked"].get("tune", {}).get("metric")
+    named = RunFolder(where).read_info()["config"].get("tune", {}).get("metric")
     return named if named in seen else next(iter(seen))
 
 
 def read_finished_metrics(where: Path) -> dict[str, float]:
     """The measures of a run that has ended."""
     file = where / "evaluation.json"
-    found = json.loads(file.read_text(encoding="utf-8"))["measures"] if file.is_file() else {}
+    found = json.loads(file.read_text(encoding="utf-8"))["metrics"] if file.is_file() else {}
     return found.get("test") or found.get("valid") or {}
 
 

@@ -1,4 +1,4 @@
-"""What a run trains on: a tokenizer, a token store and its held-out part, made or found."""
+"""What a run trains on: a tokenizer, a token store and its validation part, made or found."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAIR_CHECK_DOCUMENTS = 1000  # documents among which there must be a pair
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Tokenizer and stores; `valid_store` is None if there is no held-out text."""
+    """Tokenizer and stores; `valid_store` is None if there is no validation text."""
 
     tokenizer: Tokenizer
     store: Store
@@ -45,8 +45,8 @@ class PreparedData:
     @property
     def fingerprints(self) -> dict[str, Any]:
         """What tells whether a run goes on with the same text."""
-        held = None if self.valid_store is None else self.valid_store.content_hash
-        return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "held": held}
+        valid = None if self.valid_store is None else self.valid_store.content_hash
+        return {"tokenizer": self.tokenizer.fingerprint, "store": self.store.content_hash, "valid": valid}
 
 
 class Lookahead(Iterator[Any]):
@@ -144,28 +144,28 @@ def check_texts(text: RunText, valid: RunText) -> list[str]:
 
 def prepare_data(
     family: str, data: PretrainDataConfig, folder: Path, text: Any = None, tokenizer: Tokenizer | None = None,
-    held: Any = None, tell: ProgressCallback = lambda *_: None,
+    valid: Any = None, tell: ProgressCallback = lambda *_: None,
     look: Callable[[RunText, RunText], object] = check_texts,
 ) -> PreparedData:  # fmt: skip
     """Open a finished store, or make tokenizer and store in the run's folder; what an earlier try made is kept.
 
-    `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `held`; `tokenizer` is one
-    that is loaded. `look` may see both texts before the work.
+    `text` is text in memory (a list, DataFrame or dataset), used instead of files, and so is `valid`; `tokenizer` is
+    one that is loaded. `look` may see both texts before the work.
     """
-    valid = RunText(get_valid_source(data, held), data)
+    valid_text = RunText(get_valid_source(data, valid), data)
     run = folder.parent if (folder.parent / "run.json").is_file() else None
     kept = folder / "store"
     if text is None and not data.source and (kept / "store.json").is_file():  # it was in memory when the run began
-        store, beside = Store.open(kept), folder / "held"
-        other = Store.open(beside) if (beside / "store.json").is_file() else open_held_out_part(kept)
+        store, beside = Store.open(kept), folder / "valid"
+        other = Store.open(beside) if (beside / "store.json").is_file() else open_valid_part(kept)
         return PreparedData(store.tokenizer, store, other)
     if isinstance(text, Store):
-        look(RunText(None, data), valid)
+        look(RunText(None, data), valid_text)
         tokenizer = tokenizer or text.tokenizer
         text.check_tokenizer(tokenizer)
-        given = held if isinstance(held, Store) else None
+        given = valid if isinstance(valid, Store) else None
         return PreparedData(
-            tokenizer, text, given or prepare_valid_store(data, folder / "held", valid, tokenizer, tell, run)
+            tokenizer, text, given or prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
         )
     if text is None and not data.source:
         raise Error("there is no text to learn from", fix="give --data FILES, or a store made by formers prepare")
@@ -173,27 +173,27 @@ def prepare_data(
     if text is None and (first / "store.json").is_file():
         if len(data.source) > 1:
             raise Error("only one store can be trained on", where=data.source[1], fix="prepare the texts together")
-        look(RunText(None, data), valid)
+        look(RunText(None, data), valid_text)
         store = Store.open(first)
         if tokenizer is not None:
             store.check_tokenizer(tokenizer)
         elif data.tokenizer is not None:
             store.check_tokenizer(load_tokenizer(data.tokenizer))
-        aside = prepare_valid_store(data, folder / "held", valid, store.tokenizer, tell, run)
-        return PreparedData(store.tokenizer, store, aside or open_held_out_part(first))
+        aside = prepare_valid_store(data, folder / "valid", valid_text, store.tokenizer, tell, run)
+        return PreparedData(store.tokenizer, store, aside or open_valid_part(first))
     source = RunText(text if text is not None else find_files(list(data.source)), data)
-    look(source, valid)
+    look(source, valid_text)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = tokenizer or load_or_train_tokenizer(family, data, folder, source, tell, run)
-    aside = prepare_valid_store(data, folder / "held", valid, tokenizer, tell, run)
+    aside = prepare_valid_store(data, folder / "valid", valid_text, tokenizer, tell, run)
     share = 0.0 if aside is not None else data.valid_fraction
     store = prepare_store(data, kept, source, tokenizer, share, tell, run)
-    return PreparedData(tokenizer, store, aside or open_held_out_part(kept))
+    return PreparedData(tokenizer, store, aside or open_valid_part(kept))
 
 
-def get_valid_source(data: PretrainDataConfig, held: Any) -> Any:
-    """Held-out text of its own, in memory or by its files; None if none was given."""
-    return find_files(list(data.valid)) if held is None and data.valid else held
+def get_valid_source(data: PretrainDataConfig, valid: Any) -> Any:
+    """Validation text of its own, in memory or by its files; None if none was given."""
+    return find_files(list(data.valid)) if valid is None and data.valid else valid
 
 
 def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[str, Any] | None = None) -> None:
@@ -201,7 +201,7 @@ def check_data_unchanged(folder: RunFolder, found: PreparedData, same: Mapping[s
     before = folder.read_info()["data"] if (folder.path / "run.json").is_file() else same or found.fingerprints
     for key, value in found.fingerprints.items():
         if before.get(key) != value:
-            what = {"tokenizer": "the tokenizer", "store": "the text", "held": "the held-out text"}[key]
+            what = {"tokenizer": "the tokenizer", "store": "the text", "valid": "the validation text"}[key]
             raise make_changed_error(what, folder.path)
 
 
@@ -215,7 +215,7 @@ def prepare_valid_store(
     data: PretrainDataConfig, where: Path, valid: RunText, tokenizer: Tokenizer, tell: ProgressCallback,
     run: Path | None,
 ) -> Store | None:  # fmt: skip
-    """A store of held-out text of its own, if any was given, now or when the run began."""
+    """A store of validation text of its own, if any was given, now or when the run began."""
     if valid.source is not None:
         return prepare_store(data, where, valid, tokenizer, 0.0, tell, run)
     if run is None:
@@ -233,7 +233,7 @@ def prepare_store(
         "splitter": None if data.splitter == "none" else data.splitter,
         "deduplicate": None if data.deduplicate == "no" else data.deduplicate,
     }  # fmt: skip
-    mark, words = text.fingerprint, {"store": "the text", "held": "the held-out text"}[where.name]
+    mark, words = text.fingerprint, {"store": "the text", "valid": "the validation text"}[where.name]
     asked, known = json.dumps({"tokenizer": tokenizer.fingerprint, "text": mark, **how}), read_note(where)
     if run is None and (known != asked or mark is None):
         discard_prepared(where)
@@ -274,13 +274,13 @@ def discard_prepared(where: Path) -> None:
         get_note_path(where).unlink()
 
 
-def open_held_out_part(where: Path) -> Store | None:
-    """The held-out part of a store, if there is one with something in it."""
+def open_valid_part(where: Path) -> Store | None:
+    """The validation part of a store, if there is one with something in it."""
     try:
-        held = Store.open(where, "held")
+        valid = Store.open(where, "held")
     except Error:
         return None
-    return held if len(held.tokens) else None
+    return valid if len(valid.tokens) else None
 
 
 def load_or_train_tokenizer(

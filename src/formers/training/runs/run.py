@@ -87,7 +87,7 @@ class EarlierRun:
     @property
     def settings(self) -> dict[str, Any]:
         """What the run was asked to do."""
-        return self.info["asked"]
+        return self.info["config"]
 
     @property
     def done_steps(self) -> int:
@@ -138,8 +138,8 @@ class EarlierRun:
 def describe_run_length(info: Mapping[str, Any]) -> tuple[str, str]:
     """Return how long a run was asked to be, in epochs or, if it was given them, in steps; and the option that raises
     it."""
-    asked = info["asked"]
-    if "tune" not in asked or "steps" in info.get("chosen", ()):
+    asked = info["config"]
+    if "tune" not in asked or "steps" in info.get("explicit_train", ()):
         return f"{asked['train']['steps']:,} steps", f"--train.steps above {asked['train']['steps']:,}"
     epochs = asked["tune"]["epochs"]
     return f"{epochs:g} epoch{'s' * (epochs != 1)}", f"--epochs above {epochs:g}"
@@ -290,7 +290,7 @@ def record_run(folder: RunFolder, run: Run) -> None:
     facts = run.record()
     before = folder.read_info() if (folder.path / "run.json").is_file() else {}
     machine = describe_hardware(run.world)
-    folder.write_info({**facts, "machine": machine, **before, "asked": run.config.to_dict(), "data": facts["data"]})
+    folder.write_info({**facts, "machine": machine, **before, "config": run.config.to_dict(), "data": facts["data"]})
 
 
 def conclude(folder: RunFolder, run: Run, meter: ProgressMeter) -> Any:
@@ -372,9 +372,9 @@ def check_disk_space(path: Path, train: TrainConfig, parameters: int | None) -> 
 def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
     """What the run knows of the model of one step, kept in its formers.json for a model card: no path, names only."""
     about = folder.read_info()
-    asked, data = about["asked"], about.get("data") or {}
-    held: dict[str, Any] = next(
-        (row["held"] for row in folder.read_history() if row["step"] == step and "held" in row), {}
+    asked, data = about["config"], about.get("data") or {}
+    seen: dict[str, Any] = next(
+        (row["valid"] for row in folder.read_history() if row["step"] == step and "valid" in row), {}
     )
     sources = [asked["data"].get(name) for name in ("source", "train")]
     base = asked.get("init") or asked.get("source")
@@ -386,7 +386,7 @@ def collect_training_facts(folder: RunFolder, step: int) -> dict[str, Any]:
     found = {
         "steps": step, "objective": (asked.get("objective") or {}).get("name"), "task": asked.get("task"),
         "init": base, "data": {"sources": names, **counts},
-        "validation": {key: value for key, value in held.items() if value is not None},
+        "validation": {key: value for key, value in seen.items() if value is not None},
     }  # fmt: skip
     return {key: value for key, value in found.items() if isinstance(value, str | int | dict)}
 
@@ -399,7 +399,7 @@ def check_finite(folder: RunFolder, trainer: Trainer) -> None:
     steps = [row for row in rows if "loss" in row]
     bad = sum(row["loss"] is None or row.get("norm") is None for row in steps)
     best = next((step for step in sorted(scores) if scores[step] is not None), None)
-    looks = [row["held"] for row in rows if "held" in row and set(row["held"]) - {"loss", "cost"}]
+    looks = [row["valid"] for row in rows if "valid" in row and set(row["valid"]) - {"loss", "cost"}]
     excused = trainer.executor.scaler.is_enabled() and not trainer.bad_steps  # fp16 finds its scale by trial and error
     told = f"{bad:,} of {len(steps):,} steps had a loss or gradient that is not finite"
     if looks and best is None and looks[-1].get("loss") is None:

@@ -126,7 +126,7 @@ class VectorPlan:
     def configure(self) -> VectorRunConfig:
         """Merge the settings, and refuse what word vectors do not have."""
         options = self.options
-        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "held": self.valid}
+        other = {**self.top, "tokenizer": self.tokenizer or self.given.get("data.tokenizer"), "valid": self.valid}
         for name, value in {**other, "resume": options.resume or None}.items():
             if value is not None:
                 raise Error(f"{name} does not apply to word vectors", fix="leave it out")
@@ -238,5 +238,5 @@ def write_vector_run(
         "parameters": size,
         "memory": get_peak_memory(world.device),
     }
-    folder.write_info({"asked": table, "data": data, "machine": describe_hardware(world), "result": result})
+    folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
     write_report(folder)
