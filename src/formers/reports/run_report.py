@@ -190,11 +190,9 @@ def render_section(
     spent = {"parameters": report.result.get("parameters", 0), "tokens": last["tokens"], "seconds": last["seconds"]}
     words = report.localise("{parameters:,} parameters; {tokens:,} tokens in {seconds:.0f} s.", **spent)
     parts = [
-        f"<h2>{html.escape(report.title)}</h2>",
-        f'<p class="soft">{html.escape(words)}</p>',
-        render_html_table(scores[0], scores[1:]) if scores else "",
-        report.render_chart(),
-    ]
+        f"<h2>{html.escape(report.title)}</h2>", f'<p class="soft">{html.escape(words)}</p>',
+        render_html_table(scores[0], scores[1:]) if scores else "", report.render_chart(),
+    ]  # fmt: skip
     for title, text in samples:
         parts += [f"<p>{html.escape(title)}</p>", f"<blockquote>{html.escape(text)}</blockquote>"]
     if attention is not None:
@@ -278,14 +276,9 @@ def render_markdown_row(cells: Sequence[str]) -> list[str]:
 
 
 def write_runs_page(
-    path: Path,
-    title: str,
-    intro: str,
-    runs: Mapping[str, RunRecords],
-    samples: Mapping[str, Sequence[tuple[str, str]]],
-    attention: Mapping[str, Attention],
-    language: Language = "en",
-) -> None:
+    path: Path, title: str, intro: str, runs: Mapping[str, RunRecords],
+    samples: Mapping[str, Sequence[tuple[str, str]]], attention: Mapping[str, Attention], language: Language = "en",
+) -> None:  # fmt: skip
     """Write one page for several runs."""
     body = [f"<h1>{html.escape(title)}</h1>", f"<p>{html.escape(intro)}</p>"]
     machine = ""

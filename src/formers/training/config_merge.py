@@ -431,13 +431,9 @@ def configure_finetuning(
 
 
 FINETUNE_TRAIN = {
-    "optimizer": "adamw",
-    "betas": (0.9, 0.999),
-    "eps": 1e-8,
-    "weight_decay": 0.01,
-    "schedule": "linear",
+    "optimizer": "adamw", "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01, "schedule": "linear",
     "grad_clip": 1.0,
-}
+}  # fmt: skip
 
 
 def get_finetune_recipe(family: str, task: str, source: str | None, sized: bool) -> Tables:

@@ -58,16 +58,10 @@ class SignalWatcher:
 
 
 def run_training_loop(
-    trainer: Trainer,
-    source: BatchSource,
-    folder: RunFolder,
-    *,
-    evaluate: Callable[[], dict[str, float]] | None = None,
-    sample: Callable[[int], None] | None = None,
-    tell: Callable[[StepResult], None] | None = None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    say: Callable[[str], None] = lambda text: None,
-) -> int:
+    trainer: Trainer, source: BatchSource, folder: RunFolder, *, evaluate: Callable[[], dict[str, float]] | None = None,
+    sample: Callable[[int], None] | None = None, tell: Callable[[StepResult], None] | None = None,
+    hook: Callable[[dict[str, Any]], None] | None = None, say: Callable[[str], None] = lambda text: None,
+) -> int:  # fmt: skip
     """Train to the end from the newest checkpoint that is whole; the step with which it began.
 
     The first process holds the folder, writes and speaks. `evaluate` gives losses on the validation text, the one named

@@ -62,19 +62,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_sizes(
-            self,
-            "steps",
-            "batch_tokens",
-            "accumulate",
-            "seq_length",
-            "short_length",
-            "save_every",
-            "keep_last",
-            "eval_every",
-            "eval_batches",
-            "max_bad_steps",
-            "keep_every",
-        )
+            self, "steps", "batch_tokens", "accumulate", "seq_length", "short_length", "save_every", "keep_last",
+            "eval_every", "eval_batches", "max_bad_steps", "keep_every",
+        )  # fmt: skip
         check_sizes(self, "batch_rampup_steps", "warmup_steps", "workers", "keep_best", "seed", "samples", minimum=0)
         check_rates(self, "ema")
         for name, known in (("optimizer", OPTIMIZERS), ("schedule", SCHEDULES)):

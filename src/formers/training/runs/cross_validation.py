@@ -88,23 +88,11 @@ class Comparison:
 
 
 def compare_settings(
-    model: Any,
-    train: Any,
-    valid: Any = None,
-    *,
-    test: Any = None,
-    task: str | None = None,
-    columns: Any = None,
-    folds: int = 0,
-    seeds: int = 1,
-    sweep: str | Mapping[str, Any] = "",
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    **finetune_options: Any,
-) -> Comparison:
+    model: Any, train: Any, valid: Any = None, *, test: Any = None, task: str | None = None, columns: Any = None,
+    folds: int = 0, seeds: int = 1, sweep: str | Mapping[str, Any] = "", out: str | Path | None = None,
+    overwrite: bool = False, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, **finetune_options: Any,
+) -> Comparison:  # fmt: skip
     """Fine-tune with each combination of `sweep` ("lr=1e-4,3e-4 batch_size=16,32"), `seeds` and `folds`; runs that are
     done are not repeated, unless `overwrite` lets a new comparison take the place of that in `out`. With folds, each
     part of the examples is the test once, and some others choose the epoch. The measures are those of the test

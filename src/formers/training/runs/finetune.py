@@ -114,24 +114,12 @@ class FinetuneResult:
 
 
 def finetune(
-    model: str | Path | None = None,
-    train: Any = None,
-    valid: Any = None,
-    *,
-    task: str | None = None,
-    test: Any = None,
-    columns: Any = None,
-    out: str | Path | None = None,
-    config: Any = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: Any = None,
-    overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    **settings: Any,
-) -> FinetuneResult:
+    model: str | Path | None = None, train: Any = None, valid: Any = None, *, task: str | None = None, test: Any = None,
+    columns: Any = None, out: str | Path | None = None, config: Any = None, resume: bool = False,
+    overwrite: bool = False, device: Any = None, overrides: Mapping[str, Any] | None = None,
+    tell: ProgressCallback | None = None, say: Callable[[str], None] = lambda text: None,
+    hook: Callable[[dict[str, Any]], None] | None = None, **settings: Any,
+) -> FinetuneResult:  # fmt: skip
     """Teach a model a task: a checkpoint (a folder, hub:owner/name), or a family or preset from scratch.
 
     `train`, `valid` and `test` are files, lists of tables, DataFrames or datasets (of a DatasetDict, `train` takes the
@@ -456,12 +444,9 @@ class FinetuneRun(Run):
         some = load_batches(goal.source, s.batch_tokens, s.seed + 1, epochs=1)
         device = self.world.device
         found = evaluate(
-            self.former.model,
-            goal,
-            (drop_dummy_documents(batch) for batch, _ in some),
-            self.trainer.executor.forward,
+            self.former.model, goal, (drop_dummy_documents(batch) for batch, _ in some), self.trainer.executor.forward,
             device=device,
-        )
+        )  # fmt: skip
         return found.metrics[goal.part]
 
     def describe_latest(self) -> str:

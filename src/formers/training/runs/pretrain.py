@@ -54,15 +54,7 @@ from ..trainer import StepResult, Trainer, close_batches
 from ..validation import Score, compute_unigram_baseline, evaluate
 from ..word_vectors.vector_run import VectorPlan
 from .prepare_data import PreparedData, RunText, check_data_unchanged, check_texts, prepare_data, read_excerpt
-from .run import (
-    EarlierRun,
-    Run,
-    RunOptions,
-    RunPlan,
-    carry_out,
-    check_batch_split,
-    measure_deterministic_cost,
-)
+from .run import EarlierRun, Run, RunOptions, RunPlan, carry_out, check_batch_split, measure_deterministic_cost
 from .vocab_transfer import check_checkpoint_family, transfer_vocabulary
 
 LANGUAGE_SAMPLE_TOKENS = 4000  # tokens of the text that say which language it is in
@@ -85,26 +77,13 @@ class PretrainResult:
 
 
 def pretrain(
-    family: str | None = None,
-    text: Any = None,
-    *,
-    out: str | Path | None = None,
-    config: Any = None,
-    recipe: str | None = None,
-    preset: str | None = None,
-    init: str | Path | None = None,
-    tokenizer: Tokenizer | str | Path | None = None,
-    valid: Any = None,
-    resume: bool = False,
-    overwrite: bool = False,
-    device: Any = None,
-    overrides: Mapping[str, Any] | None = None,
-    tell: ProgressCallback | None = None,
-    say: Callable[[str], None] = lambda text: None,
-    hook: Callable[[dict[str, Any]], None] | None = None,
-    same: Mapping[str, Any] | None = None,
-    **tables: Mapping[str, Any],
-) -> PretrainResult:
+    family: str | None = None, text: Any = None, *, out: str | Path | None = None, config: Any = None,
+    recipe: str | None = None, preset: str | None = None, init: str | Path | None = None,
+    tokenizer: Tokenizer | str | Path | None = None, valid: Any = None, resume: bool = False, overwrite: bool = False,
+    device: Any = None, overrides: Mapping[str, Any] | None = None, tell: ProgressCallback | None = None,
+    say: Callable[[str], None] = lambda text: None, hook: Callable[[dict[str, Any]], None] | None = None,
+    same: Mapping[str, Any] | None = None, **tables: Mapping[str, Any],
+) -> PretrainResult:  # fmt: skip
     """Train a model of a family on text: files, a store (a path or a Store), a list, DataFrame or dataset of documents.
     The families are those of formers tree, and word2vec, glove and fasttext, which give word vectors.
 
@@ -232,12 +211,9 @@ class PretrainRun(Run):
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(
-        self,
-        asked: PretrainConfig,
-        found: PreparedData,
-        world: ProcessGroup,
+        self, asked: PretrainConfig, found: PreparedData, world: ProcessGroup,
         say: Callable[[str], None] = lambda text: None,
-    ):
+    ):  # fmt: skip
         self.config, self.data, self.world, self.say = asked, found, world, say
         s = asked.train
         self.objectives = [
@@ -402,11 +378,7 @@ class PretrainRun(Run):
             "mfu": round(meter.compute_mfu(t.tokens / max(1e-9, t.seconds)), 4), "language": detect_language(text),
         }  # fmt: skip
         note = None if self.monitor is None else self.monitor.final_note
-        return (score, baseline), more if note is None else {
-            **more,
-            "stuck": format_english(note),
-            "stuck_parts": note,
-        }
+        return (score, baseline), more if note is None else {**more, "stuck": format_english(note), "stuck_parts": note}
 
     def read_score(self, folder: RunFolder, step: int) -> Score | None:
         """Return the score of a step as metrics.jsonl has it."""

@@ -232,11 +232,7 @@ def write_vector_run(
     data = {"tokenizer": former.tokenizer.fingerprint, **facts}
     size = former.config.num_rows * former.config.dim
     result = {
-        "score": None,
-        "baseline": None,
-        "best": steps,
-        "parameters": size,
-        "memory": get_peak_memory(world.device),
-    }
+        "score": None, "baseline": None, "best": steps, "parameters": size, "memory": get_peak_memory(world.device),
+    }  # fmt: skip
     folder.write_info({"config": table, "data": data, "machine": describe_hardware(world), "result": result})
     write_report(folder)

@@ -74,18 +74,10 @@ class Corpus:
 
 
 def train_word_vectors(
-    texts: Iterable[str | Sequence[str]],
-    kind: VectorKind = "skipgram",
-    *,
-    epochs: int = 5,
-    lr: float | None = None,
-    lower: bool = True,
-    seed: int = 0,
-    threads: int | None = None,
-    tell: ProgressCallback | None = None,
-    note: Callable[[dict[str, Any]], None] | None = None,
-    **more: Any,
-) -> Former:
+    texts: Iterable[str | Sequence[str]], kind: VectorKind = "skipgram", *, epochs: int = 5, lr: float | None = None,
+    lower: bool = True, seed: int = 0, threads: int | None = None, tell: ProgressCallback | None = None,
+    note: Callable[[dict[str, Any]], None] | None = None, **more: Any,
+) -> Former:  # fmt: skip
     """Vectors of the words in some texts (strings, or lists of words); `more` are settings of VectorsConfig.
 
     `lr` falls in a line to almost nothing (GloVe's by AdaGrad); with one thread the result is a function of the seed.
@@ -202,11 +194,9 @@ def build_ngram_table(corpus: Corpus, c: VectorsConfig, table: Tensor, pulls: Te
     parts = torch.tensor([row for one in lists for row in one])
     share = (pulls / sizes).repeat_interleave(sizes).float()  # a row is one of several that make up the word
     return NgramTable(
-        table,
-        compute_row_scales(torch.zeros(len(table)).index_add_(0, parts, share)),
-        parts,
+        table, compute_row_scales(torch.zeros(len(table)).index_add_(0, parts, share)), parts,
         F.pad(sizes.cumsum(0), (1, 0)),
-    )
+    )  # fmt: skip
 
 
 def compute_row_scales(pulls: Tensor) -> Tensor:
