@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[1]
 ROOT = REPOSITORY / "src" / "formers"
 PICTURE = REPOSITORY / "docs" / "rooms.svg"
 # Single files beside the rooms are drawn as three boxes: foundation (they import no room), protocols, model (the rest).
-FOUNDATION = {"errors", "option_aliases", "config", "batch", "keymap", "verbs"}
+FOUNDATION = {"errors", "ragged_arrays", "option_aliases", "config", "atomic_files", "batch", "keymap"}
 ENTRY_POINTS = {"__init__", "__main__"}
 WIDTH, BOX_WIDTH, BOX_HEIGHT, LEVEL_HEIGHT, MARGIN = 860, 116, 34, 68, 20
 

@@ -21,7 +21,7 @@ from formers.errors import Error
 from formers.generation.augment import AugmentConfig
 from formers.generation.options import Options, make_options
 from formers.objectives.registry import OBJECTIVES, list_options
-from formers.option_aliases import HINT_TABLES, SYNONYMS, TASK_HINTS, TASK_SYNONYMS, VERB_SYNONYMS
+from formers.option_aliases import HINTS, SENTENCES, SYNONYMS, TASK_HINTS, TASK_SYNONYMS, VERB_SYNONYMS
 from formers.registry import FAMILIES
 from formers.task import TASKS
 from formers.training.config_merge import (
@@ -34,7 +34,7 @@ from formers.training.config_merge import (
 from formers.training.train_config import TrainConfig
 from formers.verbs import VERBS
 
-NAMES = sorted({*SYNONYMS, *(name for table in HINT_TABLES for name in table)})
+NAMES = sorted({*SYNONYMS, *HINTS, *SENTENCES})
 COMMANDS = {
     "pretrain": (pretrain["bert"].default_command, PRETRAIN_TABLES),
     "word2vec": (pretrain["word2vec"].default_command, VECTOR_TABLES),
@@ -84,7 +84,7 @@ def test_targets_exist():
     """A hint that names what is not there would be worse than none."""
     for name in NAMES:
         targets = list_paths(name)
-        assert targets or option_aliases.get_sentence(name), name
+        assert targets or option_aliases.SENTENCES.get(name), name
         assert len(set(targets)) == len(targets), name
         for target in targets:
             table, dot, bare = target.rpartition(".")
@@ -114,7 +114,7 @@ def test_settings_of_a_command(command):
                 if possible:
                     assert any(f"formers calls it {option}" in said for option in possible), (name, said)
                     assert "did you mean" not in said.lower(), name
-                elif sentence := option_aliases.get_sentence(name):
+                elif sentence := option_aliases.SENTENCES.get(name):
                     assert sentence[1:] in said, name
             else:
                 assert list(given.values()) == ["7"], name
@@ -149,7 +149,7 @@ def test_python_names_ours_before_the_nearest_spelling(known):
         said = suggest_name(name, known)
         if own := [target.rpartition(".")[2] for target in list_paths(name) if target.rpartition(".")[2] in known]:
             assert said.startswith(f"formers calls it {own[0]!r}"), name
-        elif any("." in target for target in list_paths(name)) or option_aliases.get_sentence(name):
+        elif any("." in target for target in list_paths(name)) or option_aliases.SENTENCES.get(name):
             assert "did you mean" not in said, name
 
 

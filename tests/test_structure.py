@@ -141,13 +141,13 @@ def test_only_dispatch_calls_attention_kernels():
     assert users == {"dispatch.py"}
 
 
-def test_only_weights_reads_safetensors_and_only_pickled_weights_unpickles():
+def test_only_weights_reads_safetensors_and_only_the_sandbox_unpickles():
     assert {p.name for p in FILES if "safe_open" in p.read_text(encoding="utf-8")} == {"weights.py"}
     hdf5 = {p.name for p in FILES if "import h5py" in p.read_text(encoding="utf-8")}
-    assert hdf5 == {"hdf5_weights.py", "bilm.py"}  # which read and which write
+    assert hdf5 == {"sandbox.py", "bilm.py"}  # which read and which write
     for word in ("torch.load", "import pickle", "pickle.load"):
         users = {p.name for p in FILES if word in p.read_text(encoding="utf-8")}
-        assert users <= {"pickled_weights.py"}, word
+        assert users <= {"sandbox.py"}, word
 
 
 @pytest.mark.parametrize("name", FAMILIES)

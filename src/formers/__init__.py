@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from .generation.translate import summarise, translate
     from .inspection.embed import embed, neighbours
     from .interop.model_directory import export, load, save
-    from .interop.prepare import prepare
+    from .interop.tokenizer_files import prepare
     from .tasks.api import answer, choose, classify, tag
     from .training.runs.finetune import finetune
     from .training.runs.pretrain import pretrain
 
 # Names that need torch are imported when they are first used, so that the command line answers at once.
 _LAZY_IMPORTS = {
-    "Former": "former", "build": "former", "tree": "former", "prepare": "interop.prepare",
+    "Former": "former", "build": "former", "tree": "former", "prepare": "interop.tokenizer_files",
     "pretrain": "training.runs.pretrain", "finetune": "training.runs.finetune", "Store": "data.store",
     "load": "interop.model_directory", "save": "interop.model_directory", "export": "interop.model_directory", **VERBS,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Batch: what models, objectives and tasks agree on. There is no padding inside.
+"""Batch: packed documents without padding, which models, objectives and tasks share.
 
 N tokens in all, D documents one after the other, M places where a loss is, B rows and T columns of a padded grid.
 """
@@ -42,7 +42,7 @@ class Layout:
 
     @property
     def is_uniform(self) -> bool:
-        """All documents have the same length (known from the sizes alone)."""
+        """True if all documents have the same length (known from the sizes alone)."""
         return self.num_tokens == self.rows * self.longest
 
     def unpack(self, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Layout:
         return flat if self.is_uniform else flat.index_select(0, self.document_ids * self.longest + self.positions)
 
     def merge_documents(self, documents_each: int) -> Layout:
-        """So many documents in turn as one."""
+        """Merge every `documents_each` consecutive documents into one."""
         if documents_each == 1:
             return self
         return Layout(self.starts[::documents_each].contiguous(), documents_each * self.longest, self.num_tokens)
@@ -75,7 +75,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Batch:
-    """Packed documents, with what the model reads beside the ids and where the objective asks.
+    """Packed documents, with the model's other inputs and the objective's labels.
 
     Fields hold torch tensors on their way through a model and numpy arrays on a loader's workers.
     """
@@ -153,7 +153,7 @@ class Batch:
         return Batch(**{f.name: move(getattr(self, f.name)) for f in dataclasses.fields(self)})
 
     def replace(self, **changes: Any) -> Batch:
-        """A copy with some fields changed."""
+        """Return a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 

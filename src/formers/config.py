@@ -44,24 +44,25 @@ def build_config(cls: type, values: Mapping[str, Any], *, where: object = None) 
     return made
 
 
-def check_common_fields(config: Any) -> None:
-    """What holds in every configuration that has these settings."""
-    if getattr(config, "eps", 1.0) <= 0:
-        raise Error(f"eps must be above 0, got {config.eps}", fix="take for example 1e-5")
-    pad, vocab = getattr(config, "pad", None), getattr(config, "vocab", None)
+def check_common_fields(config: object) -> None:
+    """Check what holds in every configuration that has these settings."""
+    values = vars(config)
+    if values.get("eps", 1.0) <= 0:
+        raise Error(f"eps must be above 0, got {values['eps']}", fix="take for example 1e-5")
+    pad, vocab = values.get("pad"), values.get("vocab")
     if pad is not None and vocab is not None and not 0 <= pad < vocab:
         raise Error(f"pad must be a token of the vocabulary of {vocab}, got {pad}", fix="set pad, or leave it out")
 
 
 @functools.cache
 def get_schema(cls: type) -> dict[str, Any]:
-    """The settings of a configuration and their types."""
+    """Return the settings of a configuration and their types."""
     hints = typing.get_type_hints(cls)
     return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
 
 
 def suggest_name(key: str, known: Iterable[str]) -> str:
-    """The end of an error about an unknown name: what formers calls it, the nearest known one, or all of them."""
+    """Suggest what to write instead of an unknown name: what formers calls it, the nearest one, or all of them."""
     names = list(known)
     if (ours := explain_name(key, names)) is not None:
         return ours
@@ -69,7 +70,7 @@ def suggest_name(key: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else "known: " + ", ".join(sorted(names))
 
 
-def coerce_value(value: Any, kind: Any, key: str, where: object = None) -> Any:
+def coerce_value(value: object, kind: Any, key: str, where: object = None) -> Any:
     """Check one value against its type; lists become tuples, whole numbers become floats where a float is due."""
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
@@ -105,20 +106,19 @@ def coerce_value(value: Any, kind: Any, key: str, where: object = None) -> Any:
             return value
     elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
         return value
-    name = getattr(kind, "__name__", None) if origin is None else None
-    raise Error(
-        f"setting {key!r} must be {name or kind}, not {format_value(value)}", where=where, fix="correct its value"
-    )
+    name = kind.__name__ if isinstance(kind, type) and origin is None else None
+    what = f"setting {key!r} must be {name or kind}, not {format_value(value)}"
+    raise Error(what, where=where, fix="correct its value")
 
 
-def format_value(value: Any) -> str:
-    """A value as an error message shows it: short, on one line."""
+def format_value(value: object) -> str:
+    """Format a value for an error message: short, on one line."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def parse_json_object(text: str, where: object = None) -> dict[str, Any]:
-    """A JSON object out of a text that nobody vouches for: no key twice, no half characters, not absurdly deep."""
+    """Parse a JSON object from untrusted text: no key twice, no half characters, not absurdly deep."""
 
     def reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -184,18 +184,17 @@ def parse_yaml(text: str) -> Any:
             loader.dispose()
 
 
-def check_sizes(config: Any, *names: str, minimum: int = 1) -> None:
+def check_sizes(config: object, *names: str, minimum: int = 1) -> None:
     """Refuse a configuration in which one of these sizes is not at least 1, or beyond all reason."""
     for name in names:
         value, most = getattr(config, name), MAX_LAYERS if name.endswith("layers") else MAX_SIZE
         if value is not None and not minimum <= value <= most:
             bound = f"at least {minimum}" if value < minimum else f"at most {most:,}"
-            raise Error(
-                f"{name} must be {bound}, got {value}", fix=f"set {name} to a number from {minimum} to {most:,}"
-            )
+            what = f"{name} must be {bound}, got {value}"
+            raise Error(what, fix=f"set {name} to a number from {minimum} to {most:,}")
 
 
-def check_rates(config: Any, *names: str) -> None:
+def check_rates(config: object, *names: str) -> None:
     """Refuse a configuration in which one of these rates is no probability below 1."""
     for name in names:
         value = getattr(config, name)
@@ -203,21 +202,20 @@ def check_rates(config: Any, *names: str) -> None:
             raise Error(f"{name} must be at least 0 and below 1, got {value}", fix=f"set {name} to something like 0.1")
 
 
-def compute_head_dim(config: Any, heads: str = "heads", dim: str = "dim") -> int:
-    """The width of one attention head; an Error if the heads do not divide the width."""
+def compute_head_dim(config: object, heads: str = "heads", dim: str = "dim") -> int:
+    """Compute the width of one attention head; an Error if the heads do not divide the width."""
     n, width = getattr(config, heads), getattr(config, dim)
     if width % n:
         start = min(n, width)
         near = (h for step in range(width) for h in (start - step, start + step))
         choice = next(h for h in near if 0 < h <= width and width % h == 0)
-        raise Error(
-            f"{n} {heads} do not divide {dim} {width}", fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}"
-        )
+        what = f"{n} {heads} do not divide {dim} {width}"
+        raise Error(what, fix=f"take {choice} {heads}, or {dim} {max(1, width // n) * n}")
     return width // n
 
 
 def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later layers win; dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
+    """Merge layers of settings; later ones win, and dotted keys reach into nested dicts (`{"model.layers": 4}`)."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -226,10 +224,8 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
             for part in path:
                 here = here.setdefault(part, {})
                 if not isinstance(here, dict):
-                    raise Error(
-                        f"setting {key!r} reaches into {part!r}, which is a single value",
-                        fix="drop the part behind the dot",
-                    )
+                    what = f"setting {key!r} reaches into {part!r}, which is a single value"
+                    raise Error(what, fix="drop the part behind the dot")
             both = isinstance(value, Mapping) and isinstance(here.get(last), Mapping)
             here[last] = (
                 merge_settings(here[last], value)
@@ -240,7 +236,7 @@ def merge_settings(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def default_to_encoder(settings: dict[str, Any], **sizes: str) -> dict[str, Any]:
-    """Settings read from a file, with None for each of the decoder's `sizes` that equals the encoder's.
+    """Replace each of the decoder's `sizes` that equals the encoder's by None, in settings read from a file.
 
     A model that formers builds says None for "as the encoder"; files of other libraries spell the number out.
     """
@@ -257,7 +253,7 @@ class KeyRule:
 
 
 def rename_key(ours: str, values: Mapping[Any, Any] | None = None) -> KeyRule:
-    """A key under another name; `values` translates (their value → ours) where the words differ as well."""
+    """Map a key to another name; `values` translates (their value → ours) where the words differ as well."""
 
     def read(value: Any) -> dict[str, Any]:
         if values is None or not isinstance(value, str):
@@ -266,7 +262,7 @@ def rename_key(ours: str, values: Mapping[Any, Any] | None = None) -> KeyRule:
             raise Error(f"value {value!r} is not supported", fix="supported: " + ", ".join(map(str, values)))
         return {ours: values[value]}
 
-    def write(config: Any) -> Any:
+    def write(config: object) -> Any:
         value = getattr(config, ours)
         return value if values is None else next((k for k, v in values.items() if v == value), value)
 
@@ -291,7 +287,7 @@ class ConfigMap:
     legacy_rules: Mapping[str, Callable[[Any], dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
     def translate_error(self, error: Error, theirs: Mapping[str, Any]) -> Error:
-        """An error about one of our settings in the words of their file."""
+        """Translate an error about one of our settings into the words of their file."""
         found = re.match(r"setting '(\w+)'|(\w+) must", error.what)
         name = found and (found[1] or found[2])
         for key in theirs:
@@ -307,19 +303,15 @@ class ConfigMap:
         return error
 
     def get_rule(self, key: str) -> KeyRule:
-        """The rule of a mapped key."""
+        """Return the rule of a mapped key."""
         row = KeyRule(self.legacy_rules[key], lambda config: None) if key in self.legacy_rules else self.rules[key]
         return rename_key(row) if isinstance(row, str) else row
 
     def read_config(
-        self,
-        theirs: Mapping[str, Any],
-        *,
-        where: object,
-        ignore: Iterable[str] = (),
+        self, theirs: Mapping[str, Any], *, where: object, ignore: Iterable[str] = (),
         irrelevant_everywhere: Iterable[str] = (),
-    ) -> dict[str, Any]:
-        """Our settings out of their config; keys in `common` (irrelevant everywhere) and `ignore` are passed over."""
+    ) -> dict[str, Any]:  # fmt: skip
+        """Translate their config into our settings; keys of `irrelevant_everywhere` and `ignore` are passed over."""
         passed = self.irrelevant_keys | set(irrelevant_everywhere) | set(ignore)
         ours: dict[str, Any] = {}
         named = {key: value for key, value in theirs.items() if key not in self.aliases}
@@ -334,23 +326,19 @@ class ConfigMap:
                 except Error as error:
                     raise Error(f"{key}: {error.what}", where=where, fix=error.fix) from None
                 except (AttributeError, TypeError, ValueError, ArithmeticError):  # a rule met a value of another type
-                    raise Error(
-                        f"{key}: {format_value(value)} makes no sense here", where=where, fix="correct it"
-                    ) from None
+                    what = f"{key}: {format_value(value)} makes no sense here"
+                    raise Error(what, where=where, fix="correct it") from None
             elif key in self.fixed_values and key not in ignore:
                 if not any(value == ok and type(value) is type(ok) for ok in self.fixed_values[key]):
                     only = " or ".join(map(repr, self.fixed_values[key]))
-                    raise Error(
-                        f"{key}: formers cannot honour {format_value(value)}, only {only}",
-                        where=where,
-                        fix=f"pass --ignore {key} to load it all the same",
-                    )
+                    what = f"{key}: formers cannot honour {format_value(value)}, only {only}"
+                    raise Error(what, where=where, fix=f"pass --ignore {key} to load it all the same")
             elif key not in passed:
                 raise Error(f"unknown key {key!r}", where=where, fix=f"pass --ignore {key} if it changes nothing")
         return ours
 
-    def write_config(self, config: Any, original: Mapping[str, Any]) -> dict[str, Any]:
-        """Their config: the original's own words wherever they still say the same, ours everywhere else."""
+    def write_config(self, config: object, original: Mapping[str, Any]) -> dict[str, Any]:
+        """Translate our config into theirs: the original's values where they still say the same, ours elsewhere."""
         theirs = {self.aliases.get(key, key): value for key, value in original.items()}
         for key in (*self.rules, *self.legacy_rules):
             if key in theirs and self.is_unchanged(key, theirs[key], config):
@@ -360,8 +348,8 @@ class ConfigMap:
                 theirs[key] = self.get_rule(key).write(config)
         return theirs
 
-    def is_unchanged(self, key: str, value: Any, config: Any) -> bool:
-        """Their word for a key says what the config says."""
+    def is_unchanged(self, key: str, value: object, config: object) -> bool:
+        """Return whether their value of a key says what our config says."""
         try:
             return all(getattr(config, name) == ours for name, ours in self.get_rule(key).read(value).items())
         except (Error, AttributeError, TypeError, ValueError, ArithmeticError):
@@ -369,7 +357,7 @@ class ConfigMap:
 
 
 def parse_byte_size(text: str) -> int:
-    """A size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
+    """Parse a size as people write it: 500MB, 5GB, 1.5 GiB, or a number of bytes."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?\s*", text, re.IGNORECASE)
     if match is None or float(match[1]) <= 0:
         raise Error(f"{text!r} is not a size", fix="write for example 500MB or 5GB")

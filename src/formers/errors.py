@@ -41,12 +41,12 @@ class NonFinite(Error):
 
 
 def is_disk_full(error: OSError) -> bool:
-    """Whether a write failed for want of room."""
+    """Return whether a write failed because the disk is full."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def advise_on_write(error: OSError, retry_advice: str = "try again") -> str:
-    """Say what to do about a file that could not be written; `again` is how to go on afterwards."""
+    """Say what to do about a file that could not be written; `retry_advice` is how to continue afterwards."""
     if is_disk_full(error):
         return f"make room and {retry_advice}"
     if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE):
@@ -62,14 +62,19 @@ def advise_on_write(error: OSError, retry_advice: str = "try again") -> str:
     return f"check the disk and {retry_advice}"
 
 
+def get_reason(error: Exception) -> str:
+    """Say why the system refused something, without the number and the file name that str(error) has."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
+    """Return whether an error says that memory has run out; torch has no type of its own for that on a CPU."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and bool(OUT_OF_MEMORY_PATTERN.search(str(error)))
     )
 
 
 def to_printable_line(text: str) -> str:
-    """One line that any terminal can show: words out of a hostile file may hold control or broken characters."""
+    """Make one line that any terminal can show: text from a hostile file may hold control or broken characters."""
     text = " ".join(text.split())
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from .config import ConfigMap, rename_key
 from .keymap import KeyMap
@@ -68,7 +68,7 @@ class Head:
     frozen_bias: bool = False  # the bias is not trained, and may be missing in a file (BART)
     out_act: str | None = None  # an activation of the output
     inner_dim: int | None = None  # the width of the inner layers, if it is not the model's (ALBERT)
-    directions: int = 1  # the hidden state is so many states side by side, and each gets an answer (ELMo)
+    directions: int = 1  # the hidden state is this many states side by side, each with an output (ELMo)
     input_states: int = 1  # how many hidden states it reads side by side (XLNet's beam: a token's and the beginning's)
     scale: float = 1.0  # of the hidden state before the output layer (T5)
     dropout: float = 0.0
@@ -79,6 +79,19 @@ class Head:
 HeadTable = Mapping[str, Mapping[str, Head]]
 
 
+class TensorFile(Protocol):
+    """A checkpoint's tensors by name, as `adjust_settings` reads them."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def is_equal(self, one: str, other: str) -> bool:
+        """Return whether two tensors hold the same numbers."""
+        ...
+
+
+ArchitectureRule = Callable[[Any, str], str | None]  # (config, head) → their class, where the table does not say it
+
+
 @dataclass(frozen=True)
 class CheckpointFormat:
     """How another library spells this family: its classes, its config, its tensor names."""
@@ -87,8 +100,8 @@ class CheckpointFormat:
     architectures: Mapping[str, str]  # their class → our head; of several for one head, the first is written
     config_map: ConfigMap
     build_key_map: Callable[[Any, str], KeyMap]  # (config, head) → the map
-    adjust_settings: Callable[[dict[str, Any], str, Any], dict[str, Any]] | None = None  # also gets class and file
-    choose_architecture: Callable[[Any, str], str | None] | None = None  # exceptions from the table when we write
+    adjust_settings: Callable[[dict[str, Any], str, TensorFile], dict[str, Any]] | None = None  # also by class and file
+    choose_architecture: ArchitectureRule | None = None  # exceptions from the table when we write
     unsupported_reason: str = ""  # why today's version of the other library does not read it, and which one does
     has_encoder_model: bool = False  # sentence-transformers takes the encoder alone, as formers.embed does
     config_defaults: Mapping[str, Any] = field(default_factory=dict)  # keys to write where no original has a word
@@ -96,7 +109,7 @@ class CheckpointFormat:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings that a family is trained with, by table; what is not named keeps its default."""
+    """Settings that a family is trained with, by table; others keep their defaults."""
 
     train: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
@@ -125,8 +138,9 @@ class Family:
     build_heads: Callable[[Any], HeadTable]  # head name → its parts
     pretraining_head: str  # the head that the family is pretrained with
     counted_head: str  # the head that published parameter counts include
-    build_init_rules: Callable[[Any], Mapping[str, Any]]  # name pattern → standard deviation (nn/layers.py)
     presets: Mapping[str, Mapping[str, Any]]
+    # Name pattern → standard deviation (nn/layers.py); by default the config's `init` everywhere.
+    build_init_rules: Callable[[Any], Mapping[str, Any]] = lambda config: {"*": config.init}
     # What it reads and how; the other rooms ask these fields, never the body or the config's fields.
     reads_segments: bool = False  # segments beside the tokens
     reads_tasks: bool = False  # the number of a task beside the tokens, if its config says so (ERNIE 2.0)
@@ -145,8 +159,8 @@ class Family:
     objective: str = ""  # its own pretraining objective, a name in objectives/registry.py; none if not pretrained
     quick_recipe: Recipe = Recipe()  # what differs from the small model and its training in training/recipes.py
     paper_recipe: Recipe = Recipe()  # what its paper pretrained the published size with
-    scratch_recipe: Recipe = Recipe()  # of a task learnt from random weights
-    finetune_recipe: Recipe = Recipe()  # of a task learnt from a checkpoint; `tune` is for tasks that answer by a label
+    scratch_recipe: Recipe = Recipe()  # of a task trained from random weights
+    finetune_recipe: Recipe = Recipe()  # of a task trained from a checkpoint; `tune` for tasks that answer by a label
     task_tokenizer_options: Mapping[str, Any] = field(default_factory=dict)  # of a tokenizer trained for a task alone
     adds_task_tokens: bool = False  # fine-tuning adds the last special tokens of its style (GPT)
     load_word_vectors: Callable[[Any, Any, Any], None] | None = None  # (body, vectors, known rows) → its own embeddings

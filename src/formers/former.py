@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import types
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,11 +18,12 @@ from . import config as settings
 from . import registry
 from .batch import Batch
 from .errors import Error
-from .family import Family
+from .family import Family, ModelConfig
 from .inputs import (
     PERMUTATION_INPUTS,
     ModelInputs,
     ModelState,
+    TensorLike,
     apply_permutation,
     check_length,
     collect_inputs,
@@ -150,7 +151,7 @@ class Former:
         """True if the model tells the two texts of a pair apart by segments."""
         return getattr(self.config, "segments", 0) > 1 or self.is_two_stream
 
-    def to(self, device: Any = None, dtype: torch.dtype | None = None) -> Former:
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Former:
         """Move the weights, or change their type; returns itself."""
         try:
             check_cpu_bf16(dtype or self.dtype, torch.device(self.device if device is None else device))
@@ -304,7 +305,7 @@ class Former:
             most = int(memory.lengths.max()) + longest
         return most
 
-    def to_device_tensor(self, values: Any, name: str = "value", integer: bool = False) -> Tensor:
+    def to_device_tensor(self, values: TensorLike, name: str = "value", integer: bool = False) -> Tensor:
         """Convert values to a tensor on the model's device; text gets an Error that says how to encode it."""
         if self.device.type == "meta":
             raise Error("this model has no weights", fix="build or load it outside of torch.device('meta')")
@@ -332,7 +333,7 @@ class Former:
         """Create an empty state for `rows` sequences: a cache of `size` tokens, or a memory of the last `size`."""
         return self.state_class(rows, size)
 
-    def build_forward_args(self, memory: ModelState | None, heads: Any) -> dict[str, Any]:
+    def build_forward_args(self, memory: ModelState | None, heads: TensorLike) -> dict[str, Any]:
         """Build the arguments of a forward pass that are not part of the batch."""
         how: dict[str, Any] = {}
         if memory is not None:
@@ -350,7 +351,12 @@ class Former:
 
 
 def build(
-    family: str, head: str = "auto", preset: str | None = None, seed: int = 0, labels: Any = None, **overrides: Any
+    family: str,
+    head: str = "auto",
+    preset: str | None = None,
+    seed: int = 0,
+    labels: Sequence[str] | int | None = None,
+    **overrides: Any,
 ) -> Former:
     """Build a model with random weights: a preset's settings with some of them changed.
 
@@ -381,7 +387,7 @@ class SkipWeightInit(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def build_empty(family: str, config: Any, head: str, labels: tuple[str, ...] = ()) -> Former:
+def build_empty(family: str, config: ModelConfig, head: str, labels: tuple[str, ...] = ()) -> Former:
     """Build a model on the meta device: shapes only."""
     with torch.device("meta"), SkipWeightInit():
         model, config = build_model(registry.find_family(family).definition, config, head, len(labels) or None)
@@ -389,8 +395,8 @@ def build_empty(family: str, config: Any, head: str, labels: tuple[str, ...] = (
     return Former(family, head, config, model.eval(), labels=(labels or parse_labels(2)) if has_label_head else ())
 
 
-def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
-    """Return the device that is asked for, or a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
+def choose_device(device: torch.device | str | None = None, local_rank: int = 0) -> torch.device:
+    """Return the given device, by default a GPU if there is one; "cuda" alone is GPU number `local_rank`."""
     try:
         found = torch.device("cuda" if device is None and torch.cuda.is_available() else device or "cpu")
     except (RuntimeError, TypeError):
@@ -403,7 +409,7 @@ def choose_device(device: Any = None, local_rank: int = 0) -> torch.device:
     return found
 
 
-def parse_labels(labels: Any) -> tuple[str, ...]:
+def parse_labels(labels: Sequence[str] | int | None) -> tuple[str, ...]:
     """Return labels, given as names or as a number of them, as names."""
     if labels is None:
         return ()

@@ -17,6 +17,7 @@ from .nn.attention.kv_cache import KVCache
 from .nn.attention.segment_memory import SegmentMemory
 from .nn.recurrent.projected_lstm import LSTMState
 
+TensorLike = Any  # a tensor, an array, or nested lists of numbers
 ModelState = KVCache | SegmentMemory | LSTMState  # what holds earlier tokens
 PERMUTATION_INPUTS = ("order", "perm_mask", "target_mapping")
 
@@ -31,17 +32,17 @@ class ModelInputs:
     `order` (B, T), or `perm_mask` (B, T, T), 1 = may not see, and `target_mapping` (B, M, T), 1 = predict here.
     """
 
-    ids: Any  # (B, T), (B, choices, T), or (B, T, 50) characters
-    keep: Any = None
-    segments: Any = None
-    target: Any = None
-    target_keep: Any = None
+    ids: TensorLike  # (B, T), (B, choices, T), or (B, T, 50) characters
+    keep: TensorLike = None
+    segments: TensorLike = None
+    target: TensorLike = None
+    target_keep: TensorLike = None
     memory: ModelState | None = None
-    heads: Any = None
-    tasks: Any = None
-    order: Any = None
-    perm_mask: Any = None
-    target_mapping: Any = None
+    heads: TensorLike = None
+    tasks: TensorLike = None
+    order: TensorLike = None
+    perm_mask: TensorLike = None
+    target_mapping: TensorLike = None
 
     @property
     def permutation(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ def get_row_shape(family: Family, ids: Tensor) -> tuple[int, ...]:
     return tuple(ids.shape[: -2 if family.reads_characters else -1])
 
 
-def to_tensor(values: Any, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
+def to_tensor(values: TensorLike, name: str, device: torch.device | None = None, integer: bool = False) -> Tensor:
     """Convert values to a tensor on a device; integers become int64, which torch indexes with."""
     try:
         made = torch.as_tensor(values, device=device)
@@ -220,14 +221,16 @@ def apply_permutation(
     if "target_mapping" in flat:
         places = flat["target_mapping"] != 0
         column = places.long().argmax(-1)  # (rows, M)
-        asked = places.any(-1)
-        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[asked].all():
+        is_target = places.any(-1)
+        if (places.sum(-1) > 1).any() or not keep.gather(1, column)[is_target].all():
             raise Error("a row of target_mapping must name one real token", fix="one 1 in it, or none at all")
-        more["targets"] = torch.where(asked, batch.starts[:-1, None].long() + column - first, -1).flatten()
+        more["targets"] = torch.where(is_target, batch.starts[:-1, None].long() + column - first, -1).flatten()
     return batch, more
 
 
-def make_head_masks(config: ModelConfig, heads: Any, pair: bool, device: torch.device) -> Tensor | dict[str, Tensor]:
+def make_head_masks(
+    config: ModelConfig, heads: TensorLike | dict[str, TensorLike], pair: bool, device: torch.device
+) -> Tensor | dict[str, Tensor]:
     """Check masks of attention heads: one (layers, heads), or for an encoder-decoder a dict of them by stack."""
     if not hasattr(config, "heads"):
         raise Error("this model has no attention heads that could be masked", fix="leave heads out")

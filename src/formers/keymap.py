@@ -2,8 +2,8 @@
 
 A row reads `theirs: ours`. In a name, `{i}` is a layer number, `*` stands for weight and bias, and a group
 `(query|key|value)` on their side means that several of their tensors, joined along the first axis, are one of ours.
-Maps know tensors only, no files: what is read is asked for by name, one rule at a time, so that a model may be
-larger than half of memory.
+Maps know tensors, not files: tensors are fetched by name, one rule at a time, so that a model may be larger than
+half of memory.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class TensorMapping:
     op: TensorOp
 
     def load(self, get: Callable[[str], Tensor]) -> Tensor:
-        """Our tensor, out of theirs."""
+        """Make our tensor from theirs."""
         parts = [get(name) for name in self.theirs]
         return self.op.load(parts[0] if len(parts) == 1 else torch.cat(parts))
 
     def save(self, tensor: Tensor) -> dict[str, Tensor]:
-        """Their tensors, out of ours."""
+        """Make their tensors from ours."""
         parts = self.op.save(tensor).chunk(len(self.theirs))
         return {name: part.contiguous() for name, part in zip(self.theirs, parts, strict=True)}
 
@@ -88,7 +88,7 @@ class KeyMap:
     computed_tables: Mapping[str, Callable[[int], Tensor]] = field(default_factory=dict)  # number of rows → table
 
     def map_tensors(self, ours: Iterable[str], prefix: str | None = None) -> list[TensorMapping]:
-        """How each of our parameters is made of theirs, by the names that they would write today."""
+        """Return how each of our parameters is made from theirs, by the names that they write today."""
         prefix = self.prefix if prefix is None else prefix
         rules = [compile_rule(prefix + theirs, "body.", op) for theirs, op in self.body.items()]
         for part, table in self.heads.items():
@@ -109,7 +109,7 @@ class KeyMap:
     ) -> LoadPlan:
         """Plan how to fill our parameters from a file that has these names.
 
-        A parameter that the file lacks is an error unless `optional`, a tensor that nobody asked for is an error
+        A parameter that the file lacks is an error unless `optional`, an unused tensor is an error
         unless it is tied, a known leftover, or part of another head of the family.
         """
         there: dict[str, str] = {}  # bare name as written today → name in the file
@@ -143,13 +143,13 @@ class KeyMap:
         return LoadPlan(moves, fresh, checks, made)
 
     def normalise_name(self, name: str) -> str:
-        """A name of a file without prefix and as it would be spelled today."""
+        """Return a file's name without prefix, as it is spelled today."""
         name = next((name.removeprefix(p) for p in self.prefixes if p and name.startswith(p)), name)
         old = next((old for old in self.aliases if name.endswith(old)), None)
         return name if old is None else name[: -len(old)] + self.aliases[old]
 
     def find_copies(self, name: str) -> list[str]:
-        """The other names under which files may hold a tensor."""
+        """Return the other names under which files may hold a tensor."""
         return [copy for copy, source in (*self.tied.items(), *self.alternate_names.items()) if source == name]
 
 
@@ -165,20 +165,20 @@ class LoadPlan:
 
 
 def compile_rule(theirs: str, scope: str, op: str | TensorOp) -> tuple[re.Pattern[str], str, TensorOp]:
-    """One row of a table, ready to be matched against our full names."""
+    """Compile one row of a table, to be matched against our full names."""
     op = op if isinstance(op, TensorOp) else TensorOp(op)
     return compile_pattern(scope + op.ours), theirs, op
 
 
 @functools.cache
 def compile_pattern(name: str) -> re.Pattern[str]:
-    """A name with {i}, *, ** and (a|b) as a pattern."""
+    """Compile a name with {i}, *, ** and (a|b) to a pattern."""
     text = re.escape(name).replace(r"\*\*", ".*").replace(r"\*", "(?P<p>weight|bias)").replace(r"\{i\}", r"(?P<i>\d+)")
     return re.compile(text.replace(r"\(", "(?:").replace(r"\)", ")").replace(r"\|", "|"))
 
 
 def expand_names(name: str, fields: Mapping[str, str]) -> Iterator[str]:
-    """A name with its fields filled in, once for each member of its group."""
+    """Yield a name with its fields filled in, once for each member of its group."""
     for key, value in fields.items():
         name = name.replace("*" if key == "p" else f"{{{key}}}", value)
     group = re.search(r"\(([^)]*)\)", name)

@@ -1,6 +1,6 @@
 """Model: a body and its head, built from the values that model files declare. Models + tasks, not models × tasks.
 
-Answers by beam search are here too: the likeliest beginnings, and for each the likeliest ends (XLNet on SQuAD 2.0).
+Also the beam search for answers: the likeliest starts, and for each the likeliest ends (XLNet on SQuAD 2.0).
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class HeadPart(nn.Module):
         x = x if self.spec.scale == 1.0 else x * self.spec.scale
         return x if self.spec.directions == 1 else x.unflatten(-1, (self.spec.directions, -1))
 
-    def compute_fused_loss(self, x: Tensor, tied: Any, labels: Tensor, smoothing: float) -> Tensor | None:
+    def compute_fused_loss(self, x: Tensor, tied: Tensor, labels: Tensor, smoothing: float) -> Tensor | None:
         """Sum the cross-entropy of (M, dim) hidden states without keeping their logits; None where that cannot be."""
         if not isinstance(self.out, OutputLayer) or self.after is not None or self.spec.directions > 1:
             return None
@@ -104,13 +104,13 @@ class HeadPart(nn.Module):
 
 
 class Model(nn.Module):
-    """A body and its head. `forward` gives hidden states (mixed, if the head asks for it), `logits` what the head makes
-    of them."""
+    """A body and its head: `forward` computes hidden states (a mix of layers, for heads that read one), `logits` the
+    head's output."""
 
     def __init__(self, body: nn.Module, parts: Mapping[str, HeadPart], state_class: type[Any] | None = None):
         super().__init__()
         self.state_class = state_class or KVCache  # what keeps earlier tokens
-        self.body: Any = body
+        self.body: Any = body  # a Body (protocols.py): families add methods of their own
         self.heads = nn.ModuleDict(parts)
 
     @property
@@ -129,7 +129,7 @@ class Model(nn.Module):
         return mix([*list(capture.hidden_states.values())[-1], last])
 
     def logits(self, hidden: Tensor, batch: Batch | None = None, part: str | None = None) -> Tensor:
-        """What one part of the head answers; parts that pool need the batch that the hidden states belong to."""
+        """Compute the output of one part of the head; parts that pool need the batch of the hidden states."""
         head = self.parts[part or next(iter(self.heads))]
         if head.spec.pool is not None:
             assert batch is not None
@@ -163,7 +163,7 @@ def pool_hidden(hidden: Tensor, batch: Batch, how: Pooling, eos: int | tuple[int
 
 
 def resolve_head(family: Family, config: ModelConfig, head: str) -> dict[str, Head]:
-    """The parts of a head: a name of the family's, or several joined by +; behind @, what it reads of the layers."""
+    """Return the parts of a head: a name of the family's, or several joined by +; after @, which layers it reads."""
     known = family.build_heads(config)
     parts: dict[str, Head] = {}
     names, _, view = head.partition("@")
@@ -181,7 +181,7 @@ def resolve_head(family: Family, config: ModelConfig, head: str) -> dict[str, He
 
 
 def build_model(family: Family, config: ModelConfig, head: str, labels: int | None = None) -> tuple[Model, ModelConfig]:
-    """A model with a head, without values (build under a device); also the config it was built with."""
+    """Build a model with a head, uninitialised (on the current device); returns it with its final config."""
     parts = resolve_head(family, config, head)
     is_encoder = "decoder_layers" in get_schema(cast(Any, type(config))) and config.num_decoder_layers == 0
     if is_encoder and any(part.reads_decoder for part in parts.values()):
@@ -198,7 +198,7 @@ def build_model(family: Family, config: ModelConfig, head: str, labels: int | No
 
 
 def get_output_width(head: Head, config: ModelConfig, labels: int | None) -> int | None:
-    """How many numbers a part gives."""
+    """Return the width of a part's output."""
     if head.out == "vocab":
         return get_output_vocab(config)
     return (labels or 2) if head.out == "labels" else head.out
@@ -217,7 +217,7 @@ def pool_vectors(vectors: Tensor, pool: str) -> Tensor:
 
 
 def get_output_vocab(config: ModelConfig) -> int:
-    """The size of the vocabulary that a model writes: a translator may have one for each side."""
+    """Return the size of the output vocabulary: a translator may have one for each side."""
     return config.target_vocab or config.vocab
 
 
@@ -249,6 +249,6 @@ def search_spans(model: Model, hidden: Tensor, batch: Batch, config: ModelConfig
 
 
 def to_grid_columns(batch: Batch, at: Tensor, there: Tensor) -> Tensor:
-    """Positions in each document as columns of the padded grid, -1 where there is none."""
+    """Convert positions in each document to columns of the padded grid, -1 where there is none."""
     first = 0 if batch.keep is None else batch.keep.long().argmax(1).view(-1, *[1] * (at.dim() - 1))
     return torch.where(there, at + first, -1)

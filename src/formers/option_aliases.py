@@ -14,431 +14,228 @@ from typing import Any
 
 from .errors import Error
 
-# Accepted, on the command line and in Python.
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    # transformers, nanoGPT, litgpt: training
-    "eval_steps": ("train.eval_every",),
-    "save_steps": ("train.save_every",),
-    "save_total_limit": ("train.keep_last",),
-    "gradient_accumulation_steps": ("train.accumulate",),
-    "max_grad_norm": ("train.grad_clip",),
-    "max_length": ("tune.seq_length", "train.seq_length", "max_new_tokens"),
-    "block_size": ("tune.seq_length", "train.seq_length"),
-    "learning_rate": ("train.lr",),
-    "lr": ("train.lr",),
-    "batch": ("tune.batch_size",),
-    "batch_size": ("batch",),
-    # transformers: generation
-    "num_return_sequences": ("num_samples",),
-    "no_repeat_ngram_size": ("no_repeat_ngram",),
-    # options of earlier versions that have a better name now
-    "way": ("method",),
-    "keep": ("label_filter",),
-    "sure": ("min_probability",),
-    "names": ("label_names",),
-    "top": ("top_k",),
-    "same": ("same_word",),
-    "memory": ("memory_length",),
-}
+
+def parse_names(table: str) -> dict[str, tuple[str, ...]]:
+    """Read lines of "our names: their names; …" as a table from each of their names to ours."""
+    found: dict[str, tuple[str, ...]] = {}
+    for entry in ";".join(row for row in table.split("\n") if not row.startswith("#")).split(";"):
+        ours, _, theirs = entry.partition(":")
+        found |= {name: (*found.get(name, ()), *ours.split()) for name in theirs.split()}
+    return found
+
+
+# Accepted, on the command line and in Python: names of transformers, nanoGPT and litgpt, and our own earlier options.
+SYNONYMS = parse_names("""
+train.eval_every: eval_steps; train.save_every: save_steps; train.keep_last: save_total_limit
+train.accumulate: gradient_accumulation_steps; train.grad_clip: max_grad_norm; train.lr: learning_rate lr
+tune.seq_length train.seq_length max_new_tokens: max_length
+tune.seq_length train.seq_length: block_size
+tune.batch_size: batch; batch: batch_size; num_samples: num_return_sequences; no_repeat_ngram: no_repeat_ngram_size
+method: way; label_filter: keep; min_probability: sure; label_names: names; top_k: top; same_word: same
+memory_length: memory
+""")
 DO_SAMPLE = "do_sample"  # accepted where there is a temperature: False is temperature 0
 # What differs from what the other library means by the name.
 SYNONYM_NOTES = {"max_length": "max_length is taken as max_new_tokens: the prompt does not count"}
 
-TRAINING_HINTS: dict[str, tuple[str, ...] | str] = {
-    # transformers (TrainingArguments and its example scripts), trl
-    "num_train_epochs": ("tune.epochs", "train.steps"),
-    "max_steps": ("train.steps",),
-    "per_device_train_batch_size": ("tune.batch_size", "train.batch_tokens"),
-    "per_gpu_train_batch_size": ("tune.batch_size", "train.batch_tokens"),
-    "train_batch_size": ("tune.batch_size", "train.batch_tokens"),
-    "batch_size": ("tune.batch_size", "train.batch_tokens"),
-    "batch": ("train.batch_tokens",),
-    "per_device_eval_batch_size": ("batch", "train.eval_batches"),
+# Our names, and behind the colon those of others that mean it.
+HINTS = parse_names("""
+# Training: transformers and its example scripts, trl, litgpt, nanoGPT, PyTorch Lightning, sentence-transformers,
+# fairseq, gensim, and our own earlier names
+tune.epochs train.steps: num_train_epochs max_epochs num_epochs max_epoch
+train.steps: max_steps max_iters lr_decay_iters steps_per_epoch max_update total_num_update
+tune.batch_size train.batch_tokens: per_device_train_batch_size per_gpu_train_batch_size train_batch_size batch_size
+tune.batch_size train.batch_tokens: micro_batch_size max_sentences
+train.batch_tokens: batch global_batch_size
+batch train.eval_batches: per_device_eval_batch_size
+tune.warmup_ratio train.warmup_steps: warmup_ratio lr_warmup_fraction
+train.schedule: lr_scheduler_type lr_scheduler min_lr decay_lr
+train.optimizer: optim
+train.betas: adam_beta1 adam_beta2 adam_betas beta1 beta2
+train.eps: adam_epsilon adam_eps
+dtype=fp16 train.precision=fp16: fp16
+dtype=bf16 train.precision=bf16: bf16 use_amp
+dtype=fp32 train.precision=fp32: fp32 tf32
+dtype train.precision: mixed_precision
+train.compile: torch_compile
+train.activation_checkpointing: gradient_checkpointing checkpointing
+train.workers workers: dataloader_num_workers num_workers
+train.eval_every: eval_strategy evaluation_strategy eval_interval evaluation_steps validate_interval_updates check
+train.save_every: save_strategy save_interval always_save_checkpoint checkpoint_save_steps save_interval_updates
+train.save_every: save
+tune.metric: metric_for_best_model best_checkpoint_metric
+tune.patience: early_stopping_patience
+tune.label_smoothing objective.label_smoothing: label_smoothing_factor smoothing
+out: logging_dir run_name out_dir save_dir
+resume: resume_from_checkpoint; overwrite: overwrite_output_dir
+deterministic train.deterministic: full_determinism
+seed train.seed: data_seed
+device=cpu: use_cpu no_cuda
+train.parallel=fsdp: deepspeed fsdp
+train.parallel=ddp: ddp; train.parallel: strategy
+columns: remove_unused_columns label_column_name
+train data: train_file dataset_name
+train data.source: train_dataset
+valid data.valid: validation_file eval_dataset
+test: test_file
+data.valid_fraction held_out: validation_split_percentage
+data.limit: max_train_samples
+tune.seq_length train.seq_length window: max_seq_length
+tune.seq_length train.seq_length: max_source_length length
+tune.max_output_tokens max_new_tokens: max_target_length
+tune.max_answer_tokens: max_answer_length
+tune.stride stride: doc_stride
+tune.prefix: source_prefix
+columns column: text_column_name text_column
+tokenizer data.tokenizer: tokenizer_name
+objective.mask_rate mask_rate: mlm_probability mask_prob
+task: problem_type task_name
+lora tune.lora: lora_r lora_rank
+tune.freeze=-1: freeze_base_model; tune.layer_decay: layerwise_lr_decay; tune.balance=true: class_weights
+train.eval_batches: eval_iters eval_batches looks
+train.accumulate: accumulate_grad_batches update_freq
+train.grad_clip: gradient_clip_val max_norm clip_norm clip
+train.warmup_steps: warmup_iters lr_warmup_steps warmup_updates warmup
+init: init_from initial_checkpoint_dir restore_file
+train.keep_last: checkpoint_save_total_limit keep_interval_updates keep_last_epochs last
+train.seq_length: tokens_per_sample
+model.context tune.seq_length train.seq_length: max_source_positions
+train.keep_best: keep_best_checkpoints best
+objective.name: criterion
+objective.mean_span_length mean_span_length: mask_length poisson_lambda
+model.shared: share_all_embeddings; model.dim: vector_size; model.negatives: negative
+model.kind: sg cbow_mean
+tune.evals_per_epoch: checks; train.keep_every: every
+max_new_tokens train.batch_tokens: tokens
+train.batch_rampup_steps: ramp; train.weight_decay: decay; tune.warmup_ratio: warm; train.spike_factor: spike
+train.max_bad_steps: skips
+train.short_length short_seq_prob: short
+train.carry_memory: carry
+data.vocab_size vocab_size: pieces
+data.valid valid: held
+data.valid_fraction: held_out; data.label_separator: between
+data.tokenizer_kind objective.corruption: kind
+tune.multilabel: many; tune.label_as_text: text
+tune.max_answer_tokens max_masked: most
+out tune.max_output_tokens: output
+tune.long_texts: long; tune.both_orders: both; tune.lm_loss_weight: auxiliary
+# Configurations of models: config.json of transformers, litgpt, nanoGPT, fairseq
+model.dim: hidden_size d_model n_embd embedding_size encoder_embed_dim
+model.layers: num_hidden_layers num_layers n_layer n_layers encoder_layers
+model.decoder_layers: num_decoder_layers
+model.heads: num_attention_heads num_heads n_head n_heads encoder_attention_heads
+model.decoder_heads: decoder_attention_heads; model.head_dim: d_kv
+model.ff: intermediate_size n_inner d_ff d_inner encoder_ffn_dim encoder_ffn_embed_dim
+model.decoder_ff: decoder_ffn_dim
+model.context: max_position_embeddings n_positions n_ctx block_size
+data.vocab_size model.vocab: vocab_size padded_vocab_size
+model.segments: type_vocab_size
+model.act: hidden_act activation_function activation
+model.eps: layer_norm_eps layer_norm_epsilon norm_eps
+model.dropout: hidden_dropout_prob resid_pdrop dropout_rate
+model.attention_dropout: attention_probs_dropout_prob attn_pdrop
+model.embed_dropout: embd_pdrop; model.act_dropout: activation_dropout; model.head_dropout: classifier_dropout
+model.init: initializer_range; model.tied: tie_word_embeddings; model.pad: pad_token_id; model.bos: bos_token_id
+model.eos: eos_token_id; model.start: decoder_start_token_id; model.buckets: relative_attention_num_buckets
+model.experts: num_experts; model.capacity: expert_capacity; model.memory: mem_len
+labels: num_labels id2label
+# Generation: transformers, vLLM, fairseq, and our own earlier names
+min_new_tokens: min_length min_tokens min_len
+max_new_tokens train.batch_tokens: max_tokens
+bad_words: bad_words_ids banned
+stop: stop_strings stopping_criteria stop_sequences
+draft: assistant_model draft_model speculative_model
+stream: streamer
+num_samples: n nbest samples
+num_beams: best_of beam_width use_beam_search beam beams
+repetition_penalty: presence_penalty frequency_penalty
+dtype=int8: load_in_8bit; source: src_lang
+source columns: source_lang
+to: tgt_lang forced_bos_token_id
+to columns: target_lang
+length_penalty: lenpen; max_new_tokens: max_len_b; top_k: sampling_topk; top_p: sampling_topp
+no_repeat_ngram: no_repeat; early_stopping: early; length_normalisation: normalise; typical_p: typical
+# What commands read and write, sentence-transformers, tokenizers, SentencePiece, and options of the objectives in
+# earlier versions
+out: output_dir output_path output_file
+file data: input input_file
+as_json: json; dtype: torch_dtype
+dtype train.precision: precision
+device: device_map
+shard shard_size: max_shard_size
+family: model_type
+workers: num_proc preprocessing_num_workers
+column: json_keys; length: seq_length; option: objective_options
+normalise: normalize normalize_embeddings
+pool: pooling pooling_mode
+level: output_value
+prefix tune.prefix: prompt_name
+k top_k: top_n
+vocab_size: size; min_count: min_frequency; alphabet: limit_alphabet
+lower: do_lower_case lowercase
+mask_rate noise_density: rate
+mask_ratio: masked; random_ratio: random; max_ngram: grams; across_documents: across; num_streams: streams
+streams_per_batch: rows; num_sampled: sampled; pair_part: answer; random_fallback: fallback; target_ratio: share
+context_factor: context; as_released: released; infill_ratio: infill; mean_span_length: mean; permute_ratio: permute
+delete_ratio: delete; insert_ratio: insert; rotate_ratio: rotate; balance_weight: balance; is_prefix_lm: prefix
+task_id: task; num_turns: turns
+""")
+# The answer to names that stand for nothing of ours.
+SENTENCES = {
     "auto_find_batch_size": "choose the size of a batch with tune.batch_size or train.batch_tokens",
-    "warmup_ratio": ("tune.warmup_ratio", "train.warmup_steps"),
-    "lr_scheduler_type": ("train.schedule",),
-    "lr_scheduler": ("train.schedule",),
-    "optim": ("train.optimizer",),
-    "adam_beta1": ("train.betas",),
-    "adam_beta2": ("train.betas",),
-    "adam_betas": ("train.betas",),
-    "adam_epsilon": ("train.eps",),
-    "adam_eps": ("train.eps",),
-    "fp16": ("dtype=fp16", "train.precision=fp16"),
-    "bf16": ("dtype=bf16", "train.precision=bf16"),
-    "fp32": ("dtype=fp32", "train.precision=fp32"),
-    "tf32": ("dtype=fp32", "train.precision=fp32"),
-    "mixed_precision": ("dtype", "train.precision"),
-    "torch_compile": ("train.compile",),
-    "gradient_checkpointing": ("train.activation_checkpointing",),
-    "dataloader_num_workers": ("train.workers", "workers"),
-    "num_workers": ("train.workers", "workers"),
-    "eval_strategy": ("train.eval_every",),
-    "evaluation_strategy": ("train.eval_every",),
-    "save_strategy": ("train.save_every",),
     "load_best_model_at_end": "the best checkpoint is kept and becomes the model (train.keep_best)",
-    "metric_for_best_model": ("tune.metric",),
-    "early_stopping_patience": ("tune.patience",),
-    "label_smoothing_factor": ("tune.label_smoothing", "objective.label_smoothing"),
-    "logging_steps": "every step is written to metrics.jsonl in the folder of the run",
-    "log_interval": "every step is written to metrics.jsonl in the folder of the run",
-    "logging_dir": ("out",),
+    **dict.fromkeys(
+        ("logging_steps", "log_interval"), "every step is written to metrics.jsonl in the folder of the run"
+    ),
     "report_to": "say --wandb or --tensorboard",
-    "run_name": ("out",),
-    "resume_from_checkpoint": ("resume",),
-    "overwrite_output_dir": ("overwrite",),
-    "full_determinism": ("deterministic", "train.deterministic"),
-    "data_seed": ("seed", "train.seed"),
     "do_train": "leave it out: pretrain and finetune train, and evaluate as they go",
     "do_eval": "leave it out: pretrain and finetune evaluate as they go",
     "do_predict": "leave it out: a test file is evaluated at the end (--test)",
     "push_to_hub": "formers export writes a folder, which the tools of the hub upload",
-    "use_cpu": ("device=cpu",),
-    "no_cuda": ("device=cpu",),
-    "deepspeed": ("train.parallel=fsdp",),
-    "fsdp": ("train.parallel=fsdp",),
-    "ddp": ("train.parallel=ddp",),
-    "strategy": ("train.parallel",),
     "nproc_per_node": "start several processes with torchrun --nproc-per-node N -m formers",
-    "group_by_length": "leave it out: batches are packed by tokens, without padding",
-    "packing": "leave it out: batches are packed by tokens, without padding",
-    "remove_unused_columns": ("columns",),
-    "train_file": ("train", "data"),
-    "train_dataset": ("train", "data.source"),
-    "dataset_name": ("train", "data"),
-    "validation_file": ("valid", "data.valid"),
-    "eval_dataset": ("valid", "data.valid"),
-    "test_file": ("test",),
-    "validation_split_percentage": ("data.valid_fraction", "held_out"),
-    "max_train_samples": ("data.limit",),
-    "max_seq_length": ("tune.seq_length", "train.seq_length", "window"),
-    "max_source_length": ("tune.seq_length", "train.seq_length"),
-    "max_target_length": ("tune.max_output_tokens", "max_new_tokens"),
-    "max_answer_length": ("tune.max_answer_tokens",),
-    "doc_stride": ("tune.stride", "stride"),
-    "source_prefix": ("tune.prefix",),
-    "text_column_name": ("columns", "column"),
-    "text_column": ("columns", "column"),
-    "label_column_name": ("columns",),
-    "tokenizer_name": ("tokenizer", "data.tokenizer"),
-    "mlm_probability": ("objective.mask_rate", "mask_rate"),
-    "problem_type": ("task",),
-    "task_name": ("task",),
-    "model_name_or_path": "the model comes first, as in: formers finetune MODEL --train FILE",
+    **dict.fromkeys(("group_by_length", "packing"), "leave it out: batches are packed by tokens, without padding"),
+    **dict.fromkeys(
+        ("model_name_or_path", "checkpoint_dir"), "the model comes first, as in: formers finetune MODEL --train FILE"
+    ),
     "pretrained_model_name_or_path": "the model comes first, as in: formers generate MODEL PROMPT",
-    "lora_r": ("lora", "tune.lora"),
-    "lora_rank": ("lora", "tune.lora"),
-    "freeze_base_model": ("tune.freeze=-1",),
-    "layerwise_lr_decay": ("tune.layer_decay",),
-    "class_weights": ("tune.balance=true",),
-    # litgpt, nanoGPT, PyTorch Lightning
-    "max_iters": ("train.steps",),
-    "max_epochs": ("tune.epochs", "train.steps"),
-    "num_epochs": ("tune.epochs", "train.steps"),
-    "eval_interval": ("train.eval_every",),
-    "eval_iters": ("train.eval_batches",),
-    "eval_batches": ("train.eval_batches",),
-    "save_interval": ("train.save_every",),
-    "always_save_checkpoint": ("train.save_every",),
-    "global_batch_size": ("train.batch_tokens",),
-    "micro_batch_size": ("tune.batch_size", "train.batch_tokens"),
-    "accumulate_grad_batches": ("train.accumulate",),
-    "gradient_clip_val": ("train.grad_clip",),
-    "max_norm": ("train.grad_clip",),
-    "warmup_iters": ("train.warmup_steps",),
-    "lr_warmup_steps": ("train.warmup_steps",),
-    "lr_warmup_fraction": ("tune.warmup_ratio", "train.warmup_steps"),
-    "lr_decay_iters": ("train.steps",),
-    "min_lr": ("train.schedule",),
-    "decay_lr": ("train.schedule",),
-    "beta1": ("train.betas",),
-    "beta2": ("train.betas",),
-    "init_from": ("init",),
-    "checkpoint_dir": "the model comes first, as in: formers finetune MODEL --train FILE",
-    "initial_checkpoint_dir": ("init",),
-    "out_dir": ("out",),
-    # sentence-transformers
-    "evaluation_steps": ("train.eval_every",),
-    "checkpoint_save_steps": ("train.save_every",),
-    "checkpoint_save_total_limit": ("train.keep_last",),
-    "use_amp": ("dtype=bf16", "train.precision=bf16"),
-    "steps_per_epoch": ("train.steps",),
-    # fairseq
-    "max_update": ("train.steps",),
-    "max_epoch": ("tune.epochs", "train.steps"),
-    "update_freq": ("train.accumulate",),
-    "max_sentences": ("tune.batch_size", "train.batch_tokens"),
-    "clip_norm": ("train.grad_clip",),
-    "warmup_updates": ("train.warmup_steps",),
-    "total_num_update": ("train.steps",),
-    "tokens_per_sample": ("train.seq_length",),
-    "max_source_positions": ("model.context", "tune.seq_length", "train.seq_length"),
-    "save_interval_updates": ("train.save_every",),
-    "keep_interval_updates": ("train.keep_last",),
-    "keep_last_epochs": ("train.keep_last",),
-    "keep_best_checkpoints": ("train.keep_best",),
-    "validate_interval_updates": ("train.eval_every",),
-    "best_checkpoint_metric": ("tune.metric",),
-    "save_dir": ("out",),
-    "restore_file": ("init",),
     "arch": "the family comes first, as in: formers pretrain transformer --data FILE",
-    "criterion": ("objective.name",),
-    "mask_prob": ("objective.mask_rate", "mask_rate"),
-    "mask_length": ("objective.mean_span_length", "mean_span_length"),
-    "poisson_lambda": ("objective.mean_span_length", "mean_span_length"),
-    "share_all_embeddings": ("model.shared",),
-    # gensim
-    "vector_size": ("model.dim",),
-    "negative": ("model.negatives",),
-    "sg": ("model.kind",),
-    "cbow_mean": ("model.kind",),
-    # our own earlier names
-    "check": ("train.eval_every",),
-    "checks": ("tune.evals_per_epoch",),
-    "looks": ("train.eval_batches",),
-    "save": ("train.save_every",),
-    "last": ("train.keep_last",),
-    "best": ("train.keep_best",),
-    "every": ("train.keep_every",),
-    "tokens": ("max_new_tokens", "train.batch_tokens"),
-    "ramp": ("train.batch_rampup_steps",),
-    "decay": ("train.weight_decay",),
-    "clip": ("train.grad_clip",),
-    "warmup": ("train.warmup_steps",),
-    "warm": ("tune.warmup_ratio",),
-    "spike": ("train.spike_factor",),
-    "skips": ("train.max_bad_steps",),
-    "short": ("train.short_length", "short_seq_prob"),
-    "length": ("tune.seq_length", "train.seq_length"),
-    "carry": ("train.carry_memory",),
-    "checkpointing": ("train.activation_checkpointing",),
-    "pieces": ("data.vocab_size", "vocab_size"),
-    "held": ("data.valid", "valid"),
-    "held_out": ("data.valid_fraction",),
-    "between": ("data.label_separator",),
-    "kind": ("data.tokenizer_kind", "objective.corruption"),
-    "many": ("tune.multilabel",),
-    "text": ("tune.label_as_text",),
-    "most": ("tune.max_answer_tokens", "max_masked"),
-    "output": ("out", "tune.max_output_tokens"),
-    "long": ("tune.long_texts",),
-    "both": ("tune.both_orders",),
-    "auxiliary": ("tune.lm_loss_weight",),
-    "smoothing": ("tune.label_smoothing", "objective.label_smoothing"),
-}
-
-MODEL_HINTS: dict[str, tuple[str, ...] | str] = {
-    # config.json of transformers, and the configurations of litgpt, nanoGPT and fairseq
-    "hidden_size": ("model.dim",),
-    "d_model": ("model.dim",),
-    "n_embd": ("model.dim",),
-    "embedding_size": ("model.dim",),
-    "encoder_embed_dim": ("model.dim",),
-    "num_hidden_layers": ("model.layers",),
-    "num_layers": ("model.layers",),
-    "n_layer": ("model.layers",),
-    "n_layers": ("model.layers",),
-    "encoder_layers": ("model.layers",),
-    "num_decoder_layers": ("model.decoder_layers",),
-    "num_attention_heads": ("model.heads",),
-    "num_heads": ("model.heads",),
-    "n_head": ("model.heads",),
-    "n_heads": ("model.heads",),
-    "encoder_attention_heads": ("model.heads",),
-    "decoder_attention_heads": ("model.decoder_heads",),
-    "d_kv": ("model.head_dim",),
-    "intermediate_size": ("model.ff",),
-    "n_inner": ("model.ff",),
-    "d_ff": ("model.ff",),
-    "d_inner": ("model.ff",),
-    "encoder_ffn_dim": ("model.ff",),
-    "encoder_ffn_embed_dim": ("model.ff",),
-    "decoder_ffn_dim": ("model.decoder_ff",),
-    "max_position_embeddings": ("model.context",),
-    "n_positions": ("model.context",),
-    "n_ctx": ("model.context",),
-    "block_size": ("model.context",),
-    "vocab_size": ("data.vocab_size", "model.vocab"),
-    "padded_vocab_size": ("data.vocab_size", "model.vocab"),
-    "type_vocab_size": ("model.segments",),
-    "hidden_act": ("model.act",),
-    "activation_function": ("model.act",),
-    "activation": ("model.act",),
-    "layer_norm_eps": ("model.eps",),
-    "layer_norm_epsilon": ("model.eps",),
-    "norm_eps": ("model.eps",),
-    "hidden_dropout_prob": ("model.dropout",),
-    "resid_pdrop": ("model.dropout",),
-    "dropout_rate": ("model.dropout",),
-    "attention_probs_dropout_prob": ("model.attention_dropout",),
-    "attn_pdrop": ("model.attention_dropout",),
-    "embd_pdrop": ("model.embed_dropout",),
-    "activation_dropout": ("model.act_dropout",),
-    "classifier_dropout": ("model.head_dropout",),
-    "initializer_range": ("model.init",),
-    "tie_word_embeddings": ("model.tied",),
-    "pad_token_id": ("model.pad",),
-    "bos_token_id": ("model.bos",),
-    "eos_token_id": ("model.eos",),
-    "decoder_start_token_id": ("model.start",),
-    "relative_attention_num_buckets": ("model.buckets",),
-    "num_experts": ("model.experts",),
-    "expert_capacity": ("model.capacity",),
-    "mem_len": ("model.memory",),
-    "num_labels": ("labels",),
-    "id2label": ("labels",),
-}
-
-GENERATION_HINTS: dict[str, tuple[str, ...] | str] = {
-    # transformers, vLLM
-    "min_length": ("min_new_tokens",),
-    "max_tokens": ("max_new_tokens", "train.batch_tokens"),
-    "min_tokens": ("min_new_tokens",),
-    "bad_words_ids": ("bad_words",),
-    "stop_strings": ("stop",),
-    "stopping_criteria": ("stop",),
-    "stop_sequences": ("stop",),
-    "assistant_model": ("draft",),
-    "draft_model": ("draft",),
-    "speculative_model": ("draft",),
-    "streamer": ("stream",),
-    "n": ("num_samples",),
-    "best_of": ("num_beams",),
-    "beam_width": ("num_beams",),
-    "use_beam_search": ("num_beams",),
-    "presence_penalty": ("repetition_penalty",),
-    "frequency_penalty": ("repetition_penalty",),
     "return_full_text": "leave it out: the prompt is not part of the answer",
     "use_cache": "leave it out: keys and values are always cached",
-    "num_beam_groups": "diverse beam search is not implemented: sample instead, with num_samples",
-    "diversity_penalty": "diverse beam search is not implemented: sample instead, with num_samples",
-    "load_in_8bit": ("dtype=int8",),
-    "src_lang": ("source",),
-    "source_lang": ("source", "columns"),
-    "tgt_lang": ("to",),
-    "target_lang": ("to", "columns"),
-    "forced_bos_token_id": ("to",),
-    # fairseq
-    "beam": ("num_beams",),
-    "nbest": ("num_samples",),
-    "lenpen": ("length_penalty",),
-    "max_len_b": ("max_new_tokens",),
-    "min_len": ("min_new_tokens",),
-    "sampling_topk": ("top_k",),
-    "sampling_topp": ("top_p",),
-    # our own earlier names
-    "beams": ("num_beams",),
-    "samples": ("num_samples",),
-    "no_repeat": ("no_repeat_ngram",),
-    "early": ("early_stopping",),
-    "banned": ("bad_words",),
-    "normalise": ("length_normalisation",),
-    "typical": ("typical_p",),
-}
-
-COMMAND_HINTS: dict[str, tuple[str, ...] | str] = {
-    # what commands read and write
-    "output_dir": ("out",),
-    "output_path": ("out",),
-    "output_file": ("out",),
-    "input": ("file", "data"),
-    "input_file": ("file", "data"),
-    "json": ("as_json",),
-    "torch_dtype": ("dtype",),
-    "precision": ("dtype", "train.precision"),
-    "device_map": ("device",),
-    "max_shard_size": ("shard", "shard_size"),
+    **dict.fromkeys(
+        ("num_beam_groups", "diversity_penalty"),
+        "diverse beam search is not implemented: sample instead, with num_samples",
+    ),
     "trust_remote_code": "leave it out: no code of a checkpoint is ever run",
-    "model_type": ("family",),
     "revision": "name it with the model, as in hub:owner/name@revision",
-    "num_proc": ("workers",),
-    "preprocessing_num_workers": ("workers",),
-    "json_keys": ("column",),
-    "seq_length": ("length",),
-    "objective_options": ("option",),
-    # sentence-transformers
-    "normalize": ("normalise",),
-    "normalize_embeddings": ("normalise",),
-    "pooling": ("pool",),
-    "pooling_mode": ("pool",),
-    "output_value": ("level",),
-    "prompt_name": ("prefix", "tune.prefix"),
-    "top_n": ("k", "top_k"),
-    # tokenizers, SentencePiece
-    "size": ("vocab_size",),
-    "min_frequency": ("min_count",),
-    "limit_alphabet": ("alphabet",),
-    "do_lower_case": ("lower",),
-    "lowercase": ("lower",),
-    # options of the objectives in earlier versions
-    "rate": ("mask_rate", "noise_density"),
-    "masked": ("mask_ratio",),
-    "random": ("random_ratio",),
-    "grams": ("max_ngram",),
-    "across": ("across_documents",),
-    "streams": ("num_streams",),
-    "rows": ("streams_per_batch",),
-    "sampled": ("num_sampled",),
-    "answer": ("pair_part",),
-    "fallback": ("random_fallback",),
-    "share": ("target_ratio",),
-    "context": ("context_factor",),
-    "released": ("as_released",),
-    "infill": ("infill_ratio",),
-    "mean": ("mean_span_length",),
-    "permute": ("permute_ratio",),
-    "delete": ("delete_ratio",),
-    "insert": ("insert_ratio",),
-    "rotate": ("rotate_ratio",),
-    "balance": ("balance_weight",),
-    "prefix": ("is_prefix_lm",),
-    "task": ("task_id",),
-    "turns": ("num_turns",),
 }
-HINT_TABLES = (TRAINING_HINTS, MODEL_HINTS, GENERATION_HINTS, COMMAND_HINTS)
 
 # Other words for tasks and verbs, which are accepted.
 TASK_SYNONYMS = {
-    "ner": "tag",
-    "token-classification": "tag",
-    "question-answering": "answer",
-    "summarize": "summarise",
+    "ner": "tag", "token-classification": "tag", "question-answering": "answer", "summarize": "summarise",
     "summarization": "summarise",
-}
+}  # fmt: skip
 TASK_HINTS = {
-    "text-classification": "classify",
-    "sequence-classification": "classify",
+    **dict.fromkeys(("text-classification", "sequence-classification", "classification"), "classify"),
     "sentiment-analysis": "classify",
-    "classification": "classify",
-    "regression": "regress",
-    "sts": "regress",
-    "pos": "tag",
-    "tagging": "tag",
-    "qa": "answer",
-    "squad": "answer",
+    **dict.fromkeys(("regression", "sts"), "regress"),
+    **dict.fromkeys(("pos", "tagging"), "tag"),
+    **dict.fromkeys(("qa", "squad"), "answer"),
     "multiple-choice": "choose",
     "translation": "translate",
-    "language-modeling": "lm",
-    "causal-lm": "lm",
-    "text-generation": "lm",
-    "clm": "lm",
-    "mlm": "lm",
-    "masked-lm": "lm",
+    **dict.fromkeys(("language-modeling", "causal-lm", "text-generation", "clm", "mlm", "masked-lm"), "lm"),
 }
 VERB_SYNONYMS = {"neighbors": "neighbours", "summarize": "summarise"}
 # Commands that people look for, and what does it here.
 COMMAND_NAME_HINTS = {
-    "train": "formers pretrain FAMILY trains on text, formers finetune MODEL on the examples of a task",
-    "fit": "formers pretrain FAMILY trains on text, formers finetune MODEL on the examples of a task",
+    **dict.fromkeys(
+        ("train", "fit"),
+        "formers pretrain FAMILY trains on text, formers finetune MODEL on the examples of a task",
+    ),
     "predict": "formers classify, score, tag, answer and choose apply a fine-tuned model",
-    "sample": "formers generate MODEL PROMPT continues a text",
-    "chat": "formers generate MODEL PROMPT continues a text",
-    "complete": "formers generate MODEL PROMPT continues a text",
+    **dict.fromkeys(("sample", "chat", "complete"), "formers generate MODEL PROMPT continues a text"),
     "fill-mask": "formers fill MODEL TEXT fills the blanks of a text",
     "encode": "formers embed MODEL turns texts into vectors",
-    "eval": "formers evaluate MODEL --data FILE measures a model",
-    "test": "formers evaluate MODEL --data FILE measures a model",
-    "perplexity": "formers evaluate MODEL --data FILE measures a model",
+    **dict.fromkeys(("eval", "test", "perplexity"), "formers evaluate MODEL --data FILE evaluates a model"),
     "convert": "formers import reads a checkpoint, formers export writes one",
     "download": "formers import hub:owner/name OUT fetches a checkpoint from the hub",
     "preprocess": "formers prepare FILES --tokenizer TOKENIZER --out OUT makes a token store",
@@ -448,20 +245,11 @@ COMMAND_NAME_HINTS = {
 
 def list_targets(name: str) -> Iterator[str]:
     """Yield our names for one of another library, synonyms first; a sentence is not among them."""
-    yield from SYNONYMS.get(name, ())
-    for table in HINT_TABLES:
-        found = table.get(name, ())
-        if not isinstance(found, str):
-            yield from found
-
-
-def get_sentence(name: str) -> str | None:
-    """The answer to a name that stands for nothing of ours, if there is one."""
-    return next((found for table in HINT_TABLES if isinstance(found := table.get(name), str)), None)
+    yield from (*SYNONYMS.get(name, ()), *HINTS.get(name, ()))
 
 
 def resolve_setting(key: str, tables: Collection[str]) -> str:
-    """The dotted name of a setting of one of these tables that is given by a synonym; any other key as it is."""
+    """Return the dotted name of a setting of these tables that is given by a synonym; any other key unchanged."""
     table, dot, name = key.rpartition(".")
     for target in SYNONYMS.get(name, ()):
         owner, dotted, _ = target.rpartition(".")
@@ -471,7 +259,7 @@ def resolve_setting(key: str, tables: Collection[str]) -> str:
 
 
 def resolve_settings(given: Mapping[str, Any], tables: Collection[str]) -> dict[str, Any]:
-    """Settings with each synonym replaced by our name; one that is given by two names is an error."""
+    """Replace each synonym among settings by our name; one that is given by two names is an error."""
     found: dict[str, str] = {}
     for key in given:
         if (first := found.setdefault(resolve_setting(key, tables), key)) != key:
@@ -525,7 +313,7 @@ def explain_name(name: str, known: Collection[str], tables: Collection[str] = ()
         bare = path.rpartition(".")[2]
         if bare in known:
             return f"formers calls it {bare!r}" + (f", with the value {value!r}" if value else "")
-    if (sentence := get_sentence(name)) is not None:
+    if (sentence := SENTENCES.get(name)) is not None:
         return sentence
     dotted = (target for target in targets if "." in target and (not tables or target.partition(".")[0] in tables))
     return next((f"formers calls it {target}" for target in dotted), None)
@@ -543,16 +331,16 @@ def explain_option(name: str, options: Collection[str], tables: Collection[str] 
         for option in (f"--{bare.replace('_', '-')}", *((f"--{path}",) if dotted and table in tables else ())):
             if option in options or "." in option:
                 return f"formers calls it {option}" + (f" {value}" if value else "")
-    return get_sentence(key)
+    return SENTENCES.get(key)
 
 
 def resolve_option(name: str, options: Collection[str]) -> str | None:
-    """The option of a command that another name is accepted for: --num-return-sequences gives --num-samples."""
+    """Return the option of a command that a synonym stands for: --num-return-sequences gives --num-samples."""
     key = name.removeprefix("--").replace("-", "_")
     names = (f"--{target.replace('_', '-')}" for target in SYNONYMS.get(key, ()) if "." not in target)
     return next((option for option in names if option in options), None)
 
 
 def resolve_task_name(name: str | None) -> str | None:
-    """The name of a task that is given by it or by another word for it: "ner" is "tag". None stays None."""
+    """Return the name of a task, also given by another word for it: "ner" is "tag". None stays None."""
     return TASK_SYNONYMS.get(str(name).lower().replace("_", "-"), name)

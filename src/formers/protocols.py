@@ -135,7 +135,8 @@ class Listener(Protocol):
     """What follows the weights in training, such as their moving average or a rule of the family's."""
 
     def on_update(self, step: int) -> None:
-        """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported."""
+        """Act after a step has changed the weights; `step` were done before it. Skipped steps are not reported, unless
+        the device skipped them by itself: they left the weights as they were."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""The family: name → module. The only lookup table; nothing heavy is imported before it is needed."""
+"""The family: name → module, the only such table; nothing heavy is imported before it is needed."""
 
 from __future__ import annotations
 
@@ -99,22 +99,22 @@ FAMILIES = {
 
 
 def list_published_checkpoints() -> dict[str, str]:
-    """Where the checkpoints are that are known by a bare name: name in lower case → hub:owner/name. The same name may
-    be a size of ours with random weights."""
+    """List the checkpoints that are known by a bare name: name in lower case → hub:owner/name. The same name may be a
+    preset of ours with random weights."""
     places = [place for member in FAMILIES.values() for place in member.definition.hub_checkpoints]
     return {place.split("/")[1].lower(): f"hub:{place}" for place in places}
 
 
 def find_published_checkpoint(name: str) -> str | None:
-    """Where a checkpoint that is known by a bare name is published (hub:owner/name). owner/name is taken at its word,
-    unless it begins with a folder that is here: then it is a path with a mistake in it."""
+    """Return where a checkpoint known by a bare name is published (hub:owner/name). An owner/name is taken as given,
+    unless it begins with an existing folder: then it is a mistyped path."""
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name) and not Path(name).parent.exists():
         return f"hub:{name}"
     return list_published_checkpoints().get(name.lower())
 
 
 def find_family(name: str) -> FamilyEntry:
-    """A member by its name or alias."""
+    """Find a member by its name or alias."""
     if not isinstance(name, str):
         raise Error(f"a family is a name, not {name!r}", fix="known: " + ", ".join(FAMILIES))
     if name in FAMILIES:
@@ -145,7 +145,7 @@ def train_tokenizer(name: str, lines: Iterable[str], vocab_size: int, **options:
 
 
 def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[str, object]]:
-    """A member and the settings of one of its presets; a variant's preset leads to the variant."""
+    """Find a member and the settings of one of its presets; a variant's preset leads to the variant."""
     found = find_family(name)
     if preset_name is None:
         return found, {}
@@ -166,7 +166,7 @@ def find_preset(name: str, preset_name: str | None) -> tuple[FamilyEntry, dict[s
 
 @cache
 def read_card(module: str) -> FamilyCard:
-    """Take a model file's docstring apart: a line "Title (authors year, paper)", then the fields."""
+    """Parse a model file's docstring: a line "Title (authors year, paper)", then the fields."""
     spec = importlib.util.find_spec(module)
     path = Path((spec and spec.origin) or module)
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""

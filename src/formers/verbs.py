@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .errors import Error
+
+if TYPE_CHECKING:
+    from .family import Family
+    from .model import Model
 
 # Verb → the module of the function of that name, whose first argument is a Former.
 VERBS = {
@@ -32,7 +36,23 @@ GENERATIVE_HEADS = ("lm", "double")
 LM_PARTS = {"lm": "lm", "double": "lm", "mlm": "mlm", "pretraining": "mlm"}  # head → the part that predicts tokens
 
 
-def can_generate(former: Any) -> bool:
+class LoadedModel(Protocol):
+    """What decides about a Former's verbs."""
+
+    family: str
+    head: str
+    config: Any  # the family's own
+    model: Model
+    labels: tuple[str, ...]
+    task: dict[str, Any]
+
+    @property
+    def definition(self) -> Family:
+        """What the family's file declares."""
+        ...
+
+
+def can_generate(former: LoadedModel) -> bool:
     """Return whether a model continues text token by token: a decoder, an encoder-decoder, or XLNet's two streams.
 
     ELMo reads words as characters and has no token to continue with; BERT with a language-model head reads both ways.
@@ -43,12 +63,12 @@ def can_generate(former: Any) -> bool:
     return declared.is_two_stream or not declared.can_be_causal or former.config.causal
 
 
-def can_fill(former: Any) -> bool:
+def can_fill(former: LoadedModel) -> bool:
     """Return whether a model guesses hidden tokens: a masked language model."""
     return former.head in ("mlm", "pretraining")
 
 
-def list_verbs(former: Any) -> tuple[str, ...]:
+def list_verbs(former: LoadedModel) -> tuple[str, ...]:
     """Return the verbs that a loaded model answers, in the order of VERBS."""
     head, task = former.head.split("@")[0].split("+")[0], former.task
     known = {"embed", "neighbours"}
@@ -65,7 +85,7 @@ def list_verbs(former: Any) -> tuple[str, ...]:
     return tuple(name for name in VERBS if name in known)
 
 
-def check_verb(former: Any, name: str) -> None:
+def check_verb(former: LoadedModel, name: str) -> None:
     """Raise an Error that names the verbs which do work, if a model does not answer this one."""
     if name in (known := list_verbs(former)):
         return

@@ -19,7 +19,7 @@ import torch
 
 import formers
 from formers.cli import demo as demo_module
-from formers.cli.doctor import EXTRAS
+from formers.cli.about import EXTRAS
 from formers.cli.main import app, main
 from formers.config import parse_byte_size
 from formers.registry import FAMILIES
@@ -234,7 +234,6 @@ def test_demo_in_small(capsys, tmp_path, small_demo):
 
 def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, monkeypatch):
     """While a tokenizer is trained, while either model is, and while the report is written."""
-    from formers.cli import terminal
     from formers.reports import run_report
 
     told, stops = [], [("gpt2", "tokenizer", 1), ("gpt2", "training", 5), ("bert", "training", 6)]
@@ -251,7 +250,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
         yield tell
 
     write = run_report.write_runs_page
-    monkeypatch.setattr(terminal, "show_progress", listening)
+    monkeypatch.setattr(demo_module, "show_progress", listening)
     monkeypatch.setattr(
         run_report, "write_runs_page", lambda *_: os.kill(os.getpid(), signal.SIGINT) or time.sleep(0.1)
     )
@@ -264,7 +263,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
             code, _, err = run(capsys, *words)
             assert code == 130
             assert said in err
-            assert f"Go on with formers demo --language ko --out {out}" in err
+            assert f"Continue with formers demo --language ko --out {out}" in err
             assert len(err.splitlines()) == 1
         monkeypatch.setattr(run_report, "write_runs_page", write)
         told.clear()
@@ -272,7 +271,7 @@ def test_demo_goes_on_after_ctrl_c_at_any_stage(capsys, tmp_path, small_demo, mo
     finally:
         signal.signal(signal.SIGINT, handler)
     assert code == 0
-    assert "going on where it was stopped: gpt2 8 of 8 steps, bert 8 of 8 steps" in text
+    assert "continuing where it stopped: gpt2 8 of 8 steps, bert 8 of 8 steps" in text
     assert not [one for one in told if one[1] in ("tokenizer", "training")], "nothing is done twice"
     assert formers.load(out / "bert").tokenizer is not None
     assert sorted(p.name for p in out.iterdir()) == [".formers-demo", "bert", "gpt2", "report.html"]
@@ -398,7 +397,7 @@ def test_ctrl_c(tmp_path):
     finally:
         process.kill()
     assert process.returncode == 130
-    assert err == f"formers: interrupted. Go on with formers demo --out {tmp_path / 'd'}\n"
+    assert err == f"formers: interrupted. Continue with formers demo --out {tmp_path / 'd'}\n"
     assert not list((tmp_path / "d").glob("*/formers.json"))
 
 

@@ -276,7 +276,7 @@ def test_dry_run_of_a_task_says_what_was_understood_and_writes_nothing(capsys, h
     words = ["finetune", "bert", "--train", "reviews.tsv", *QUICK, "--dry-run"]
     code, said, error = run(capsys, *words)
     assert code == 0, error
-    rows = dict(line.strip().split("  ", 1) for line in said.splitlines())
+    rows = {line.split()[0]: line.partition("  ")[2].strip() for line in said.splitlines()}
     assert "2 labels, 48 examples" in rows["train"]
     assert rows["labels"] == "no, yes"
     assert rows["steps"].startswith("3 of ")

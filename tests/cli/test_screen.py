@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import formers
-from formers.cli.terminal import SafeConsole, escape_line, print_json, print_text, show_progress
+from formers.cli.terminal import SafeConsole, escape_line, print_json, print_table, print_text, show_progress
 from formers.training.run_folder import RUN_FORMAT
 from tests.cli.test_cli import run
 
@@ -177,3 +177,11 @@ def test_run_json_that_is_none(capsys, tmp_path, text):
     assert (code, err) == (0, "")
     assert "is damaged" in out
     assert run(capsys, "report", str(folder))[0] == 2
+
+
+def test_a_table_in_a_pipe_has_one_line_for_each_row(capsys):
+    """However wide, in columns, without spaces at the end, control characters shown."""
+    long = "x" * 300
+    print_table([("a\x1b", "1", long), ("한국어", "2", "y\nz")], ("name", "n", "text"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name    n  text", f"a\\x1b   1  {long}", "한국어  2  y\\nz"]

@@ -166,7 +166,7 @@ def test_a_pipe_in_another_encoding(monkeypatch, capsys):
     import io
     import sys
 
-    from formers.cli.text_input import read_stdin
+    from formers.cli.common import read_stdin
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("안녕하세요 여러분".encode("cp949"))))
     with pytest.raises(formers.Error, match="the standard input: this is not UTF-8: it seems to be cp949"):

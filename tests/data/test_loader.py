@@ -437,3 +437,14 @@ def test_prefetch_changes_nothing(workers, prefetch):
         for b, _ in load_batches(TokenSource(made, goal), 20, epochs=1, workers=workers, prefetch=prefetch)
     ]
     assert crew == alone
+
+
+def test_full_windows_make_whole_grids():
+    """Without a shorter window among them, batches need no dummy documents, the last of an epoch but whole ones."""
+    source = TokenSource(store(64, 32, 16, 80), CausalLM(16))
+    batches = [batch.to("cpu") for batch, _ in load_batches(source, 48, epochs=1)]
+    assert len(batches) == 4
+    assert all(batch.layout.is_uniform and len(batch.ids) == 48 for batch in batches)
+    assert sorted(n for batch in batches for n in batch.sample.tolist() if n >= 0) == list(range(12))
+    ragged = TokenSource(store(64, 32, 16, 75, 9), CausalLM(16))
+    assert not next(load_batches(ragged, 48))[0].to("cpu").layout.is_uniform

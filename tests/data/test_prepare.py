@@ -335,10 +335,10 @@ def test_on_the_command_line(files, tmp_path, capsys, monkeypatch):
     def stopped(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("formers.interop.prepare.prepare", stopped)
+    monkeypatch.setattr("formers.interop.tokenizer_files.prepare", stopped)
     code, _, err = run(*words, tmp_path / "y")
     assert code == 130
-    assert "the same command goes on from there" in err
+    assert "the same command continues from there" in err
 
 
 def test_an_old_store_is_never_given_for_new_text(tmp_path):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import formers
 from formers import Error, Store
 from formers.atomic_files import to_checked_json
-from formers.cli.prepare import print_store_summary
+from formers.cli.tokenizer import print_store_summary
 from formers.data.preparation.document_encoder import (
     ENTITY_BIT,
     PHRASE_BIT,

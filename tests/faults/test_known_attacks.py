@@ -34,7 +34,7 @@ from safetensors import safe_open
 from safetensors.torch import load
 
 import formers
-from formers.interop import hub, pickled_weights, safe_files  # noqa: F401
+from formers.interop import hub, safe_files, sandbox  # noqa: F401
 from formers.text.trainers.pair_merging import train_bpe
 from tests.faults.test_untrusted import Watch
 
@@ -603,9 +603,9 @@ def attacked(job: dict) -> dict:
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     if job["bypass"]:
-        pickled_weights.CONVERTER_CODE = (
+        sandbox.CONVERTER_CODE = (
             "import torch; real = torch.load; "
-            "torch.load = lambda *a, **k: real(*a, **(k | dict(weights_only=False))); " + pickled_weights.CONVERTER_CODE
+            "torch.load = lambda *a, **k: real(*a, **(k | dict(weights_only=False))); " + sandbox.CONVERTER_CODE
         )
     guard = Guard(*map(Path, job["roots"]))
     guard.pickle = job["how"].get("pickle", False)

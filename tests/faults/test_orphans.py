@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 STARTER = """
 import os, sys, threading, time
 from pathlib import Path
-from formers.data.worker_pool import WorkerPool
+from formers.data.loader import WorkerPool
 from formers.data.preparation.document_encoder import EncoderPool, PrepareOptions
 from formers.interop import sandbox
 from formers.text.worker_processes import ProcessPool

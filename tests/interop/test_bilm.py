@@ -13,7 +13,7 @@ import torch
 import formers
 from formers import Error
 from formers.cli.main import app
-from formers.interop import hdf5_weights
+from formers.interop import sandbox
 from formers.text import word_level
 from tests.models import reference_elmo as reference
 
@@ -317,7 +317,7 @@ def test_without_the_extra(published, tmp_path, monkeypatch):
 
 
 def test_the_process_has_limits(published, monkeypatch):
-    monkeypatch.setattr(hdf5_weights, "TIMEOUT_SECONDS", 1)
-    monkeypatch.setattr(hdf5_weights, "CONVERTER_CODE", "import time; time.sleep(60)")
+    monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(sandbox, "CONVERTER_CODE", "import time; time.sleep(60)")
     with pytest.raises(Error, match="converting the hdf5 file took more than 1 s"):
         formers.load(published[0])

@@ -21,8 +21,13 @@ import yaml
 
 import formers
 from formers import Error
-from formers.interop.export_check import compare_embeddings, compare_outputs, make_cases
-from formers.interop.export_check_worker import run_sentence_transformers, run_transformers
+from formers.interop.export_check import (
+    compare_embeddings,
+    compare_outputs,
+    make_cases,
+    run_sentence_transformers,
+    run_transformers,
+)
 from formers.registry import FAMILIES, train_tokenizer
 from formers.training.recipes import get_recipe
 

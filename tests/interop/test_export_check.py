@@ -177,7 +177,7 @@ def test_the_command_opens_it(capsys, tmp_path):
 
 @needs_transformers
 def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
-    from formers.interop.export_check_worker import run_transformers
+    from formers.interop.export_check import run_transformers
 
     former = small("bert", tokenizer=True)
     formers.export(former, tmp_path / "hf")
@@ -208,7 +208,7 @@ def test_segments_that_the_other_side_would_not_read_are_noticed(tmp_path):
     ],
 )
 def test_what_differs_is_named(damage, words, tmp_path):
-    from formers.interop.export_check_worker import run_transformers
+    from formers.interop.export_check import run_transformers
 
     former = small("bert", tokenizer=True, layers=1)
     formers.export(former, tmp_path / "hf")
@@ -235,7 +235,7 @@ HEADS = [
     [*((*one, True) for one in HEADS), ("bert", "mlm", False), ("bart", "lm", False), ("gpt2", "double", False)],
 )
 def test_every_kind_of_head_is_compared(family, head, tokenizer, tmp_path):
-    from formers.interop.export_check_worker import run_transformers
+    from formers.interop.export_check import run_transformers
 
     roles = {"eos": 3, "start": 1} if hasattr(FAMILIES[family].definition.config_class, "start") else {}
     former = small(family, head, tokenizer=tokenizer, layers=2, **roles)
@@ -304,7 +304,7 @@ def test_an_export_of_sentences_says_what_was_written_and_is_overwritten(capsys,
 @pytest.mark.parametrize("normalise", [False, True])
 def test_vectors_are_those_of_embed(pool, normalise, tmp_path):
     pytest.importorskip("sentence_transformers")
-    from formers.interop.export_check_worker import run_sentence_transformers
+    from formers.interop.export_check import run_sentence_transformers
 
     former = small("roberta", "mlm", tokenizer=True, layers=1, context=48)
     formers.export(former, tmp_path / "out", to="sentence-transformers", pool=pool, normalise=normalise)

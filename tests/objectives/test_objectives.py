@@ -14,7 +14,7 @@ from formers import Error
 from formers.batch import IGNORE_INDEX, Batch, BatchShape
 from formers.data.counter_rng import draw_binomial, draw_bits, draw_uniform, rank_within_rows, sample_harmonic
 from formers.data.loader import load_batches, pad_batch
-from formers.data.plans import RawExamples, TokenSource, cut_windows
+from formers.data.plans import RawExamples, TokenSource, add_special_tokens, cut_windows
 from formers.objectives.causal import CausalLM
 from formers.objectives.masking import (
     CHOICE_DRAW,
@@ -32,7 +32,6 @@ from formers.objectives.registry import (
     list_options,
     resolve_objective,
 )
-from formers.objectives.special_tokens import add_special_tokens
 from formers.objectives.token_losses import compute_token_loss
 from formers.text.trainers.pair_merging import train_bpe, train_wordpiece
 from tests.objectives import toys

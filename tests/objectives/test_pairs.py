@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import formers
 from formers import Error
 from formers.data.counter_rng import draw_bits, draw_integers, draw_uniform
+from formers.data.plans import SentenceTable
 from formers.data.store import Store
-from formers.objectives import sentence_pairs
+from formers.objectives import masking
+from formers.objectives.masking import PairSampler, compute_truncation
 from formers.objectives.registry import build_objective
-from formers.objectives.sentence_pairs import PairSampler, SentenceTable, compute_truncation
 from tests.objectives import toys
 
 TOKENIZER = toys.tokenizer()
@@ -53,22 +54,22 @@ def reference(documents, number, most, key, short, swap=False):
     first = np.cumsum([0, *map(len, documents)])
     document, i, chunk, made = documents[number], 0, [], []
     target = most
-    if draw_uniform(*key, number, sentence_pairs.SHORT_DRAW) < short:
-        target = 2 + int(draw_integers(most - 1, *key, number, sentence_pairs.SIZE_DRAW))
+    if draw_uniform(*key, number, masking.SHORT_DRAW) < short:
+        target = 2 + int(draw_integers(most - 1, *key, number, masking.SIZE_DRAW))
     while i < len(document):
         chunk.append(document[i])
         if i == len(document) - 1 or sum(e - b for b, e in chunk) >= target:
             at = first[number] + i + 1 - len(chunk)  # the sentence that the chunk begins with
-            a_end = 1 if len(chunk) < 2 else 1 + int(draw_integers(len(chunk) - 1, *key, at, sentence_pairs.CUT_DRAW))
+            a_end = 1 if len(chunk) < 2 else 1 + int(draw_integers(len(chunk) - 1, *key, at, masking.CUT_DRAW))
             a, b = list(chunk[:a_end]), list(chunk[a_end:])
-            coin = draw_uniform(*key, at, sentence_pairs.COIN_DRAW) < 0.5
+            coin = draw_uniform(*key, at, masking.COIN_DRAW) < 0.5
             label = 0
             if len(chunk) == 1 or (coin and not swap):
                 label, b = 1, []
                 room = target - sum(e - b for b, e in a)
-                other = int(draw_integers(len(documents) - 1, *key, at, sentence_pairs.OTHER_DRAW))
+                other = int(draw_integers(len(documents) - 1, *key, at, masking.OTHER_DRAW))
                 other += other >= number
-                start = int(draw_integers(len(documents[other]), *key, at, sentence_pairs.WHERE_DRAW))
+                start = int(draw_integers(len(documents[other]), *key, at, masking.WHERE_DRAW))
                 for sentence in documents[other][start:]:
                     b.append(sentence)
                     if sum(e - b for b, e in b) >= room:
@@ -79,9 +80,7 @@ def reference(documents, number, most, key, short, swap=False):
             tokens = [[t for b, e in side for t in range(b, e)] for side in (a, b)]
             lose = compute_truncation(np.array([len(tokens[0])]), np.array([len(tokens[1])]), most)
             spans = []
-            for side, lost, use in zip(
-                tokens, lose, (sentence_pairs.FRONT_A_DRAW, sentence_pairs.FRONT_B_DRAW), strict=True
-            ):
+            for side, lost, use in zip(tokens, lose, (masking.FRONT_A_DRAW, masking.FRONT_B_DRAW), strict=True):
                 front = coins(int(lost[0]), *key, at, use)
                 spans.append((side[0] + front, side[-1] + 1 - int(lost[0]) + front))
             made.append((*spans, label))
@@ -186,8 +185,8 @@ def test_nsp_statistics():
     book = SentenceTable.from_store(data)
     most = 125
     target = np.where(
-        draw_uniform(0, 0, 0, np.arange(1700), sentence_pairs.SHORT_DRAW) < 0.1,
-        2 + draw_integers(most - 1, 0, 0, 0, np.arange(1700), sentence_pairs.SIZE_DRAW), most,
+        draw_uniform(0, 0, 0, np.arange(1700), masking.SHORT_DRAW) < 0.1,
+        2 + draw_integers(most - 1, 0, 0, 0, np.arange(1700), masking.SIZE_DRAW), most,
     )  # fmt: skip
     assert (target < most).mean() == pytest.approx(0.1 * (most - 2) / (most - 1), abs=4 * (0.09 / 1700) ** 0.5)
     spans = spans_of(plan)

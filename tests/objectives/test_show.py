@@ -52,7 +52,7 @@ def test_every_objective_can_be_shown(capsys, tokenizer, name):
 def test_what_is_hidden_and_what_is_asked(capsys, tokenizer):
     code, out, _ = run(capsys, "mlm", "--text", WORDS, "--tokenizer", tokenizer, "--length", "24", "--seed", "3")
     assert code == 0
-    text, seen, said = (found(title, out) for title in ("text", "model sees", "must say"))
+    text, seen, said = (found(title, out) for title in ("text", "model sees", "predicts"))
     hidden = re.findall(r"«(\S+)»", text)
     assert hidden == re.findall(r"(\S+) \((?:stays|behind)", said)
     assert len(hidden) == round(0.15 * 24)

@@ -10,9 +10,17 @@ import torch
 
 from formers import Error
 from formers.batch import Batch
-from formers.training.executor import WARMUP_BATCHES, GraphedStep, clone_batch, list_tensors
+from formers.training.executor import (
+    WARMUP_BATCHES,
+    Executor,
+    GraphedStep,
+    StepValues,
+    clone_batch,
+    list_tensors,
+)
+from formers.training.trainer import Diverged
 
-from .test_training import run, same, trainer
+from .test_training import run, same, source, trainer
 
 
 class Graph:
@@ -65,8 +73,12 @@ def use_graphs(t, monkeypatch, capture):
     class Computing:
         def replay(self):
             owner = next(one for one in t.executor.cuda_graphs.values() if one.graph is self)
-            for name, value in owner.run(owner.static_batch).items():
-                owner.static_values[name].copy_(value)
+            values = owner.run(owner.static_batch)
+            if isinstance(values, dict):
+                for name, value in values.items():
+                    owner.static_values[name].copy_(value)
+            else:  # of a whole step: the names of its losses, and their values
+                owner.static_values[1].copy_(values[1])
 
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Computing)
     monkeypatch.setattr(torch.cuda, "graph", capture)
@@ -94,6 +106,88 @@ def test_recorded_steps_train_as_others(monkeypatch):
     assert len(captures) == 1
     (graph,) = recorded.executor.cuda_graphs.values()
     assert graph.warmup_left == 0
+
+
+def skip_on_device(t, monkeypatch):
+    """Let a trainer on a CPU leave it to the optimizer to skip steps, as on a GPU."""
+    for group in t.executor.optimizer.param_groups:
+        group.update(fused=True, foreach=False)
+    t.executor.skips_on_device = True
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+
+
+def test_whole_steps_are_recorded_where_the_device_skips_by_itself(monkeypatch):
+    plain, recorded = (trainer(steps=9, dropout=0.0, ema=0.5) for _ in range(2))
+    for t in (plain, recorded):
+        skip_on_device(t, monkeypatch)
+    captures = []
+
+    @contextlib.contextmanager
+    def capture(graph, capture_error_mode):
+        captures.append(graph)
+        optimizer = recorded.executor.optimizer
+        weights = [p.detach().clone() for p in recorded.model.parameters()]
+        state = {p: {k: v.clone() for k, v in one.items()} for p, one in optimizer.state.items()}
+        yield  # nothing is computed while a graph is recorded
+        with torch.no_grad():
+            for p, before in zip(recorded.model.parameters(), weights, strict=True):
+                p.copy_(before)
+                for name, value in state[p].items():
+                    optimizer.state[p][name].copy_(value)
+
+    use_graphs(recorded, monkeypatch, capture)
+    got, want = run(recorded), run(plain)
+    assert len(captures) == 1
+    assert [key[0] for key in recorded.executor.cuda_graphs] == ["step"]
+    torch.testing.assert_close([r.loss for r in got], [r.loss for r in want], rtol=1e-5, atol=0)  # the rate is in fp32
+    for a, b in zip(plain.model.parameters(), recorded.model.parameters(), strict=True):
+        torch.testing.assert_close(
+            a, b, rtol=1e-4, atol=1e-3
+        )  # a key's bias has no gradient but rounding: Adam moves it
+    groups = recorded.executor.optimizer.param_groups
+    assert all(isinstance(group["lr"], float) and not group["capturable"] for group in groups)
+    assert all(p.grad is None for p in recorded.model.parameters())
+
+
+def test_outcomes_are_read_after_the_next_launch(monkeypatch):
+    """No step waits for its own values, and they come in order, whoever reads them when."""
+    t, events = trainer(steps=5, dropout=0.0), []
+    skip_on_device(t, monkeypatch)
+    start, read = Executor.start_step, StepValues.read
+
+    def note_start(self, *args):
+        events.append("start")
+        values = start(self, *args)
+        values.number = events.count("start")
+        return values
+
+    monkeypatch.setattr(Executor, "start_step", note_start)
+    monkeypatch.setattr(StepValues, "read", lambda self: events.append(self.number) or read(self))
+    results = run(t)
+    assert events == ["start", "start", 1, "start", 2, "start", 3, "start", 4, 5]
+    assert [r.step for r in results] == [1, 2, 3, 4, 5]
+    assert results[0].loss > 0
+    assert events[-1] == 5, "an outcome is read once"
+
+
+def test_a_saved_state_knows_its_last_step(monkeypatch):
+    t = trainer(steps=3, dropout=0.0)
+    skip_on_device(t, monkeypatch)
+    next(steps := t.train(source(t)))
+    with torch.no_grad():
+        next(t.model.parameters()).fill_(float("nan"))
+    next(steps)
+    assert t.get_state()[1]["bad_steps"] == 1
+
+
+def test_late_reading_ends_a_run_that_diverges(monkeypatch):
+    t = trainer(steps=20, dropout=0.0, max_bad_steps=3)
+    skip_on_device(t, monkeypatch)
+    with torch.no_grad():
+        next(t.model.parameters()).fill_(float("nan"))
+    with pytest.raises(Diverged, match="4 steps in a row .* the last at step 4"):
+        run(t)
+    assert t.step - t.bad_steps == 0, "checkpoints before the first of them are good"
 
 
 def test_what_cannot_be_recorded_goes_on_without(monkeypatch):

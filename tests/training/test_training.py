@@ -19,12 +19,12 @@ from formers.data.plans import TokenSource
 from formers.data.store import Store
 from formers.nn.attention.segment_memory import SegmentMemory
 from formers.objectives.causal import CausalLM
-from formers.objectives.token_losses import LabelCounting
+from formers.objectives.token_losses import BaseObjective
 from formers.training.checkpoint.local import CHECKPOINT_FORMAT, TrainerState
 from formers.training.executor import Step
-from formers.training.hardware import ProgressMeter
+from formers.training.hardware import ProgressMeter, estimate_flops_per_token
 from formers.training.train_config import TrainConfig
-from formers.training.trainer import Diverged, StepResult, Trainer
+from formers.training.trainer import Diverged, StepOutcome, StepResult, Trainer
 from formers.training.validation import Score, compute_unigram_baseline, evaluate
 
 
@@ -176,7 +176,7 @@ def test_a_longer_run_sees_no_short_examples_twice():
     assert more.positions == [17 * size[0], 3 * size[1]]
 
 
-class Odd(LabelCounting):
+class Odd(BaseObjective):
     """An objective whose loss is no number at some steps."""
 
     def __init__(self, bad, kind=math.nan):
@@ -233,7 +233,7 @@ def test_listeners_hear_of_every_step_that_changed_the_weights():
     settings = TrainConfig(steps=6, batch_tokens=128, seq_length=16, lr=1e-2, ema=0.5)
     t = Trainer(model(dropout=0.0), [Odd({2})], settings, listeners=[listener])
     listener.trainer, before = t, {n: p.clone() for n, p in t.ema.weights.items()}
-    list(t.train(lambda phase, position: load_batches(STORE, GOAL, 128, 0, position)))
+    list(t.train(lambda phase, position: load_batches(TokenSource(STORE, GOAL), 128, 0, position)))
     assert listener.steps == [0, 1, 3, 4, 5], "step 2 was skipped"
     assert all(torch.equal(before[n], v) for n, v in listener.averages[0].items()), "the average comes last"
     weights = {n: p.detach().clone() for n, p in t.model.named_parameters()}
@@ -252,14 +252,15 @@ def test_a_step_is_computed_then_applied_or_skipped():
     def start():
         return t.executor.start_step([batch], t.carried_states, GOAL, {"lm": 1 / 120}, 1e-2)
 
-    names, values = start()
-    assert names == ["lm"]
-    assert values.shape == (2,)
+    values = start()
+    norm, sums = values.read()
+    assert norm > 0
+    assert set(sums) == {"lm"}
     assert all(p.grad is not None for p in t.model.parameters())
     t.executor.finish_step(skip=True)
     assert all(torch.equal(p, begun[n]) for n, p in t.model.named_parameters())
     assert all(p.grad is None for p in t.model.parameters())
-    assert torch.equal(start()[1], values), "nothing of the skipped step is left"
+    assert start().read() == (norm, sums), "nothing of the skipped step is left"
     t.executor.finish_step(skip=False)
     assert not any(torch.equal(p, begun[n]) for n, p in t.model.named_parameters())
 
@@ -481,7 +482,27 @@ def test_the_time_left_of_a_run_that_goes_on():
     """Its first step is not taken for all the time that it has spent before."""
     told = []
     meter = ProgressMeter(trainer(steps=100), lambda *words: told.append(words[-1]))
-    meter(StepResult(41, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=41 * 128, seconds=41 * 0.5))
-    meter(StepResult(42, {"lm": 1.0}, 1.0, 1.0, 1e-3, tokens=42 * 128, seconds=42 * 0.5))
+    meter(StepResult(41, 1e-3, 41 * 128, lambda: StepOutcome({"lm": 1.0}, 1.0), seconds=41 * 0.5))
+    meter(StepResult(42, 1e-3, 42 * 128, lambda: StepOutcome({"lm": 1.0}, 1.0), seconds=42 * 0.5))
     assert [words.rsplit(", ", 1)[-1] for words in told] == ["30 s left", "29 s left"]
     assert all("256 tokens/s" in words for words in told)
+
+
+def test_operations_of_a_token_count_attention():
+    made = model()
+    matrices = estimate_flops_per_token(made, 0)
+    assert estimate_flops_per_token(made, 100) - matrices == 12 * 16 * 100, "one layer of width 16"
+    assert matrices == 6 * sum(p.numel() for n, p in made.named_parameters() if p.dim() > 1 and "embed" not in n)
+
+
+def test_a_rule_of_the_family_holds_in_training(tmp_path):
+    """TextCNN limits the norms of its last layer after each step: it follows the weights as a listener."""
+    from .ranks import LABELLED
+
+    settings = {
+        "model.embed": 8, "model.filters": 4, "model.max_norm": 0.05, "train.lr": 1e-2, "data.vocab_size": 300,
+        "tune.epochs": 1, "tune.batch_size": 8, "tune.seq_length": 24,
+    }  # fmt: skip
+    formers.finetune("textcnn", LABELLED, task="classify", out=tmp_path / "run", overrides=settings, device="cpu")
+    weight = formers.load(tmp_path / "run" / "model").model.heads["classify"].out.weight
+    assert float(weight.detach().norm(dim=1).max()) == pytest.approx(0.05, rel=1e-3)

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.table import Table
 from rich.text import Text
 
 from .. import __version__
 from ..config import ProgressCallback
 from ..errors import Error
-from .terminal import SafeConsole, escape_line
+from .terminal import SafeConsole, escape_line, print_table, show_progress
 
 DEMO_PROMPTS = {
     "en": ("The people of the United States", "The Government of the ___ States"),
@@ -49,16 +48,11 @@ def demo(
     formers demo
     formers demo --language ko --out my-demo
 
-    Parameters
-    ----------
-    language
-        en: messages of US presidents; ko: reasons for bills of the National Assembly.
-    out
-        The folder of the report and the two models; formers-demo-LANGUAGE by default.
-    seed
-        Random seed of the weights.
-    resume
-        Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
+    Args:
+        language: en: messages of US presidents; ko: reasons for bills of the National Assembly.
+        out: The folder of the report and the two models; formers-demo-LANGUAGE by default.
+        seed: Random seed of the weights.
+        resume: Continue an interrupted demo; --no-resume starts again. By default an unfinished demo is continued.
     """
     from ..training.loop import Stopped
 
@@ -69,14 +63,14 @@ def demo(
     try:
         run_demo(console, where, language, seed, resume)
     except Stopped as stopped:
-        stopped.fix = f"go on with {again}"
+        stopped.fix = f"continue with {again}"
         raise
     except KeyboardInterrupt:
-        raise DemoInterrupted("interrupted", fix=f"go on with {again}") from None
+        raise DemoInterrupted("interrupted", fix=f"continue with {again}") from None
 
 
 class DemoInterrupted(Error):
-    """Ctrl-C between two trainings, with the way to go on."""
+    """Ctrl-C between two trainings, with the command that continues."""
 
     exit_code = 130
 
@@ -86,7 +80,6 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
     from ..data.preparation.corpus_filters import hold_out_documents
     from ..data.readers import load_bundled_corpus
     from ..training.runs.pretrain import pretrain
-    from .terminal import show_progress
 
     began, work = time.perf_counter(), where / WORK_FOLDER
     documents, changes = load_bundled_corpus(language)
@@ -108,7 +101,7 @@ def run_demo(console: SafeConsole, where: Path, language: Literal["en", "ko"], s
         console.print(plan.describe_plan())
     else:
         done = ", ".join(f"{n} {count_saved_steps(work / n):,} of {plan.steps[n]:,} steps" for n in DEMO_OBJECTIVES)
-        console.print(f"going on where it was stopped: {done}; {format_time_left(plan.estimate_remaining(work))}")
+        console.print(f"continuing where it stopped: {done}; {format_time_left(plan.estimate_remaining(work))}")
     runs = {}
     for number, family in enumerate(DEMO_OBJECTIVES):
         steps = plan.steps[family]
@@ -175,18 +168,12 @@ def write_plan(work: Path, plan: DemoPlan) -> None:
 
 
 def choose_steps(
-    console: SafeConsole,
-    work: Path,
-    train_texts: list[str],
-    valid_texts: list[str],
-    plan: DemoPlan,
-    tables: dict[str, Any],
-    began: float,
-) -> DemoPlan:
+    console: SafeConsole, work: Path, train_texts: list[str], valid_texts: list[str], plan: DemoPlan,
+    tables: dict[str, Any], began: float,
+) -> DemoPlan:  # fmt: skip
     """Time a few steps of each model on this machine, and choose how many of them fit into the time."""
     from ..training.recipes import get_recipe
     from ..training.runs.dry_run import measure_step_seconds
-    from .terminal import show_progress
 
     each, most = {}, {}
     for family in DEMO_OBJECTIVES:
@@ -249,14 +236,11 @@ def show_results(
     from ..training.run_folder import RunFolder
 
     prompt, blank = DEMO_PROMPTS[language]
-    table = Table("validation text", "unigram loss", "model loss", "unigram accuracy", "model accuracy", box=None)
+    rows = []
     for family, run in runs.items():
-        table.add_row(
-            family,
-            *(f"{score.loss:.2f}" for score in (run.baseline, run.score) if score),
-            *(f"{score.accuracy:.1%}" for score in (run.baseline, run.score) if score),
-        )
-    console.print(table)
+        scores = [score for score in (run.baseline, run.score) if score]
+        rows.append((family, *(f"{s.loss:.2f}" for s in scores), *(f"{s.accuracy:.1%}" for s in scores)))
+    print_table(rows, ("validation text", "unigram loss", "model loss", "unigram accuracy", "model accuracy"))
     text = prompt + generate(runs["gpt2"].former, prompt, 56, temperature=0.7, top_k=40, seed=seed)
     guesses = fill(runs["bert"].former, blank)
     console.print(Text.assemble("\n", ("GPT-2 continues", "bold"), f" {prompt} …\n{text}"))
@@ -289,7 +273,7 @@ WORK_FOLDER = "demo-runs"  # where it trains; taken away at the end: not "runs",
 
 
 def prepare_output_folder(where: Path) -> Path:
-    """A folder for the demo: a new one, an empty one, or an earlier demo's."""
+    """Create the folder of the demo, or take an empty one or an earlier demo's."""
     try:
         there = where.exists() and any(where.iterdir())
         unmarked = ("report.html", "gpt2/formers.json")  # an earlier version's; a training run has a report too

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import OverwriteFlag, Placement, check_output_file, load_model, summarise_warnings
+from .common import (
+    FileOption,
+    ModelArgument,
+    OverwriteFlag,
+    Placement,
+    TextFileOptions,
+    check_output_file,
+    load_model,
+    read_file_texts,
+    summarise_warnings,
+)
 from .terminal import SafeConsole, escape_line, print_text, show_progress
-from .text_input import TextFileOptions, read_file_texts
 
 TEXTS_PER_WRITE = 512  # texts between two writes
 
 
 def embed(
-    model: str,
-    *,
-    out: Path,
-    file: Path | None = None,
-    text: tuple[str, ...] = (),
+    model: ModelArgument, *, out: Path, file: FileOption = None, text: tuple[str, ...] = (),
     level: Literal["sentence", "word", "token"] = "sentence",
-    pool: Literal["mean", "first", "last", "max", "sum", "weighted"] = "mean",
-    layers: str = "-1",
-    mix: Literal["mean", "sum", "max", "concat"] = "mean",
-    normalise: bool = False,
-    special: Annotated[bool, Parameter(negative="--no-special")] = True,
-    window: int | None = None,
-    batch: int = 32,
-    overwrite: OverwriteFlag = False,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
-    """Turn texts into vectors: one for each text, word or token, from any layer.
+    pool: Literal["mean", "first", "last", "max", "sum", "weighted"] = "mean", layers: str = "-1",
+    mix: Literal["mean", "sum", "max", "concat"] = "mean", normalise: bool = False,
+    special: Annotated[bool, Parameter(negative="--no-special")] = True, window: int | None = None, batch: int = 32,
+    overwrite: OverwriteFlag = False, placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
+    """Turn texts into vectors (embeddings): one for each text, word or token, from any layer.
 
     formers embed my-bert --file reviews.tsv --out vectors.npy --normalise
     formers embed hub:sentence-transformers/all-MiniLM-L6-v2 --file lines.txt --out vectors.npy
@@ -41,78 +41,57 @@ def embed(
 
     After an interruption, the same command continues.
 
-    Parameters
-    ----------
-    model
-        A formers directory, a Hugging Face directory, hub:owner/name, or the folder of a training run.
-    out
-        vectors.npy, an array (texts, dim) for level sentence; or vectors.jsonl, a line for each text.
-    file
-        Texts: the lines of a txt file, or a column of jsonl, csv, tsv, parquet.
-    text
-        A text; may be given several times.
-    level
-        One vector for each text, for each word, or for each token.
-    pool
-        How the vectors of tokens are pooled; weighted counts later tokens more, for decoders.
-    layers
-        A number (-1 is the last, 0 the embeddings), several as 1,2,3, or sum4, mean4, concat4 for the last four.
-    mix
-        How several layers are combined.
-    normalise
-        Normalise vectors to length 1.
-    special
-        Include special tokens such as [CLS].
-    window
-        Tokens in a window; the model's context by default. Longer texts are read in overlapping windows.
-    batch
-        Texts in a batch.
+    Args:
+        out: vectors.npy, an array (texts, dim) for level sentence; or vectors.jsonl, a line for each text.
+        text: A text; may be given several times.
+        level: One vector for each text, for each word, or for each token.
+        pool: How the vectors of tokens are pooled; weighted counts later tokens more, for decoders.
+        layers: A number (-1 is the last, 0 the embeddings), several as 1,2,3, or sum4, mean4, concat4 for the last
+            four.
+        mix: How several layers are combined.
+        normalise: Normalise vectors to length 1.
+        special: Include special tokens such as [CLS].
+        window: Tokens in a window; the model's context by default. Longer texts are read in overlapping windows.
+        batch: Texts in a batch.
     """
+    import numpy as np
+
     from ..atomic_files import ResumableFile
+
+    def save_npy(path: Path, file: IO[bytes]) -> None:
+        np.save(file, np.memmap(path, "<f4", "r").reshape(len(texts), -1))
 
     array = out.suffix == ".npy"
     if out.suffix not in (".npy", ".jsonl") or (array and level != "sentence"):
-        raise Error(
-            f"vectors of level {level} are not written as {out.suffix or 'this'}", where=out, fix="name it .jsonl"
-        )
+        what = f"vectors of level {level} are not written as {out.suffix or 'this'}"
+        raise Error(what, where=out, fix="name it .jsonl")
     check_output_file(out, overwrite)
     texts = read_texts(file, text, reading or TextFileOptions())
     how: dict[str, Any] = {
         "level": level, "pool": pool, "layers": parse_layers(layers), "mix": mix, "normalise": normalise,
         "special": special, "window": window, "batch": batch,
     }  # fmt: skip
-    console = SafeConsole(stderr=True)
-    with show_progress(console, "embed", delay_seconds=2) as tell, summarise_warnings():
+    with show_progress(SafeConsole(stderr=True), "embed", delay_seconds=2) as tell, summarise_warnings():
         former = load_model(model, placement, tell, prepack=False)
         width = 4 * former.embed([texts[0].strip()[:64]], **how).shape[1] if array else None
-        about = {
-            "model": former.fingerprint,
-            "texts": hash_texts(texts),
-            **{k: v for k, v in how.items() if k != "batch"},
-        }
+        digest = hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()
+        same = {key: value for key, value in how.items() if key != "batch"}
+        about = {"model": former.fingerprint, "texts": digest, **same}
         with ResumableFile(out, about, width, overwrite) as made:
             for low in range(made.records_done, len(texts), TEXTS_PER_WRITE):
                 some = texts[low : low + TEXTS_PER_WRITE]
                 found = former.embed(some, **how)
                 made.write_records(*(format_record(t, v, level, array) for t, v in zip(some, found, strict=True)))
                 tell("texts", made.records_done, len(texts), f"to {out}")
-            made.finish(build_npy_converter(len(texts)) if array else None)
+            made.finish(save_npy if array else None)
     SafeConsole().print(f"{escape_line(out)}: {len(texts):,} texts")
 
 
 def neighbours(
-    model: str,
-    query: str,
-    *,
-    file: Path | None = None,
-    text: tuple[str, ...] = (),
-    word: str | None = None,
-    same_word: bool = False,
-    k: int = 10,
-    layers: str = "-1",
-    placement: Placement | None = None,
+    model: str, query: str, *, file: FileOption = None, text: tuple[str, ...] = (), word: str | None = None,
+    same_word: bool = False, k: int = 10, layers: str = "-1", placement: Placement | None = None,
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Find the nearest neighbours of a text, or of a word in its context.
 
     formers neighbours my-bert "a film about music" --file reviews.txt
@@ -120,36 +99,22 @@ def neighbours(
     formers neighbours runs/word2vec-1 king
     formers neighbours glove.6B.100d.txt king
 
-    Parameters
-    ----------
-    model
-        A formers directory, a Hugging Face directory, hub:owner/name, the folder of a training run, or a published file
-        of word vectors (GloVe, word2vec, fastText).
-    query
-        A text; with word vectors and no texts to search, a word.
-    file
-        Texts to search: the lines of a txt file, or a column of a table.
-    text
-        A text to search; may be given several times.
-    word
-        A word of the query: compare words in their contexts rather than whole texts.
-    same_word
-        Compare only with other occurrences of that word.
-    k
-        Number of neighbours.
-    layers
-        A number (-1 is the last), several as 1,2,3, or sum4, mean4, concat4 for the last four.
+    Args:
+        model: A formers directory, a Hugging Face directory, hub:owner/name, the folder of a training run, or a
+            published file of word vectors (GloVe, word2vec, fastText).
+        query: A text; with word vectors and no texts to search, a word.
+        text: A text to search; may be given several times.
+        word: A word of the query: compare words in their contexts rather than whole texts.
+        same_word: Compare only with other occurrences of that word.
+        k: Number of neighbours.
+        layers: A number (-1 is the last), several as 1,2,3, or sum4, mean4, concat4 for the last four.
     """
-    texts = (
-        [t for t in read_texts(file, text, reading or TextFileOptions()) if t.strip()]
-        if file is not None or text
-        else None
-    )
+    texts, how = None, dict[str, Any]()
+    if file is not None or text:
+        texts = [one for one in read_texts(file, text, reading or TextFileOptions()) if one.strip()]
+        how = {"word": word, "same_word": same_word, "layers": parse_layers(layers)}
     with show_progress(SafeConsole(stderr=True), "neighbours", delay_seconds=2) as tell, summarise_warnings():
         former = load_model(model, placement, tell)
-        how: dict[str, Any] = (
-            {} if texts is None else {"word": word, "same_word": same_word, "layers": parse_layers(layers)}
-        )
         found = former.neighbours(query, k, texts, **how)
     for row in found:
         more = "" if len(row) < 4 or row[0] == row[2] else f"  {row[2][: row[3][0]]}[{row[0]}]{row[2][row[3][1] :]}"
@@ -157,7 +122,7 @@ def neighbours(
 
 
 def read_texts(file: Path | None, text: tuple[str, ...], reading: TextFileOptions) -> list[str]:
-    """The texts of the command line or of a file."""
+    """Read the texts of the command line or of a file."""
     if (file is None) == (not text):
         raise Error("say where the texts are", fix="give --file or --text, one of them")
     found = list(text) if file is None else read_file_texts(file, reading)
@@ -167,7 +132,7 @@ def read_texts(file: Path | None, text: tuple[str, ...], reading: TextFileOption
 
 
 def parse_layers(text: str) -> int | list[int] | str:
-    """-1, 1,2,3 or sum4."""
+    """Parse a choice of layers: -1, 1,2,3 or sum4."""
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
@@ -176,23 +141,9 @@ def parse_layers(text: str) -> int | list[int] | str:
 
 
 def format_record(text: str, found: Any, level: str, array: bool) -> Any:
-    """One record of the output."""
+    """Format one record of the output."""
     if array:
         return found.numpy().astype("<f4").tobytes()
     if level == "sentence":
         return {"text": text, "vector": found.tolist()}
     return {"text": found.text, "names": found.units, "spans": found.spans, "vectors": found.vectors.tolist()}
-
-
-def build_npy_converter(texts: int) -> Any:
-    """What turns rows of numbers into numpy's file."""
-    import numpy as np
-
-    return lambda path, file: np.save(file, np.memmap(path, "<f4", "r").reshape(texts, -1))
-
-
-def hash_texts(texts: list[str]) -> str:
-    """What tells these texts from others."""
-    import hashlib
-
-    return hashlib.sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()

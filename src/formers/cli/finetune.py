@@ -1,25 +1,24 @@
-"""formers finetune MODEL: a model learns a task from examples, from a file to a report."""
+"""formers finetune MODEL: a model is trained on the examples of a task, from a file to a report."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
 from ..errors import Error
 from ..option_aliases import resolve_task_name
-from .common import OverwriteFlag, SettingWords, TrainingDtype, add_dtype_setting, parse_overrides, print_rows
-from .terminal import SafeConsole, escape_line, print_text, show_progress
-from .text_input import TextFileOptions
+from .common import ColumnRoles, ModelRunOptions, SettingWords, TextFileOptions, parse_overrides
+from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 TABLES = ("data", "model", "tune", "train")  # of settings, as --TABLE.NAME
 TaskName = Literal["classify", "regress", "tag", "answer", "choose", "translate", "summarise", "lm"]
 
 
-def parse_task(kind: Any, tokens: Sequence[Any]) -> str:
-    """A task by its name or another word for it, such as ner."""
+def parse_task(kind: object, tokens: Sequence[Token]) -> str:
+    """Parse the name of a task, or another word for it such as ner."""
     name = resolve_task_name(tokens[0].value)
     if name not in get_args(TaskName):
         from ..config import suggest_name
@@ -29,36 +28,15 @@ def parse_task(kind: Any, tokens: Sequence[Any]) -> str:
 
 
 def finetune(
-    model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None,
-    *settings: SettingWords,
+    model: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None, *settings: SettingWords,
     task: Annotated[TaskName | None, Parameter(converter=parse_task)] = None,
-    train: Annotated[str | None, Parameter(accepts_keys=False)] = None,
-    valid: str | None = None,
-    test: str | None = None,
-    columns: str | None = None,
-    out: Path | None = None,
-    config: Path | None = None,
-    epochs: float | None = None,
-    batch_size: int | None = None,
-    lr: float | None = None,
-    seed: int | None = None,
-    lora: int | None = None,
-    features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None,
-    vectors: str | None = None,
-    freeze_vectors: bool = False,
-    folds: int | None = None,
-    seeds: int | None = None,
-    sweep: str | None = None,
-    resume: bool = False,
-    overwrite: OverwriteFlag = False,
-    print_config: bool = False,
-    dry_run: bool = False,
-    device: str | None = None,
-    dtype: TrainingDtype = None,
-    tensorboard: bool = False,
-    wandb: bool = False,
-    reading: TextFileOptions | None = None,
-) -> None:
+    train: Annotated[str | None, Parameter(accepts_keys=False)] = None, valid: str | None = None,
+    test: str | None = None, columns: ColumnRoles = None, epochs: float | None = None, batch_size: int | None = None,
+    lr: float | None = None, lora: int | None = None,
+    features: Literal["last", "second", "sum4", "cat4", "mix"] | None = None, vectors: str | None = None,
+    freeze_vectors: bool = False, folds: int | None = None, seeds: int | None = None, sweep: str | None = None,
+    run: ModelRunOptions | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Fine-tune MODEL on the examples of a task, evaluate it, and write a report.
 
     MODEL is a folder (formers or Hugging Face), hub:owner/name, or a family or preset that starts from scratch. If no
@@ -79,142 +57,90 @@ def finetune(
 
     Exit codes: 2 an error, 3 the loss is not finite, 130 after Ctrl-C, 143 after SIGTERM (saved, can be resumed).
 
-    Parameters
-    ----------
-    model
-        A folder, hub:owner/name, a family (bert, textcnn, seq2seq …) or a preset (bert-mini).
-    task
-        classify, regress (a score), tag (token classification, NER), answer (extractive question answering), choose
-        (multiple choice), translate, summarise, or lm (continued pretraining on plain text). By default the columns
-        decide.
-    train
-        Training examples: tsv, csv, jsonl, parquet, CoNLL, SQuAD's JSON, also compressed.
-    valid
-        Validation examples; by default a tenth of the training examples.
-    test
-        Test examples, evaluated once at the end.
-    columns
-        Which column is what, by name or number from 0: text=document,label=class.
-    out
-        The run's folder; runs/FAMILY-TASK-NUMBER by default.
-    config
-        A YAML file with settings (tables data, model, tune, train).
-    epochs
-        Passes over the training examples.
-    batch_size
-        Examples in a step, about: batches are packed by tokens.
-    lr
-        The peak learning rate.
-    seed
-        Random seed of new weights, the order of examples and dropout.
-    lora
-        Rank of LoRA adapters, which are trained instead of the weights.
-    features
-        Train only a head, on features of the frozen model: its last layer, the second to last, the sum or concatenation
-        of the last four, or a weighted sum of all.
-    vectors
-        Word vectors for the embeddings of a TextCNN: a run or folder of formers pretrain word2vec, glove or fasttext,
-        or a published file (glove.6B.100d.txt, GoogleNews….bin.gz, cc.ko.300.vec.gz, cc.ko.300.bin).
-    freeze_vectors
-        Do not train the word vectors.
-    folds
-        Cross-validation with this many folds.
-    seeds
-        Train with this many seeds, from --seed on.
-    sweep
-        Train with each combination of settings: "lr=1e-4,3e-4 batch_size=16,32".
-    resume
-        Continue the run in --out.
-    print_config
-        Print all settings as YAML, for --config, and exit.
-    dry_run
-        Print how the examples are read and an estimate of size and time, from a few measured steps, and exit.
-    device
-        cuda, cuda:1, cpu; a GPU by default if there is one.
-    tensorboard
-        Write the metrics for TensorBoard as well (extra track).
-    wandb
-        Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
-    settings
-        Dotted settings with their values: --tune.patience 3.
+    Args:
+        model: A folder, hub:owner/name, a family (bert, textcnn, seq2seq …) or a preset (bert-mini).
+        task: classify, regress (a score), tag (token classification, NER), answer (extractive question answering),
+            choose (multiple choice), translate, summarise, or lm (continued pretraining on plain text). By default the
+            columns decide.
+        train: Training examples: tsv, csv, jsonl, parquet, CoNLL, SQuAD's JSON, also compressed.
+        valid: Validation examples; by default a tenth of the training examples.
+        test: Test examples, evaluated once at the end.
+        epochs: Passes over the training examples.
+        batch_size: Examples in a step, about: batches are packed by tokens.
+        lr: The peak learning rate.
+        lora: Rank of LoRA adapters, which are trained instead of the weights.
+        features: Train only a head, on features of the frozen model: its last layer, the second to last, the sum or
+            concatenation of the last four, or a weighted sum of all.
+        vectors: Word vectors for the embeddings of a TextCNN: a run or folder of formers pretrain word2vec, glove or
+            fasttext, or a published file (glove.6B.100d.txt, GoogleNews….bin.gz, cc.ko.300.vec.gz, cc.ko.300.bin).
+        freeze_vectors: Do not train the word vectors.
+        folds: Cross-validation with this many folds.
+        seeds: Train with this many seeds, from --seed on.
+        sweep: Train with each combination of settings: "lr=1e-4,3e-4 batch_size=16,32".
+        settings: Dotted settings with their values: --tune.patience 3.
     """
-    import os
-
+    run = run or ModelRunOptions()
     if folds == 0:
         raise Error("0 folds make no comparison", fix="take --folds 5, or leave it out")
+    words = list(settings)
     if model is not None and model.startswith("--"):  # no MODEL, as with --resume: it is the first of the settings
-        given, model = parse_overrides([model, *settings], finetune, TABLES), None
-    else:
-        given = parse_overrides(settings, finetune, TABLES)
-    given |= (reading or TextFileOptions()).to_overrides()
-    add_dtype_setting(given, dtype)
-    short: dict[str, Any] = {
-        "epochs": epochs,
-        "batch_size": batch_size,
-        "lora": lora,
-        "features": features,
-        "vectors": vectors,
-    }
-    short["vectors_frozen"] = freeze_vectors or None
+        words, model = [model, *settings], None
+    given = parse_overrides(words, finetune, TABLES) | (reading or TextFileOptions()).to_overrides()
+    run.add_settings(given)
+    short: dict[str, Any] = {"epochs": epochs, "batch_size": batch_size, "lora": lora, "features": features}
+    short |= {"vectors": vectors, "vectors_frozen": freeze_vectors or None}
     given |= {f"tune.{name}": value for name, value in short.items() if value is not None}
-    given |= {f"train.{name}": value for name, value in {"lr": lr, "seed": seed}.items() if value is not None}
-    first = os.environ.get("RANK", "0") == "0"
-    console = SafeConsole(stderr=True, quiet=not first)
-    told: dict[str, Any] = {"task": task, "columns": columns, "config": config}
-    if print_config or dry_run:
-        return print_preview(
-            print_config, model, train, valid, folds, seeds, sweep, device, test=test, overrides=given, **told
-        )
+    if lr is not None:
+        given["train.lr"] = lr
+    options: dict[str, Any] = {"task": task, "columns": columns, "config": run.config, "overrides": given, "test": test}
+    if run.print_config:
+        from ..training.runs.finetune import render_settings
+
+        print_text(render_settings(model, train, valid, **options), end="")
+    elif run.dry_run:
+        from ..training.runs.cross_validation import expand_sweep
+        from ..training.runs.dry_run import dry_run_finetuning
+
+        rows = dry_run_finetuning(model, train, valid, device=run.device, **options)
+        if folds or seeds or sweep:
+            runs = max(1, folds or 0) * (seeds or 1) * len(expand_sweep(sweep or ""))
+            rows.append(("runs", f"{runs:,} such runs"))
+        print_table(rows)
+    else:
+        comparison = {"folds": folds or 0, "seeds": 1 if seeds is None else seeds, "sweep": sweep or ""}
+        is_comparison = folds is not None or seeds is not None or bool(sweep)
+        run_finetuning(model, train, valid, run, options, comparison if is_comparison else None)
+
+
+def run_finetuning(
+    model: str | None, train: str | None, valid: str | None, run: ModelRunOptions, options: dict[str, Any],
+    comparison: dict[str, Any] | None,
+) -> None:  # fmt: skip
+    """Train once, or once for each fold, seed and setting of a comparison, and print the progress and the result."""
     from ..atomic_files import check_overwrite
     from ..training.tracking import open_trackers
 
-    check_overwrite(out, resume, overwrite)
-    told |= {"device": device, "say": console.print, "overwrite": overwrite}
-    with open_trackers(tensorboard and first, wandb and first) as hook, show_progress(console, "finetune") as tell:
-        told["hook"] = hook
-        if folds is not None or seeds is not None or sweep:
+    first = os.environ.get("RANK", "0") == "0"
+    console = SafeConsole(stderr=True, quiet=not first)
+    check_overwrite(run.out, run.resume, run.overwrite)
+    options |= {"out": run.out, "device": run.device, "say": console.print, "overwrite": run.overwrite}
+    trackers = open_trackers(run.tensorboard and first, run.wandb and first)
+    with trackers as hook, show_progress(console, "finetune") as tell:
+        options |= {"hook": hook, "tell": tell}
+        if comparison is not None:
             from ..training.runs.cross_validation import compare_settings
 
-            more: dict[str, Any] = {
-                "folds": folds or 0,
-                "seeds": 1 if seeds is None else seeds,
-                "sweep": sweep or "",
-                "overrides": given,
-                "tell": tell,
-            }
-            done = compare_settings(model, train, valid, test=test, out=out, **more, **told)
+            done = compare_settings(model, train, valid, **comparison, **options)
             if first:
                 print_text(done.format_table())
             return done.raise_if_diverged()
-        from ..training.runs.finetune import finetune as run_finetuning
+        from ..training.runs.finetune import finetune
 
-        made = run_finetuning(
-            model, train, valid, test=test, out=out, resume=resume, overrides=given, tell=tell, **told
-        )
-    out_ = SafeConsole(quiet=not first)
+        made = finetune(model, train, valid, resume=run.resume, **options)
+    console = SafeConsole(quiet=not first)
     for name, values in (("validation", made.valid), ("test", made.test)):
         if values:
-            out_.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
+            console.print(f"{name}: {', '.join(f'{key} {value:.4f}' for key, value in values.items())}")
     if made.baseline_summary:
-        out_.print(made.baseline_summary)
-    out_.print(f"model: {escape_line(made.folder / 'model')}\nreport: {escape_line(made.folder / 'report.html')}")
-
-
-def print_preview(
-    print_config: bool, model: str | None, train: str | None, valid: str | None, folds: int | None, seeds: int | None,
-    sweep: str | None, device: str | None, **asked: Any,
-) -> None:  # fmt: skip
-    """Say what a run would do, and write nothing: its settings, or its size and time."""
-    from ..training.runs.dry_run import dry_run_finetuning
-    from ..training.runs.finetune import render_settings
-
-    if print_config:
-        print_text(render_settings(model, train, valid, **asked), end="")
-        return
-    rows = dry_run_finetuning(model, train, valid, device=device, **asked)
-    if folds or seeds or sweep:
-        from ..training.runs.cross_validation import expand_sweep
-
-        runs = max(1, folds or 0) * (seeds or 1) * len(expand_sweep(sweep or ""))
-        rows.append(("runs", f"{runs:,} such runs"))
-    print_rows(rows)
+        console.print(made.baseline_summary)
+    console.print(f"model: {escape_line(made.folder / 'model')}\nreport: {escape_line(made.folder / 'report.html')}")

@@ -1,20 +1,39 @@
-"""formers generate, translate, summarise, fill: text out of a model."""
+"""formers generate, translate, summarise, fill, augment: text out of a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import Placement, load_model, summarise_warnings
-from .terminal import SafeConsole, print_json, print_text, show_progress
-from .text_input import TextFileOptions, TextUnit, read_file_texts, read_stdin
+from ..verbs import can_fill
+from .common import (
+    ColumnRoles,
+    FileOption,
+    JsonFlag,
+    ModelArgument,
+    OverwriteFlag,
+    Placement,
+    TextFileOptions,
+    TextUnit,
+    check_output_file,
+    load_model,
+    load_with_notes,
+    place_model,
+    read_file_texts,
+    read_stdin,
+    summarise_warnings,
+)
+from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
 
-TEXTS_PER_BATCH = 32  # texts that are handed over at a time, so that one sees how far it is
+if TYPE_CHECKING:
+    from ..former import Former
+
+TEXTS_PER_BATCH = 32  # texts that are handed over at a time, so that there is progress to show
 
 
 @Parameter(name="*")
@@ -62,17 +81,10 @@ class GenerationOptions:
 
 
 def generate(
-    model: str,
-    prompt: str | None = None,
-    *,
-    file: Path | None = None,
-    max_new_tokens: int = 64,
-    draft: str | None = None,
-    as_json: bool = False,
-    generation: GenerationOptions | None = None,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    model: ModelArgument, prompt: str | None = None, *, file: FileOption = None, max_new_tokens: int = 64,
+    draft: str | None = None, as_json: JsonFlag = False, generation: GenerationOptions | None = None,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Continue a text, or answer it with an encoder-decoder; the new text is printed as it is generated.
 
     formers generate my-gpt2 "Once upon a time" --max-new-tokens 40 --top-p 0.9
@@ -81,77 +93,47 @@ def generate(
     echo "The meaning of life is" | formers generate my-gpt2 --temperature 0
     formers generate my-gpt2-xl "Once upon a time" --dtype int8 --draft my-gpt2
 
-    Parameters
-    ----------
-    model
-        A formers directory, the folder of a training run, a Hugging Face directory or hub:owner/name.
-    prompt
-        The text to continue. Without it and without --file, the standard input is read.
-    file
-        A file of prompts, one in each line, or a table. A blank line gives a blank line.
-    max_new_tokens
-        The most tokens to generate.
-    draft
-        A smaller model with the same vocabulary, for speculative decoding.
-    as_json
-        One line of JSON for each prompt.
+    Args:
+        prompt: The text to continue. Without it and without --file, the standard input is read.
+        max_new_tokens: The most tokens to generate.
+        draft: A smaller model with the same vocabulary, for speculative decoding.
     """
     given = read_prompts(prompt, file, reading, "line")
     how = (generation or GenerationOptions()).to_keywords()
     former = load_with_progress(model, placement)
     if draft is not None:
         how["draft"] = load_with_progress(draft, placement)
-    elif (
-        len(given) == 1
-        and (given[0] or prompt is not None)
-        and not as_json
-        and not {"num_samples", "num_beams"} & set(how)
-    ):
+    is_single = len(given) == 1 and (given[0] or prompt is not None) and not {"num_samples", "num_beams"} & set(how)
+    if is_single and draft is None and not as_json:
         with summarise_warnings():
             for piece in former.generate(given[0], max_new_tokens, stream=True, **how):
                 print_text(piece, end="")
         print_text("")
         return
-    run_in_batches(
-        "generate", given, lambda some: former.generate(some, max_new_tokens, **how), as_json, prompt is None
-    )
+
+    def run(texts: list[str]) -> list[Any]:
+        return former.generate(texts, max_new_tokens, **how)
+
+    run_in_batches("generate", given, run, as_json, prompt is None)
 
 
 def translate(
-    model: str,
-    text: str | None = None,
-    *,
-    to: str | None = None,
-    source: str | None = None,
-    file: Path | None = None,
-    max_new_tokens: int | None = None,
-    as_json: bool = False,
-    generation: GenerationOptions | None = None,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
+    model: str, text: str | None = None, *, to: str | None = None, source: str | None = None, file: FileOption = None,
+    max_new_tokens: int | None = None, as_json: JsonFlag = False, generation: GenerationOptions | None = None,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Translate a text, or every line of a file or of the standard input.
 
     formers translate my-marian "Wie geht es dir?"
     formers translate my-t5 "How are you?" --to German
     formers translate my-mbart --file sentences.txt --source en_XX --to ko_KR --num-beams 5
 
-    Parameters
-    ----------
-    model
-        An encoder-decoder, or a decoder, which is prompted.
-    text
-        What to translate. Without it and without --file, the lines of the standard input are read.
-    to
-        The target language, for models with several: German, or ko_KR for mBART.
-    source
-        The language of the text; English by default.
-    file
-        A file of texts, one in each line, or a table.
-    max_new_tokens
-        The most tokens of a translation; by default as the model says, or 64.
-    as_json
-        One line of JSON for each text.
+    Args:
+        model: An encoder-decoder, or a decoder, which is prompted.
+        text: What to translate. Without it and without --file, the lines of the standard input are read.
+        to: The target language, for models with several: German, or ko_KR for mBART.
+        source: The language of the text; English by default.
+        max_new_tokens: The most tokens of a translation; by default as the model says, or 64.
     """
     given = read_prompts(text, file, reading, "line", lines=True)
     how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
@@ -160,34 +142,21 @@ def translate(
 
 
 def summarise(
-    model: str,
-    text: str | None = None,
-    *,
-    file: Path | None = None,
-    max_new_tokens: int | None = None,
-    as_json: bool = False,
-    generation: GenerationOptions | None = None,
-    placement: Placement | None = None,
+    model: str, text: str | None = None, *, file: FileOption = None, max_new_tokens: int | None = None,
+    as_json: JsonFlag = False, generation: GenerationOptions | None = None, placement: Placement | None = None,
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Summarise a text, or every document of a file.
 
     formers summarise my-bart --file articles.txt
     formers summarise my-t5 --max-new-tokens 80 --num-beams 4 < article.txt
     formers summarise my-gpt2 "A long story …" --top-k 2
 
-    Parameters
-    ----------
-    model
-        An encoder-decoder, or a decoder, which is prompted with the text and "TL;DR:".
-    text
-        What to summarise. Without it and without --file, the standard input is read.
-    file
-        A file of documents: txt with blank lines between them, jsonl, csv, tsv, parquet.
-    max_new_tokens
-        The most tokens of a summary; by default as the model says, or 64.
-    as_json
-        One line of JSON for each text.
+    Args:
+        model: An encoder-decoder, or a decoder, which is prompted with the text and "TL;DR:".
+        text: What to summarise. Without it and without --file, the standard input is read.
+        file: A file of documents: txt with blank lines between them, jsonl, csv, tsv, parquet.
+        max_new_tokens: The most tokens of a summary; by default as the model says, or 64.
     """
     given = read_prompts(text, file, reading, "auto")
     how = (generation or GenerationOptions()).to_keywords() | {"max_new_tokens": max_new_tokens}
@@ -196,33 +165,20 @@ def summarise(
 
 
 def fill(
-    model: str,
-    text: str | None = None,
-    *,
-    file: Path | None = None,
-    top_k: int = 5,
-    as_json: bool = False,
-    placement: Placement | None = None,
-    reading: TextFileOptions | None = None,
-) -> None:
-    """Fill the blanks in a text, written ___ (three underscores).
+    model: str, text: str | None = None, *, file: FileOption = None, top_k: int = 5, as_json: JsonFlag = False,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
+    """Fill the blanks in a text, written ___ (masked language modelling, fill-mask).
 
     formers fill my-bert "The capital of France is ___."
     formers fill my-bert "나는 ___에 가서 ___을 먹었다." --top-k 3
     formers fill my-bert --file blanks.txt --as-json
 
-    Parameters
-    ----------
-    model
-        A masked language model.
-    text
-        The text with its blanks. Without it and without --file, the lines of the standard input are read.
-    file
-        A file of texts, one in each line, or a table.
-    top_k
-        How many candidates to print for each blank.
-    as_json
-        One line of JSON for each text.
+    Args:
+        model: A masked language model.
+        text: The text; a blank is three underscores. Without it and without --file, the lines of the standard input are
+            read.
+        top_k: How many candidates to print for each blank.
     """
     given = read_prompts(text, file, reading, "line", lines=True)
     former = load_with_progress(model, placement)
@@ -232,8 +188,7 @@ def fill(
         guesses = next(found) if one or text is not None else []
         blanks = guesses if not one or isinstance(guesses[0], list) else [guesses]
         if as_json:
-            said = {"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]}
-            print_json(said)
+            print_json({"text": one, "blanks": [[asdict(guess) for guess in blank] for blank in blanks]})
             continue
         if not one:
             print_text("")
@@ -244,10 +199,78 @@ def fill(
                 print_text(f"  {guess.probability:6.1%}  {guess.token:<16} {guess.text}")
 
 
+def augment(
+    model: str, *, train: Path, out: Path, method: Literal["fill", "continue"] | None = None, times: int = 1,
+    rate: float | None = None, label_filter: str = "linear", min_probability: float = 0.0, teach: float = 0.0,
+    label_names: str | None = None, top_k: int = 20, temperature: float = 1.0, max_new_tokens: int = 40, seed: int = 0,
+    columns: ColumnRoles = None, overwrite: OverwriteFlag = False, placement: Placement | None = None,
+    reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
+    """Make new labelled examples (data augmentation): a masked model replaces words, or a decoder continues texts.
+
+    formers augment my-bert --train few.tsv --out more.jsonl --times 4
+    formers augment my-gpt2 --train few.tsv --out more.jsonl --teach 5 --rate 1 --label-names "0=negative 1=positive"
+    formers augment my-bert --train few.tsv --out more.jsonl --label-filter my-classifier --min-probability 0.8
+
+    New examples that repeat an old one, and those whose label the filter does not confirm, are left out. After an
+    interruption, the same command continues.
+
+    Args:
+        model: A masked language model (BERT and its kin), or a decoder (GPT and its kin).
+        train: Labelled examples: csv, tsv, jsonl, parquet.
+        out: The new examples, a jsonl file.
+        method: fill (mask words and fill them in) or continue (generate the rest of a text); by default what the model
+            can do.
+        times: New examples for each example.
+        rate: The fraction of words to mask (0.15), or of the text to generate anew at its end (0.5; 1 is all of it).
+        label_filter: What checks the labels of new examples: linear (a classifier trained on the same file), none, or a
+            fine-tuned model.
+        min_probability: The lowest probability of the label that the filter accepts.
+        teach: First continue pretraining on "label: text" for this many epochs; the adapted model is kept beside OUT.
+        label_names: Words for labels, for --teach: "0=negative 1=positive".
+        top_k: Sample from this many of the likeliest tokens.
+        temperature: Sampling temperature.
+        max_new_tokens: The most tokens to generate for an example.
+        seed: Random seed.
+    """
+    from ..generation.augment import augment as run_augmentation
+    from ..tasks.examples import parse_columns, read_examples
+    from ..training.runs.continue_pretraining import train_conditional
+
+    if out.suffix != ".jsonl":
+        raise Error("new examples are written as JSON lines", where=out, fix="name it .jsonl")
+    check_output_file(out, overwrite)
+    if not teach >= 0:
+        raise Error(f"a model cannot learn for {teach:g} epochs", fix="take --teach 3, or leave it out")
+    file_options = (reading or TextFileOptions()).to_keywords()
+    found = read_examples(train, "classify", columns, **file_options)
+    console = SafeConsole(stderr=True)
+    console.print(found.summary)
+    words = parse_columns(label_names)[0] if label_names else {}
+    how: dict[str, Any] = {
+        "times": times, "min_probability": min_probability, "top_k": top_k, "temperature": temperature,
+        "max_new_tokens": max_new_tokens, "seed": seed, "conditional": teach > 0, "label_names": words,
+    }  # fmt: skip
+    with show_progress(console, "augment", delay_seconds=2) as tell, summarise_warnings():
+        former = load_with_notes(model, tell=tell)
+        if teach > 0:
+            former = train_conditional(former, found, Path(f"{out}.taught"), epochs=teach, label_names=words, tell=tell)
+        former = place_model(former, placement, prepack=False)
+        masks = can_fill(former)
+        how |= {
+            "method": method or ("fill" if masks else "continue"),
+            "rate": (0.15 if masks else 0.5) if rate is None else rate,
+        }
+        named = {"linear": "linear", "none": None}
+        checker = named[label_filter] if label_filter in named else load_model(label_filter, placement, tell)
+        made = run_augmentation(former, found, out, label_filter=checker, tell=tell, overwrite=overwrite, **how)
+    SafeConsole().print(f"{escape_line(out)}: {made.summary}")
+
+
 def read_prompts(
     text: str | None, file: Path | None, reading: TextFileOptions | None, unit: TextUnit, lines: bool = False
 ) -> list[str]:
-    """Texts of the command line, of a file, or of the standard input, where they may be lines."""
+    """Read texts from the command line, a file, or the standard input, where each line may be one."""
     if text is not None and file is not None:
         raise Error("a text and --file are two sources", fix="give one of them")
     if text is not None:
@@ -258,7 +281,7 @@ def read_prompts(
     return read_file_texts(Path("-"), how) if lines else [read_stdin(how.encoding).rstrip("\n")]
 
 
-def load_with_progress(model: str, placement: Placement | None) -> Any:
+def load_with_progress(model: str, placement: Placement | None) -> Former:
     """Load a model, with a bar if that takes long."""
     with show_progress(SafeConsole(stderr=True), "load", delay_seconds=2) as tell:
         return load_model(model, placement, tell)

@@ -14,25 +14,27 @@ from rich.text import Text
 from .. import __version__
 from ..errors import Error, is_out_of_memory
 from ..option_aliases import COMMAND_NAME_HINTS, DO_SAMPLE, SYNONYM_NOTES, explain_option, resolve_option
-from .augment import augment
+from .about import doctor, tree
 from .common import rewrite_as_options
 from .convert import export, import_checkpoint
 from .demo import demo
-from .doctor import doctor
 from .embed import embed, neighbours
-from .evaluate import evaluate
 from .finetune import finetune
-from .generate import fill, generate, summarise, translate
-from .predict import answer, choose, classify, score, tag
-from .prepare import prepare
+from .generate import augment, fill, generate, summarise, translate
+from .predict import answer, choose, classify, evaluate, score, tag
 from .pretrain import pretrain
 from .runs import report, rerun, resume, runs
 from .show import show
 from .terminal import SafeConsole, escape_line, escape_unencodable
-from .tokenizer import tokenizer
-from .tree import tree
+from .tokenizer import prepare, tokenizer
 
 LONG_ARGUMENT = {"long": "long_texts"}  # what classify and its like call the setting of fine-tuning
+
+
+def format_default(value: object) -> str | None:
+    """Return the default that help shows; that a switch is off and a list is empty goes without saying."""
+    return None if value is False or value == () else str(value)
+
 
 app = App(
     name="formers",
@@ -40,37 +42,16 @@ app = App(
     version=f"formers {__version__}",
     help_format="plaintext",
     suppress_keyboard_interrupt=False,
-    default_parameter=Parameter(
-        negative_bool=(), negative_iterable=(), negative_none=()
-    ),  # only where they mean something
+    # --no-OPTION and --empty-OPTION exist only where they mean something, by an option's own `negative`
+    default_parameter=Parameter(negative_bool=(), negative_iterable=(), negative_none=(), show_default=format_default),
 )
-app.command(demo)
-app.command(tree)
+for _command in (
+    demo, tree, export, prepare, pretrain, finetune, classify, score, tag, answer, choose, augment, evaluate, runs,
+    report, rerun, generate, translate, summarise, fill, show, embed, neighbours, doctor, tokenizer,
+):  # fmt: skip
+    app.command(_command)
 app.command(import_checkpoint, name="import")
-app.command(export)
-app.command(prepare)
-app.command(pretrain)
-app.command(finetune)
-app.command(classify)
-app.command(score)
-app.command(tag)
-app.command(answer)
-app.command(choose)
-app.command(augment)
-app.command(evaluate)
-app.command(runs)
-app.command(report)
-app.command(rerun)
 app.command(resume, show=False)
-app.command(generate)
-app.command(translate)
-app.command(summarise)
-app.command(fill)
-app.command(show)
-app.command(embed)
-app.command(neighbours)
-app.command(doctor)
-app.command(tokenizer)
 app.command(neighbours, name="neighbors", show=False)
 app.command(summarise, name="summarize", show=False)
 

@@ -1,5 +1,5 @@
-"""formers classify, score, tag, answer, choose: predictions of fine-tuned models, as text on a terminal and as JSON
-lines in a pipe."""
+"""formers classify, score, tag, answer, choose, evaluate: a model's predictions, as text on a terminal and as JSON
+lines in a pipe, and its metrics on a file."""
 
 from __future__ import annotations
 
@@ -7,34 +7,53 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from ..errors import Error
-from .common import Placement, load_model, summarise_warnings
+from .common import (
+    ColumnRoles,
+    FileOption,
+    JsonFlag,
+    ModelArgument,
+    Placement,
+    TextArgument,
+    TextFileOptions,
+    load_model,
+    read_inputs,
+    read_whole_text,
+    summarise_warnings,
+)
 from .terminal import SafeConsole, escape_line, print_json, print_text, show_progress
-from .text_input import TextFileOptions, read_inputs, read_whole_text, split_tab_pairs
 
-TextArgument = Annotated[str, Parameter(allow_leading_hyphen=True)]
-FileArgument = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # - is a pipe
-JsonFlag = Annotated[bool, Parameter(help="JSON lines on a terminal too.")]
+if TYPE_CHECKING:
+    from ..former import Former
+
+OtherOption = Annotated[str | None, Parameter(help="The second text of a pair, for all texts.")]
 
 
-def run_verb(model: str, verb: str, *given: Any, placement: Placement | None = None, **how: Any) -> Any:
-    """Load a model and ask it; of a list, one answer for each text, None for a blank one."""
-    console = SafeConsole(stderr=True)
-    with show_progress(console, verb, delay_seconds=2.0) as tell, summarise_warnings():
+def run_verb(
+    model: str, verb: str, inputs: str | list[Any], *more: Any, placement: Placement | None, **options: Any
+) -> Any:
+    """Load a model and apply a verb of it; of a list, one result for each text, None for a blank one."""
+    with show_progress(SafeConsole(stderr=True), verb, delay_seconds=2.0) as tell, summarise_warnings():
         former = load_model(model, placement)
-        if not isinstance(given[0], list):
-            return getattr(former, verb)(*given, tell=tell, **how)
-        texts = split_tab_pairs(given[0]) if can_read_pairs(former) else given[0]
-        found = iter(getattr(former, verb)([text for text in texts if text], tell=tell, **how))
-        return [next(found) if text else None for text in texts]
+        method = getattr(former, verb)
+        if isinstance(inputs, str):
+            return method(inputs, *more, tell=tell, **options)
+        texts = [split_at_tab(text) for text in inputs] if can_read_pairs(former) else inputs
+        results = iter(method([text for text in texts if text], tell=tell, **options))
+        return [next(results) if text else None for text in texts]
 
 
-def can_read_pairs(former: Any) -> bool:
-    """A tab may stand between two texts: the model has not learned from single ones alone."""
+def split_at_tab(text: Any) -> Any:
+    """Split a text with a tab in it into a pair; return anything else unchanged."""
+    return tuple(text.split("\t", 1)) if isinstance(text, str) and "\t" in text else text
+
+
+def can_read_pairs(former: Former) -> bool:
+    """Return whether a tab may separate two texts: the model was not trained on single texts alone."""
     if former.task:
         return former.task["name"] in ("classify", "regress") and former.task.get("takes_pairs") is not False
     return former.head == "classify" or (former.is_encoder_decoder and former.head == "lm")
@@ -47,8 +66,8 @@ def collect_inputs(
     second_text: str | None = None,
     words: bool = False,
 ) -> list[Any]:
-    """What the command line and a file ask about; a pair is given with --other, or has a tab between. Of a blank row of
-    a file nothing is said, but it keeps its place."""
+    """Collect the texts of the command line and of a file; a pair is given with --other, or has a tab between. A blank
+    row of a file keeps its place."""
     found: list[Any] = list(texts)
     if blank := next((n for n, text in enumerate(found, 1) if not text.strip()), None):
         raise Error(f"text {blank} is empty", fix="leave empty texts out")
@@ -61,13 +80,15 @@ def collect_inputs(
         found += more
     if not any(found):
         raise Error("there is no text", fix="give texts behind the model, or --file FILE")
-    if second_text is not None and any(isinstance(one, tuple) or "\t" in one for one in found):
+    if second_text is None:
+        return found
+    if any(isinstance(one, tuple) or "\t" in one for one in found):
         raise Error("a pair has its second text already", fix="leave --other out, or name one column: --column NAME")
-    return [(one, second_text) if one else one for one in found] if second_text is not None else found
+    return [(one, second_text) if one else one for one in found]
 
 
 def print_results(rows: Sequence[Any], format_row: Callable[[int, Any], str], as_json: bool) -> None:
-    """One line of JSON for each; on a terminal, unless it is asked for, words for people."""
+    """Print one line of JSON for each result; on a terminal, unless JSON is asked for, text for people."""
     for number, row in enumerate(rows):
         if as_json or not sys.stdout.isatty():
             print_json(row)
@@ -75,83 +96,70 @@ def print_results(rows: Sequence[Any], format_row: Callable[[int, Any], str], as
             print_text("" if row is None else format_row(number, row))
 
 
-def format_one_line(text: Any) -> str:
-    """A text or a pair in one line."""
+def format_one_line(text: str | tuple[str, ...] | list[str]) -> str:
+    """Format a text or a pair in one line."""
     return " | ".join(" ".join(str(part).split()) for part in (text if isinstance(text, tuple) else (text,)))
 
 
 def classify(
-    model: str, *texts: TextArgument, other: str | None = None, file: FileArgument = None,
+    model: ModelArgument, *texts: TextArgument, other: OtherOption = None, file: FileOption = None,
     as_json: JsonFlag = False, placement: Placement | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
-    """Print the label of each text and its probability; as JSON, with all probabilities.
+    """Print the label of each text and its probability (text classification); as JSON, with all probabilities.
 
     formers classify runs/textcnn-classify-1/model "A fine film." "Dull."
     formers classify runs/bert-classify-1/model --file reviews.txt
-    formers classify runs/bert-classify-1/model --file pairs.tsv --column premise,hypothesis > said.jsonl
+    formers classify runs/bert-classify-1/model --file pairs.tsv --column premise,hypothesis > labels.jsonl
 
-    Parameters
-    ----------
-    model
-        A model that was trained to classify.
-    texts
-        Texts; of a model for pairs, two of them with a tab between.
-    other
-        The second text of a pair, for all texts.
-    file
-        A text in each line, or a table with a text (or two) in each row; - reads the standard input.
+    Args:
+        texts: Texts; of a model for pairs, two of them with a tab between.
     """
-    given = collect_inputs(texts, file, reading, other)
-    rows = [one and asdict(one) for one in run_verb(model, "classify", given, placement=placement)]
+    inputs = collect_inputs(texts, file, reading, other)
+    rows = [one and asdict(one) for one in run_verb(model, "classify", inputs, placement=placement)]
     wide = max(map(len, next(filter(None, rows))["probabilities"]))
 
     def format_row(number: int, row: dict[str, Any]) -> str:
         name = ", ".join(row["labels"]) or row["label"]
-        return f"{row['probability']:6.1%}  {name:<{wide}}  {format_one_line(given[number])}"
+        return f"{row['probability']:6.1%}  {name:<{wide}}  {format_one_line(inputs[number])}"
 
     print_results(rows, format_row, as_json)
 
 
 def score(
-    model: str, *texts: TextArgument, other: str | None = None, file: FileArgument = None,
+    model: ModelArgument, *texts: TextArgument, other: OtherOption = None, file: FileOption = None,
     as_json: JsonFlag = False, placement: Placement | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
-    """Print the score of each text or pair of texts: a rating or similarity; with a language model, the text's
+    """Print the score of each text or pair (regression): a rating or similarity; with a language model, the text's
     log-probability in nats and its perplexity.
 
     formers score runs/bert-regress-1/model "A man is running." --other "Someone runs."
     formers score my-gpt2 "The people of the United States"
 
-    Parameters
-    ----------
-    model
-        A model that was trained to regress, or a language model.
-    texts
-        Texts; pairs have a tab between.
-    other
-        The second text of a pair, for all texts.
-    file
-        A text or a pair in each line, or a table with a text (or two) in each row; - reads the standard input.
+    Args:
+        texts: Texts; pairs have a tab between.
     """
-    given = collect_inputs(texts, file, reading, other)
+    inputs = collect_inputs(texts, file, reading, other)
     rows = [
         {"total": s.total_log_prob, "tokens": len(s.tokens), "perplexity": s.perplexity}
-        if hasattr(s, "perplexity")
+        if s is not None and not isinstance(s, float)
         else s
-        for s in run_verb(model, "score", given, placement=placement)
+        for s in run_verb(model, "score", inputs, placement=placement)
     ]
 
-    def format_row(number: int, row: Any) -> str:
-        whole = isinstance(row, dict)
-        said = f"{row['total']:9.2f} nats  perplexity {row['perplexity']:<9.4g}" if whole else f"{row:9.4f}"
-        return f"{said}  {format_one_line(given[number])}"
+    def format_row(number: int, row: dict[str, float] | float) -> str:
+        result = (
+            f"{row:9.4f}"
+            if not isinstance(row, dict)
+            else (f"{row['total']:9.2f} nats  perplexity {row['perplexity']:<9.4g}")
+        )
+        return f"{result}  {format_one_line(inputs[number])}"
 
     print_results(rows, format_row, as_json)
 
 
 def tag(
-    model: str, *texts: TextArgument, file: FileArgument = None, entities: bool = False, as_json: JsonFlag = False,
-    placement: Placement | None = None, reading: TextFileOptions | None = None,
+    model: ModelArgument, *texts: TextArgument, file: FileOption = None, entities: bool = False,
+    as_json: JsonFlag = False, placement: Placement | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
     """Print the words of each text with their tags (token classification, NER), or the entities that the tags mark.
 
@@ -159,34 +167,25 @@ def tag(
     formers tag runs/bert-tag-1/model "Anna lives in Seoul." --entities
     formers tag runs/bert-tag-1/model --file test.conll
 
-    Parameters
-    ----------
-    model
-        A model that was trained to tag.
-    texts
-        Texts.
-    file
-        A text in each line, a table with a text in each row, or a conll file, of which the words are read; - reads
-        the standard input.
-    entities
-        Print entities such as persons and places, each with its label, instead of tagged words.
+    Args:
+        texts: Texts. A file may also be a conll file, of which the words are read.
+        entities: Print entities such as persons and places, each with its label, instead of tagged words.
     """
-    given = collect_inputs(texts, file, reading, words=True)
-    rows = run_verb(model, "tag", given, entities=entities, placement=placement)
+    inputs = collect_inputs(texts, file, reading, words=True)
+    rows = run_verb(model, "tag", inputs, entities=entities, placement=placement)
 
     def format_row(number: int, row: list[dict[str, Any]]) -> str:
-        named = [
-            (w["score"], w["text"], w["label"]) if entities else (w["probability"], w["word"], w["tag"]) for w in row
-        ]
-        wide = max((len(text) for _, text, _ in named), default=0)
-        found = [f"{sure:6.1%}  {text:<{wide}}  {label}" for sure, text, label in named]
-        return "\n".join(["", *found] if number else found)
+        keys = ("score", "text", "label") if entities else ("probability", "word", "tag")
+        cells = [tuple(word[key] for key in keys) for word in row]
+        wide = max((len(text) for _, text, _ in cells), default=0)
+        lines = [f"{probability:6.1%}  {text:<{wide}}  {label}" for probability, text, label in cells]
+        return "\n".join(["", *lines] if number else lines)
 
     print_results([None if row is None else [asdict(word) for word in row] for row in rows], format_row, as_json)
 
 
 def answer(
-    model: str, question: str, context: str | None = None, *, file: FileArgument = None, best: int = 1,
+    model: ModelArgument, question: str, context: str | None = None, *, file: FileOption = None, best: int = 1,
     abstain: Annotated[bool | None, Parameter(negative="--no-abstain")] = None, as_json: JsonFlag = False,
     placement: Placement | None = None, reading: TextFileOptions | None = None,
 ) -> None:  # fmt: skip
@@ -195,20 +194,11 @@ def answer(
     formers answer runs/bert-answer-1/model "Who wrote it?" "It was written by Kim Sowol."
     formers answer runs/bert-answer-1/model "Who wrote it?" --file book.txt --best 3
 
-    Parameters
-    ----------
-    model
-        A model that was trained to answer.
-    question
-        The question.
-    context
-        The text that contains the answer, of any length.
-    file
-        A file with that text, instead.
-    best
-        How many answers to print.
-    abstain
-        Allow "no answer"; --no-abstain does not. By default as the model was trained.
+    Args:
+        question: The question.
+        context: The text that contains the answer, of any length; or give it with --file.
+        best: How many answers to print.
+        abstain: Allow "no answer"; --no-abstain does not. By default as the model was trained.
     """
     if file is not None:
         context = read_whole_text(file, reading or TextFileOptions())
@@ -225,23 +215,61 @@ def answer(
 
 
 def choose(
-    model: str, question: str, *choices: TextArgument, as_json: JsonFlag = False, placement: Placement | None = None
-) -> None:
+    model: ModelArgument, question: str, *choices: TextArgument, as_json: JsonFlag = False,
+    placement: Placement | None = None,
+) -> None:  # fmt: skip
     """Print the likeliest of several choices (multiple choice), with all probabilities.
 
     formers choose runs/bert-choose-1/model "She opened the umbrella because" "it rained." "it was dry."
 
-    Parameters
-    ----------
-    model
-        A model that was trained to choose.
-    question
-        The text before the choices.
-    choices
-        Two or more.
+    Args:
+        question: The text before the choices.
+        choices: Two or more.
     """
     row = asdict(run_verb(model, "choose", question, list(choices), placement=placement))
     order = sorted(zip(row["probabilities"], choices, strict=True), reverse=True)
-    print_results(
-        [row], lambda _, __: "\n".join(f"{share:6.1%}  {format_one_line(text)}" for share, text in order), as_json
-    )
+    lines = [f"{probability:6.1%}  {format_one_line(text)}" for probability, text in order]
+    print_results([row], lambda *_: "\n".join(lines), as_json)
+
+
+def evaluate(
+    model: ModelArgument, *, data: Path, kind: Literal["perplexity", "pairs", "choices", "cloze", "task"] | None = None,
+    columns: ColumnRoles = None, stride: int | None = None, memory_length: int | None = None, batch: int = 16,
+    limit: int | None = None, as_json: Annotated[bool, Parameter(help="Print one line of JSON.")] = False,
+    placement: Placement | None = None, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
+    """Evaluate a model on a file: perplexity, minimal pairs, choices, last words, or the metrics of its task.
+
+    formers evaluate my-gpt2 --data test.txt --stride 256
+    formers evaluate my-bert --data blimp.jsonl
+    formers evaluate my-gpt2 --data copa.jsonl --kind choices
+    formers evaluate runs/bert-classify-1/model --data nsmc.test.tsv
+    formers evaluate runs/bert-classify-1/model --data old.csv --encoding cp949 --delimiter ";"
+
+    Args:
+        data: Texts, pairs (good and bad), choices, or labelled examples: txt, jsonl, csv, tsv, parquet, conll,
+            SQuAD's json.
+        kind: What to compute; by default the columns and the model decide. cloze is the last word of each text.
+        stride: For texts longer than the context: how many tokens of each window count; half of the context by default.
+        memory_length: How many hidden states Transformer-XL and XLNet keep in memory; by default as the model says.
+        batch: Texts in a batch.
+        limit: Only the first so many examples.
+    """
+    from ..evaluation.api import evaluate as run_evaluation
+
+    options: dict[str, Any] = {"batch": batch, "stride": stride, "memory_length": memory_length, "limit": limit}
+    options |= (reading or TextFileOptions()).to_keywords()
+    with show_progress(SafeConsole(stderr=True), "evaluate", delay_seconds=2) as tell, summarise_warnings():
+        former = load_model(model, placement, tell)
+        found = run_evaluation(former, data, kind, columns=columns, tell=tell, **options)
+    if as_json:
+        quoted = {"signatures": found.signatures} if found.signatures else {}
+        print_json({"kind": found.kind, "examples": found.num_examples, **found.metrics, **quoted})
+        return
+    console = SafeConsole()
+    console.print(f"{found.kind}, {found.num_examples:,} examples ({found.summary})")
+    for name, value in found.metrics.items():
+        number = f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if value > 1e4 else f"{value:.4f}"
+        console.print(f"{name:<18} {number}")
+    for name, words in found.signatures.items():
+        console.print(f"{name:<18} {words}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from shlex import join
@@ -13,16 +14,14 @@ from cyclopts import App, Parameter
 from ..errors import Error
 from ..registry import FAMILIES, FamilyEntry
 from .common import (
-    OverwriteFlag,
+    ModelRunOptions,
+    RunOptions,
     SettingWords,
-    TrainingDtype,
-    add_dtype_setting,
+    TextFileOptions,
     identify_checkpoint,
     parse_overrides,
-    print_rows,
 )
-from .terminal import SafeConsole, escape_line, print_text, show_progress
-from .text_input import TextFileOptions
+from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 if TYPE_CHECKING:
     from ..training.validation import Score
@@ -42,99 +41,52 @@ formers pretrain {name} --resume --out runs/first
 Exit codes: 2 an error, 3 the loss is not finite; 130 after Ctrl-C, 143 after SIGTERM, 129 after SIGHUP (a
 closed terminal, unless nohup was used): saved, can be resumed.
 
-Parameters
-----------
-data
-    Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed), or a store made by formers prepare.
-out
-    The run's folder; runs/{name}-NUMBER by default.
-config
-    A YAML file with settings, as --print-config writes it.
-recipe
-    quick: learns within minutes on a CPU. paper: the paper's optimizer, schedule, batch and dropout, scaled to size.
-preset
-    A published size, or a small one of ours: {presets}.
-init
-    Start from a checkpoint: a formers or Hugging Face directory, also with another tokenizer.
-tokenizer
-    A tokenizer.json or a folder with one, instead of training one.
-resume
-    Continue the run in --out, or the newest one; starts a new one if there is none.
-print_config
-    Print all settings as YAML, and exit.
-dry_run
-    Print an estimate of size and time, from a few measured steps, and exit.
-seed
-    Random seed of new weights, the order of the text, masking and dropout; 0 by default.
-device
-    cuda, cuda:1, cpu; a GPU by default if there is one.
-deterministic
-    Bitwise reproducible, on a GPU too; the cost is measured and reported.
-tensorboard
-    Write the metrics for TensorBoard as well (extra track).
-wandb
-    Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
-settings
-    Dotted settings with their values: --train.lr 1e-3.
+Args:
+    data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed), or a store made by formers prepare.
+    recipe: quick: learns within minutes on a CPU. paper: the paper's optimizer, schedule, batch and dropout, scaled to
+        size.
+    preset: A published size, or a small one of ours: see formers tree {name}.
+    init: Start from a checkpoint: a formers or Hugging Face directory, also with another tokenizer.
+    tokenizer: A tokenizer.json or a folder with one, instead of training one.
+    deterministic: Bitwise reproducible, on a GPU too; the cost is measured and reported.
+    settings: Dotted settings with their values: --train.lr 1e-3.
 """
+DataOption = Annotated[list[str] | None, Parameter(consume_multiple=True)]
 
 
 def build_family_command(member: FamilyEntry) -> Callable[..., None]:
-    """The subcommand of one family."""
+    """Build the subcommand of one family."""
 
     def pretrain(
-        *settings: SettingWords,
-        data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-        out: Path | None = None,
-        config: Path | None = None,
-        recipe: Literal["quick", "paper"] | None = None,
-        preset: str | None = None,
-        init: str | None = None,
-        tokenizer: Path | None = None,
-        resume: bool = False,
-        overwrite: OverwriteFlag = False,
-        print_config: bool = False,
-        dry_run: bool = False,
-        seed: int | None = None,
-        device: str | None = None,
-        dtype: TrainingDtype = None,
-        deterministic: bool = False,
-        tensorboard: bool = False,
-        wandb: bool = False,
-        reading: TextFileOptions | None = None,
-    ) -> None:
+        *settings: SettingWords, data: DataOption = None, recipe: Literal["quick", "paper"] | None = None,
+        preset: str | None = None, init: str | None = None, tokenizer: Path | None = None, deterministic: bool = False,
+        run: ModelRunOptions | None = None, reading: TextFileOptions | None = None,
+    ) -> None:  # fmt: skip
+        run = run or ModelRunOptions()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, TABLES)}
-        add_dtype_setting(given, dtype)
-        if deterministic:
-            given["train.deterministic"] = True
-        if seed is not None:
-            given["train.seed"] = seed
-        if data:
-            given["data.source"] = data
-        if tokenizer is not None:
-            given["data.tokenizer"] = str(tokenizer)
+        run.add_settings(given)
+        short: dict[str, Any] = {"train.deterministic": deterministic or None, "data.source": data or None}
+        short["data.tokenizer"] = None if tokenizer is None else str(tokenizer)
+        given |= {name: value for name, value in short.items() if value is not None}
         top = {"recipe": recipe, "preset": preset, "init": init}
-        if print_config:
+        if run.print_config:
             from ..training.config_merge import configure_pretraining
 
-            print_text(configure_pretraining(member.name, config, given, **top).to_yaml().removesuffix("\n"))
-            return
-        if dry_run:
+            print_text(configure_pretraining(member.name, run.config, given, **top).to_yaml().removesuffix("\n"))
+        elif run.dry_run:
             from ..training.runs.dry_run import dry_run_pretraining
 
-            print_rows(dry_run_pretraining(member.name, config, given, device=device, **top))
-            return
-        run_pretraining(member.name, given, out, config, resume, device, top, tensorboard, wandb, overwrite)
+            print_table(dry_run_pretraining(member.name, run.config, given, device=run.device, **top))
+        else:
+            run_pretraining(member.name, given, run, **top)
 
-    words, presets = member.help[0].upper() + member.help[1:], "see formers tree"
-    pretrain.__doc__ = FAMILY_HELP.format(
-        help=words, name=member.name, first=format_data_example(member), presets=presets
-    )
+    title = member.help[0].upper() + member.help[1:]
+    pretrain.__doc__ = FAMILY_HELP.format(help=title, name=member.name, first=format_data_example(member))
     return pretrain
 
 
 def format_data_example(member: FamilyEntry) -> str:
-    """How text is given to a family."""
+    """Return the part of the help that says how text is given to a family."""
     if not member.takes_pairs:
         return f"formers pretrain {member.name} --data my.txt"
     return f"""It learns from pairs: source TAB target in each line, or two columns.
@@ -143,23 +95,21 @@ formers pretrain {member.name} --data pairs.txt
 formers pretrain {member.name} --data pairs.csv --column de,en"""
 
 
-def run_pretraining(
-    family: str, overrides: dict[str, Any], out: Path | None, config: Any, resume: bool, device: str | None,
-    recipe_options: dict[str, Any], tensorboard: bool = False, wandb: bool = False, overwrite: bool = False,
-) -> None:  # fmt: skip
-    """Train, and say how it goes."""
-    import os
-
+def run_pretraining(family: str, overrides: dict[str, Any], run: RunOptions, **more: Any) -> None:
+    """Train, and print the progress and the result; `more` are arguments of formers.pretrain."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # DDP warns of a cost that is known
     from ..training.runs.pretrain import pretrain
     from ..training.tracking import open_trackers
 
     first = os.environ.get("RANK", "0") == "0"
     console = SafeConsole(stderr=True, quiet=not first)
-    with open_trackers(tensorboard and first, wandb and first) as hook, show_progress(console, family) as tell:
+    if isinstance(run, ModelRunOptions):
+        more |= {"resume": run.resume, "device": run.device}
+    more = {"config": run.config} | more
+    with open_trackers(run.tensorboard and first, run.wandb and first) as hook, show_progress(console, family) as tell:
         done = pretrain(
-            family, out=out, config=config, resume=resume, device=device, overrides=overrides, tell=tell,
-            say=console.print, hook=hook, overwrite=overwrite, **recipe_options,
+            family, out=run.out, overrides=overrides, tell=tell, say=console.print, hook=hook, overwrite=run.overwrite,
+            **more,
         )  # fmt: skip
     console = SafeConsole(quiet=not first)
     if done.score is not None:
@@ -169,7 +119,7 @@ def run_pretraining(
 
 
 def format_score(score: Score) -> str:
-    """Loss and accuracy in words; ELMo has no accuracy."""
+    """Format loss and accuracy; ELMo has no accuracy."""
     accuracy = "" if math.isnan(score.accuracy) else f", accuracy {100 * score.accuracy:.1f} %"
     return f"loss {score.loss:.2f}{accuracy}"
 
@@ -183,7 +133,7 @@ VECTOR_HELP = """{help}.
 
 Splits the text at spaces and punctuation, trains a vector for each word, and writes a model and a report with the
 nearest neighbours of some words. Any setting can be given by its name: --model.window 10, --model.kind cbow,
---model.min_n 2, --train.lr 0.05, --train.threads 1 (reproducible), --data.column review, --data.encoding cp949.
+--model.min_n 2, --train.lr 0.05, --data.column review, --data.encoding cp949.
 
 formers pretrain {name} --data my.txt
 formers pretrain {name} --data reviews.csv --data.column review --dim 300 --min-count 2 --out runs/words
@@ -192,67 +142,40 @@ formers finetune textcnn --vectors runs/words --train reviews.tsv
 
 Exit codes: 2 an error, 3 the vectors are not finite, 130 after Ctrl-C (nothing is saved: there are no checkpoints).
 
-Parameters
-----------
-data
-    Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed).
-out
-    The run's folder; runs/{name}-NUMBER by default.
-config
-    A YAML file with settings, as --print-config writes it.
-dim
-    Dimension of the vectors; 100 by default.
-window
-    Context words on either side; 5 by default.
-min_count
-    Words that occur less often are left out; 5 by default.
-epochs
-    Passes over the text.
-seed
-    Random seed of initial vectors and sampling; 0 by default. Only one thread is exactly reproducible.
-print_config
-    Print all settings as YAML, and exit.
-tensorboard
-    Write the metrics for TensorBoard as well (extra track).
-wandb
-    Send the metrics to Weights & Biases as well (extra track); the project is the folder around the run's.
-settings
-    Dotted settings with their values: --model.negatives 10.
+One thread (--train.threads 1) with one seed gives the same vectors again; several do not.
+
+Args:
+    data: Files, folders or globs (txt, jsonl, csv, tsv, parquet, also compressed).
+    dim: Dimension of the vectors; 100 by default.
+    window: Context words on either side; 5 by default.
+    min_count: Words that occur less often are left out; 5 by default.
+    epochs: Passes over the text.
+    settings: Dotted settings with their values: --model.negatives 10.
 """
 
 
 def build_vector_command(method: str) -> Callable[..., None]:
-    """The subcommand of one way to train word vectors."""
+    """Build the subcommand of one way to train word vectors."""
 
     def pretrain(
-        *settings: SettingWords,
-        data: Annotated[list[str] | None, Parameter(consume_multiple=True)] = None,
-        out: Path | None = None,
-        config: Path | None = None,
-        dim: int | None = None,
-        window: int | None = None,
-        min_count: int | None = None,
-        epochs: int | None = None,
-        seed: int | None = None,
-        overwrite: OverwriteFlag = False,
-        print_config: bool = False,
-        tensorboard: bool = False,
-        wandb: bool = False,
+        *settings: SettingWords, data: DataOption = None, dim: int | None = None, window: int | None = None,
+        min_count: int | None = None, epochs: int | None = None, run: RunOptions | None = None,
         reading: TextFileOptions | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
+        run = run or RunOptions()
         given = {**(reading or TextFileOptions()).to_overrides(), **parse_overrides(settings, pretrain, VECTOR_TABLES)}
         short = {"model.dim": dim, "model.window": window, "model.min_count": min_count, "data.source": data}
-        short |= {"train.epochs": epochs, "train.seed": seed}
+        short |= {"train.epochs": epochs, "train.seed": run.seed}
         given |= {name: value for name, value in short.items() if value is not None}
-        if print_config:
+        if run.print_config:
             from ..training.word_vectors.vector_run import configure_vectors
 
-            print_text(configure_vectors(method, config, given).to_yaml(), end="")
-            return
-        run_pretraining(method, given, out, config, False, None, {}, tensorboard, wandb, overwrite)
+            print_text(configure_vectors(method, run.config, given).to_yaml(), end="")
+        else:
+            run_pretraining(method, given, run)
 
-    words = VECTOR_METHODS[method][0].upper() + VECTOR_METHODS[method][1:]
-    pretrain.__doc__ = VECTOR_HELP.format(help=words, name=method)
+    title = VECTOR_METHODS[method][0].upper() + VECTOR_METHODS[method][1:]
+    pretrain.__doc__ = VECTOR_HELP.format(help=title, name=method)
     return pretrain
 
 
@@ -274,7 +197,7 @@ def explain_unknown_family(*words: SettingWords) -> None:
         raise Error(what, fix=f"formers finetune {name} --train FILE")
     family, place = identify_checkpoint(name)
     if place:
-        fix = f"go on from its weights: formers pretrain {family or 'FAMILY'} --init {place} --data FILE"
+        fix = f"continue from its weights: formers pretrain {family or 'FAMILY'} --init {place} --data FILE"
         if family and name in FAMILIES[family].definition.presets:
             fix += f"; a new model of its size: formers pretrain {family} --preset {name} --data FILE"
         raise Error(f"{name!r} is a published checkpoint, not a family", fix=fix)
@@ -283,9 +206,8 @@ def explain_unknown_family(*words: SettingWords) -> None:
             f" --preset {name}" if name in FAMILIES[family].definition.presets else ""
         )
         raise Error(f"{name!r} is not the name of a family", fix=fix)
-    raise Error(
-        f"there is no family {name!r}", fix=suggest_name(name, [m.name for m in FAMILIES.values() if m.is_pretrained])
-    )
+    what = f"there is no family {name!r}"
+    raise Error(what, fix=suggest_name(name, [m.name for m in FAMILIES.values() if m.is_pretrained]))
 
 
 pretrain = App(

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.table import Column, Table
 
 from ..errors import Error
-from .common import SettingWords
-from .terminal import SafeConsole, escape_line, print_text
+from .common import ModelRunOptions, SettingWords
+from .pretrain import run_pretraining
+from .terminal import SafeConsole, escape_line, print_table, print_text, show_progress
 
 
 def runs(folder: Path = Path("runs")) -> None:
@@ -19,28 +19,21 @@ def runs(folder: Path = Path("runs")) -> None:
     formers runs
     formers runs experiments
 
-    Parameters
-    ----------
-    folder
-        Where runs are; "runs" by default.
+    Args:
+        folder: Where runs are; "runs" by default.
     """
     from ..training.run_folder import RunFolder, summarise_run
 
     if not folder.is_dir():
-        raise Error(
-            "there is no such folder", where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/"
-        )
-    name, result, state = (Column(title, no_wrap=True) for title in ("run", "result", "state"))  # a name is typed again
-    titles = (name, "family", "task", "steps", result, "parameters", state)
-    table = Table(*titles, box=None, collapse_padding=True, pad_edge=False)
+        what = "there is no such folder"
+        raise Error(what, where=folder, fix="formers pretrain FAMILY --data FILE makes a run in runs/")
     found = sorted(p.parent for p in folder.glob("**/run.json"))
-    for path in found:
-        table.add_row(*map(escape_line, summarise_run(RunFolder(path), path.relative_to(folder))))
-    console = SafeConsole(wrap=True)
-    if not console.is_terminal:  # what reads a pipe has no width
-        wide = console.options.update(width=100_000)
-        console.width = max(console.width, console.measure(table, options=wide).maximum)
-    console.print(table if found else f"no runs in {escape_line(folder)}")
+    rows = [tuple(map(str, summarise_run(RunFolder(path), path.relative_to(folder)))) for path in found]
+    titles = ("run", "family", "task", "steps", "result", "parameters", "state")
+    if rows:
+        print_table(rows, titles, no_wrap=("run", "result", "state"))  # the name of a run is typed again
+    else:
+        SafeConsole().print(f"no runs in {escape_line(folder)}")
 
 
 def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
@@ -49,12 +42,9 @@ def report(run: Path, *, language: Literal["en", "ko"] | None = None) -> None:
     formers report runs/bert-1
     formers report runs/bert-1 --language ko
 
-    Parameters
-    ----------
-    run
-        The run's folder.
-    language
-        en or ko; the language of the run's text by default.
+    Args:
+        run: The run's folder.
+        language: en or ko; the language of the run's text by default.
     """
     from ..reports.run_report import write_report
     from ..training.run_folder import RunFolder
@@ -74,19 +64,13 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     formers rerun runs/bert-1 --out runs/again
     formers rerun runs/bert-1 --out runs/again --resume
 
-    Parameters
-    ----------
-    run
-        The run's folder.
-    out
-        The folder of the new run.
-    device
-        cuda, cpu; a GPU by default if there is one.
-    resume
-        Continue a repetition that was interrupted.
+    Args:
+        run: The run's folder.
+        out: The folder of the new run.
+        device: cuda, cpu; a GPU by default if there is one.
+        resume: Continue a repetition that was interrupted.
     """
     from ..training.run_folder import RunFolder
-    from .pretrain import run_pretraining
 
     about = RunFolder(run).read_info()
     asked, store = about["config"], run / "data" / "store"
@@ -95,17 +79,16 @@ def rerun(run: Path, *, out: Path, device: str | None = None, resume: bool = Fal
     source = asked["data"].get("source")
     given = {} if source or not store.is_dir() else {"data.source": [str(store)]}
     if not source and not given:
-        raise Error(
-            "the text of this run was in memory, and its store is gone", where=run, fix="give the text to pretrain"
-        )
-    run_pretraining(asked["family"], given, out, asked, resume, device, {"same": about["data"]})
+        what = "the text of this run was in memory, and its store is gone"
+        raise Error(what, where=run, fix="give the text to pretrain")
+    options = ModelRunOptions(out=out, resume=resume, device=device)
+    run_pretraining(asked["family"], given, options, config=asked, same=about["data"])
 
 
 def rerun_task(run: Path, about: dict[str, Any], out: Path, device: str | None, resume: bool) -> None:
     """Fine-tune once more; examples that came out of memory are in the run's folder."""
     from ..training.runs.finetune import finetune
     from ..training.runs.splits import SPLITS, load_saved_examples
-    from .terminal import show_progress
 
     asked, labels = about["config"], about["data"].get("labels", ())
     try:

@@ -1,17 +1,24 @@
-"""formers show: what an objective hides and asks for, on a text of one's own."""
+"""formers show: what an objective masks and predicts, on any text: in colour on a terminal, with marks that plain text
+shows as well."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from ..errors import Error
+from .common import TextFileOptions
 from .terminal import SafeConsole, show_progress
-from .text_input import TextFileOptions
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from ..batch import Batch
+    from ..data.plans import RawExamples
     from ..data.store import Store
     from ..text.tokenizer import Tokenizer
 
@@ -27,25 +34,23 @@ TOKENIZER_FAMILIES = {
     "deshuffle": "t5",
 }  # fmt: skip
 MAX_LENGTH = 1 << 16  # tokens of an example that anybody would look at
-DEFAULT_LENGTH, SMALL_VOCAB_SIZE, MAX_TOKENIZER_DOCUMENTS = (
-    48,
-    3000,
-    150,
-)  # tokens of an example, pieces of a small tokenizer, documents to learn it from
+DEFAULT_LENGTH = 48  # tokens of an example
+SMALL_VOCAB_SIZE, MAX_TOKENIZER_DOCUMENTS = 3000, 150  # of a tokenizer trained for this: pieces, documents it is from
+SUPERSCRIPT_DIGITS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+SPECIAL_STYLE, HIDDEN_STYLE, REPLACED_STYLE, TARGET_STYLE = "dim", "bold red", "bold yellow", "bold green"
+PAIR_QUESTIONS = {
+    "nsp": ("does the second text follow the first?", ("0: yes", "1: no, it is of another document")),
+    "sop": ("are the two texts swapped?", ("0: no", "1: yes")),
+    "unit-pairs": ("does the second text follow the first?", ("0: no, it is of another document", "1: yes")),
+    "dialogue": ("is this a real conversation?", ("0: no, one turn is another's", "1: yes")),
+}
 
 
 def show(
-    objective: str,
-    *,
-    text: tuple[str, ...] = (),
-    data: Path | None = None,
-    tokenizer: Path | None = None,
-    length: int | None = None,
-    seed: int = 0,
-    examples: int = 3,
-    option: tuple[str, ...] = (),
+    objective: str, *, text: tuple[str, ...] = (), data: Path | None = None, tokenizer: Path | None = None,
+    length: int | None = None, seed: int = 0, examples: int = 3, option: tuple[str, ...] = (),
     reading: TextFileOptions | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Show what a pretraining objective does to a text: what it masks, what the model sees and what it predicts.
 
     formers show mlm --text "The cat sat on the mat."
@@ -58,30 +63,20 @@ def show(
     Objectives: causal, prefix, seq2seq, bidirectional, mlm, whole-word, ngrams, nsp, sop, plm, denoising,
     span-corruption, switch, prefix-spans, deshuffle, ernie-units, unit-pairs, dialogue.
 
-    Parameters
-    ----------
-    objective
-        Its name.
-    text
-        A document; may be given several times. Without text and data, the small corpus that comes with formers.
-    data
-        A file of documents: txt, jsonl, csv, tsv, parquet; in a text file, blank lines separate documents.
-    tokenizer
-        A tokenizer.json, or a folder with one; by default a small one is trained for this.
-    length
-        Tokens of an example; 48 by default.
-    seed
-        Random seed.
-    examples
-        How many to show.
-    option
-        An option of the objective, as name=value; may be given several times.
+    Args:
+        objective: Its name.
+        text: A document; may be given several times. Without text and data, the small corpus that comes with formers.
+        data: A file of documents: txt, jsonl, csv, tsv, parquet; in a text file, blank lines separate documents.
+        tokenizer: A tokenizer.json, or a folder with one; by default a small one is trained for this.
+        length: Tokens of an example; 48 by default.
+        seed: Random seed.
+        examples: How many to show.
+        option: An option of the objective, as name=value; may be given several times.
     """
     import numpy as np
 
     from ..data.plans import gather_examples
     from ..objectives.registry import OBJECTIVES, build_objective, resolve_objective
-    from .example_view import render_example
 
     console = SafeConsole()
     if examples < 1:
@@ -103,15 +98,16 @@ def show(
         raise Error("no example can be made of this text", fix="give a longer one")
     raw = gather_examples(store, plan, numbers, numbers)
     batch = goal.corrupt(raw, seed)
+    question = objective if objective in PAIR_QUESTIONS else goal.pair_part
     console.print(Text.assemble((objective, "bold"), f": {OBJECTIVES[objective].help}"))
     for row in range(len(numbers)):
         console.print(Text.assemble("\n", (f"example {row + 1}", "bold"), f" of {len(plan):,}"))
-        for line in render_example(goal, raw, batch, row, pieces):
+        for line in render_example(question, raw, batch, row, pieces):
             console.print(line)
 
 
 def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOptions) -> list[str]:
-    """Documents of the command line, of a file, or those that come with formers."""
+    """Read documents from the command line or a file, or take those that come with formers."""
     from ..data.readers import load_bundled_corpus
     from ..data.readers import read_documents as read_files
     from ..text.normalise import normalise
@@ -119,8 +115,6 @@ def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOp
     if text and data is not None:
         raise Error("--text and --data are two sources", fix="give one of them")
     if data is not None:
-        import itertools
-
         return list(itertools.islice(read_files(data, **reading.to_keywords()), 5000))
     found = [normalise(document) for document in text if document.strip()]
     if text and not found:
@@ -129,7 +123,7 @@ def read_documents(text: tuple[str, ...], data: Path | None, reading: TextFileOp
 
 
 def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> Tokenizer:
-    """The tokenizer that is asked for, or a small one of the kind that suits the objective."""
+    """Load the given tokenizer, or train a small one of the kind that suits the objective."""
     from ..data.readers import load_bundled_corpus
     from ..interop.tokenizer_files import load_tokenizer
     from ..registry import train_tokenizer
@@ -154,13 +148,13 @@ def get_tokenizer(objective: str, documents: list[str], where: Path | None) -> T
 
 
 def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> Store:
-    """The documents as tokens, with sentences, and with units where the objective asks for them."""
+    """Tokenize the documents, with sentences, and with units where the objective needs them."""
     from ..data.preparation.document_encoder import build_unit_finder, learn_phrases
     from ..data.store import Store
 
     if objective == "seq2seq":
         return build_pair_store(documents, tokenizer)
-    units: Any = None
+    units: Callable[..., Any] | None = None
     if objective in ("ernie-units", "unit-pairs", "dialogue"):
         if any("가" <= letter <= "힣" for document in documents[:20] for letter in document):
             from ..text import korean
@@ -172,7 +166,7 @@ def build_store(objective: str, documents: list[str], tokenizer: Tokenizer) -> S
 
 
 def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
-    """Source and target in turn, or with a tab between them, as documents of two sentences."""
+    """Tokenize sources and targets, in turn or separated by tabs, as documents of two sentences."""
     import numpy as np
 
     from ..data.store import Store
@@ -187,7 +181,7 @@ def build_pair_store(documents: list[str], tokenizer: Tokenizer) -> Store:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """name=value, the value as YAML reads it."""
+    """Parse name=value, the value as YAML."""
     from ..config import parse_yaml
 
     name, found, value = text.partition("=")
@@ -200,3 +194,146 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name, parse_yaml(value)
     except ValueError:
         raise Error(f"{value!r} is not a value", where=name, fix="write a number, a word, true or false") from None
+
+
+def render_example(
+    question: str | None, raw: RawExamples, batch: Batch, row: int, tokenizer: Tokenizer
+) -> Iterator[Text]:
+    """Render one example: the text, what the model sees, what it predicts; `question` is what is asked of a pair."""
+    low, high = (int(i) for i in batch.starts[row : row + 2])
+    ids = batch.labels if batch.ids.ndim > 1 else batch.ids
+    if batch.source is not None:
+        yield from render_encoder_decoder(raw, batch, row, tokenizer)
+    elif batch.order is not None:
+        yield from render_permutation(batch, low, high, tokenizer)
+    elif batch.ids.ndim > 1:
+        yield from render_bidirectional(ids[low:high], tokenizer)
+    elif batch.chosen is None:
+        yield from render_causal(ids[low:high], batch.labels[low:high], tokenizer)
+    else:
+        yield from render_masked(batch, low, high, tokenizer)
+    if batch.document_labels is not None and question is not None:
+        words, replies = PAIR_QUESTIONS[question]
+        yield render_line("question", [(words, ""), (replies[int(batch.document_labels[row])], TARGET_STYLE)])
+
+
+def render_line(title: str, words: Sequence[tuple[str, str]]) -> Text:
+    """Render a title and some words, each in its style."""
+    made = Text(f"  {title:<12}", style="cyan")
+    for number, (word, style) in enumerate(words):
+        made.append(" " if number else "")
+        made.append(word, style=style or "default")
+    return made
+
+
+def format_token(tokenizer: Tokenizer, index: int) -> str:
+    """Format a token on one line; a space in front of it shows as ▁."""
+    token = tokenizer.get_token_text(int(index))
+    token = "▁" + token[1:] if token.startswith(" ") else token
+    return token.replace("\n", "⏎").replace("\t", "⇥") or "?"
+
+
+def get_special_ids(tokenizer: Tokenizer) -> set[int]:
+    """Return the ids of the special tokens."""
+    return {i for role in tokenizer.special if (i := tokenizer.id(role)) is not None}
+
+
+def style_tokens(tokenizer: Tokenizer, ids: Iterable[int]) -> list[tuple[str, str]]:
+    """Return tokens with their styles, special ones dim."""
+    marks = get_special_ids(tokenizer)
+    return [(format_token(tokenizer, i), SPECIAL_STYLE if int(i) in marks else "") for i in ids]
+
+
+def render_masked(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
+    """Render the original text, what the model sees, and each target with what stands in its place."""
+    import numpy as np
+
+    from ..batch import IGNORE_INDEX
+
+    mine = (batch.chosen >= low) & (batch.chosen < high) & (batch.labels != IGNORE_INDEX)
+    right = dict(zip((batch.chosen[mine] - low).tolist(), batch.labels[mine].tolist(), strict=True))
+    seen = style_tokens(tokenizer, batch.ids[low:high])
+    text = [
+        (f"«{format_token(tokenizer, right[at])}»", HIDDEN_STYLE) if at in right else word
+        for at, word in enumerate(seen)
+    ]
+    shown = [(word, REPLACED_STYLE) if at in right else (word, style) for at, (word, style) in enumerate(seen)]
+    yield render_line("text", text)
+    if batch.segments is None:
+        yield render_line("model sees", shown)
+    else:  # one line for each stretch of a segment
+        part = batch.segments[low:high]
+        cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), len(part)]
+        for a, b in itertools.pairwise(cuts):
+            yield render_line(f"sees, {'AB'[int(part[a])]}" if part.max() < 2 else "sees", shown[a:b])
+    answers = []
+    for at, label in right.items():
+        now, was = seen[at][0], format_token(tokenizer, label)
+        how = "stays" if now == was else f"behind {now}"
+        answers.append((f"{was} ({how}),", TARGET_STYLE))
+    yield render_line("predicts", answers or [("nothing: no token was drawn", SPECIAL_STYLE)])
+
+
+def render_encoder_decoder(raw: RawExamples, batch: Batch, row: int, tokenizer: Tokenizer) -> Iterator[Text]:
+    """Render the original text, the encoder's input and the decoder's targets."""
+    low, high = (int(i) for i in batch.starts[row : row + 2])
+    first, last = (int(i) for i in batch.source.starts[row : row + 2])  # type: ignore[union-attr]
+    source, target = batch.source.ids[first:last], batch.labels[low:high]  # type: ignore[union-attr]
+    whole = raw.ids[int(raw.starts[row]) : int(raw.starts[row + 1])]
+    fresh = set(source.tolist()) - set(whole.tolist())
+    both = fresh & set(target.tolist())
+    yield render_line("text", style_tokens(tokenizer, whole))
+    marks = get_special_ids(tokenizer) - {tokenizer.id("mask")}
+
+    def style_ids(ids: Iterable[int], usual: str) -> list[tuple[str, str]]:
+        new = fresh | both
+        return [
+            (
+                format_token(tokenizer, i),
+                SPECIAL_STYLE if int(i) in marks else REPLACED_STYLE if int(i) in new else usual,
+            )
+            for i in ids
+        ]
+
+    yield render_line("encoder", style_ids(source, ""))
+    yield render_line("decoder", style_ids(target, TARGET_STYLE))
+
+
+def render_permutation(batch: Batch, low: int, high: int, tokenizer: Tokenizer) -> Iterator[Text]:
+    """Render the targets, numbered in order, and what the first and the last of them are predicted from."""
+    import numpy as np
+
+    mine = batch.chosen[(batch.chosen >= low) & (batch.chosen < high)]
+    turn = {int(slot) - low: n + 1 for n, slot in enumerate(mine[np.argsort(batch.order[mine], kind="stable")])}
+    words = style_tokens(tokenizer, batch.ids[low:high])
+    yield render_line("text", [
+        (f"«{word}»{str(turn[at]).translate(SUPERSCRIPT_DIGITS)}", HIDDEN_STYLE) if at in turn else (word, style)
+        for at, (word, style) in enumerate(words)
+    ])  # fmt: skip
+    order = batch.order[low:high]
+    for at in [a for a, n in turn.items() if n in (1, len(turn))]:
+        seen = [(w, s) if order[i] < order[at] else ("·", SPECIAL_STYLE) for i, (w, s) in enumerate(words)]
+        seen[at] = ("?", REPLACED_STYLE)
+        yield render_line(f"sees, {turn[at]}.", seen)
+        yield render_line("predicts", [(words[at][0], TARGET_STYLE)])
+
+
+def render_causal(ids: np.ndarray, labels: np.ndarray, tokenizer: Tokenizer) -> Iterator[Text]:
+    """Render what is read, and from which token on each next one is predicted."""
+    import numpy as np
+
+    from ..batch import IGNORE_INDEX
+
+    words = style_tokens(tokenizer, ids)
+    asked = np.flatnonzero(labels != IGNORE_INDEX)
+    begin = int(asked[0]) + 1 if len(asked) else len(words)
+    yield render_line("reads", words[:begin])
+    yield render_line("predicts", [(word, TARGET_STYLE) for word, _ in words[begin:]])
+    yield render_line("", [("each from all that comes before it", SPECIAL_STYLE)])
+
+
+def render_bidirectional(words: np.ndarray, tokenizer: Tokenizer) -> Iterator[Text]:
+    """Render the predictions of both directions."""
+    text = style_tokens(tokenizer, words)
+    yield render_line("forward", [(f"{a} → {b},", TARGET_STYLE) for (a, _), (b, _) in itertools.pairwise(text)])
+    yield render_line("backward", [(f"{b} → {a},", TARGET_STYLE) for (a, _), (b, _) in itertools.pairwise(text)][::-1])

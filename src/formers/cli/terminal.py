@@ -15,13 +15,14 @@ import math
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from ..config import ProgressCallback
@@ -77,19 +78,47 @@ def print_text(text: str, end: str = "\n") -> None:
     print(escape_controls(text) if sys.stdout.isatty() else text, end=end, flush=True)
 
 
-def print_json(value: Any, indent: int | None = None) -> None:
+def print_table(
+    rows: Iterable[Sequence[str | Text]],
+    titles: Sequence[str] = (),
+    *,
+    caption: str = "",
+    no_wrap: Collection[str] = (),
+) -> None:
+    """Print rows as a table without rules; in a pipe a row is one line, on a terminal `no_wrap` columns stay whole."""
+    cells = [[cell if isinstance(cell, Text) else Text(escape_line(cell)) for cell in row] for row in rows]
+    console = SafeConsole(wrap=True)
+    if console.is_terminal:
+        columns = [Column(title, no_wrap=title in no_wrap) for title in titles]
+        look: dict[str, Any] = {"title": caption or None, "title_justify": "left", "title_style": "bold"}
+        table = Table(*columns, box=None, pad_edge=False, show_header=bool(titles), **look)
+        for row in cells:
+            table.add_row(*row)
+        return console.print(table)
+    lines = [[Text(title) for title in titles], *cells] if titles else cells
+    widths = [max(cell.cell_len for cell in column) for column in zip(*lines, strict=True)]
+    console = SafeConsole()
+    if caption:
+        console.print(caption)
+    for row in lines:
+        padded = (cell.plain + " " * (width - cell.cell_len) for cell, width in zip(row, widths, strict=True))
+        console.print("  ".join(padded).rstrip())
+    return None
+
+
+def print_json(value: object, indent: int | None = None) -> None:
     """Print a value as JSON, on one line unless `indent` is given; a control character is always an escape of JSON."""
     wide = str(getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
     text = to_json(value, ensure_ascii=not wide, indent=indent)
     print(CONTROL_CHARACTERS.sub(lambda found: json.dumps(found[0])[1:-1], text), flush=True)
 
 
-def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def to_json(value: object, ensure_ascii: bool = False, indent: int | None = None) -> str:
     """Return valid JSON; a number that is not finite, for which JSON has no word, is null."""
     return json.dumps(replace_non_finite(value), ensure_ascii=ensure_ascii, indent=indent, allow_nan=False)
 
 
-def replace_non_finite(value: Any) -> Any:
+def replace_non_finite(value: object) -> object:
     """Replace the floats of a nested value that are not finite by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
@@ -131,7 +160,7 @@ def show_progress(console: SafeConsole, title: str, delay_seconds: float = 0.0) 
 def build_line_reporter(
     console: SafeConsole, title: str, delay_seconds: float = 0.0, interval_seconds: float = 10.0
 ) -> ProgressCallback:
-    """A line at the beginning and end of each stage, and every ten seconds in between."""
+    """Build a callback that prints a line at the beginning and end of each stage, and every ten seconds in between."""
     last: dict[str, float] = {}
     began: list[float] = []  # when something was told for the first time
 

@@ -1,47 +1,43 @@
-"""formers tokenizer: train one, show its tokens, compare several."""
+"""formers tokenizer: train one, show its tokens, compare several; formers prepare: text into a token store."""
 
 from __future__ import annotations
 
+import html
+import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
-from rich.table import Table
 from rich.text import Text
 
-from ..errors import Error
-from .common import OverwriteFlag, check_output_file
-from .terminal import SafeConsole, escape_line
-from .text_input import TextFileOptions
+from ..config import parse_byte_size
+from ..errors import Error, get_reason
+from .common import OverwriteFlag, TextFileOptions, check_output_file
+from .terminal import SafeConsole, escape_line, print_table, show_progress
 
 if TYPE_CHECKING:
+    from ..data.store import Store
     from ..text.tokenizer import Tokenizer
 
 tokenizer = App(
-    name="tokenizer", help="Train a tokenizer, show its tokens, or compare several.", help_format="plaintext"
+    name="tokenizer",
+    help="Train a tokenizer, show its tokens, or compare several.\n\nformers tokenizer train bert my.txt",
+    help_format="plaintext",
 )
+SMALL_CORPUS_BYTES = 8 << 20  # bytes that are not worth processes of their own
 TOKEN_COLOURS = ("on #1d4ed8", "on #b45309", "on #047857", "on #6d28d9")
 
 
 @tokenizer.command
 def train(
-    kind: str,
-    files: list[Path],
-    *,
-    vocab_size: int = 8192,
-    out: Path = Path("tokenizer"),
-    style: str | None = None,
-    lower: Annotated[bool | None, Parameter(negative="--no-lower")] = None,
-    alphabet: int | None = None,
-    score: Literal["gain", "ratio"] | None = None,
-    morphemes: bool = False,
-    workers: int | None = None,
-    overwrite: OverwriteFlag = False,
-    reading: TextFileOptions | None = None,
-) -> None:
+    kind: str, files: list[Path], *, vocab_size: int = 8192, out: Path = Path("tokenizer"), style: str | None = None,
+    lower: Annotated[bool | None, Parameter(negative="--no-lower")] = None, alphabet: int | None = None,
+    score: Literal["gain", "ratio"] | None = None, morphemes: bool = False, workers: int | None = None,
+    overwrite: OverwriteFlag = False, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Train a tokenizer of KIND on FILES: bpe, wordpiece, unigram, jamo, words, characters, or a family (bert, t5).
 
     The same text gives the same tokenizer, byte for byte, with any number of processes.
@@ -51,42 +47,27 @@ def train(
     formers tokenizer train bpe reviews.csv --column review --encoding cp949
     formers tokenizer train jamo reviews.txt --vocab-size 16000 --style gpt2
 
-    Parameters
-    ----------
-    kind
-        A kind of tokenizer, or the family it is for. jamo is BPE over the letters of Hangul syllables.
-    files
-        Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.
-    vocab_size
-        Size of the vocabulary, special tokens included.
-    out
-        The new directory; transformers opens it as well.
-    style
-        The family whose special tokens it has; by default the usual one of the kind.
-    lower
-        Lowercase the text (wordpiece, unigram, words, GPT-1's bpe).
-    alphabet
-        How many different characters to keep (wordpiece, unigram, GPT-1's bpe).
-    score
-        Which pairs wordpiece merges first: gain (likelihood, as published) or ratio (as in tutorials, for comparison).
-    morphemes
-        Split Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], to encode too).
-    workers
-        Processes that count words; all cores by default.
+    Args:
+        kind: A kind of tokenizer, or the family it is for. jamo is BPE over the letters of Hangul syllables.
+        files: Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.
+        vocab_size: Size of the vocabulary, special tokens included.
+        out: The new directory; transformers opens it as well.
+        style: The family whose special tokens it has; by default the usual one of the kind.
+        lower: Lowercase the text (wordpiece, unigram, words, GPT-1's bpe).
+        alphabet: How many different characters to keep (wordpiece, unigram, GPT-1's bpe).
+        score: Which pairs wordpiece merges first: gain (likelihood, as published) or ratio (as in tutorials, for
+            comparison).
+        morphemes: Split Korean words into morphemes first: bpe, wordpiece, unigram, jamo (needs formers[ko], to encode
+            too).
+        workers: Processes that count words; all cores by default.
     """
     from ..interop.safe_files import check_output_folder
     from ..interop.tokenizer_files import save_tokenizer
     from ..registry import train_tokenizer
-    from .terminal import show_progress
 
     check_output_folder(out, overwrite)
-    given: dict[str, Any] = {
-        "style": style,
-        "lower": lower,
-        "alphabet": alphabet,
-        "morphemes": morphemes or None,
-    }
-    given["score"] = score
+    given: dict[str, Any] = {"style": style, "lower": lower, "alphabet": alphabet, "score": score}
+    given["morphemes"] = morphemes or None
     console = SafeConsole(wrap=True)
     with show_progress(console, "tokenizer") as tell:
         options = {k: v for k, v in given.items() if v is not None}
@@ -97,9 +78,13 @@ def train(
 
 @tokenizer.command
 def show(where: str, text: str, /) -> None:
-    """Show the tokens of TEXT in colour, with their ids. WHERE is a directory or a tokenizer.json.
+    """Show the tokens of a text in colour, with their ids.
 
     formers tokenizer show my-tokenizer "안녕하세요, world"
+
+    Args:
+        where: A tokenizer.json, or a folder with one: a model, a store, a Hugging Face checkpoint.
+        text: The text.
     """
     from ..interop.tokenizer_files import load_tokenizer
 
@@ -110,10 +95,8 @@ def show(where: str, text: str, /) -> None:
         piece = made.get_token_text(index).replace("\n", "⏎")
         line.append(piece or "∅", style=f"bold white {TOKEN_COLOURS[number % len(TOKEN_COLOURS)]}")
     console.print(line)
-    table = Table("id", "piece", "word", box=None)
-    for index, start in zip(ids, begins, strict=True):
-        table.add_row(str(index), Text(repr(made.get_token_text(index))), "begins" if start else "")
-    console.print(table)
+    rows = [(str(i), repr(made.get_token_text(i)), "begins" if b else "") for i, b in zip(ids, begins, strict=True)]
+    print_table(rows, ("id", "piece", "word"))
     console.print(f"{len(ids):,} pieces for {len(text):,} characters")
     for note in made.notes:
         console.print(f"Note: {note}")
@@ -130,29 +113,26 @@ class TokenizerStats:
     unknown_rate: float  # share of tokens
     megachars_per_second: float  # million characters in a second
 
+    def format_cells(self) -> tuple[str, ...]:
+        """Format one row of the table."""
+        ratios = f"{self.tokens_per_word:.3f}", f"{self.tokens_per_character:.3f}", f"{self.unknown_rate:.2%}"
+        return self.name, f"{self.vocab_size:,}", *ratios, f"{self.megachars_per_second:.2f}"
+
 
 @tokenizer.command
 def compare(
-    tokenizers: list[str],
-    *,
-    file: Annotated[list[Path], Parameter(consume_multiple=True)],
-    out: Path = Path("tokenizers.html"),
-    overwrite: OverwriteFlag = False,
-    reading: TextFileOptions | None = None,
-) -> None:
+    tokenizers: list[str], *, file: Annotated[list[Path], Parameter(consume_multiple=True)],
+    out: Path = Path("tokenizers.html"), overwrite: OverwriteFlag = False, reading: TextFileOptions | None = None,
+) -> None:  # fmt: skip
     """Compare TOKENIZERS on a text: tokens for each word and character, unknown tokens, speed.
 
     formers tokenizer compare my-bert my-gpt2 --file reviews.txt
     formers tokenizer compare a b --file test.csv --column review --out compare.html
 
-    Parameters
-    ----------
-    tokenizers
-        Directories, or tokenizer.json files.
-    file
-        The text.
-    out
-        The chart to write (HTML); tokenizers.html by default.
+    Args:
+        tokenizers: Directories, or tokenizer.json files.
+        file: The text.
+        out: The chart to write (HTML); tokenizers.html by default.
     """
     from ..interop.tokenizer_files import load_tokenizer
     from .terminal import show_progress
@@ -168,26 +148,18 @@ def compare(
             tell("tokenizers", number, len(tokenizers), name)
             rows.append(measure_tokenizer(name, load_tokenizer(name), text))
         tell("tokenizers", len(tokenizers), len(tokenizers), "")
-    table = Table("tokenizer", "pieces", "tokens/word", "tokens/character", "unknown", "M characters/s", box=None)
-    for row in rows:
-        numbers = (
-            f"{row.tokens_per_word:.3f}",
-            f"{row.tokens_per_character:.3f}",
-            f"{row.unknown_rate:.2%}",
-            f"{row.megachars_per_second:.2f}",
-        )
-        table.add_row(escape_line(row.name), f"{row.vocab_size:,}", *numbers)
-    console.print(table)
+    titles = ("tokenizer", "pieces", "tokens/word", "tokens/character", "unknown", "M characters/s")
+    print_table((row.format_cells() for row in rows), titles)
     try:
         out.write_text(render_comparison(rows, ", ".join(map(str, file))), encoding="utf-8", errors="backslashreplace")
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise Error(f"cannot be written ({reason})", where=out, fix="choose another place with --out") from None
+        what = f"cannot be written ({get_reason(error)})"
+        raise Error(what, where=out, fix="choose another place with --out") from None
     console.print(f"Picture: {escape_line(out)}")
 
 
 def measure_tokenizer(name: str, tokenizer: Tokenizer, text: list[str]) -> TokenizerStats:
-    """One row of the table."""
+    """Format one row of the table."""
     words, characters = sum(len(t.split()) for t in text), sum(map(len, text))
     began = time.perf_counter()
     ids = [i for row in tokenizer.encode_batch(text, special=False, parse_special=False) for i in row]
@@ -200,7 +172,7 @@ def measure_tokenizer(name: str, tokenizer: Tokenizer, text: list[str]) -> Token
 
 
 def render_comparison(rows: list[TokenizerStats], source: str) -> str:
-    """Bars for each figure, as one page."""
+    """Render a page with bars for each figure."""
     from ..reports.html import COLOURS, draw_text, render_page, wrap_figure
 
     kinds = {
@@ -209,10 +181,10 @@ def render_comparison(rows: list[TokenizerStats], source: str) -> str:
         "unknown_rate": "unknown, % of tokens",
         "megachars_per_second": "million characters a second",
     }
-    body = ["<h1>Tokenizers side by side</h1>", f"<p>{escape_html(source)}</p>"]
+    body = ["<h1>Tokenizers side by side</h1>", f"<p>{html.escape(source)}</p>"]
     for kind, label in kinds.items():
         scale = 100 if kind == "unknown_rate" else 1
-        values = [getattr(row, kind) * scale for row in rows]
+        values = [asdict(row)[kind] * scale for row in rows]
         most, parts = max(values) or 1, []
         for i, (row, value) in enumerate(zip(rows, values, strict=True)):
             y, wide = 26 * i, 380 * value / most
@@ -226,16 +198,131 @@ def render_comparison(rows: list[TokenizerStats], source: str) -> str:
     return render_page("Tokenizers side by side", body)
 
 
-def escape_html(words: str) -> str:
-    """Words for a page."""
-    import html
-
-    return html.escape(words)
-
-
 def read_lines(files: Iterable[Path], reading: TextFileOptions | None = None) -> Iterator[str]:
-    """The lines of files, document by document."""
+    """Read the lines of files, document by document."""
     from ..data.readers import find_files, read_documents
 
     for document in read_documents(find_files(list(files)), **(reading or TextFileOptions()).to_keywords()):
         yield from document.split("\n")
+
+
+def prepare(
+    *files: Annotated[
+        str, Parameter(help="Files, folders or globs: txt, jsonl, csv, tsv, parquet; also .gz .xz .zst.")
+    ],
+    tokenizer: Path,
+    out: Path,
+    unit: Literal["auto", "line", "block", "file"] = "auto",
+    splitter: Literal["rules", "kiwi", "tabs", "none"] = "rules",
+    units: str | None = None,
+    held_out: str = "0",
+    deduplicate: Literal["exact", "near", "no"] = "no",
+    tests: list[str] | None = None,
+    tests_column: str | None = None,
+    drop_tests: bool = False,
+    shard_size: str = "256MB",
+    workers: int | None = None,
+    overwrite: OverwriteFlag = False,
+    reading: TextFileOptions | None = None,
+) -> None:
+    """Turn text into a token store: memory-mapped, checksummed, the same for any number of workers.
+
+    After an interruption, the same command continues, without --overwrite. Under torchrun each rank prepares some of
+    the files.
+
+    formers prepare corpus.txt.zst --tokenizer my-bert --out corpus-store
+    formers prepare data/*.jsonl --column text --tokenizer tokenizer.json --out store --held-out 1% --workers 8
+    formers prepare old.csv --encoding cp949 --skip --tokenizer my-bert --out store
+    formers prepare ko.txt --unit line --splitter kiwi --units kiwi --tokenizer my-ernie --out store
+
+    Args:
+        tokenizer: A tokenizer.json, or a folder with one: a model, a store, a Hugging Face checkpoint.
+        out: The store: a new folder, or an unfinished one; an existing store is replaced only with --overwrite.
+        unit: What a document is in text files: a line, a block between blank lines, or a file. auto decides for each
+            file.
+        splitter: How sentences are split: rules, kiwi (Korean, extra ko), tabs (pairs: a source, a tab, its target), or
+            none.
+        units: Mark phrases and entities for ERNIE: kiwi (Korean), learn (phrases of this text), or a file, one phrase a
+            line.
+        held_out: The fraction of documents to hold out for validation, as 1% or 0.01: the part "held" of the store.
+        deduplicate: Drop duplicate documents: exact ones, or also near duplicates.
+        tests: Test files to check for contamination: how many of their examples share text with the documents is
+            reported.
+        tests_column: The column or key with the text, in test files that are tables.
+        drop_tests: Drop documents that share text with a test example.
+        shard_size: Approximate size of a file of tokens.
+        workers: Processes that encode; by default one for each core, none for a small text.
+    """
+    from ..data.readers import find_files
+    from ..interop.tokenizer_files import load_tokenizer
+    from ..interop.tokenizer_files import prepare as build_store
+
+    if not files:
+        raise Error("there is nothing to read", fix="give files, folders or globs")
+    found, pieces = find_files(list(files)), load_tokenizer(tokenizer)
+    volume = sum(path.stat().st_size for path in found)
+    if workers is None:
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = 0 if volume < SMALL_CORPUS_BYTES else workers
+    console = SafeConsole(stderr=True)
+    try:
+        with show_progress(console, "prepare", delay_seconds=2) as tell:
+            store = build_store(
+                found, pieces, out, overwrite=overwrite, unit=unit, workers=workers,
+                **(reading or TextFileOptions()).to_keywords(),
+                splitter=None if splitter == "none" else splitter, units=units, held_out=parse_fraction(held_out),
+                deduplicate=None if deduplicate == "no" else deduplicate, tests=tests,
+                tests_column=tests_column, drop_tests=drop_tests, tell=tell,
+                shard=max(1, parse_byte_size(shard_size) // 2),  # a token has two bytes
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        again = "the same command without --overwrite" if overwrite else "the same command"
+        kept = f"finished shards stay in {escape_line(out)}; {again} continues from there"
+        back = overwrite and (out / "store.json").is_file()
+        console.print(f"formers: {f'the earlier store stays in {escape_line(out)}' if back else kept}")
+        raise
+    except Error as error:
+        is_store = any((out / name).is_file() for name in ("store.json", "begun.json"))
+        if overwrite or not is_store or not (error.fix or "").startswith("choose another directory"):
+            raise
+        raise Error(error.what, where=error.where, fix="choose another --out, or --overwrite replaces it") from None
+    print_store_summary(store, out)
+    for note in pieces.notes:
+        console.print(f"Note: {note}")
+
+
+def print_store_summary(store: Store | None, out: Path) -> None:
+    """Say what is there now."""
+    from ..data.preparation.corpus_filters import FILTER_DESCRIPTIONS as LEFT
+    from ..data.preparation.document_encoder import COUNT_DESCRIPTIONS
+    from ..data.store import describe_unknown
+    from ..text.normalise import CHANGE_DESCRIPTIONS as CHANGED
+
+    words = {**CHANGED, **LEFT, **COUNT_DESCRIPTIONS}
+    console = SafeConsole()
+    where = escape_line(out)
+    if store is None or store.directory is None:
+        console.print(f"{where}: this rank's share is done; the last rank to end writes store.json")
+        return
+    for part, about in store.directory.metadata["parts"].items():
+        sizes = ", ".join(f"{about[name]:,} {name}" for name in ("documents", "sentences", "tokens") if name in about)
+        console.print(f"{where} ({part}): {sizes} in {len(about['shards'])} shards")
+    counts = {**store.directory.metadata["counts"]}
+    notes, seen = counts.pop("notes", []), counts.pop("tests", None)
+    told = [f"{count:,} {words.get(name, name)}" for name, count in counts.items() if count] + list(notes)
+    if told:
+        console.print("read: " + ", ".join(told))
+    if (line := describe_unknown(store, store.tokenizer)) is not None:
+        console.print(Text(line, "bold yellow"))
+    for name, test in (seen or {"tests": {}})["tests"].items():
+        short = f" ({test['short']:,} too short to tell)" if test["short"] else ""
+        found = f"{test['found']:,} of {test['examples']:,} examples"
+        console.print(f"{escape_line(name)}: {found} share text with the documents{short}")
+
+
+def parse_fraction(text: str) -> float:
+    """Parse a fraction as people write it: 1%, 0.01."""
+    try:
+        return float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        raise Error(f"{text!r} is not a share", fix="write 1% or 0.01") from None

@@ -71,11 +71,8 @@ def rank_within_rows(draw: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     if len(sizes) >> (64 - DRAW_BITS - POSITION_BITS) or (len(turn) and turn.max() >> POSITION_BITS):
         at = np.lexsort((turn, short, owner))
     else:
-        key = (
-            owner.astype(np.uint64) << np.uint64(DRAW_BITS + POSITION_BITS)
-            | short << np.uint64(POSITION_BITS)
-            | turn.astype(np.uint64)
-        )
+        key = owner.astype(np.uint64) << np.uint64(DRAW_BITS + POSITION_BITS)
+        key |= short << np.uint64(POSITION_BITS) | turn.astype(np.uint64)
         key.sort()
         low = (key & np.uint64((1 << POSITION_BITS) - 1)).astype(np.int64)
         at = np.repeat(np.cumsum(sizes) - sizes, sizes) + low

@@ -176,14 +176,12 @@ class ExampleCollector:
         offsets: Any = None, target: Any = None,
     ) -> None:  # fmt: skip
         """One document of the next example."""
-        self.ids.append(np.asarray(ids, np.int32))
-        for held, value in ((self.segments, segments), (self.labels, labels), (self.offsets, offsets)):
+        columns = (self.ids, ids), (self.segments, segments), (self.labels, labels), (self.offsets, offsets)
+        for column, value in (*columns, (self.targets, target)):
             if value is not None:
-                held.append(np.asarray(value, np.int32))
+                column.append(np.asarray(value, np.int32))
         if answer is not None:
             self.answers.append(answer)
-        if target is not None:
-            self.targets.append(np.asarray(target, np.int32))
 
     def add_example(self, row: int, documents: int = 1) -> None:
         """The last documents are an example of a row."""
@@ -193,15 +191,12 @@ class ExampleCollector:
     def pack(self) -> EncodedExamples:
         """All of them, packed."""
         join = lambda parts: np.concatenate(parts) if parts else None  # noqa: E731
-        target = None
-        if self.targets:
-            target = np.concatenate(self.targets), compute_starts(np.array([len(t) for t in self.targets]))
-        sizes = np.array([len(ids) for ids in self.ids])
+        measure = lambda parts: compute_starts(np.array([len(part) for part in parts]))  # noqa: E731
         return EncodedExamples(
-            np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32), compute_starts(sizes),
+            np.concatenate(self.ids) if self.ids else np.zeros(0, np.int32), measure(self.ids),
             compute_starts(np.array(self.document_counts)), np.array(self.row_indices, np.int64),
-            join(self.segments), join(self.labels), np.stack(self.answers) if self.answers else None, target,
-            join(self.offsets),
+            join(self.segments), join(self.labels), np.stack(self.answers) if self.answers else None,
+            (np.concatenate(self.targets), measure(self.targets)) if self.targets else None, join(self.offsets),
         )  # fmt: skip
 
 
@@ -214,19 +209,13 @@ def shift_right(batch: Batch, start: int | None, wraps_last: bool = False) -> Ba
 
 
 def make_seq2seq_batch(
-    source: tuple[np.ndarray, np.ndarray],
-    target: tuple[np.ndarray, np.ndarray],
-    start: int,
-    sample: np.ndarray,
-    longest: tuple[int, int],
+    source: PackedArrays, target: PackedArrays, start: int, sample: np.ndarray, longest: tuple[int, int]
 ) -> Batch:
     """(ids, starts) of the source and of the target → a batch whose labels are the target."""
     labels, starts = target
-    ids = np.empty_like(labels)
-    ids[1:] = labels[:-1]
+    ids = np.roll(labels, 1)
     ids[starts[:-1]] = start
-    side = Batch(*source, longest[0])
-    return Batch(ids, starts, longest[1], source=side, labels=labels, sample=sample)
+    return Batch(ids, starts, longest[1], source=Batch(*source, longest[0]), labels=labels, sample=sample)
 
 
 def group_by_length(sizes: np.ndarray, max_tokens: int) -> Iterator[np.ndarray]:

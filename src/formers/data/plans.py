@@ -27,6 +27,8 @@ from .counter_rng import draw_integers, draw_uniform, shuffle_indices
 from .store import ArrayFileReader, ArrayFileWriter, Store
 
 MIN_CACHED_EXAMPLES = 1 << 18  # examples; smaller plans are made anew each time
+TokenIds = tuple[int, ...]
+ExampleFrame = tuple[TokenIds, TokenIds]  # marks before and behind an example
 PLAN_DTYPES = {"begin": np.int64, "end": np.int64, "span_offsets": np.int64, "label": np.int8}
 SHIFT_DRAW = 0xDA7B  # what a random number is for
 
@@ -190,6 +192,38 @@ def find_ended_documents(store: Store, end: int | None) -> np.ndarray:
     return (np.asarray(store.tokens[np.maximum(stop - 1, 0)]) == end) & (stop > begin)
 
 
+@dataclass(frozen=True)
+class SentenceTable:
+    """The sentences of a store: sentence s is tokens[begin[s]:end[s]], and token_offsets[s] tokens come before it."""
+
+    begin: np.ndarray  # (S,)
+    end: np.ndarray  # (S,)
+    token_offsets: np.ndarray  # (S+1,)
+    document_begins: np.ndarray  # (D,) the first sentence of each document that has any
+    document_ends: np.ndarray  # (D,) and the one behind its last
+
+    @staticmethod
+    def from_store(store: Store, mark: int | None = None) -> SentenceTable:
+        """Sentences that are not empty; a document's end mark belongs to none."""
+        edges = np.asarray(store.sentence_starts)
+        begin, end = edges[:-1], edges[1:].copy()
+        end[np.searchsorted(edges, store.starts[1:][find_ended_documents(store, mark)]) - 1] -= (
+            1  # of each document's last sentence
+        )
+        keep = end > begin
+        begin, end = begin[keep], end[keep]
+        document = np.searchsorted(store.starts, begin, side="right") - 1
+        first = np.flatnonzero(np.diff(document, prepend=-1))
+        return SentenceTable(
+            begin, end, np.concatenate(([0], np.cumsum(end - begin))), first, np.append(first[1:], len(begin))
+        )
+
+    def find_stop(self, sentence: np.ndarray, tokens: np.ndarray, last: np.ndarray) -> np.ndarray:
+        """The sentence behind those that are collected until there are so many tokens, or the document ends."""
+        stop = np.searchsorted(self.token_offsets, self.token_offsets[sentence] + np.maximum(tokens, 1))
+        return np.minimum(stop, last)
+
+
 def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0) -> Plan:
     """For models that carry their state over: the store cut into `rows` streams, and example t · rows + r is window t
     of stream r, so that a batch of `rows` examples goes on where the batch before it ended.
@@ -200,10 +234,8 @@ def plan_streams(store: Store, length: int, num_streams: int, *, extra: int = 0)
     size = (len(store.tokens) - extra) // num_streams  # of a stream
     count = size // length
     if count < 1:
-        raise Error(
-            f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}",
-            fix="take fewer rows, shorter windows or more text",
-        )
+        what = f"{len(store.tokens):,} tokens are too few for {num_streams} streams of windows of {length}"
+        raise Error(what, fix="take fewer rows, shorter windows or more text")
     begin = (np.arange(count)[:, None] * length + np.arange(num_streams) * size).ravel()
     return plan_single_spans(begin, begin + length + extra)
 
@@ -235,8 +267,14 @@ def bucket_by_length(
     )
 
 
-def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25) -> int:
-    """How many documents batches of `total` tokens should have room for, and a few for the rest of the tokens."""
+def estimate_documents(total: int, sizes: np.ndarray, headroom: float = 1.25, longest: int = 0) -> int:
+    """How many documents batches of `total` tokens should have room for, and a few for the rest of the tokens.
+
+    Where all examples have the `longest` size, as many as fit exactly: batches are whole grids, for which attention
+    has faster kernels.
+    """
+    if longest and len(sizes) and total % longest == 0 and (sizes == longest).all():
+        return total // longest
     return int(np.ceil(headroom * total / max(1.0, sizes.mean()))) + 2 if len(sizes) else 1
 
 
@@ -257,15 +295,67 @@ def gather_examples(store: Store, plan: Plan, numbers: Sequence[int] | np.ndarra
     sizes = end - begin
     ids, sentence, unit = store.read_spans(begin, end)
     lengths = np.bincount(owner, sizes, len(numbers)).astype(np.int64)
-    return RawExamples(
-        ids,
-        compute_starts(lengths),
-        np.repeat(turn, sizes),
-        sentence,
-        unit,
-        plan.label[numbers].astype(np.int64),
-        samples,
-    )
+    label = plan.label[numbers].astype(np.int64)
+    return RawExamples(ids, compute_starts(lengths), np.repeat(turn, sizes), sentence, unit, label, samples)
+
+
+@dataclass(frozen=True)
+class FramedExamples:
+    """Examples with their marks: ids (N,), where they begin, and the slot of each token of the store among them."""
+
+    ids: np.ndarray
+    starts: np.ndarray  # (D+1,)
+    token_slots: np.ndarray  # (tokens of the store,)
+    raw: RawExamples
+
+    def scatter_values(self, values: np.ndarray, fill: int = 0) -> np.ndarray:
+        """What is known of the store's tokens as (N,), with `fill` at the marks."""
+        carried = np.full(len(self.ids), fill, values.dtype)
+        carried[self.token_slots] = values
+        return carried
+
+    @property
+    def span_starts(self) -> np.ndarray:
+        """(N,) bool: a span or a sentence begins here."""
+        raw = self.raw
+        first = raw.sentence_starts.copy()
+        first[raw.starts[:-1]] = True
+        first[1:] |= raw.span_index[1:] != raw.span_index[:-1]
+        return self.scatter_values(first)
+
+
+def add_special_tokens(
+    raw: RawExamples, front: TokenIds = (), back: TokenIds = (), after_spans: tuple[TokenIds, ...] = ()
+) -> FramedExamples:
+    """Marks before and behind each example, and those behind each of its spans (the last entry serves all others).
+    No example is empty."""
+    rows, count = len(raw.starts) - 1, len(raw.ids)
+    where, marks = [], []
+    if after_spans and count:
+        last = np.ones(count, bool)  # of a span
+        last[:-1] = raw.span_index[1:] != raw.span_index[:-1]
+        last[raw.starts[1:] - 1] = True
+        ends = np.flatnonzero(last)
+        turn = np.minimum(raw.span_index[ends], len(after_spans) - 1)
+        size = np.array([len(b) for b in after_spans])[turn]
+        where.append(np.repeat(ends + 1, size))
+        table = np.zeros((len(after_spans), max(map(len, after_spans))), np.int64)
+        for row, some in enumerate(after_spans):
+            table[row, : len(some)] = some
+        marks.append(table[turn][np.arange(table.shape[1]) < size[:, None]])
+    for at, some in ((raw.starts[1:], back), (raw.starts[:-1], front)):  # what is behind comes before the next in front
+        where.append(np.repeat(at, len(some)))
+        marks.append(np.tile(np.asarray(some, np.int64), rows))
+    spots, values = np.concatenate(where), np.concatenate(marks)
+    rank = np.argsort(spots, kind="stable")
+    before = np.cumsum(np.bincount(spots, minlength=count + 1))  # marks up to the one in front of each token
+    slots = np.arange(count) + before[:count]
+    ids = np.empty(count + len(spots), np.int64)
+    ids[slots] = raw.ids
+    ids[spots[rank] + np.arange(len(spots))] = values[rank]
+    starts = raw.starts + before[raw.starts]
+    starts[:-1] -= len(front)  # the marks in front of an example are part of it
+    return FramedExamples(ids, starts.astype(np.int64), slots, raw)
 
 
 def load_or_build_plan(store: Store, objective: TextObjective, seed: int, epoch: int) -> Plan:
@@ -295,7 +385,7 @@ def hash_plan_inputs(store: Store, objective: TextObjective, seed: int) -> str:
     """What a plan depends on: the store, the objective and its code, the seed."""
     whole = hashlib.sha256(f"{store.content_hash} {objective!r} {seed} ".encode())
     objectives = sorted(Path(inspect.getfile(type(objective))).parent.glob("*.py"))  # they share their code
-    for file in (*objectives, __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
+    for file in (*map(str, objectives), __file__, str(counter_rng.__file__), str(ragged_arrays.__file__)):
         whole.update(Path(file).read_bytes())
     return whole.hexdigest()[:24]
 

@@ -125,11 +125,8 @@ def check_readable(path: Path) -> Path:
     if not path.is_file():
         raise Error("this is not a file", where=path, fix="give a file, a folder or a glob")
     if not find_suffix(path):
-        raise Error(
-            f"files of the form {path.suffix or path.name!r} are not known",
-            where=path,
-            fix=f"name it {describe_suffixes()}",
-        )
+        what = f"files of the form {path.suffix or path.name!r} are not known"
+        raise Error(what, where=path, fix=f"name it {describe_suffixes()}")
     if not path.stat().st_size:
         raise Error("the file is empty", where=path, fix="leave it out")
     if not os.access(path, os.R_OK):
@@ -156,18 +153,10 @@ def describe_suffixes() -> str:
 
 
 def read_documents(
-    source: Any,
-    *,
-    unit: Literal["auto", "line", "block", "file"] = "auto",
-    column: str | None = None,
-    changes: CleaningReport | None = None,
-    max_characters: int = MAX_DOCUMENT_CHARACTERS,
-    skip: bool = False,
-    encoding: str = "utf-8",
-    delimiter: str | None = None,
-    header: bool | None = None,
-    keep_empty: bool = False,
-) -> Iterator[str]:
+    source: Any, *, unit: Literal["auto", "line", "block", "file"] = "auto", column: str | None = None,
+    changes: CleaningReport | None = None, max_characters: int = MAX_DOCUMENT_CHARACTERS, skip: bool = False,
+    encoding: str = "utf-8", delimiter: str | None = None, header: bool | None = None, keep_empty: bool = False,
+) -> Iterator[str]:  # fmt: skip
     """The documents of a source: a path, glob or folder, a list of Path, strings, records, a DataFrame, a dataset.
 
     In text files a document is a line, a block between blank lines, or the file; "auto" takes blocks where blank lines
@@ -179,10 +168,8 @@ def read_documents(
     if unit not in DOCUMENT_UNITS:
         raise Error(f"there is no unit {unit!r}", fix="choose " + ", ".join(DOCUMENT_UNITS))
     if max_characters < 1:
-        raise Error(
-            f"a document has at least one character, max_characters is {max_characters}",
-            fix=f"take {MAX_DOCUMENT_CHARACTERS}",
-        )
+        what = f"a document has at least one character, max_characters is {max_characters}"
+        raise Error(what, fix=f"take {MAX_DOCUMENT_CHARACTERS}")
     changes = CleaningReport() if changes is None else changes
     if is_path_source(source):
         wants = TableOptions(column, changes, skip, encoding, delimiter, header)
@@ -313,11 +300,8 @@ def load_bundled_corpus(language: Literal["en", "ko"] = "en") -> tuple[list[str]
 def split_blocks(text: str) -> tuple[list[str], CleaningReport]:
     """Blocks between blank lines, cleaned and normalised, and what was changed."""
     changes = CleaningReport()
-    return list(
-        split_documents(
-            decode_chunks([text.encode("utf-8", "surrogatepass")], changes), "block", MAX_DOCUMENT_CHARACTERS, changes
-        )
-    ), changes
+    pieces = decode_chunks([text.encode("utf-8", "surrogatepass")], changes)
+    return list(split_documents(pieces, "block", MAX_DOCUMENT_CHARACTERS, changes)), changes
 
 
 # --- tables
@@ -337,11 +321,8 @@ def pick_text_column(
         raise Error(
             f"there is no column {column!r}; there are {format_names(names)}", where=where, fix="choose one of these"
         )
-    wordy = [
-        n
-        for n in names
-        if any(isinstance(row.get(n), str) and not NUMBER_CHARACTERS.issuperset(row[n]) for row in rows)
-    ]
+    is_word = lambda value: isinstance(value, str) and not NUMBER_CHARACTERS.issuperset(value)  # noqa: E731
+    wordy = [name for name in names if any(is_word(row.get(name)) for row in rows)]
     found = next((n for known in TEXT_COLUMN_NAMES for n in names if str(n).lower() == known), None)
     found = found or (wordy[0] if len(wordy) == 1 else names[0] if len(names) == 1 else None)
     if found is None:
@@ -640,11 +621,8 @@ def extract_python_texts(source: Any, column: str | None, changes: CleaningRepor
 
 def is_file_name(item: Any) -> bool:
     """Whether a string is the name of a file rather than a text."""
-    return (
-        isinstance(item, str)
-        and not any(c.isspace() for c in item)
-        and item.lower().endswith(tuple(FILE_FORMATS.keys() - {".text", ".md"}))
-    )
+    suffixes = tuple(FILE_FORMATS.keys() - {".text", ".md"})
+    return isinstance(item, str) and not any(c.isspace() for c in item) and item.lower().endswith(suffixes)
 
 
 def number_rows(rows: Iterable[Any], changes: CleaningReport) -> Iterator[tuple[int, Any]]:

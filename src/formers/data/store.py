@@ -48,6 +48,11 @@ STORE_FOLDER = FolderKind(
 )  # fmt: skip
 
 
+def describe_damaged_block(block: int) -> str:
+    """Say which block of a file is damaged."""
+    return f"the block at offset {block * BLOCK_BYTES:,} is not as it was written"
+
+
 class ArrayFileWriter:
     """Writes NAME.bin array by array, each in chunks, under another name until `close` is called."""
 
@@ -110,10 +115,8 @@ class ArrayFileReader:
         try:
             size = path.stat().st_size
             if size != about["bytes"] and not allow_truncated:
-                what = f"has {size:,} bytes where {about['bytes']:,} were written"
-                raise Error(
-                    f"{what}: damaged from offset {min(size, about['bytes']):,} on", where=path, fix=REBUILD_HINT
-                )
+                what = f"has {size:,} bytes where {about['bytes']:,} were written: damaged from offset "
+                raise Error(f"{what}{min(size, about['bytes']):,} on", where=path, fix=REBUILD_HINT)
             with open(path, "rb") as file:
                 self.mapped_bytes: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except OSError as error:
@@ -138,11 +141,8 @@ class ArrayFileReader:
         """One of the arrays, as much of it as is there; nothing is read yet."""
         said = self.header["arrays"][name]
         kind = np.dtype(said["dtype"]).newbyteorder("<")
-        if (
-            kind.name not in ALLOWED_DTYPES
-            or said["at"] < 0
-            or said["at"] + said["count"] * kind.itemsize > self.header["bytes"]
-        ):
+        end = said["at"] + said["count"] * kind.itemsize
+        if kind.name not in ALLOWED_DTYPES or said["at"] < 0 or end > self.header["bytes"]:
             raise Error(f"the array {name!r} cannot be there", where=self.path, fix=REBUILD_HINT)
         count = max(0, min(said["count"], (len(self.mapped_bytes) - said["at"]) // kind.itemsize))
         return np.frombuffer(self.mapped_bytes, kind, count, said["at"] if count else 0)
@@ -165,8 +165,7 @@ class ArrayFileReader:
     def verify_block(self, name: str, block: int) -> None:
         """Check a block, unless that was done before."""
         if self.verify and not self.verified_blocks[block] and not self.is_block_intact(block):
-            what = f"the block at offset {block * BLOCK_BYTES:,} is not as it was written"
-            raise Error(f"{what} (array {name!r})", where=self.path, fix=REBUILD_HINT)
+            raise Error(f"{describe_damaged_block(block)} (array {name!r})", where=self.path, fix=REBUILD_HINT)
 
     def is_block_intact(self, block: int) -> bool:
         """Is this block as it was written?"""
@@ -331,13 +330,9 @@ class Store:
 
     @staticmethod
     def open(
-        path: str | Path,
-        part: Literal["train", "held"] = "train",
-        *,
-        tokenizer: Tokenizer | None = None,
-        verify: bool = True,
-        damaged: Literal["stop", "skip"] = "stop",
-    ) -> Store:
+        path: str | Path, part: Literal["train", "held"] = "train", *, tokenizer: Tokenizer | None = None,
+        verify: bool = True, damaged: Literal["stop", "skip"] = "stop",
+    ) -> Store:  # fmt: skip
         """Memory-map a store. `verify` checks each block when it is first read; `damaged="skip"` reads everything now
         and leaves out the documents that are damaged, with a warning that says how many."""
         store = StoreDirectory(Path(path), part, verify, damaged).open_store()
@@ -349,21 +344,15 @@ class Store:
         """Read everything and compare it with the sums; the first damaged shard is an error that names the offset."""
         for reader in self.directory.open_readers() if self.directory is not None else ():
             for block in reader.find_damaged_blocks():
-                what = f"the block at offset {block * BLOCK_BYTES:,} is not as it was written"
-                raise Error(
-                    what,
-                    where=reader.path,
-                    fix="make the store again, or leave the damage out: Store.open(path, damaged='skip')",
-                )
+                fix = "make the store again, or leave the damage out: Store.open(path, damaged='skip')"
+                raise Error(describe_damaged_block(block), where=reader.path, fix=fix)
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made a store on disk."""
         if self.directory is None:
-            raise Error(
-                "a store in memory has no tokenizer of its own",
-                fix="keep the one that you gave to Store.from_documents",
-            )
+            fix = "keep the one that you gave to Store.from_documents"
+            raise Error("a store in memory has no tokenizer of its own", fix=fix)
         return self.directory.load_tokenizer()
 
     def __reduce__(self) -> Any:
@@ -387,10 +376,8 @@ def describe_unknown(store: Store, tokenizer: Tokenizer) -> str | None:
     lack, fix = "it was made for other text", "train one on this (formers tokenizer train) and name it with --tokenizer"
     if tokenizer.model_options.get("type") == "WordLevel":
         lack = f"{len(tokenizer):,} words are too few for this text"
-        fix = (
-            "train a tokenizer of parts of words (formers tokenizer train unigram, or bpe) and name it with --tokenizer"
-        )
-        fix += ", or take more words (pretrain --data.vocab_size)"
+        fix = "train a tokenizer of parts of words (formers tokenizer train unigram, or bpe) and name it with "
+        fix += "--tokenizer, or take more words (pretrain --data.vocab_size)"
     return f"{count / total:.0%} of the tokens are unknown to the tokenizer: {lack}; {fix}"
 
 
@@ -469,19 +456,14 @@ class StoreDirectory:
 
     def open_readers(self) -> list[ArrayFileReader]:
         """All files of this part."""
-        return [
-            ArrayFileReader(self.resolve_file(s["name"]), s)
-            for s in (self.part_metadata["tables"], *self.part_metadata["shards"])
-        ]
+        files = (self.part_metadata["tables"], *self.part_metadata["shards"])
+        return [ArrayFileReader(self.resolve_file(file["name"]), file) for file in files]
 
     def hash_content(self, skipped: int) -> str:
         """A hash over the content of this part."""
-        sums = [
-            self.metadata["fingerprint"],
-            self.part_metadata["tables"]["sha256"],
-            *(s["sha256"] for s in self.part_metadata["shards"]),
-        ]
-        return hashlib.sha256(" ".join([*sums, str(skipped)]).encode()).hexdigest()
+        files = (self.part_metadata["tables"], *self.part_metadata["shards"])
+        sums = [self.metadata["fingerprint"], *(file["sha256"] for file in files), str(skipped)]
+        return hashlib.sha256(" ".join(sums).encode()).hexdigest()
 
     def load_tokenizer(self) -> Tokenizer:
         """The tokenizer beside the shards, if it is still the one that made them."""

@@ -26,23 +26,17 @@ WHITESPACE = re.compile(r"\s+")
 CUT_WINDOW, JOIN_WINDOW = 2000, 32  # characters: of a first search for a place to cut, of marks that join a letter
 # What files begin with that are something else than their name says.
 MAGIC_BYTES = {
-    b"\x1f\x8b": "gzip-compressed (.gz)",
-    b"\xfd7zXZ\0": "xz-compressed (.xz)",
-    b"\x28\xb5\x2f\xfd": "zstd-compressed (.zst)",
-    b"PAR1": "a parquet file (.parquet)",
-    b"PK\x03\x04": "a zip archive",
-    b"%PDF-": "a PDF",
-}
+    b"\x1f\x8b": "gzip-compressed (.gz)", b"\xfd7zXZ\0": "xz-compressed (.xz)", b"PK\x03\x04": "a zip archive",
+    b"\x28\xb5\x2f\xfd": "zstd-compressed (.zst)", b"PAR1": "a parquet file (.parquet)", b"%PDF-": "a PDF",
+}  # fmt: skip
 SURROGATE_HANDLER = "formers.halves"
 codecs.register_error(
     SURROGATE_HANDLER, lambda e: ("\udc80" * (getattr(e, "end", 0) - getattr(e, "start", 0)), getattr(e, "end", 0))
 )
 BYTE_ORDER_MARKS = {  # UTF-32 first: its mark begins with UTF-16's
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
+    codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
+}  # fmt: skip
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
@@ -58,11 +52,8 @@ def read_chunks(path: Path) -> Iterator[bytes]:
                     raise Error(what, where=path, fix="this is no text; if it is, unpack it first")
                 yield chunk
     except DAMAGE_ERRORS as e:
-        raise Error(
-            f"the compressed file is damaged or cut short ({e})",
-            where=f"{path}, after {done:,} unpacked bytes",
-            fix="fetch or make it again",
-        ) from e
+        what, where = f"the compressed file is damaged or cut short ({e})", f"{path}, after {done:,} unpacked bytes"
+        raise Error(what, where=where, fix="fetch or make it again") from e
     except OSError as e:
         raise Error(f"cannot be read ({e.strerror or e})", where=path, fix="look at its permissions") from e
 
@@ -272,9 +263,8 @@ def check_file_kind(head: bytes, where: object) -> None:
     head = head[:HEAD_BYTES]
     for magic, what in MAGIC_BYTES.items():
         if head.startswith(magic):
-            raise Error(
-                f"this is {what}, not what its name says", where=where, fix="give it the right name, or unpack it"
-            )
+            fix = "give it the right name, or unpack it"
+            raise Error(f"this is {what}, not what its name says", where=where, fix=fix)
     marked = any(head.startswith(mark) for mark in BYTE_ORDER_MARKS)
     # Two in five of the even or of the odd bytes are zero: letters of two bytes, of which one is empty.
     if marked or (len(head) >= 8 and max(head[::2].count(0), head[1::2].count(0)) * 5 > len(head)):

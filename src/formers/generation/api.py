@@ -28,7 +28,7 @@ def generate(
 ) -> Any:  # fmt: skip
     """Continue each prompt, and return the new text alone; of an encoder-decoder, its output for the source.
 
-    A string gives a string, a list a list; with `num_samples` above 1, each a list of so many. `stream` yields pieces
+    A string gives a string, a list a list; with `num_samples` above 1, each a list of that many. `stream` yields pieces
     of one text as they are generated; joined, they are the text. The other options are those of `Options`: temperature,
     top_k, top_p, min_p, typical_p, seed, num_beams, num_samples, length_penalty, length_normalisation, coverage,
     early_stopping, no_repeat_ngram, repetition_penalty, bad_words, min_new_tokens, stop. A prompt longer than the

@@ -84,7 +84,7 @@ def build_constraints(former: Former, options: Options, forced_first: int | None
         what = f"bad_words_ids: {format_value(bad_words)} are no rows of tokens"
         raise Error(what, where=CONFIG_FILES[0], fix="correct it")
     ends = tuple(get_end_ids(former))
-    known = [tuple(row) for row in bad_words if all(0 <= i < vocab for i in row)]  # what is no token cannot come anyway
+    known = [tuple(row) for row in bad_words if all(0 <= i < vocab for i in row)]  # others cannot occur
     rows = [row for row in known if not (len(row) == 1 and row[0] in ends)]
     rows += [row for word in options.bad_words for row in encode_bad_word(former, word, vocab)]
     banned = {row[0] for row in rows if len(row) == 1} | set(read_token_ids("suppress_tokens"))

@@ -62,7 +62,7 @@ class Runner:
         # The output layer, filled up for many steps.
         self.padded_output = None if held is None else refresh_padded_output(former, held.padded_output)
         self.graphed_step = held.graphed_step if held is not None else GraphedStep() if records else None
-        self.can_chain_steps = records  # steps follow each other without a look at what they give
+        self.can_chain_steps = records  # steps can follow each other without a host sync
 
     def __del__(self) -> None:
         """Hand the captured graph on to the next runner of the same size."""
@@ -213,7 +213,7 @@ def pad_output_layer(former: Former) -> PaddedOutput | None:
 
 class GraphedStep:
     """A step for one token of each row. The first `warm` ones run as usual, then one is recorded; what the graph gives
-    is overwritten by the next step. A step that cannot be recorded goes on as usual, and says so once."""
+    is overwritten by the next step. A step that cannot be recorded runs as usual, with one warning."""
 
     def __init__(self, warm: int = 1) -> None:
         self.warmup_left = warm

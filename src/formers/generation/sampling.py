@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,16 +9,17 @@ from torch import Tensor
 from ..data.counter_rng import draw_uniform
 from .options import Options
 
+Number = int | np.ndarray  # one for all rows, or one for each
 NEG_INF = -torch.inf
 
 
-def pick_tokens(logits: Tensor, options: Options, step: Any, sample: Any = 0) -> Tensor:
+def pick_tokens(logits: Tensor, options: Options, step: Number, sample: Number = 0) -> Tensor:
     """(rows, vocab) → (rows,) tokens; a row's draw depends on the seed, its sample's number and the step alone."""
     greedy = options.temperature == 0
     return select_tokens(logits, options, None if greedy else draw_numbers(options, step, sample, logits.device))
 
 
-def draw_numbers(options: Options, step: Any, sample: Any, device: torch.device) -> Tensor:
+def draw_numbers(options: Options, step: Number, sample: Number, device: torch.device) -> Tensor:
     """Draw the numbers in 0 … 1 that belong to (seed, sample, step); sample and step broadcast."""
     numbers = draw_uniform(options.seed, np.asarray(sample), np.asarray(step))
     return torch.as_tensor(np.atleast_1d(numbers), device=device)

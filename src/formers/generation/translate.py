@@ -27,10 +27,10 @@ def translate(
 ) -> Any:  # fmt: skip
     """Translate each text: a string gives a string, a list a list.
 
-    An encoder-decoder is searched as its checkpoint says (else greedily). T5 is told "translate English to German: "
-    (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others know their
-    languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers one line. Other
-    options are those of generate.
+    An encoder-decoder is searched as its checkpoint says (else greedily). T5 gets the prefix "translate English to
+    German: " (`source` and `to`), or your own `prefix`; mBART takes language codes such as ko_KR; Marian and others
+    have fixed languages and take none. A decoder is prompted, best with some `examples` (pairs), and answers in one
+    line. Other options are those of generate.
     """
     check_verb(former, "translate")
     warn_other_task(former, "translate")
@@ -53,7 +53,7 @@ def translate(
 def summarise(former: Former, texts: str | Sequence[str], *, prefix: str | None = None, **settings: Any) -> Any:
     """Summarise each text: a string gives a string, a list a list.
 
-    An encoder-decoder is searched as its checkpoint says (else greedily); T5 is told "summarize: ", or your own
+    An encoder-decoder is searched as its checkpoint says (else greedily); T5 gets the prefix "summarize: ", or your own
     `prefix`. A decoder reads the text and "TL;DR:" (or your own words). Other options are those of generate.
     """
     check_verb(former, "summarise")

@@ -81,7 +81,7 @@ def compute_states(
 
 def compute_group_states(
     former: Former, group: list[TokenizedText], mix: Callable[[Tensor], Tensor], batch: int, window: int | None,
-    layer: Any,
+    layer: int | None,
 ) -> list[TextStates]:  # fmt: skip
     """Compute the states of texts that are read together, window by window."""
     places = [make_windows(former, piece, window) for piece in group]
@@ -284,11 +284,11 @@ def neighbours(
     if word is None:
         vectors = embed(former, [query, *texts], **{**how, "level": "sentence", "normalise": True})
         return select_best([Neighbour(text, 0.0, text, (0, len(text))) for text in texts], vectors[1:] @ vectors[0], k)
-    asked = find_occurrences(normalise(query), word)
-    if not asked:
+    occurrences = find_occurrences(normalise(query), word)
+    if not occurrences:
         raise Error(f"there is no {word!r} in the query", fix="name a word of it")
     clean = [normalise(text) for text in texts]
-    spans = [asked[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
+    spans = [occurrences[:1], *(find_occurrences(t, word) if same_word else find_words(t)[0] for t in clean)]
     if not any(spans[1:]):
         raise Error(f"there is no {word!r} in the texts" if same_word else "there are no words", fix="give other texts")
     (_, direction), *rows = embed_in_context(former, [query, *texts], spans, **how)
@@ -302,8 +302,8 @@ def find_occurrences(text: str, word: str) -> list[Span]:
 
 
 def embed_in_context(
-    former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean", layers: Any = -1,
-    mix: str = "mean", **how: Any,
+    former: Former, texts: Sequence[str], spans: Sequence[Sequence[Span]], pool: str = "mean",
+    layers: int | Sequence[int] | str = -1, mix: str = "mean", **how: Any,
 ) -> list[tuple[Neighbour, Tensor]]:  # fmt: skip
     """Embed spans of texts in context, at length 1, in the order of the texts."""
     check_choices("word", pool, mix)

@@ -15,16 +15,16 @@ from ..errors import Error
 from ..former import Former, build_empty
 from ..keymap import LoadPlan
 from ..registry import find_family
-from . import hdf5_weights, huggingface, safe_files
+from . import huggingface, safe_files
 from .model_card import write_model_card
-from .weights import Weights
+from .weights import Weights, check_h5py_installed
 
 OPTIONS_FILE, WEIGHTS_FILE = "options.json", "weights.hdf5"
 FAMILY_NAME = "elmo"
 
 
 def find_weights_file(where: Path) -> str | None:
-    """The name of the weights, if a folder holds such a checkpoint."""
+    """Return the name of the weights, if a folder holds such a checkpoint."""
     if not safe_files.has_file(where, OPTIONS_FILE):
         return None
     names = sorted(path.name for path in where.iterdir() if path.suffix == ".hdf5")
@@ -37,7 +37,7 @@ def find_weights_file(where: Path) -> str | None:
 def read_checkpoint(
     where: Path, weights: Weights, head: str, *, ignore: Iterable[str] = (), labels: tuple[str, ...] = ()
 ) -> tuple[Former, LoadPlan]:
-    """A model without values, and the plan to fill them in from the weights."""
+    """Build a model without weights, and the plan by which they are filled in."""
     one, path = find_family(FAMILY_NAME), where / OPTIONS_FILE
     form = one.definition.bilm_format
     assert form is not None
@@ -62,15 +62,11 @@ def read_checkpoint(
 
 
 def write_checkpoint(
-    former: Former,
-    out: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    tell: ProgressCallback | None = None,
+    former: Former, out: str | Path, *, dtype: torch.dtype | None = None, tell: ProgressCallback | None = None,
     language: str | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a directory that bilm-tf and its followers read, with a model card; always float32, as they expect it."""
-    hdf5_weights.check_h5py_installed()
+    check_h5py_installed()
     import h5py
 
     form, c = find_family(former.family).definition.bilm_format, former.config
@@ -93,20 +89,15 @@ def write_checkpoint(
                     file.create_dataset(name, data=value.numpy())
                 if tell is not None:
                     tell("writing", number, len(moves), move.ours)
-        original = (
-            safe_files.parse_json(former.source_files[OPTIONS_FILE], Path(OPTIONS_FILE))
-            if OPTIONS_FILE in former.source_files
-            else {}
-        )
-        theirs = form.config_map.write_config(c, flatten_options(original, OPTIONS_FILE)) | {
-            "char_cnn.n_characters": c.characters
-        }
+        original = former.source_files.get(OPTIONS_FILE, b"{}")
+        flat = flatten_options(safe_files.parse_json(original, Path(OPTIONS_FILE)), OPTIONS_FILE)
+        theirs = form.config_map.write_config(c, flat) | {"char_cnn.n_characters": c.characters}
         safe_files.write_json(folder / OPTIONS_FILE, settings.merge_settings(theirs))
         write_model_card(folder, former, "", language, dtype=torch.float32)
 
 
 def flatten_options(options: dict[str, Any], where: object, prefix: str = "") -> dict[str, Any]:
-    """Nested settings under dotted names."""
+    """Return nested settings under dotted names."""
     found: dict[str, Any] = {}
     for key, value in options.items():
         if "." in key:

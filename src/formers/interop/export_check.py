@@ -1,15 +1,22 @@
 """Checking an export: it is opened in the library that it is for, in a process of its own, and its numbers compared.
 
 What is known of libraries that are not here (their classes, the settings that they insist on) is said as such.
+
+    python -m formers.interop.export_check FOLDER
+
+is that process: FOLDER/request.json names the reader, the exported directory and the cases; the answers go to
+FOLDER/answers.json and FOLDER/answers.safetensors. Nothing else of formers imports transformers or
+sentence-transformers.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +30,8 @@ from ..registry import FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
 from ..text.tokenizer import Tokenizer
 from . import huggingface, safe_files
-from .huggingface import build_hf_config, check_expressible, find_architecture, find_format
+from .huggingface import build_hf_config, check_expressible, extract_encoder, find_architecture, find_format
 from .sandbox import INHERITED_VARIABLES, make_temporary_folder
-from .sentence_encoder import extract_encoder, write_sentence_encoder
 from .weights import Weights
 
 # Who reads exports, their full names, and the Python package of each.
@@ -34,11 +40,8 @@ READER_NAMES = {
     "tei": "text-embeddings-inference",
 }  # fmt: skip
 READER_PACKAGES = {
-    "transformers": "transformers",
-    "sentence-transformers": "sentence_transformers",
-    "vllm": "vllm",
-    "tei": "",
-}
+    "transformers": "transformers", "sentence-transformers": "sentence_transformers", "vllm": "vllm", "tei": "",
+}  # fmt: skip
 TIMEOUT_SECONDS = 600  # for a library to open a model and read three texts
 TOLERANCE = 1e-3  # of the largest number: more than rounding, less than any mistake
 SAMPLE_TEXT = "The cat sat on the mat. 한국어 문장도 읽습니다."
@@ -73,16 +76,21 @@ TEI_HEADS = {
 }
 
 
+# Outputs of transformers' models that are compared, and the inputs that are copied into the answers.
+OUTPUT_KEYS = (
+    "logits", "prediction_logits", "seq_relationship_logits", "sop_logits", "start_logits", "end_logits", "mc_logits",
+    "last_hidden_state",
+)  # fmt: skip
+INPUT_KEYS = ("input_ids", "token_type_ids", "attention_mask")
+MULTIPLE_CHOICE_CLASSES = ("ForMultipleChoice", "DoubleHeadsModel")  # classes that read several texts for each answer
+
+ReaderAnswers = tuple[dict[str, Any], dict[str, Any]]  # facts, and tensors by "CASE.NAME"
+
+
 def check_export(
-    former: Former,
-    reader: str,
-    where: Path | None = None,
-    *,
-    pool: str = "mean",
-    normalise: bool = False,
-    dtype: torch.dtype | None = None,
-    seconds: int = TIMEOUT_SECONDS,
-) -> str:
+    former: Former, reader: str, where: Path | None = None, *, pool: str = "mean", normalise: bool = False,
+    dtype: torch.dtype | None = None, seconds: int = TIMEOUT_SECONDS,
+) -> str:  # fmt: skip
     """Open an export of this model in a reader, and compare tokens and numbers with ours: what was found, in a line.
 
     `where` is the exported directory (None: one is made for the check and removed), `dtype` the type that it was
@@ -103,7 +111,7 @@ def check_export(
             if reader == "transformers":
                 huggingface.write_checkpoint(former, where, dtype=dtype)
             else:
-                write_sentence_encoder(former, where, pool=pool, normalise=normalise, dtype=dtype)
+                huggingface.write_sentence_encoder(former, where, pool=pool, normalise=normalise, dtype=dtype)
         if dtype is not None:
             former.to(dtype=dtype)
         former.to("cpu", torch.float32)
@@ -132,17 +140,17 @@ def check_reader_support(former: Former, reader: str) -> None:
 
 
 def make_refusal(reader: str, why: str, fix: str | None) -> Error:
-    """The answer no."""
+    """Build the error that says no, with the reason."""
     return Error(f"no, {READER_NAMES[reader]} cannot open it: {why}", fix=fix)
 
 
 def make_cases(former: Former) -> list[dict[str, Any]]:
-    """What both sides read: a text, a pair and a text that is too long, or ids where there is no tokenizer.
+    """Return what both sides read: a text, a pair and a text that is too long, or ids where there is no tokenizer.
 
     `ids` and `segments` of our own reading stand beside the text under "ours".
     """
     limit = former.context
-    start = next((i for i in (getattr(former.config, n, None) for n in ("start", "bos", "pad")) if i is not None), 0)
+    start = next((i for i in (vars(former.config).get(n) for n in ("start", "bos", "pad")) if i is not None), 0)
     vocab = former.output_vocab
     first = [start, *(i % vocab for i in range(7, 12))]
     needs_decoder = former.is_encoder_decoder and former.head in ("lm", "none")
@@ -163,7 +171,7 @@ def make_cases(former: Former) -> list[dict[str, Any]]:
 
 
 def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int], list[int] | None]:
-    """The ids of a text or a pair as formers reads them, cut to the model's context; its segments if it has any."""
+    """Encode a text or a pair as formers reads it, cut to the model's context, with its segments if it has any."""
     assert former.tokenizer is not None
     frame = (get_frame if former.head in END_MARKED_HEADS else Tokenizer.get_template)(
         former.tokenizer, pair is not None
@@ -176,16 +184,14 @@ def encode_case(former: Former, text: str, pair: str | None) -> tuple[list[int],
         left, right = truncate_lengths(len(one), len(two), limit - marks)
         one, two = one[:left], two[:right]
     before, a, between, b, after = frame.segments
-    if pair is None:
-        ids, kinds = [*frame.before, *one, *frame.after], [*before, *[a] * len(one), *after]
-    else:
-        ids = [*frame.before, *one, *frame.between, *two, *frame.after]
-        kinds = [*before, *[a] * len(one), *between, *[b] * len(two), *after]
+    middle, middle_kinds = ([], []) if pair is None else (frame.between, between)
+    ids = [*frame.before, *one, *middle, *two, *frame.after]
+    kinds = [*before, *[a] * len(one), *middle_kinds, *[b] * len(two), *after]
     return ids, kinds if former.can_read_segments else None
 
 
 def truncate_lengths(one: int, two: int, room: int) -> tuple[int, int]:
-    """The lengths of two texts that must fit into `room`: the longer one is cut first, as in the tokenizers library."""
+    """Shorten two texts to fit into `room`: the longer one is cut first, as in the tokenizers library."""
     short, long = sorted((one, two))
     long = max(short, room - short)
     if short + long > room:
@@ -196,7 +202,7 @@ def truncate_lengths(one: int, two: int, room: int) -> tuple[int, int]:
 def run_worker(
     reader: str, where: Path, cases: list[dict[str, Any]], folder: Path, seconds: int
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Run export_check_worker.py in a process of its own, without a network and with a time limit; its answers."""
+    """Run this module in a process of its own, without a network and with a time limit; its answers."""
     plain = [{key: value for key, value in case.items() if key != "ours"} for case in cases]
     safe_files.write_json(folder / "request.json", {"target": reader, "where": str(where.resolve()), "cases": plain})
     environment = {
@@ -209,7 +215,7 @@ def run_worker(
     }  # fmt: skip
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "formers.interop.export_check_worker", str(folder)], stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "formers.interop.export_check", str(folder)], stdin=subprocess.DEVNULL,
             capture_output=True, text=True, errors="replace", timeout=seconds, env=environment, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
@@ -235,9 +241,8 @@ def compare_outputs(
         if facts[kind]:
             raise make_refusal("transformers", f"tensor {facts[kind][0]} is {kind}", "please report it")
     if former.tokenizer is not None and not facts["pads"]:
-        raise make_refusal(
-            "transformers", "there is no token to fill up a batch with", "give the tokenizer a pad token"
-        )
+        what = "transformers"
+        raise make_refusal(what, "there is no token to fill up a batch with", "give the tokenizer a pad token")
     if "padded" in facts:
         away = (torch.tensor(facts["padded"]) - tensors[f"{cases[0]['name']}.logits"][0]).abs().max().item()
         if not away <= TOLERANCE:
@@ -278,7 +283,7 @@ OUTPUT_NAMES = {"nsp": "seq_relationship_logits", "sop": "sop_logits", "choose":
 def compute_outputs(
     former: Former, ids: list[int], segments: list[int] | None, decoder: list[int] | None
 ) -> dict[str, Tensor]:
-    """Our outputs for one text, under the names that transformers has for them."""
+    """Compute our outputs for one text, under the names that transformers has for them."""
     shape = (1, 1, -1) if former.head in ("choose", "double") else (1, -1)
     given: dict[str, Any] = {"ids": torch.tensor(ids).view(shape)}
     if segments is not None:
@@ -324,9 +329,8 @@ def check_vllm_support(former: Former) -> str:
     one, config = find_family(former.family), build_hf_config(former, former.dtype)
     name = find_architecture(former)
     if name in VLLM_REMOVED:
-        raise make_refusal(
-            "vllm", f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version"
-        )
+        what = "vllm"
+        raise make_refusal(what, f"{name} was taken out of it; versions up to 0.10.2 have it", "take an older version")
     if name not in VLLM_CLASSES:
         raise make_refusal("vllm", f"it has no {name}", suggest_heads(one, VLLM_CLASSES))
     for key, (prefix, value) in VLLM_REQUIRED_VALUES.items():
@@ -356,7 +360,100 @@ def check_tei_support(former: Former) -> str:
 
 
 def suggest_heads(one: FamilyEntry, known: dict[str, str]) -> str:
-    """Heads of the same family that would do."""
+    """Suggest heads of the same family that the reader supports."""
     assert one.definition.hf_format is not None
     heads = [head for name, head in one.definition.hf_format.architectures.items() if name in known]
     return f"it would with --head {', '.join(heads)}" if heads else "serve it with formers or transformers"
+
+
+def run_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAnswers:
+    """Open a directory by AutoConfig, AutoTokenizer and the class that it names, and read the cases with it.
+
+    A case has a `name` and a `text` (and a `pair`), or `ids` where there is no tokenizer, and `decoder`, the decoder's
+    input, where a model needs one.
+    """
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    local = {"local_files_only": True, "trust_remote_code": False}
+    config = transformers.AutoConfig.from_pretrained(where, **local)
+    name = config.architectures[0]
+    kind = getattr(transformers, name)
+    model, info = kind.from_pretrained(where, dtype=torch.float32, output_loading_info=True, local_files_only=True)
+    model.eval()
+    tokenizer: Any = None
+    if (Path(where) / "tokenizer.json").is_file():
+        tokenizer = transformers.AutoTokenizer.from_pretrained(where, **local)
+    facts: dict[str, Any] = {
+        "version": transformers.__version__,
+        "architecture": name,
+        "missing": sorted(key for key in info["missing_keys"] if "embed_positions" not in key),  # Marian computes them
+        "unexpected": sorted(info["unexpected_keys"]),
+        "mismatched": sorted(str(key) for key in info["mismatched_keys"]),
+    }
+    if tokenizer is not None:
+        facts["limit"] = tokenizer.model_max_length
+        facts["pads"] = tokenizer.pad_token_id is not None
+        if name.endswith("ForSequenceClassification"):  # the padding decides which token is read
+            rows = [cases[0]["text"], 2 * cases[0]["text"]]
+            batch = tokenizer(rows, padding=True, truncation=True, return_tensors="pt")
+            with torch.inference_mode():
+                facts["padded"] = model(**batch).logits[0].tolist()
+    if model.can_generate():
+        known = model.generation_config
+        facts["generation"] = {role: getattr(known, f"{role}_token_id") for role in ("bos", "eos", "pad")}
+    tensors: dict[str, Any] = {}
+    for case in cases:
+        if "ids" in case:
+            given = {"input_ids": torch.tensor([case["ids"]])}
+        else:
+            given = dict(tokenizer(case["text"], case.get("pair"), truncation=True, return_tensors="pt"))
+        read = {key: value for key, value in given.items() if key in INPUT_KEYS}
+        if name.endswith(MULTIPLE_CHOICE_CLASSES):
+            given = {key: value[:, None] for key, value in given.items()}
+        if case.get("decoder"):
+            given["decoder_input_ids"] = torch.tensor([case["decoder"]])
+        with torch.inference_mode():
+            out = model(**given)
+        found = {key: out[key] for key in OUTPUT_KEYS if key in out and torch.is_tensor(out[key])}
+        tensors |= {f"{case['name']}.{key}": value.contiguous() for key, value in {**read, **found}.items()}
+    return facts, tensors
+
+
+def run_sentence_transformers(where: str, cases: Sequence[Mapping[str, Any]]) -> ReaderAnswers:
+    """Open a directory by SentenceTransformer and encode the texts of the cases, all in one batch."""
+    import sentence_transformers
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    model = sentence_transformers.SentenceTransformer(
+        where, device="cpu", local_files_only=True, trust_remote_code=False
+    )
+    vectors = model.encode([case["text"] for case in cases], convert_to_tensor=True, show_progress_bar=False)
+    tensors = {f"{case['name']}.vector": row.float().contiguous() for case, row in zip(cases, vectors, strict=True)}
+    facts = {"version": sentence_transformers.__version__, "architecture": "SentenceTransformer"}
+    return facts | {"limit": model.max_seq_length}, tensors
+
+
+READER_RUNNERS = {"transformers": run_transformers, "sentence-transformers": run_sentence_transformers}
+
+
+def answer_request(folder: str) -> None:
+    """Answer the request of a folder; an exception is the answer that it cannot be opened."""
+    from safetensors.torch import save_file
+
+    where = Path(folder)
+    request = json.loads((where / "request.json").read_text(encoding="utf-8"))
+    try:
+        facts, tensors = READER_RUNNERS[request["target"]](request["where"], request["cases"])
+        save_file(tensors, where / "answers.safetensors")
+    except Exception as error:
+        facts = {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+    (where / "answers.json").write_text(json.dumps(facts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    answer_request(sys.argv[1])

@@ -24,7 +24,7 @@ SAFETENSORS_FILE, PICKLE_FILE = "model.safetensors", "pytorch_model.bin"
 
 
 def fetch_model(where: str, *, pickle: bool = False) -> Path:
-    """The local folder of a model on the hub, downloaded as far as it is not there yet.
+    """Download what is missing of a model on the hub, and return its local folder.
 
     Pickles are fetched only if asked for, and only if there are no safetensors.
     """
@@ -63,7 +63,7 @@ def download_files(repo: str, revision: str | None, files: Iterable[str]) -> Pat
 
 
 def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Error:
-    """Our error for one of the client's."""
+    """Translate one of the client's errors into ours."""
     from huggingface_hub import constants, errors
 
     name = repo if revision is None else f"{repo}@{revision}"
@@ -94,5 +94,5 @@ def explain_hub_error(error: Exception, repo: str, revision: str | None) -> Erro
 
 
 def make_name_error(where: str) -> Error:
-    """The error for what cannot be a name on the hub."""
+    """Build the error for what cannot be a name on the hub."""
     return Error(f"{where!r} is not the name of a model", fix="write hub:owner/name or hub:owner/name@revision")

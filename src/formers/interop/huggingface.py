@@ -1,4 +1,5 @@
-"""Checkpoints of Hugging Face's transformers, read and written: config, labels, tokenizer, weights."""
+"""Checkpoints of Hugging Face's transformers, read and written: config, labels, tokenizer, weights; and exports for
+sentence-transformers, a model without its head and with modules that pool and normalise its states."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from ..config import ProgressCallback, format_value
 from ..errors import Error
 from ..family import CheckpointFormat
 from ..former import MAX_LABELS, Former, build_empty
-from ..keymap import KeyMap, LoadPlan
+from ..keymap import KeyMap, LoadPlan, compile_pattern
 from ..nn.head_pruning import restore_full_shapes
 from ..registry import FAMILIES, FamilyEntry, find_family
 from ..task import END_MARKED_HEADS, get_frame
@@ -49,18 +50,18 @@ IRRELEVANT_KEYS = frozenset(
 FIXED_VALUES = {"pruned_heads": ({},), "tie_encoder_decoder": (False,)}
 DTYPE_NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float64: "float64"}
 UNLIMITED_LENGTH = 10**9  # transformers writes 10^30 for a tokenizer that knows no limit
+# Our word for a pooling, and the key of 1_Pooling/config.json (in the form that all versions read, and other servers).
+POOLING_KEYS = {
+    "mean": "mean_tokens", "first": "cls_token", "max": "max_tokens", "last": "lasttoken",
+    "weighted": "weightedmean_tokens",
+}  # fmt: skip
 
 
 def read_checkpoint(
-    where: Path,
-    weights: Weights,
-    head: str,
-    *,
-    family: str | None = None,
-    ignore: Iterable[str] = (),
+    where: Path, weights: Weights, head: str, *, family: str | None = None, ignore: Iterable[str] = (),
     labels: tuple[str, ...] = (),
-) -> tuple[Former, LoadPlan]:
-    """A model without values, and the plan to fill them in from the weights."""
+) -> tuple[Former, LoadPlan]:  # fmt: skip
+    """Build a model without weights, and the plan by which they are filled in."""
     config = safe_files.read_json(where, "config.json")
     path = where / "config.json"
     one, own, architecture = identify_family(config, path, family)
@@ -74,22 +75,18 @@ def read_checkpoint(
 
 
 def identify_family(config: dict[str, Any], where: Path, family: str | None) -> tuple[FamilyEntry, str, str]:
-    """Which member a config describes, with which head, and the class that it names."""
+    """Find the family that a config describes, the head, and the class that it names."""
     names = config.get("architectures") or []
     if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise Error(
-            f"architectures: {format_value(names)} is not a list of names", where=where, fix="correct config.json"
-        )
+        what = f"architectures: {format_value(names)} is not a list of names"
+        raise Error(what, where=where, fix="correct config.json")
     kind = family or config.get("model_type")
     if kind is None:
-        found = [
-            m
-            for m in FAMILIES.values()
-            if m.definition.hf_format and names and names[0] in m.definition.hf_format.architectures
-        ]
+        formats = {name: entry.definition.hf_format for name, entry in FAMILIES.items()}
+        found = [name for name, form in formats.items() if form and names and names[0] in form.architectures]
         if not found:
             raise Error("model_type is missing", where=where, fix="say the family: --family bert, or family='bert'")
-        kind = found[0].name
+        kind = found[0]
     if not isinstance(kind, str):
         raise Error(f"model_type: {format_value(kind)} is not a name", where=where, fix="correct config.json")
     try:
@@ -102,63 +99,52 @@ def identify_family(config: dict[str, Any], where: Path, family: str | None) -> 
     if not names:
         return one, "none", ""
     if names[0] not in hf.architectures:
-        raise Error(
-            f"architectures: {names[0]!r} is not a class of {one.name}",
-            where=where,
-            fix=settings.suggest_name(names[0], hf.architectures),
-        )
+        what = f"architectures: {names[0]!r} is not a class of {one.name}"
+        raise Error(what, where=where, fix=settings.suggest_name(names[0], hf.architectures))
     return one, hf.architectures[names[0]], names[0]
 
 
 def convert_config(
-    family_entry: FamilyEntry,
-    config: dict[str, Any],
-    architecture: str,
-    weights: Any,
-    where: Path,
+    family_entry: FamilyEntry, config: dict[str, Any], architecture: str, weights: Weights, where: Path,
     ignore: Iterable[str],
-) -> Any:
-    """Our config out of theirs."""
+) -> Any:  # fmt: skip
+    """Translate their config into ours."""
     hf = family_entry.definition.hf_format
     assert hf is not None
     for key, allowed in FIXED_VALUES.items():
         if config.get(key) is not None and config[key] not in allowed and key not in ignore:
-            raise Error(
-                f"{key}: formers cannot honour {format_value(config[key])}",
-                where=where,
-                fix=f"pass --ignore {key} to load it all the same",
-            )
+            what = f"{key}: formers cannot honour {format_value(config[key])}"
+            raise Error(what, where=where, fix=f"pass --ignore {key} to load it all the same")
     try:
         ours = hf.config_map.read_config(
             config, where=where, ignore=ignore, irrelevant_everywhere=[*IRRELEVANT_KEYS, *FIXED_VALUES]
         )
         if hf.adjust_settings is not None:
-            typed = settings.build_config(
-                family_entry.definition.config_class, ours, where=where
-            )  # types first: adjusting computes with them
-            ours = hf.adjust_settings({key: getattr(typed, key) for key in ours}, architecture, weights)
+            # types first: adjusting computes with them
+            typed = settings.build_config(family_entry.definition.config_class, ours, where=where)
+            ours = hf.adjust_settings({key: vars(typed)[key] for key in ours}, architecture, weights)
         return settings.build_config(family_entry.definition.config_class, ours, where=where)
     except Error as error:
         raise hf.config_map.translate_error(error, config) from None
 
 
-def check_layer_count(config: Any, weights: Weights, where: Path) -> None:
+def check_layer_count(config: object, weights: Weights, where: Path) -> None:
     """Refuse a config that asks for more layers than the file can fill, before they are built."""
-    layers = getattr(config, "layers", 0) + (getattr(config, "decoder_layers", None) or 0)
+    sizes = vars(config)
+    layers = sizes.get("layers", 0) + (sizes.get("decoder_layers") or 0)
     if layers > len(weights):
         what = f"the config asks for {layers:,} layers, and there are {len(weights):,} tensors"
         raise Error(what, where=where, fix="weights and config do not belong together")
 
 
 def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
-    """The labels of a config, in the order of their numbers."""
+    """Read the labels of a config, in the order of their numbers."""
     table = config.get("id2label")
     if table is None:
         number = config.get("num_labels", config.get("_num_labels", 2))
         if type(number) is not int or not 1 <= number <= MAX_LABELS:
-            raise Error(
-                f"num_labels: {format_value(number)} is not a number of labels", where=where, fix="correct config.json"
-            )
+            what = f"num_labels: {format_value(number)} is not a number of labels"
+            raise Error(what, where=where, fix="correct config.json")
         return tuple(f"LABEL_{i}" for i in range(number))
     try:
         numbered = {int(key): value for key, value in table.items()}
@@ -166,14 +152,13 @@ def read_label_names(config: dict[str, Any], where: Path) -> tuple[str, ...]:
         numbered = {}
     plain = len(numbered) <= MAX_LABELS and all(isinstance(v, str | int | float) for v in numbered.values())
     if not numbered or not plain or sorted(numbered) != list(range(len(numbered))):
-        raise Error(
-            f"id2label: {format_value(table)} does not number the labels from 0", where=where, fix="correct config.json"
-        )
+        what = f"id2label: {format_value(table)} does not number the labels from 0"
+        raise Error(what, where=where, fix="correct config.json")
     return tuple(str(numbered[i]) for i in range(len(numbered)))
 
 
 def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
-    """Which tensors go where. With another head than the file's own, that head starts anew where the file has nothing
+    """Plan which tensors go where. A head other than the file's own starts with new weights where the file has nothing
     for it; a tagger does not take over a classifier's last layer just because they share a name."""
     hf = family_entry.definition.hf_format
     assert hf is not None
@@ -186,20 +171,16 @@ def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, wei
         optional |= set(parts)
         theirs = family_entry.definition.build_heads(former.config)[saved_head]
         foreign = {part for part in parts if part not in theirs and parts[part].spec.out != "vocab"}
-        mine = {
-            n
-            for m in keys.map_tensors((o for o in ours if o.split(".")[1] in foreign and ".out." in o), "")
-            for n in m.theirs
-        }
-        taken = [p for p in theirs if p not in parts]
-        claimed = {pattern for part in taken for pattern in keys.heads.get(part, {})}
-        names = [
-            n
-            for n in weights
-            if not (
-                keys.normalise_name(n) in mine and any(is_pattern_match(p, keys.normalise_name(n)) for p in claimed)
-            )
-        ]
+        outputs = [name for name in ours if name.split(".")[1] in foreign and ".out." in name]
+        mine = {name for move in keys.map_tensors(outputs, "") for name in move.theirs}
+        patterns = {pattern for part in theirs if part not in parts for pattern in keys.heads.get(part, {})}
+        claimed = [compile_pattern(pattern.replace("@", "")) for pattern in patterns]
+
+        def is_another(name: str) -> bool:
+            known = keys.normalise_name(name)
+            return known in mine and any(pattern.fullmatch(known) for pattern in claimed)
+
+        names = [name for name in weights if not is_another(name)]
 
     def is_optional(name: str) -> bool:
         frozen = not former.model.get_parameter(name).requires_grad
@@ -211,23 +192,11 @@ def plan_weights(family_entry: FamilyEntry, former: Former, saved_head: str, wei
         raise Error(error.what, where=where, fix=error.fix) from None
 
 
-def is_pattern_match(pattern: str, name: str) -> bool:
-    """A name of a head's table stands for this tensor."""
-    from ..keymap import compile_pattern
-
-    return compile_pattern(pattern.replace("@", "")).fullmatch(name) is not None
-
-
 def write_checkpoint(
-    former: Former,
-    out: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    shard: int = 5 * 10**9,
-    tell: ProgressCallback | None = None,
-    language: str | None = None,
+    former: Former, out: str | Path, *, dtype: torch.dtype | None = None, shard: int = 5 * 10**9,
+    tell: ProgressCallback | None = None, language: str | None = None,
     write_extra_files: Callable[[Path], None] | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a directory that transformers' from_pretrained opens, with a model card.
 
     `language` (en, ko) is that of the model's text; by default the tokenizer's vocabulary tells. `write_extra_files`
@@ -273,8 +242,8 @@ def write_checkpoint(
 
 
 def find_format(former: Former) -> CheckpointFormat:
-    """The format of a model's family in transformers; an Error that says what is possible where there is none."""
-    family = find_family(former.family).definition
+    """Return the format of a model's family in transformers, or raise an Error that says what is possible instead."""
+    family = former.definition
     if family.hf_format is None:
         what = f"{former.family} has no format in transformers"
         raise Error(what, fix=family.export_remedy or "keep the formers directory")
@@ -283,28 +252,25 @@ def find_format(former: Former) -> CheckpointFormat:
 
 def check_expressible(former: Former) -> None:
     """Refuse a model of which transformers' config.json cannot say everything: it would compute other numbers."""
-    form, family = find_format(former), find_family(former.family).definition
+    form, family = find_format(former), former.definition
     config = build_hf_config(former, former.dtype)
-    known = {
-        key: value
-        for key, value in config.items()
-        if key in form.config_map.rules or key in form.config_map.legacy_rules
-    }
+    rules = {**form.config_map.rules, **form.config_map.legacy_rules}
+    known = {key: value for key, value in config.items() if key in rules}
     said = form.config_map.read_config(known, where="config.json")
     if form.adjust_settings is not None:
         names = ExportedNames(former, form.build_key_map(former.config, former.head))
         said = form.adjust_settings(said, config["architectures"][0], names)
     again = settings.build_config(family.config_class, said, where="config.json")
     for field in dataclasses.fields(former.config):  # what it says may be said in other words; silence is silence
-        value, other = getattr(former.config, field.name), getattr(again, field.name)
+        value, other = vars(former.config)[field.name], vars(again)[field.name]
         if field.name not in (*said, "pruned") and value != other:  # pruned heads come back empty
             what = f"transformers has no word for {field.name} = {format_value(value)} in a {form.model_type}"
             raise Error(what, fix=f"train with --model.{field.name} {other}, or keep it as a formers directory")
 
 
 def explain_export_limits(former: Former) -> str | None:
-    """What to know before a model is trained if it is to be exported afterwards; None if all of it can be."""
-    if find_family(former.family).definition.bilm_format is not None:
+    """Say what of a model cannot be exported, before it is trained; None if all of it can be."""
+    if former.definition.bilm_format is not None:
         return None
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
@@ -312,12 +278,8 @@ def explain_export_limits(former: Former) -> str | None:
             check_expressible(former)
         except Error as error:
             return str(error)
-    return (
-        "; ".join(
-            dict.fromkeys([*(str(note.message) for note in notes), find_format(former).unsupported_reason])
-        ).strip("; ")
-        or None
-    )
+    reasons = dict.fromkeys([*(str(note.message) for note in notes), find_format(former).unsupported_reason])
+    return "; ".join(reason for reason in reasons if reason) or None
 
 
 class ExportedNames:
@@ -331,18 +293,16 @@ class ExportedNames:
         return iter(self.source_parameters)
 
     def is_equal(self, one: str, other: str) -> bool:
-        """True if both are written from one parameter."""
+        """Return whether both are written from one parameter."""
         return self.source_parameters[one] == self.source_parameters[other]
 
 
 def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
-    """config.json: what the original said where it still holds, our values for the rest."""
+    """Build config.json: the original's values where they still hold, ours for the rest."""
     hf = find_format(former)
-    original = (
-        safe_files.parse_json(former.source_files["config.json"], Path("config.json"))
-        if "config.json" in former.source_files
-        else {}
-    )
+    original: dict[str, Any] = {}
+    if "config.json" in former.source_files:
+        original = safe_files.parse_json(former.source_files["config.json"], Path("config.json"))
     config = hf.config_map.write_config(former.config, original)
     config |= {"model_type": hf.model_type, "architectures": [find_architecture(former)]}
     config["torch_dtype" if "torch_dtype" in config else "dtype"] = DTYPE_NAMES[dtype]
@@ -355,7 +315,7 @@ def build_hf_config(former: Former, dtype: torch.dtype) -> dict[str, Any]:
 
 
 def find_architecture(former: Former) -> str:
-    """The class of transformers that holds this model with its head."""
+    """Find the class of transformers that holds this model with its head."""
     form = find_format(former)
     name = form.choose_architecture(former.config, former.head) if form.choose_architecture else None
     name = name or next((theirs for theirs, ours in form.architectures.items() if ours == former.head), None)
@@ -366,7 +326,7 @@ def find_architecture(former: Former) -> str:
 
 
 def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
-    """tokenizer_config.json: a new one, or an imported one with what it lacks; None to leave an imported one alone.
+    """Build tokenizer_config.json, new or completed; None where an imported one needs no change.
 
     Without model_input_names, transformers would give both texts of a pair the same segment; without
     model_max_length, `truncation=True` would cut nothing; without a pad token, it could not make a batch.
@@ -388,7 +348,7 @@ def build_tokenizer_config(former: Former) -> dict[str, Any] | None:
 
 
 def prepare_for_export(former: Former) -> Former:
-    """A model with a task's head whose tokenizer reads texts as the task did, also where formers adds the marks.
+    """Give a model with a task's head a tokenizer that reads texts as the task did, also where formers adds the marks.
 
     Where a tokenizer has no template (GPT-2), the heads of tasks read an end mark behind each text: the written
     template has it too. A classifier reads the last token that is no padding: where the end mark would have to be the
@@ -419,11 +379,11 @@ def prepare_for_export(former: Former) -> Former:
 
 
 def find_pad_token(tokenizer: Tokenizer) -> str | None:
-    """A special token to fill up batches with, also of a tokenizer without a pad token (GPT-2)."""
+    """Find a special token to pad batches with, also in a tokenizer without a pad token (GPT-2)."""
     return next((tokenizer.special[role] for role in ("pad", "eos", "unk") if role in tokenizer.special), None)
 
 
-def drop_substitute_pad(former: Former, pad: Any) -> None:
+def drop_substitute_pad(former: Former, pad: int | None) -> None:
     """Take the role of padding from a token that only stands in for it, where config.json names no pad token."""
     special = {} if former.tokenizer is None else former.tokenizer.special
     if pad is None and special.get("pad") in (special.get("eos"), special.get("unk")):
@@ -431,13 +391,13 @@ def drop_substitute_pad(former: Former, pad: Any) -> None:
 
 
 def can_generate(former: Former) -> bool:
-    """True for a language model that writes text: generation_config.json belongs to it."""
+    """Return whether a model generates text, so that generation_config.json belongs to it."""
     causal = former.definition.pretraining_head == "lm" or (former.definition.can_be_causal and former.config.causal)
     return former.head == "lm" and causal
 
 
 def build_generation_config(former: Former) -> dict[str, Any]:
-    """generation_config.json: where generation begins and ends, and what fills up a batch."""
+    """Build generation_config.json: the tokens that begin and end a text, and the one that pads a batch."""
     c, tokenizer = former.config, former.tokenizer
     eos = list(c.eos) if isinstance(c.eos, tuple) else c.eos
     pad = c.pad
@@ -450,3 +410,70 @@ def build_generation_config(former: Former) -> dict[str, Any]:
     if former.definition.never_writes_pad and pad is not None and pad != eos:
         written["bad_words_ids"] = [[pad]]  # as generation here: it begins with it, and never writes it
     return written
+
+
+def write_sentence_encoder(
+    former: Former, out: str | Path, *, pool: str = "mean", normalise: bool = False, dtype: torch.dtype | None = None,
+    shard: int = 5 * 10**9, tell: ProgressCallback | None = None, language: str | None = None,
+) -> None:  # fmt: skip
+    """Write a directory that SentenceTransformer(path) opens; its encode gives what formers.embed gives.
+
+    `pool` and `normalise` are those of formers.embed. A text that is longer than the model's context is cut there;
+    formers.embed reads it in windows.
+    """
+    if pool not in POOLING_KEYS:
+        raise Error(f"sentence-transformers has no pooling {pool!r}", fix="choose " + ", ".join(POOLING_KEYS))
+    if former.tokenizer is None:
+        raise Error("sentence-transformers needs a tokenizer", fix="put its tokenizer.json beside the model")
+    bare = extract_encoder(former)
+
+    def write_extra_files(folder: Path) -> None:
+        write_modules(folder, bare, pool, normalise)
+        write_model_card(folder, bare, find_architecture(bare), language, for_sentences=True, dtype=dtype)
+
+    write_checkpoint(
+        bare, out, dtype=dtype, shard=shard, tell=tell, language=language, write_extra_files=write_extra_files
+    )
+
+
+def write_modules(folder: Path, former: Former, pool: str, normalise: bool) -> None:
+    """Write modules.json and the settings of each module."""
+    steps = [("", "Transformer"), ("1_Pooling", "Pooling"), *([("2_Normalize", "Normalize")] if normalise else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(steps)
+    ]
+    safe_files.write_json(folder / "modules.json", modules)
+    limit = former.context
+    safe_files.write_json(folder / "sentence_bert_config.json", {"max_seq_length": limit, "do_lower_case": False})
+    chosen = {f"pooling_mode_{name}": ours == pool for ours, name in POOLING_KEYS.items()}
+    (folder / "1_Pooling").mkdir()
+    pooling = {"word_embedding_dimension": former.config.dim, **chosen, "pooling_mode_mean_sqrt_len_tokens": False}
+    safe_files.write_json(folder / "1_Pooling" / "config.json", pooling)
+    if normalise:
+        (folder / "2_Normalize").mkdir()
+        safe_files.write_json(folder / "2_Normalize" / "config.json", {})
+
+
+def extract_encoder(former: Former) -> Former:
+    """Return the model without its head, and of T5 without its decoder; the weights are the same tensors."""
+    form = find_format(former)
+    config = former.config
+    if former.is_encoder_decoder:
+        if not form.has_encoder_model:
+            what = f"sentence-transformers would read the decoder of a {former.family}, and formers.embed the encoder"
+            others = "bert, roberta, albert, ernie, xlnet, t5 and the GPTs"
+            raise Error(what, fix=f"keep the formers directory, or take one of {others}")
+        config = dataclasses.replace(config, decoder_layers=0)
+    made = build_empty(former.family, config, "none")
+    own = dict(former.model.named_parameters())
+    before = {move.theirs: move.ours for move in form.build_key_map(former.config, former.head).map_tensors(own, "")}
+    new = [name for name, _ in made.model.named_parameters()]
+    sources = {move.ours: before.get(move.theirs) for move in form.build_key_map(config, "none").map_tensors(new, "")}
+    for part in list(made.model.heads):
+        if any(source is None for name, source in sources.items() if name.startswith(f"heads.{part}.")):
+            del made.model.heads[part]  # a pooler that this head does not have
+    left = [name for name, _ in made.model.named_parameters()]
+    made.model.load_state_dict({name: own[sources[name] or ""] for name in left}, strict=False, assign=True)
+    made.tokenizer, made.training_info, made.source_files = former.tokenizer, former.training_info, former.source_files
+    return made

@@ -66,14 +66,10 @@ class CardText:
     value_names: dict[str, str] = field(default_factory=dict)  # what a row's value is called; others stay as they are
 
     def translate_value(self, value: str, *, keep_original: bool = True) -> str:
-        """A value in this language; with `keep_original`, its name in formers stays beside it: it is what one types."""
-        return (
-            value
-            if value not in self.value_names
-            else f"{self.value_names[value]} ({value})"
-            if keep_original
-            else self.value_names[value]
-        )
+        """Translate a value; with `keep_original`, its name in formers stays beside it: it is what one types."""
+        if value not in self.value_names:
+            return value
+        return f"{self.value_names[value]} ({value})" if keep_original else self.value_names[value]
 
 
 CARD_TEXTS = {
@@ -136,13 +132,9 @@ CARD_TEXTS = {
 
 
 def write_model_card(
-    folder: Path,
-    former: Former,
-    architecture: str,
-    language: str | None = None,
-    for_sentences: bool = False,
+    folder: Path, former: Former, architecture: str, language: str | None = None, for_sentences: bool = False,
     dtype: torch.dtype | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write README.md, and README.ko.md for a model of Korean text.
 
     `architecture` is the class of transformers that opens it ("" where none does), `for_sentences` says that
@@ -153,7 +145,8 @@ def write_model_card(
         raise Error(f"there is no model card in {language!r}", fix="choose " + " or ".join(CARD_LANGUAGES))
     language = language or detect_language(former.tokenizer)
     header = build_front_matter(former, architecture, language, for_sentences)
-    name = get_target_name(folder)
+    # the name of the directory to be: the staged one has a dot before it and a random part behind
+    name = folder.name.removeprefix(".").rpartition(".")[0] or folder.name
     how = (former, architecture, name, for_sentences, dtype or former.dtype)
     english = build_card_body(CARD_TEXTS["en"], *how)
     link = "\n[한국어 설명](README.ko.md)\n" if language == "ko" else ""
@@ -162,13 +155,8 @@ def write_model_card(
         (folder / "README.ko.md").write_text(build_card_body(CARD_TEXTS["ko"], *how), encoding="utf-8")
 
 
-def get_target_name(folder: Path) -> str:
-    """The name of the directory to be: the staged one has a dot before it and a random part behind."""
-    return folder.name.removeprefix(".").rpartition(".")[0] or folder.name
-
-
 def detect_language(tokenizer: Tokenizer | None) -> str:
-    """The language of a tokenizer's text, by the share of Hangul in its vocabulary: ko, or en."""
+    """Guess the language of a tokenizer's text by the share of Hangul in its vocabulary: ko, or en."""
     if tokenizer is None:
         return "en"
     step = max(1, len(tokenizer) // MAX_SAMPLED_TOKENS)
@@ -184,7 +172,7 @@ def detect_language(tokenizer: Tokenizer | None) -> str:
 
 
 def build_front_matter(former: Former, architecture: str, language: str, sentences: bool) -> str:
-    """The YAML at the top of a card, which the hub reads; the licence is the author's to fill in."""
+    """Build the YAML at the top of a card, which the hub reads; the licence is the author's to fill in."""
     library = "sentence-transformers" if sentences else "transformers" if architecture else "formers"
     pipeline = "sentence-similarity" if sentences else PIPELINE_TAGS.get(former.head)
     if former.head == "lm":
@@ -200,7 +188,7 @@ def build_front_matter(former: Former, architecture: str, language: str, sentenc
 def build_card_body(
     words: CardText, former: Former, architecture: str, name: str, sentences: bool, dtype: torch.dtype
 ) -> str:
-    """The body of a card."""
+    """Build the body of a card."""
     title = find_family(former.family).card.title
     steps = filter_by_type(former.training_info.get("steps"), int)
     trained = words.trained_suffix.format(steps=steps) if steps else ""
@@ -228,35 +216,29 @@ def build_card_body(
 
 
 def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[str, str]:
-    """What is known of a model, by the keys of a card's rows; what is not known is left out."""
+    """Collect what is known of a model, by the keys of a card's rows; what is not known is left out."""
     c, told = former.config, former.training_info
-    data = told.get("data") if isinstance(told.get("data"), dict) else {}
-    assert isinstance(data, dict)
+    data = filter_by_type(told.get("data"), dict) or {}
     counts = {unit: n for unit in ("tokens", "documents", "examples") if (n := filter_by_type(data.get(unit), int))}
-    amounts = [
-        words.amount_format.format(count=n, unit=words.translate_value(unit, keep_original=False))
-        for unit, n in counts.items()
-    ]
+
+    def format_amount(count: int, unit: str) -> str:
+        return words.amount_format.format(count=count, unit=words.translate_value(unit, keep_original=False))
+
     sources = [str(one) for one in data.get("sources", []) if isinstance(one, str)]
-    scores = told.get("validation") if isinstance(told.get("validation"), dict) else {}
-    assert isinstance(scores, dict)
+    scores = filter_by_type(told.get("validation"), dict) or {}
     labels = ", ".join(former.labels[:20]) + (", …" if len(former.labels) > 20 else "")
     rows: dict[str, Any] = {
         "family": f"{former.family} ({find_family(former.family).card.paper})",
         "head": words.translate_value(former.head),
         "parameters": f"{count_trainable(former.model):,}",
         "dtype": str(dtype).removeprefix("torch."),
-        "context": words.amount_format.format(
-            count=c.context, unit=words.translate_value("tokens", keep_original=False)
-        )
-        if getattr(c, "context", None)
-        else None,
-        "vocab": f"{c.vocab:,}" if getattr(c, "vocab", None) else None,
+        "context": format_amount(former.context, "tokens") if former.context else None,
+        "vocab": f"{c.vocab:,}" if vars(c).get("vocab") else None,
         "labels": labels,
         "base": filter_by_type(told.get("init"), str),
         "objective": words.translate_value(filter_by_type(told.get("objective"), str) or ""),
         "task": words.translate_value(filter_by_type(told.get("task"), str) or ""),
-        "data": ", ".join([*sources, *amounts]),
+        "data": ", ".join([*sources, *(format_amount(n, unit) for unit, n in counts.items())]),
         "steps": f"{n:,}" if (n := filter_by_type(told.get("steps"), int)) else None,
         "validation": ", ".join(
             f"{words.translate_value(k, keep_original=False)} {v:.4g}"
@@ -267,13 +249,13 @@ def collect_facts(words: CardText, former: Former, dtype: torch.dtype) -> dict[s
     return {key: value for key, value in rows.items() if value}
 
 
-def filter_by_type(value: Any, kind: type) -> Any:
-    """A value of a formers.json that nobody vouches for, if it is of its kind."""
+def filter_by_type(value: object, kind: type) -> Any:
+    """Return a value of an untrusted formers.json if it has the right type, else None."""
     good = isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
     return value if good else None
 
 
 def escape_cell(value: str) -> str:
-    """A text that fits into a cell of a table."""
+    """Escape a text for a cell of a table."""
     text = format_value(value)[1:-1] if len(value) > 200 else " ".join(value.split())
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;")

@@ -3,15 +3,24 @@
 A formers directory holds formers.json (format, family, head, config, labels, special tokens, tokenizer fingerprint,
 checksums), model.safetensors or shards with an index, tokenizer.json, and in huggingface/ what an imported checkpoint
 said beside. Where formers.json says so, adapters.safetensors (nn/lora.py) is added to the weights as they are read.
+
+So that a flipped bit is noticed when the model is loaded, formers.json holds the SHA-256 of every other file ("files",
+as sha256sum prints them) and one of its own content ("seal", whatever the spacing). A directory without them loads
+unchecked: an older one, or one that was edited by hand and whose lines were taken out for that.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import math
+import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +30,8 @@ from torch import nn
 from .. import config as settings
 from ..atomic_files import stage_directory
 from ..config import ProgressCallback, format_value
-from ..errors import Error, NonFinite
+from ..errors import Error, NonFinite, to_printable_line
+from ..family import ModelConfig
 from ..former import Former, build_empty, choose_device, parse_labels
 from ..keymap import LoadPlan, TensorMapping, TensorOp
 from ..nn.cpu_inference import check_cpu_bf16
@@ -29,14 +39,14 @@ from ..nn.layers import initialise_weights
 from ..nn.lora import apply_adapters
 from ..registry import find_family
 from ..task import Task
-from . import bilm, hdf5_weights, huggingface, safe_files
-from .checksums import add_checksums, check_files, check_manifest
-from .pickled_weights import open_weights
-from .sentence_encoder import write_sentence_encoder
+from . import bilm, huggingface, safe_files
 from .tokenizer_files import get_special_tokens, load_own_tokenizer
-from .weights import Weights, check_has_weights, write_weights
+from .weights import Weights, check_has_weights, open_hdf5, open_weights, write_weights
 
 FORMAT_VERSION = 2
+MANIFEST_FILE = "formers.json"
+ORIGINALS_FOLDER = "huggingface"  # the folder with what an imported checkpoint said
+CHUNK_BYTES = 1 << 20  # that are hashed at a time
 # Settings of a task that had other names in format 1, which is still read.
 TASK_NAMES_1 = {
     "pair": "takes_pairs", "both": "both_orders", "words": "label_as_text", "most": "max_answer_tokens",
@@ -51,17 +61,10 @@ MANIFEST_KEYS = {
 
 
 def load(
-    where: Any,
-    head: str = "auto",
-    device: Any = None,
-    dtype: torch.dtype | str | None = None,
-    pickle: bool = False,
-    *,
-    family: str | None = None,
-    ignore: Iterable[str] = (),
-    labels: Any = None,
-    tell: ProgressCallback | None = None,
-) -> Former:
+    where: str | Path, head: str = "auto", device: str | torch.device | None = None,
+    dtype: torch.dtype | str | None = None, pickle: bool = False, *, family: str | None = None,
+    ignore: Iterable[str] = (), labels: Sequence[str] | int | None = None, tell: ProgressCallback | None = None,
+) -> Former:  # fmt: skip
     """Open a model: a formers directory, a Hugging Face directory, "hub:owner/name@revision", or ELMo's options.json
     with its hdf5 file.
 
@@ -76,7 +79,7 @@ def load(
         where = fetch_model(where, pickle=pickle)
     folder, dtype = safe_files.find_model_folder(where), parse_float_dtype(dtype)
     wanted = parse_labels(labels)
-    if safe_files.has_file(folder, "formers.json"):
+    if safe_files.has_file(folder, MANIFEST_FILE):
         with check_files(folder):
             weights = Weights(folder)
             former, reading = read_directory(folder, weights, head, wanted)
@@ -89,7 +92,7 @@ def load(
             )
             fill_weights(former, weights, reading, device, dtype, folder, tell)
     elif name := bilm.find_weights_file(folder):
-        with hdf5_weights.open_hdf5(safe_files.resolve_file(folder, name)) as weights:
+        with open_hdf5(safe_files.resolve_file(folder, name)) as weights:
             former, reading = bilm.read_checkpoint(folder, weights, head, ignore=ignore, labels=wanted)
             fill_weights(former, weights, reading, device, dtype, folder, tell)
     else:
@@ -98,9 +101,46 @@ def load(
     return former
 
 
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """What the files of a checkpoint say before its weights are read; None is what they do not say."""
+
+    family: str | None = None
+    head: str | None = None
+    settings: Mapping[str, Any] | None = None  # of its config, under our names
+    is_own: bool = False  # a formers directory: the settings are all there
+
+
+def read_checkpoint_info(source: str | Path) -> CheckpointInfo:
+    """Read what formers.json or config.json says of a checkpoint; of one on the hub, which is not fetched, nothing."""
+    if str(source).startswith("hub:"):
+        return CheckpointInfo()
+    folder = safe_files.find_model_folder(source)
+    is_own = safe_files.has_file(folder, MANIFEST_FILE)
+    if not is_own and not safe_files.has_file(folder, "config.json"):
+        return CheckpointInfo()
+    about = safe_files.read_json(folder, MANIFEST_FILE if is_own else "config.json")
+    if not isinstance(name := about.get("family" if is_own else "model_type"), str):
+        return CheckpointInfo(is_own=is_own)
+    family = find_family(name)
+    if is_own:
+        head, found = about.get("head"), about.get("config")
+        return CheckpointInfo(
+            family.name, head if isinstance(head, str) else None, found if isinstance(found, dict) else None, True
+        )
+    if (hf := family.definition.hf_format) is None:
+        return CheckpointInfo(family.name)
+    named = (about.get("architectures") or [None])[0]
+    try:
+        found = hf.config_map.read_config(about, where=folder, ignore=about)
+    except Error:  # of a damaged one, which is refused when it is loaded
+        found = None
+    return CheckpointInfo(family.name, hf.architectures.get(named), found)
+
+
 def load_adapters(former: Former, where: Path) -> None:
     """Add the adapters beside the weights to them, if the model was saved with some."""
-    if not safe_files.read_json(where, "formers.json").get("adapters"):
+    if not safe_files.read_json(where, MANIFEST_FILE).get("adapters"):
         return
     tensors = Weights(where, "adapters")
     try:
@@ -110,8 +150,8 @@ def load_adapters(former: Former, where: Path) -> None:
         raise Error(what, where=where / "adapters.safetensors", fix="restore the original file") from None
 
 
-def parse_float_dtype(dtype: Any) -> torch.dtype | None:
-    """A floating-point type, also by its name."""
+def parse_float_dtype(dtype: object) -> torch.dtype | None:
+    """Return a floating-point type, also by its name."""
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     if found is not None and isinstance(found, torch.dtype) and found.is_floating_point:
         return found
@@ -121,28 +161,21 @@ def parse_float_dtype(dtype: Any) -> torch.dtype | None:
 
 
 def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, ...]) -> tuple[Former, LoadPlan]:
-    """Our own directory: a model without values, and the plan to fill them in from the weights."""
-    path, about = where / "formers.json", safe_files.read_json(where, "formers.json")
+    """Read a formers directory: a model without weights, and the plan by which they are filled in."""
+    path, about = where / MANIFEST_FILE, safe_files.read_json(where, MANIFEST_FILE)
     if about.get("format") not in (1, FORMAT_VERSION):
-        raise Error(
-            f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}",
-            where=path,
-            fix="a newer formers may read it: pip install -U formers",
-        )
+        what = f"format {format_value(about.get('format'))} is not {FORMAT_VERSION}"
+        raise Error(what, where=path, fix="a newer formers may read it: pip install -U formers")
     for key in set(about) - MANIFEST_KEYS:
         raise Error(f"unknown key {key!r}", where=path, fix=settings.suggest_name(key, MANIFEST_KEYS))
-    check_manifest(about, path)
-    kinds: dict[str, Any] = {
-        "family": str,
-        "head": str,
-        "config": dict,
-        "labels": tuple[str, ...],
-        "special": dict[str, str],
-    }
+    if "seal" in about and about["seal"] != hash_json({key: value for key, value in about.items() if key != "seal"}):
+        fix = 'restore it; if you have edited it yourself, take the line "seal" out of it'
+        raise Error("is not as it was written", where=path, fix=fix)
+    kinds: dict[str, Any] = {"family": str, "head": str, "config": dict, "labels": tuple[str, ...], "special": dict}
     for key, kind in kinds.items():
         if key not in about:
             raise Error(f"{key} is missing", where=path, fix="the file is damaged")
-        about[key] = settings.coerce_value(about[key], kind if key != "special" else dict, key, path)
+        about[key] = settings.coerce_value(about[key], kind, key, path)
     one = find_family(about["family"])
     config = settings.build_config(one.definition.config_class, about["config"], where=path)
     huggingface.check_layer_count(config, weights, path)
@@ -157,12 +190,9 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
         limit = safe_files.MAX_VOCAB_BYTES if one.definition.is_static else safe_files.MAX_FILE_BYTES
         former.tokenizer = load_own_tokenizer(where, about["special"], limit)
         if former.tokenizer.fingerprint != about.get("tokenizer"):
-            raise Error(
-                "this is not the tokenizer that the model was saved with",
-                where=where / "tokenizer.json",
-                fix="restore the original file",
-            )
-    beside = where / "huggingface"
+            what = "this is not the tokenizer that the model was saved with"
+            raise Error(what, where=where / "tokenizer.json", fix="restore the original file")
+    beside = where / ORIGINALS_FOLDER
     if beside.is_dir() and not beside.is_symlink():
         for name in ("config.json", bilm.OPTIONS_FILE, *huggingface.COMPANION_FILES):
             if safe_files.has_file(beside, name):
@@ -170,16 +200,15 @@ def read_directory(where: Path, weights: Weights, head: str, labels: tuple[str, 
     return former, plan_weights(former, config, about["head"], weights, where)
 
 
-def plan_weights(former: Former, config: Any, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
-    """Our names are their names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
+def plan_weights(former: Former, config: ModelConfig, saved_head: str, weights: Weights, where: Path) -> LoadPlan:
+    """Plan by equal names; with another head, tensors that mean the same (BERT's pooler) are taken over."""
     ours = [name for name, _ in former.model.named_parameters()]
     source = {name: name for name in weights}
     fresh = set()
     if former.head != saved_head:
-        hf = find_family(former.family).definition.hf_format
-        apart = (
-            former.head.partition("@")[2] != saved_head.partition("@")[2]
-        )  # heads of other layers have nothing in common
+        hf = former.definition.hf_format
+        # heads of other layers have nothing in common
+        apart = former.head.partition("@")[2] != saved_head.partition("@")[2]
         if hf is not None and not apart:
             old = build_empty(former.family, config, saved_head, former.labels).model.named_parameters()
             before = {
@@ -191,20 +220,12 @@ def plan_weights(former: Former, config: Any, saved_head: str, weights: Weights,
                 source.setdefault(move.ours, before.get(move.theirs, move.ours))
         fresh = {name for name in ours if name.startswith("heads.") and (apart or source.get(name, "") not in weights)}
     else:
-        fresh = {
-            name
-            for name in ours
-            if name.startswith("heads.")
-            and former.model.parts[name.split(".")[1]].spec.optional
-            and name not in weights
-        }
+        optional = {f"heads.{part}" for part, module in former.model.parts.items() if module.spec.optional}
+        fresh = {name for name in ours if name not in weights and ".".join(name.split(".")[:2]) in optional}
     lost = [name for name in ours if name not in fresh and source.get(name, "") not in weights]
     if lost:
-        raise Error(
-            f"tensor {lost[0]!r} is missing",
-            where=where,
-            fix="the file is incomplete, or formers.json belongs to another model",
-        )
+        what = f"tensor {lost[0]!r} is missing"
+        raise Error(what, where=where, fix="the file is incomplete, or formers.json belongs to another model")
     unknown = [] if former.head != saved_head else sorted(set(weights) - set(ours))
     if unknown:
         raise Error(f"unknown tensor {unknown[0]!r}", where=where, fix="formers.json belongs to another model")
@@ -214,23 +235,15 @@ def plan_weights(former: Former, config: Any, saved_head: str, weights: Weights,
 
 
 def fill_weights(
-    former: Former,
-    weights: Weights,
-    weight_plan: LoadPlan,
-    device: Any,
-    dtype: torch.dtype | None,
-    where: Path,
-    tell: ProgressCallback | None = None,
-) -> None:
+    former: Former, weights: Weights, weight_plan: LoadPlan, device: str | torch.device | None,
+    dtype: torch.dtype | None, where: Path, tell: ProgressCallback | None = None,
+) -> None:  # fmt: skip
     """Give a model its values, tensor by tensor, so that there is never a second copy of all of them."""
     device = torch.get_default_device() if device is None else choose_device(device)
     for copy, source in weight_plan.tied_pairs:
         if not weights.is_equal(copy, source):
-            raise Error(
-                f"{copy!r} should be a copy of {source!r} and is not",
-                where=where,
-                fix='if both are meant, set "tie_word_embeddings": false in config.json',
-            )
+            what = f"{copy!r} should be a copy of {source!r} and is not"
+            raise Error(what, where=where, fix='if both are meant, set "tie_word_embeddings": false in config.json')
     for name, made in weight_plan.computed_tables.items():
         held = weights.get_tensor(name)
         near = max(torch.finfo(torch.float16).eps, torch.finfo(held.dtype).eps if held.is_floating_point() else 0)
@@ -245,24 +258,16 @@ def fill_weights(
             del former.model.heads[part]
             untrained -= own
     kinds = {name: weights.get_tensor(name).dtype for move in weight_plan.mappings for name in move.theirs}
-    kept = dtype
     for name, kind in kinds.items():
         if not kind.is_floating_point:
-            raise Error(
-                f"tensor {format_value(name)} is {str(kind)[6:]}, not floating-point numbers",
-                where=where,
-                fix="this checkpoint is quantised: load the original",
-            )
-    if kept is None:
-        kept = functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32
+            what = f"tensor {format_value(name)} is {str(kind)[6:]}, not floating-point numbers"
+            raise Error(what, where=where, fix="this checkpoint is quantised: load the original")
+    kept = dtype or (functools.reduce(torch.promote_types, kinds.values()) if kinds else torch.float32)
     new = sum(former.model.get_parameter(name).numel() for name in untrained)
     there = sum(map(math.prod, weights.shapes.values()))
     if new > max(there, SMALL_HEAD_SIZE):  # a width that costs the file little may cost a head its square
-        raise Error(
-            f"the new parts would have {new:,} numbers, the whole file has {there:,}",
-            where=where,
-            fix="weights and config do not belong together",
-        )
+        what = f"the new parts would have {new:,} numbers, the whole file has {there:,}"
+        raise Error(what, where=where, fix="weights and config do not belong together")
     for number, move in enumerate(weight_plan.mappings, 1):
         old = former.model.get_parameter(move.ours)
         shapes = [weights.shapes[name] for name in move.theirs]
@@ -272,38 +277,30 @@ def fill_weights(
             value = None
         if value is None or value.shape != old.shape:
             theirs, has = " + ".join(move.theirs), format_value(shapes) if value is None else tuple(value.shape)
-            raise Error(
-                f"tensor {theirs!r} has shape {has}, the config asks for {tuple(old.shape)}",
-                where=where,
-                fix="weights and config do not belong together",
-            )
+            what = f"tensor {theirs!r} has shape {has}, the config asks for {tuple(old.shape)}"
+            raise Error(what, where=where, fix="weights and config do not belong together")
         replace_parameter(former.model, move.ours, allocate_tensor(old.shape, kept, device, where).copy_(value))
         if tell is not None:
             tell("reading", number, len(weight_plan.mappings), move.ours)
     if untrained:
         for name in untrained:
-            replace_parameter(
-                former.model, name, allocate_tensor(former.model.get_parameter(name).shape, kept, device, where)
-            )
-        initialise_weights(
-            former.model, find_family(former.family).definition.build_init_rules(former.config), seed=0, only=untrained
-        )
+            shape = former.model.get_parameter(name).shape
+            replace_parameter(former.model, name, allocate_tensor(shape, kept, device, where))
+        rules = former.definition.build_init_rules(former.config)
+        initialise_weights(former.model, rules, seed=0, only=untrained)
         untrained = {name for name in untrained if former.model.get_parameter(name).requires_grad}
     if untrained:
         warnings.warn(f"new, untrained: {', '.join(sorted(untrained))}", stacklevel=3)
 
 
 def allocate_tensor(shape: torch.Size, dtype: torch.dtype, device: torch.device, where: Path) -> torch.Tensor:
-    """An empty tensor; where memory ends, an Error."""
+    """Allocate an empty tensor, or raise an Error that says how much memory is missing."""
     try:
         return torch.empty(shape, dtype=dtype, device=device)
     except (MemoryError, RuntimeError):  # torch has no error of its own for the CPU
         size = shape.numel() * dtype.itemsize
-        raise Error(
-            f"there is no memory for {size:,} more bytes on {device}",
-            where=where,
-            fix="load it with dtype=torch.bfloat16, or where there is more memory",
-        ) from None
+        what = f"there is no memory for {size:,} more bytes on {device}"
+        raise Error(what, where=where, fix="load it with dtype=torch.bfloat16, or where there is more memory") from None
 
 
 def replace_parameter(model: nn.Module, name: str, value: torch.Tensor) -> None:
@@ -314,18 +311,10 @@ def replace_parameter(model: nn.Module, name: str, value: torch.Tensor) -> None:
 
 
 def export(
-    former: Former,
-    out: Any,
-    *,
-    to: str | None = None,
-    dtype: torch.dtype | None = None,
-    shard: int = 5 * 10**9,
-    pool: str = "mean",
-    normalise: bool = False,
-    language: str | None = None,
-    overwrite: bool = False,
+    former: Former, out: str | Path, *, to: str | None = None, dtype: torch.dtype | None = None, shard: int = 5 * 10**9,
+    pool: str = "mean", normalise: bool = False, language: str | None = None, overwrite: bool = False,
     tell: ProgressCallback | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a model the way others read it: a directory for transformers' from_pretrained, or (ELMo) options.json with
     one hdf5 file; and a model card. A directory that is there already is replaced with `overwrite` only, once the new
     one is complete.
@@ -340,16 +329,17 @@ def export(
         raise Error(f"there is no export to {to!r}", fix="choose transformers or sentence-transformers")
     with safe_files.replace_directory(out, overwrite) as folder:
         if to == "sentence-transformers":
-            write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
-        elif to is None and find_family(former.family).definition.bilm_format is not None:
+            huggingface.write_sentence_encoder(former, folder, shard=shard, pool=pool, normalise=normalise, **how)
+        elif to is None and former.definition.bilm_format is not None:
             bilm.write_checkpoint(former, folder, **how)
         else:
             huggingface.write_checkpoint(former, folder, shard=shard, **how)
 
 
 def save(
-    former: Former, path: Any, *, shard: int = 5 * 10**9, overwrite: bool = False, tell: ProgressCallback | None = None
-) -> None:
+    former: Former, path: str | Path, *, shard: int = 5 * 10**9, overwrite: bool = False,
+    tell: ProgressCallback | None = None,
+) -> None:  # fmt: skip
     """Write a formers directory; it appears only when it is complete. One that is there already is replaced with
     `overwrite` only."""
     check_has_weights(former.model)
@@ -373,7 +363,92 @@ def save(
         if former.tokenizer is not None:
             former.tokenizer.save(folder / "tokenizer.json")
         if former.source_files:
-            (folder / "huggingface").mkdir()
+            (folder / ORIGINALS_FOLDER).mkdir()
             for name, data in former.source_files.items():
-                (folder / "huggingface" / name).write_bytes(data)
-        safe_files.write_json(folder / "formers.json", add_checksums(folder, about))
+                (folder / ORIGINALS_FOLDER / name).write_bytes(data)
+        safe_files.write_json(folder / MANIFEST_FILE, add_checksums(folder, about))
+
+
+def add_checksums(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what formers.json says, with the checksums of all files that are in the folder by now."""
+    hashers = [FileHasher(path) for path in sorted(folder.rglob("*")) if path.is_file()]
+    files = {one.path.relative_to(folder).as_posix(): one.wait_for_digest() for one in hashers}
+    values = {**json.loads(json.dumps(about)), "files": files}
+    return {"seal": hash_json(values), **values}  # the first line, so that it can be taken out
+
+
+def hash_json(values: Mapping[str, Any]) -> str:
+    """Return the checksum of a JSON object, whatever its spacing and order."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@contextmanager
+def check_files(folder: Path) -> Iterator[None]:
+    """Compare the files of a formers directory with their checksums while they are read: in threads, beside the work.
+
+    An Error names the first file that differs, also where the work failed for that reason without naming it.
+    """
+    jobs = [(FileHasher(path), wanted) for path, wanted in list_checksums(folder)]
+    try:
+        yield
+        failure = None
+    except Error as error:
+        failure = error
+    except BaseException:
+        for job, _ in jobs:
+            job.is_stopped = True
+        raise
+    damaged = [job.path for job, wanted in jobs if job.wait_for_digest() != wanted]
+    if failure is not None and (not damaged or failure.where in [to_printable_line(str(path)) for path in damaged]):
+        raise failure
+    if damaged:
+        fix = f'restore it; if you have changed it yourself, take "files" and "seal" out of {MANIFEST_FILE}'
+        raise Error("is damaged: it is not the file that was saved", where=damaged[0], fix=fix)
+
+
+def list_checksums(folder: Path) -> Iterator[tuple[Path, str]]:
+    """List the files whose checksums formers.json holds, by base name in this folder or in huggingface/."""
+    files, about = safe_files.read_json(folder, MANIFEST_FILE).get("files", {}), folder / MANIFEST_FILE
+    if not isinstance(files, dict):
+        raise Error(f"files is not a table but {format_value(files)}", where=about, fix="the file is damaged")
+    safe_files.check_tensor_count(len(files), about)
+    for name, wanted in files.items():
+        if not isinstance(wanted, str):
+            what = f"the checksum of {format_value(name)} is no text"
+            raise Error(what, where=about, fix="the file is damaged")
+        home = folder / ORIGINALS_FOLDER if name.startswith(f"{ORIGINALS_FOLDER}/") else folder
+        path = safe_files.resolve_file(home, name.removeprefix(f"{ORIGINALS_FOLDER}/"))
+        if home != folder and home.is_symlink():
+            raise Error(f"{ORIGINALS_FOLDER} is a link", where=folder, fix="copy the folder itself")
+        if home != folder and not path.exists():  # it is needed for an export alone, and may be left out
+            continue
+        if not path.is_file():
+            raise Error("the file is missing", where=path, fix="is the download complete?")
+        yield path, wanted
+
+
+class FileHasher:
+    """The SHA-256 of a file, made by a thread of its own; hashing lets other threads of Python run."""
+
+    def __init__(self, path: Path):
+        self.path, self.sha256, self.is_stopped = path, hashlib.sha256(), False
+        self.read_error: OSError | None = None
+        self.thread = threading.Thread(target=self.hash_file, daemon=True, name="formers-checksum")
+        self.thread.start()
+
+    def hash_file(self) -> None:
+        """Read and hash."""
+        buffer = memoryview(bytearray(CHUNK_BYTES))
+        try:
+            with open(self.path, "rb", buffering=0) as file:
+                while not self.is_stopped and (size := file.readinto(buffer)):
+                    self.sha256.update(buffer[:size])
+        except OSError as error:
+            self.read_error = error
+
+    def wait_for_digest(self) -> str:
+        """Wait for the checksum."""
+        self.thread.join()
+        if self.read_error is not None:
+            raise safe_files.make_read_error(self.path, self.read_error)
+        return self.sha256.hexdigest()

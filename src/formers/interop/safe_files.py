@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from ..atomic_files import OCCUPIED_HINT, is_occupied
 from ..config import format_value, parse_json_object
-from ..errors import Error
+from ..errors import Error, get_reason
 from ..registry import find_published_checkpoint
 
 MAX_FILE_BYTES = 32 * 2**20  # the largest tokenizer of these families has 16 MB
@@ -34,8 +34,8 @@ MAX_GZIP_RATIO = 100  # times that a packed file may grow; vectors written as te
 DTYPE_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
-def find_model_folder(path: Any) -> Path:
-    """A directory that is there and has something in it; of a training run, the model that it made."""
+def find_model_folder(path: object) -> Path:
+    """Return a directory that exists and is not empty; of a training run, that of the model it made."""
     if not isinstance(path, str | os.PathLike):
         raise Error(f"{format_value(path)} is not a path", fix="give the directory of a model, or hub:owner/name")
     try:
@@ -46,37 +46,28 @@ def find_model_folder(path: Any) -> Path:
         if not where.is_dir():
             raise Error("not a directory", where=where, fix="give the directory that holds the model's files")
         if not any(where.iterdir()):
-            raise Error(
-                "the directory is empty", where=where, fix="give the directory that holds config.json or formers.json"
-            )
+            what = "the directory is empty"
+            raise Error(what, where=where, fix="give the directory that holds config.json or formers.json")
     except (OSError, RuntimeError) as error:
         raise make_read_error(path, error) from None
-    return find_run_model(where) if has_file(where, "run.json") and not has_file(where, "formers.json") else where
-
-
-def find_run_model(run: Path) -> Path:
-    """The model that a training run made."""
-    model = resolve_file(run, "model")
-    if not model.is_dir():
-        raise Error("this run has made no model yet", where=run, fix="bring it to its end with --resume")
+    if not has_file(where, "run.json") or has_file(where, "formers.json"):
+        return where
+    if not (model := resolve_file(where, "model")).is_dir():
+        raise Error("this run has made no model yet", where=where, fix="bring it to its end with --resume")
     return model
 
 
 def make_read_error(where: object, error: Exception) -> Error:
-    """The system's refusal as our error."""
-    reason = getattr(error, "strerror", None) or error
-    return Error(f"cannot be read ({reason})", where=where, fix="check the path and its permissions")
+    """Build our error for a file that the system cannot read."""
+    return Error(f"cannot be read ({get_reason(error)})", where=where, fix="check the path and its permissions")
 
 
 def resolve_file(where: Path, name: str) -> Path:
-    """A file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
+    """Return a file of a folder by its base name. Paths are refused, and links that lead out of the folder."""
     base = name == os.path.basename(name) and len(name) <= 255
     if not base or name in ("", ".", "..") or "\\" in name or "\0" in name:
-        raise Error(
-            f"{format_value(name)} is not the name of a file in this folder",
-            where=where,
-            fix="this checkpoint is malformed: do not use it",
-        )
+        what = f"{format_value(name)} is not the name of a file in this folder"
+        raise Error(what, where=where, fix="this checkpoint is malformed: do not use it")
     path = where / name
     try:
         target = path.resolve() if path.is_symlink() else None
@@ -90,30 +81,24 @@ def resolve_file(where: Path, name: str) -> Path:
             if commit.parent.name == "snapshots" and repo.name.startswith("models--"):
                 homes += [repo / "blobs", repo.parent / "blobs"]  # the model's own, and those that all models share
         if not any(target.is_relative_to(h) for h in homes):
-            raise Error(
-                f"{name} is a link that leads out of the folder",
-                where=where,
-                fix="copy the file itself into the folder",
-            )
+            what = f"{name} is a link that leads out of the folder"
+            raise Error(what, where=where, fix="copy the file itself into the folder")
     return path
 
 
 def has_file(where: Path, name: str) -> bool:
-    """The folder has a regular file of this name."""
+    """Return whether the folder has a regular file of this name."""
     return resolve_file(where, name).is_file()
 
 
 def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
-    """A file of a folder, if it is not larger than it may be."""
+    """Read a file of a folder, if it is not larger than the limit."""
     path = resolve_file(where, name)
     if not path.is_file():
         raise Error(f"{name} is missing", where=where, fix="is this the right directory, and is the download complete?")
     if path.stat().st_size > limit:
-        raise Error(
-            f"{name} has {path.stat().st_size:,} bytes, more than {limit:,}",
-            where=where,
-            fix="this is not what it claims to be",
-        )
+        what = f"{name} has {path.stat().st_size:,} bytes, more than {limit:,}"
+        raise Error(what, where=where, fix="this is not what it claims to be")
     try:
         return path.read_bytes()
     except OSError as error:
@@ -121,12 +106,12 @@ def read_bytes(where: Path, name: str, limit: int = MAX_FILE_BYTES) -> bytes:
 
 
 def read_json(where: Path, name: str) -> dict[str, Any]:
-    """A JSON object; anything else is an error that says where."""
+    """Read a JSON object; anything else is an error that says where."""
     return parse_json(read_bytes(where, name, MAX_JSON_BYTES), where / name)
 
 
 def parse_json(data: bytes, where: Path) -> dict[str, Any]:
-    """A JSON object out of bytes."""
+    """Parse a JSON object from bytes."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -141,7 +126,7 @@ class GzipReader(io.RawIOBase):
         self.path, self.bytes_left, self.file = path, limit, gzip.GzipFile(path, "rb")
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -165,8 +150,8 @@ class GzipReader(io.RawIOBase):
 
 
 @contextmanager
-def open_stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
-    """A single file to read from start to end, unpacked if it is a .gz, and the most bytes that it can hold."""
+def open_stream(path: str | Path) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file to read from start to end, unpacked if it is a .gz; also give the most bytes that it can hold."""
     where = Path(path).expanduser()
     if not where.is_file():
         raise Error("no such file", where=where, fix="check the path")
@@ -181,12 +166,11 @@ def open_stream(path: Any) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
-    """The files that an index names, each with the tensors that it should hold."""
+    """Read the files that an index names, each with the tensors that it should hold."""
     listed = read_json(where, index).get("weight_map")
     if not isinstance(listed, dict) or not listed or not all(isinstance(v, str) for v in listed.values()):
-        raise Error(
-            "weight_map is not a table of file names", where=where / index, fix="the index is damaged: fetch it again"
-        )
+        what = "weight_map is not a table of file names"
+        raise Error(what, where=where / index, fix="the index is damaged: fetch it again")
     check_tensor_count(len(listed), where / index)
     files: dict[str, set[str]] = {file: set() for file in sorted(set(listed.values()))}
     for key, file in listed.items():
@@ -197,15 +181,12 @@ def read_shard_index(where: Path, index: str) -> dict[str, set[str]]:
 def check_tensor_count(tensors: int, where: Path) -> None:
     """Refuse more tensors than any model has."""
     if tensors >= MAX_TENSORS:
-        raise Error(
-            f"{tensors:,} tensors are more than a model of these families has",
-            where=where,
-            fix="this is not what it claims to be",
-        )
+        what = f"{tensors:,} tensors are more than a model of these families has"
+        raise Error(what, where=where, fix="this is not what it claims to be")
 
 
 def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """The shapes of a safetensors file, after checking that what it declares is there."""
+    """Read the shapes of a safetensors file, after checking that what it declares is there."""
     damaged = "the file is damaged or incomplete: fetch it again"
     if not path.is_file():
         raise Error("the file is missing", where=path, fix="is the download complete?")
@@ -252,7 +233,7 @@ def read_tensor_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def check_output_folder(out: Any, overwrite: bool = False) -> None:
+def check_output_folder(out: str | Path, overwrite: bool = False) -> None:
     """Refuse to write over something; with `overwrite`, over anything but the directory of a model or a tokenizer."""
     target = Path(out).expanduser()
     if not is_occupied(target):
@@ -277,7 +258,7 @@ def is_model_file(path: Path) -> bool:
 
 
 @contextmanager
-def replace_directory(out: Any, overwrite: bool) -> Iterator[Path]:
+def replace_directory(out: str | Path, overwrite: bool) -> Iterator[Path]:
     """Give the path to write a directory to: `out`, or one beside it that takes its place when all is written."""
     target = Path(out).expanduser()
     check_output_folder(target, overwrite)
@@ -293,6 +274,6 @@ def replace_directory(out: Any, overwrite: bool) -> Iterator[Path]:
         shutil.rmtree(beside, ignore_errors=True)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """A JSON file as people like to read it; Korean stays readable."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,28 +1,61 @@
-"""Processes of their own for files whose format is risky to read: bounded memory, time and output, and an audit hook.
+"""Files whose format is risky to read (pickles, hdf5), converted to safetensors by a process of its own.
 
-No torch here: such a process starts quickly and has little in it.
+Neither `weights_only` nor the library that parses hdf5 is a boundary. The process has bounded memory, time and output,
+and an audit hook that ends it at the first thing beyond reading the one file and writing into its own folder: no
+import, no program, no socket, no other file. What it hands over is a safetensors file, which is checked like any other.
+
+hdf5 is a file system in a file: links that lead to other files, data that lies elsewhere or unfolds to any size. None
+of that is followed: only plain arrays are read that lie in the file as they are, after their names, types, shapes and
+sizes have been checked.
+
+torch and h5py are imported inside the process alone, so that it starts quickly and has little in it.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from ..errors import Error
 
+if TYPE_CHECKING:
+    import h5py
+
 INHERITED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR", "TEMP")
 HARMLESS_EVENTS = {"object.__getattr__", "object.__setattr__", "object.__delattr__", "sys._getframe", "builtins.id"}
+TIMEOUT_SECONDS = 600
+CONVERTER_CODE = (
+    "from formers.interop.sandbox import convert_{kind}; convert_{kind}({source!r}, {target!r}, {memory}, {seconds})"
+)
+# What is converted: its name in an error, what to do where it is refused, memory beyond what the libraries take.
+CONVERTERS = {
+    "pickle": ("the pickle", "do not use this file unless you trust its author", 2**30),
+    "hdf5": ("the hdf5 file", "fetch it again; only plain arrays are read", 2**29),
+}
+MAX_TENSOR_COPIES = 4  # times a pickle's size that its tensors may have: T5 may name its largest tensor four times
+MAX_NAMES, MAX_DEPTH, MAX_AXES = 10_000, 8, 4  # of an hdf5 file
+
+
+def convert_in_sandbox(kind: Literal["pickle", "hdf5"], source: Path, target: Path) -> None:
+    """Convert one file to safetensors."""
+    what, fix, memory = CONVERTERS[kind]
+    code = CONVERTER_CODE.format(
+        kind=kind, source=str(source.resolve()), target=str(target), memory=memory, seconds=TIMEOUT_SECONDS
+    )
+    run_converter(code, source, target, TIMEOUT_SECONDS, what, fix)
 
 
 @contextmanager
 def make_temporary_folder() -> Iterator[Path]:
-    """A folder that is gone afterwards."""
+    """Make a folder that is removed afterwards."""
     try:
         folder = tempfile.TemporaryDirectory(prefix="formers-", ignore_cleanup_errors=True)
     except OSError as error:
@@ -71,7 +104,7 @@ def exit_process(refusal: str = "") -> None:
 
 
 def confine_process(source: str, folder: Path, memory: int, output: int, seconds: int) -> None:
-    """Limits for this process: memory beyond today's, bytes of a file, time, and what it may touch."""
+    """Limit this process: memory beyond what it has, bytes of a file, time, and what it may touch."""
     with suppress(ImportError):  # Windows has no such limits; the audit hook stands
         import resource
 
@@ -97,3 +130,127 @@ def confine_process(source: str, folder: Path, memory: int, output: int, seconds
             exit_process(f"it tried {event}")
 
     sys.addaudithook(audit_event)
+
+
+def convert_pickle(source: str, target: str, memory: int, seconds: int) -> None:
+    """Confine this process, unpickle tensors only, and write safetensors."""
+    import warnings
+
+    import torch
+    from safetensors.torch import save_file
+
+    warnings.simplefilter("ignore")  # to show one, Python reads other files
+    preload_imports(Path(target).with_name("rehearsal.bin"))
+    size = os.path.getsize(source)
+    confine_process(
+        source, Path(target).parent, memory + 2 * MAX_TENSOR_COPIES * size, MAX_TENSOR_COPIES * size + 2**24, seconds
+    )
+    try:
+        loaded = torch.load(source, map_location="cpu", weights_only=True, mmap=False)
+        loaded = loaded.get("state_dict", loaded) if isinstance(loaded, dict) else loaded
+        if not isinstance(loaded, dict) or not all(
+            isinstance(k, str) and isinstance(v, torch.Tensor) for k, v in loaded.items()
+        ):
+            raise Error("it does not hold a table of tensors")
+        claimed = sum(value.numel() * value.element_size() for value in loaded.values())
+        if claimed > MAX_TENSOR_COPIES * size:
+            raise Error(f"its tensors claim {claimed:,} bytes, the file has {size:,}")
+        save_file({key: value.detach().clone().contiguous() for key, value in loaded.items()}, target)
+    except BaseException as error:
+        exit_process(explain_refusal(error))
+    exit_process()
+
+
+def preload_imports(path: Path) -> None:
+    """Do it once with an honest file: what torch imports on first use is imported before the door closes."""
+    import torch
+    from safetensors.torch import save_file
+
+    for modern in (True, False):
+        torch.save({"x": torch.nn.Parameter(torch.zeros(1))}, path, _use_new_zipfile_serialization=modern)
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=False)
+        save_file({"x": loaded["x"].detach().clone().contiguous()}, path)
+    os.remove(path)
+
+
+def explain_refusal(error: BaseException) -> str:
+    """Shorten torch's message to one line: which global it refuses, or what else is wrong."""
+    text = str(error)
+    if isinstance(error, Error):
+        return text
+    if asked := re.search(r"GLOBAL (\S+)", text):
+        return f"it asks for {asked[1]}"
+    inner = re.search(r"WeightsUnpickler error:\s*(.+)", text)
+    lines = (inner[1] if inner else text).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def convert_hdf5(source: str, target: str, memory: int, seconds: int) -> None:
+    """Confine this process, read plain arrays only, and write safetensors."""
+    import h5py
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    rehearsal = target + ".rehearsal"  # what the libraries import on first use is imported before the door closes
+    with h5py.File(rehearsal, "w") as file:
+        file.create_dataset("a/b", data=np.zeros(2, np.float32))
+    with h5py.File(rehearsal, "r") as file:
+        save_file({name: array[()] for name, array in list_arrays(file, 2**20).items()}, target)
+    os.remove(target)
+    size = os.path.getsize(source)
+    confine_process(source, Path(target).parent, memory + 3 * size, size + 2**24, seconds)
+    try:
+        with h5py.File(source, "r") as file:
+            save_file(
+                {name: np.ascontiguousarray(array[()]) for name, array in list_arrays(file, size).items()}, target
+            )
+    except BaseException as error:
+        exit_process(str(error) if isinstance(error, Error) else f"{type(error).__name__}: {str(error)[:150]}")
+    exit_process()
+
+
+def list_arrays(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
+    """List all arrays of an open file by their full names, each checked; together no larger than the file."""
+    import h5py
+
+    found: dict[str, h5py.Dataset] = {}
+    todo, seen, total = [("", file)], 0, 0
+    while todo:
+        prefix, group = todo.pop()
+        for name in group:
+            path, seen = prefix + name, seen + 1
+            if seen > MAX_NAMES or path.count("/") >= MAX_DEPTH:
+                raise Error("it has more names than any model")
+            if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+                raise Error(f"{path[:60]!r} is a link to elsewhere")
+            item = group[name]
+            if isinstance(item, h5py.Group):
+                todo.append((path + "/", item))
+            elif isinstance(item, h5py.Dataset):
+                total += check_array(item, path[:60])
+                if total > size:
+                    raise Error(f"its arrays claim {total:,} bytes, the file has {size:,}")
+                found[path] = item
+            else:
+                raise Error(f"{path[:60]!r} is neither a folder nor an array")
+    return found
+
+
+def check_array(array: h5py.Dataset, name: str) -> int:
+    """Return the bytes of an array that lies in the file as it is; any other is refused."""
+    import h5py
+
+    how = array.id.get_create_plist()
+    if how.get_layout() not in (h5py.h5d.CONTIGUOUS, h5py.h5d.COMPACT) or how.get_nfilters():
+        raise Error(f"array {name!r} is packed or lies in pieces")
+    if how.get_external_count():
+        raise Error(f"array {name!r} lies in another file")
+    kind, shape = array.dtype, array.shape
+    if kind.kind != "f" or kind.itemsize not in (2, 4, 8) or not kind.isnative:
+        raise Error(f"array {name!r} is of type {kind}, not plain floating-point numbers")
+    if shape is None or len(shape) > MAX_AXES:
+        raise Error(f"array {name!r} has shape {shape}")
+    claimed = math.prod(shape) * kind.itemsize
+    if array.id.get_storage_size() != claimed:
+        raise Error(f"array {name!r} of shape {shape} does not have {array.id.get_storage_size():,} bytes")
+    return claimed

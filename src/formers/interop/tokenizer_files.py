@@ -1,4 +1,5 @@
-"""Tokenizers in directories: found in whichever form they were published, and written so that others read them."""
+"""Tokenizers in directories: found in whichever form they were published, and written so that others read them; and
+formers.prepare, which makes a token store with one of them. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -6,8 +7,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ..atomic_files import stage_directory
+from ..atomic_files import replace_folder, stage_directory
 from ..config import suggest_name
+from ..data.preparation.pipeline import prepare as build_store
+from ..data.preparation.pipeline import resolve_rank
+from ..data.store import STORE_FOLDER, Store
 from ..errors import Error
 from ..text import published_files
 from ..text.tokenizer import SPECIAL_ROLES, Tokenizer
@@ -24,8 +28,8 @@ PAD_TOKEN = "<|padding|>"  # the pad token of tokenizers that have none, where o
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model")
 
 
-def load_tokenizer(where: Any) -> Tokenizer:
-    """The tokenizer of a directory (formers' own, or as published), or of a tokenizer.json, vocab.txt, spiece.model."""
+def load_tokenizer(where: str | Path) -> Tokenizer:
+    """Load the tokenizer of a directory (formers' own or published), or a tokenizer.json, vocab.txt or spiece.model."""
     path = Path(where).expanduser()
     if path.is_file():
         known = ("tokenizer.json", "vocab.txt", *SENTENCEPIECE_FILES)
@@ -42,14 +46,13 @@ def load_tokenizer(where: Any) -> Tokenizer:
             return load_own_tokenizer(folder, special if isinstance(special, dict) else {})
     made = read_tokenizer(folder, {})
     if made is None:
-        raise Error(
-            "there is no tokenizer here", where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one"
-        )
+        what = "there is no tokenizer here"
+        raise Error(what, where=folder, fix="a tokenizer.json, vocab.txt or spiece.model is one")
     return made
 
 
 def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_files.MAX_FILE_BYTES) -> Tokenizer:
-    """The tokenizer of a formers directory, with that of the other language where there are two."""
+    """Load the tokenizer of a formers directory, with that of the other language where there are two."""
     named = {k: v for k, v in special.items() if isinstance(v, str)}
 
     def load_file(name: str) -> Tokenizer:
@@ -62,7 +65,7 @@ def load_own_tokenizer(where: Path, special: dict[str, Any], limit: int = safe_f
     return made
 
 
-def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) -> Path:
+def save_tokenizer(tokenizer: Tokenizer, where: str | Path, overwrite: bool = False) -> Path:
     """Write a directory with tokenizer.json and tokenizer_config.json, which transformers opens as well."""
     with safe_files.replace_directory(where, overwrite) as place, stage_directory(place) as folder:
         tokenizer.save(folder / "tokenizer.json")
@@ -71,7 +74,7 @@ def save_tokenizer(tokenizer: Tokenizer, where: Any, overwrite: bool = False) ->
 
 
 def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
-    """What tokenizer_config.json says; segments are asked for where the template of a pair has them."""
+    """Build tokenizer_config.json; segments are asked for where the template of a pair has them."""
     side = {"padding_side": "left"} if tokenizer.is_left_padded else {}
     frame = tokenizer.get_template(pair=True)
     typed = (frame.before or frame.after) and frame.segments[1] != frame.segments[3]
@@ -81,7 +84,7 @@ def build_tokenizer_options(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def add_end_template(text: str, token: str, index: int) -> str:
-    """A tokenizer.json whose template puts an end mark behind each text; what was done after encoding stays."""
+    """Add a template to a tokenizer.json that puts an end token after each text; other post-processing stays."""
     about = json.loads(text)
     mark = {"SpecialToken": {"id": token, "type_id": 0}}
     parts = [{"Sequence": {"id": "A", "type_id": 0}}, mark]
@@ -94,7 +97,7 @@ def add_end_template(text: str, token: str, index: int) -> str:
 
 
 def add_special_token(text: str, token: str, index: int) -> str:
-    """A tokenizer.json with one more special token, which no text contains."""
+    """Add a special token to a tokenizer.json that no text contains."""
     about = json.loads(text)
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = [*about.get("added_tokens", []), {"id": index, "content": token, **flags}]
@@ -102,12 +105,12 @@ def add_special_token(text: str, token: str, index: int) -> str:
 
 
 def get_special_tokens(tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens by role, in one order, wherever the tokenizer came from."""
+    """Return the special tokens by role, in a fixed order, wherever the tokenizer came from."""
     return {role: tokenizer.special[role] for role in SPECIAL_ROLES if role in tokenizer.special}
 
 
 def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
-    """The tokenizer of a directory, if there is one in a form that we read; all its files are kept for export."""
+    """Read the tokenizer of a directory, if there is one in a supported format; its files are kept for export."""
     for name in COMPANION_FILES:
         if safe_files.has_file(where, name):
             kept[name] = safe_files.read_bytes(where, name)
@@ -137,8 +140,25 @@ def read_tokenizer(where: Path, kept: dict[str, bytes]) -> Tokenizer | None:
 
 
 def decode_utf8(data: bytes, where: Path) -> str:
-    """Bytes of a text file."""
+    """Decode the bytes of a text file."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError:
         raise Error("not UTF-8 text", where=where, fix="the file is damaged: fetch it again") from None
+
+
+def prepare(
+    source: Any, tokenizer: Tokenizer | str | Path, out: str | Path, *, overwrite: bool = False, **options: Any
+) -> Store | None:
+    """Make a token store of files, or of a list, DataFrame or dataset of documents, or finish one that was interrupted.
+
+    `tokenizer` may be a tokenizer, a file of one, or the directory of a model, a store or a Hugging Face checkpoint.
+    The options are those of formers.data.preparation.pipeline.prepare: unit, column, encoding, skip, delimiter, header,
+    workers, splitter, units, held_out, deduplicate, tests, tests_column, drop_tests, shard, rank, ranks, tell.
+    """
+    pieces = tokenizer if isinstance(tokenizer, Tokenizer) else load_tokenizer(tokenizer)
+    if overwrite and resolve_rank(options.get("rank"), options.get("ranks"))[1] > 1:
+        raise Error("several processes cannot replace a store together", where=out, fix="remove it first")
+    inputs = (source, tokenizer, options.get("tests"), options.get("units"))
+    with replace_folder(Path(out), STORE_FOLDER, overwrite, inputs):
+        return build_store(source, pieces, out, **options)

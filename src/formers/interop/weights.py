@@ -1,10 +1,14 @@
-"""Weights in safetensors files: read tensor by tensor out of memory-mapped files, written shard by shard."""
+"""Weights: read tensor by tensor out of memory-mapped safetensors files, written shard by shard.
+
+Pickles (on an explicit word only) and hdf5 files are converted to safetensors first, by another process (sandbox.py).
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +18,10 @@ from torch import Tensor
 from ..config import ProgressCallback, format_value
 from ..errors import Error, is_out_of_memory
 from .safe_files import check_tensor_count, has_file, read_shard_index, read_tensor_shapes, resolve_file, write_json
+from .sandbox import convert_in_sandbox, make_temporary_folder
+
+WEIGHTS_FILE, WEIGHTS_INDEX_FILE = "model.safetensors", "model.safetensors.index.json"
+PICKLE_FILE, PICKLE_INDEX_FILE = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 class Weights:
@@ -22,7 +30,7 @@ class Weights:
     def __init__(self, where: Path, stem: str = "model"):
         single, index = f"{stem}.safetensors", f"{stem}.safetensors.index.json"
         self.folder = where
-        self.handles: dict[str, Any] = {}
+        self.handles: dict[str, safe_open] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         if has_file(where, single):
             self.open_file(single, None)
@@ -31,17 +39,12 @@ class Weights:
             for name, wanted in listed.items():
                 self.open_file(name, wanted)
             if lost := set().union(*listed.values()) - set(self.handles):
-                raise Error(
-                    f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first",
-                    where=where / index,
-                    fix="a shard is incomplete",
-                )
+                what = f"{len(lost)} tensors of the index are in no shard, {format_value(min(lost))} first"
+                raise Error(what, where=where / index, fix="a shard is incomplete")
         else:
-            raise Error(
-                f"no {single} and no {index}",
-                where=where,
-                fix="a pytorch_model.bin is read only if you say so: --pickle, or pickle=True",
-            )
+            what = f"no {single} and no {index}"
+            fix = "a pytorch_model.bin is read only if you say so: --pickle, or pickle=True"
+            raise Error(what, where=where, fix=fix)
 
     def open_file(self, name: str, wanted: set[str] | None) -> None:
         """Check one file's header and map the file."""
@@ -56,16 +59,12 @@ class Weights:
             fix = "raise the limit on the process (ulimit -v), or load it where there is more memory"
             raise Error(what, where=path, fix=fix) from None
         except (SafetensorError, OSError, ValueError) as error:
-            raise Error(
-                f"not a valid safetensors file ({' '.join(str(error).split())[:100]})", where=path, fix="fetch it again"
-            ) from None
+            what = f"not a valid safetensors file ({' '.join(str(error).split())[:100]})"
+            raise Error(what, where=path, fix="fetch it again") from None
         for key, shape in shapes.items():
             if wanted is not None and key not in wanted:
-                raise Error(
-                    f"tensor {format_value(key)} is not in the index",
-                    where=path,
-                    fix="index and shard do not belong together",
-                )
+                what = f"tensor {format_value(key)} is not in the index"
+                raise Error(what, where=path, fix="index and shard do not belong together")
             self.handles[key], self.shapes[key] = handle, shape
         check_tensor_count(len(self.handles), path)
 
@@ -79,12 +78,46 @@ class Weights:
         return iter(self.handles)
 
     def get_tensor(self, name: str) -> Tensor:
-        """One tensor, mapped from its file."""
+        """Return one tensor, mapped from its file."""
         return self.handles[name].get_tensor(name)
 
     def is_equal(self, one: str, other: str) -> bool:
-        """Two tensors hold the same values."""
+        """Return whether two tensors hold the same values."""
         return self.shapes[one] == self.shapes[other] and torch.equal(self.get_tensor(one), self.get_tensor(other))
+
+
+@contextmanager
+def open_weights(where: Path, pickle: bool) -> Iterator[Weights]:
+    """Open the weights of a folder: its safetensors, or a converted pickle if there are none and that is allowed."""
+    ready = has_file(where, WEIGHTS_FILE) or has_file(where, WEIGHTS_INDEX_FILE)
+    single, sharded = has_file(where, PICKLE_FILE), has_file(where, PICKLE_INDEX_FILE)
+    if ready or not pickle or not (single or sharded):
+        yield Weights(where)
+        return
+    shards = [PICKLE_FILE] if single else list(read_shard_index(where, PICKLE_INDEX_FILE))
+    with make_temporary_folder() as folder:
+        table: dict[str, str] = {}
+        for number, name in enumerate(shards):
+            target = folder / f"shard-{number}.safetensors"
+            convert_in_sandbox("pickle", resolve_file(where, name), target)
+            table |= dict.fromkeys(read_tensor_shapes(target), target.name)
+        write_json(folder / WEIGHTS_INDEX_FILE, {"weight_map": table})
+        yield Weights(folder)
+
+
+@contextmanager
+def open_hdf5(path: Path) -> Iterator[Weights]:
+    """Open the arrays of an hdf5 file by their full names, as weights that can be read one by one."""
+    check_h5py_installed(path)
+    with make_temporary_folder() as folder:
+        convert_in_sandbox("hdf5", path, folder / WEIGHTS_FILE)
+        yield Weights(folder)
+
+
+def check_h5py_installed(where: object = None) -> None:
+    """Refuse to read or write hdf5 where its library is not installed."""
+    if importlib.util.find_spec("h5py") is None:
+        raise Error("ELMo's weights are hdf5 files, which need h5py", where=where, fix="pip install 'formers[elmo]'")
 
 
 def check_has_weights(model: torch.nn.Module) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -35,17 +36,14 @@ UNKNOWN_WORDS = (UNKNOWN_TOKEN, "<unk>")  # words that files have for all others
 
 
 def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True, **more: Any) -> Former:
-    """A model out of words and their vectors (rows beyond the words are fastText's buckets), with a row of zeros for
-    unknown words if there is none yet."""
+    """Build a model from words and their vectors (rows beyond the words are fastText's buckets), with a row of zeros
+    for unknown words if there is none yet."""
     known = dict.fromkeys(words)
     unknown = next((word for word in UNKNOWN_WORDS if word in known), "")
     if not unknown:
         head, rest = table[: len(words)], table[len(words) :]
-        words, table, unknown = (
-            [*words, UNKNOWN_TOKEN],
-            torch.cat((head, head.new_zeros(1, head.shape[1]), rest)),
-            UNKNOWN_TOKEN,
-        )
+        words, unknown = [*words, UNKNOWN_TOKEN], UNKNOWN_TOKEN
+        table = torch.cat((head, head.new_zeros(1, head.shape[1]), rest))
     values = {**more, "vocab": len(words), "dim": table.shape[1]}
     former = build_empty("vectors", settings.build_config(VectorsConfig, values), "none")
     former.model.body.word = torch.nn.Embedding.from_pretrained(table.contiguous(), freeze=False)
@@ -54,7 +52,7 @@ def build_vectors_model(words: Sequence[str], table: Tensor, lower: bool = True,
 
 
 def read_word_vectors(
-    path: Any,
+    path: str | Path,
     format: VectorFormat = "auto",
     max_words: int | None = None,
     tell: ProgressCallback | None = None,
@@ -72,17 +70,15 @@ def read_word_vectors(
         kind = detect_format(start) if format == "auto" else format
         if kind == "fasttext":
             return read_fasttext_vectors(file, size, path, tell)
-        words, table = (read_binary_vectors if kind == "binary" else read_text_vectors)(
-            file, size, path, kind, max_words, tell
-        )
+        read = read_binary_vectors if kind == "binary" else read_text_vectors
+        words, table = read(file, size, path, kind, max_words, tell)
     lower = not any(word != word.lower() for word in words)
-    return build_vectors_model(
-        words, torch.from_numpy(table), lower, **({"kind": "glove"} if kind == "glove" else {}) | more
-    )
+    more = ({"kind": "glove"} if kind == "glove" else {}) | more
+    return build_vectors_model(words, torch.from_numpy(table), lower, **more)
 
 
 def detect_format(start: bytes) -> VectorFormat:
-    """The format that a file's beginning shows."""
+    """Detect the format from a file's beginning."""
     if start[:4] == struct.pack("<i", FASTTEXT_MAGIC):
         return "fasttext"
     first, _, rest = start.partition(b"\n")
@@ -93,8 +89,8 @@ def detect_format(start: bytes) -> VectorFormat:
     return "text" if second and not set(second) - set(b"0123456789+-.eE \r") else "binary"
 
 
-def parse_header(line: bytes, size: int, smallest: int, path: Any) -> tuple[int, int]:
-    """The number of words and the width that a first line claims, if the file can hold them at `smallest` bytes each
+def parse_header(line: bytes, size: int, smallest: int, path: str | Path) -> tuple[int, int]:
+    """Parse the number of words and the width from a first line, if the file can hold them at `smallest` bytes each
     number."""
     fields = line.split()
     if len(fields) != 2 or not all(f.isdigit() and len(f) < 12 for f in fields):
@@ -105,7 +101,7 @@ def parse_header(line: bytes, size: int, smallest: int, path: Any) -> tuple[int,
     return rows, dim
 
 
-def check_table_size(rows: int, dim: int, size: int, smallest: int, path: Any) -> None:
+def check_table_size(rows: int, dim: int, size: int, smallest: int, path: str | Path) -> None:
     """Refuse sizes that cannot be."""
     if not (0 < rows <= settings.MAX_SIZE and 0 < dim <= settings.MAX_SIZE) or rows * (dim * smallest + 1) > size:
         raise Error(f"{rows:,} words of {dim:,} numbers do not fit into {size:,} bytes", where=path, fix=DAMAGED_HINT)
@@ -114,7 +110,7 @@ def check_table_size(rows: int, dim: int, size: int, smallest: int, path: Any) -
 class WordList:
     """The words of a file, each once, in valid UTF-8."""
 
-    def __init__(self, path: Any):
+    def __init__(self, path: str | Path):
         self.path, self.words = path, dict[str, None]()
 
     def add_word(self, data: bytes, line: int) -> None:
@@ -130,14 +126,14 @@ class WordList:
         self.words[word] = None
 
     def make_line_error(self, what: str, line: int) -> Error:
-        """An error about a line."""
+        """Build an error about a line."""
         return Error(what, where=f"{self.path}, line {line:,}", fix=DAMAGED_HINT)
 
 
 def read_text_vectors(
-    file: BinaryIO, size: int, path: Any, kind: str, most: int | None, tell: ProgressCallback | None
+    file: BinaryIO, size: int, path: str | Path, kind: str, most: int | None, tell: ProgressCallback | None
 ) -> tuple[list[str], np.ndarray]:
-    """Rows "word number number …", after a line with their number and width (text) or without (glove)."""
+    """Read rows "word number number …", after a line with their number and width (text) or without (glove)."""
     names, line, rows, dim = WordList(path), 0, None, 0
     if kind == "text":
         rows, dim = parse_header(file.readline(MAX_LINE_BYTES), size, 2, path)
@@ -168,22 +164,21 @@ def read_text_vectors(
     return list(names.words), np.concatenate(blocks)
 
 
-def read_rows(file: BinaryIO, number: int, path: Any, line: int) -> Iterator[bytes]:
-    """The next lines, without their ends."""
+def read_rows(file: BinaryIO, number: int, path: str | Path, line: int) -> Iterator[bytes]:
+    """Read the next lines, without their ends."""
     for _ in range(number):
         line += 1
         data = file.readline(MAX_LINE_BYTES)
         if not data:
             return
         if len(data) == MAX_LINE_BYTES and data[-1:] != b"\n":
-            raise Error(
-                f"a line of more than {MAX_LINE_BYTES:,} bytes", where=f"{path}, line {line:,}", fix=DAMAGED_HINT
-            )
+            what = f"a line of more than {MAX_LINE_BYTES:,} bytes"
+            raise Error(what, where=f"{path}, line {line:,}", fix=DAMAGED_HINT)
         yield data.rstrip(b" \r\n")
 
 
 def split_spaced_word(data: bytes, dim: int, names: WordList, line: int) -> tuple[bytes, bytes]:
-    """A row whose word has spaces in it (GloVe's largest file has some); other rows are ragged."""
+    """Split a row whose word has spaces in it (GloVe's largest file has some); any other ragged row is an error."""
     fields = data.rsplit(b" ", dim)
     if len(fields) == dim + 1:
         try:
@@ -194,7 +189,7 @@ def split_spaced_word(data: bytes, dim: int, names: WordList, line: int) -> tupl
 
 
 def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -> np.ndarray:
-    """Rows of numbers (n, dim); the first row that is none is named."""
+    """Parse rows of numbers (n, dim); an error names the first row that has none."""
 
     def parse_floats(text: bytes) -> np.ndarray:
         with warnings.catch_warnings():
@@ -219,9 +214,9 @@ def parse_numbers(numbers: list[bytes], dim: int, names: WordList, first: int) -
 
 
 def read_binary_vectors(
-    file: BinaryIO, size: int, path: Any, kind: str, most: int | None, tell: ProgressCallback | None
+    file: BinaryIO, size: int, path: str | Path, kind: str, most: int | None, tell: ProgressCallback | None
 ) -> tuple[list[str], np.ndarray]:
-    """Rows of a word, a space and numbers of four bytes; some programs end a row with a line end."""
+    """Read rows of a word, a space and four-byte numbers; some programs end a row with a line end."""
     rows, dim = parse_header(file.readline(MAX_LINE_BYTES), size, 4, path)
     rows = rows if most is None else min(rows, most)
     names, table = WordList(path), np.empty((rows, dim), np.float32)
@@ -239,33 +234,19 @@ def read_binary_vectors(
             tell("reading", row, rows, f"{dim} numbers each")
     if not np.isfinite(table).all():
         row = int(np.flatnonzero(~np.isfinite(table).all(1))[0])
-        raise names.make_line_error(
-            f"the vector of {format_value(list(names.words)[row])} is not made of numbers", row + 2
-        )
+        what = f"the vector of {format_value(list(names.words)[row])} is not made of numbers"
+        raise names.make_line_error(what, row + 2)
     if most is None and (buffer[at:] + file.read(MAX_LINE_BYTES)).strip(b"\n"):
         raise Error(f"there is more than the {rows:,} words of the first line", where=path, fix=DAMAGED_HINT)
     return list(names.words), table
 
 
-FASTTEXT_ARGUMENTS = (
-    "dim",
-    "ws",
-    "epoch",
-    "minCount",
-    "neg",
-    "wordNgrams",
-    "loss",
-    "model",
-    "bucket",
-    "minn",
-    "maxn",
-    "rate",
-)
+FASTTEXT_ARGUMENTS = "dim ws epoch minCount neg wordNgrams loss model bucket minn maxn rate".split()  # noqa: SIM905
 FASTTEXT_MODELS = {1: "cbow", 2: "skipgram"}
 
 
-def read_fasttext_vectors(file: BinaryIO, size: int, path: Any, tell: ProgressCallback | None) -> Former:
-    """fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
+def read_fasttext_vectors(file: BinaryIO, size: int, path: str | Path, tell: ProgressCallback | None) -> Former:
+    """Read fastText's .bin of versions 11 and 12, neither quantised nor pruned, made without labels."""
 
     def read_struct(form: str) -> tuple[Any, ...]:
         data = file.read(struct.calcsize(form))
@@ -321,18 +302,14 @@ def read_fasttext_vectors(file: BinaryIO, size: int, path: Any, tell: ProgressCa
     return build_vectors_model(list(names.words), table, lower, kind="fasttext", **about)
 
 
-def hash_word_ngrams(word: str, c: VectorsConfig) -> list[int]:
-    """The n-grams of a word; fastText's mark for the end of a line has none."""
-    return [] if word == "</s>" else hash_ngrams(word, c.min_n, c.max_n, c.buckets)
-
-
 def combine_ngram_rows(
     words: Sequence[str], table: Tensor, c: VectorsConfig, tell: ProgressCallback | None = None, invert: bool = False
 ) -> None:
     """Turn the words' own rows into their finished vectors, the mean of a word's rows, or (`invert`) back."""
     own, buckets = table[: len(words)], table[len(words) :]
     for begin in range(0, len(words), 4096):
-        lists = [hash_word_ngrams(word, c) for word in words[begin : begin + 4096]]
+        some = words[begin : begin + 4096]  # fastText's mark for the end of a line has no n-grams
+        lists = [[] if word == "</s>" else hash_ngrams(word, c.min_n, c.max_n, c.buckets) for word in some]
         sizes = torch.tensor([[len(one)] for one in lists])
         flat = torch.tensor([row for one in lists for row in one], dtype=torch.long)
         sums = F.embedding_bag(flat, buckets, (sizes.cumsum(0) - sizes)[:, 0], mode="sum")
@@ -343,7 +320,7 @@ def combine_ngram_rows(
 
 
 def write_word_vectors(
-    former: Former, path: Any, format: VectorFormat = "text", tell: ProgressCallback | None = None
+    former: Former, path: str | Path, format: VectorFormat = "text", tell: ProgressCallback | None = None
 ) -> None:
     """Write word vectors in a published format (see `read_word_vectors`); a name that ends in .gz is packed.
 
@@ -361,9 +338,8 @@ def write_word_vectors(
         raise Error(f"{c.kind} vectors have no n-grams", fix='write format="text" or "binary"')
     bad = next((w for w in words if "\n" in w or "\0" in w or (" " in w and format != "fasttext")), None)
     if bad is not None:
-        raise Error(
-            f"the word {format_value(bad)} cannot stand in such a file", where=path, fix="write it by formers.save"
-        )
+        what = f"the word {format_value(bad)} cannot stand in such a file"
+        raise Error(what, where=path, fix="write it by formers.save")
     if format == "fasttext":
         parts: Iterable[bytes] = encode_fasttext_file(words, torch.cat((rows, table[c.vocab :])), c)
     elif format == "binary":
@@ -379,7 +355,7 @@ def write_word_vectors(
 
 
 def encode_text_rows(words: Sequence[str], rows: Tensor, header: bool) -> Iterator[bytes]:
-    """Lines of text; nine digits are what a number of four bytes has."""
+    """Encode lines of text; nine digits are what a four-byte number has."""
     if header:
         yield f"{len(words)} {rows.shape[1]}\n".encode()
     form = " ".join(["%.9g"] * rows.shape[1])
@@ -388,7 +364,7 @@ def encode_text_rows(words: Sequence[str], rows: Tensor, header: bool) -> Iterat
 
 
 def encode_fasttext_file(words: Sequence[str], table: Tensor, c: VectorsConfig) -> Iterator[bytes]:
-    """fastText's .bin; counts are not known, so the words' order stands in for them."""
+    """Encode fastText's .bin; counts are not known, so the words' order stands in for them."""
     table = table.clone()
     combine_ngram_rows(words, table, c, invert=True)
     values = (c.dim, c.window, 5, c.min_count, c.negatives, 1, 2, 2, c.buckets, c.min_n, c.max_n, 100)

@@ -1,10 +1,10 @@
 """ALBERT (Lan et al. 2019, arXiv:1909.11942)
 
 Parent  bert
-New     1. embeddings of width E < dim, projected up   2. all layers share one block (or a few groups do)
-        3. sentence order prediction instead of next sentence
+New     1. embeddings of width E < dim, projected up to dim   2. all layers share one block (or a few groups of layers
+        do)   3. sentence order prediction instead of next sentence prediction
 Shapes  ids (N,), segments (N,) → embed (N, E) → hidden (N, dim) → mlm logits (M, vocab), sop logits (D, 2)
-Differs from the reference: nothing known
+Differs from the reference: no known differences
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ..config import ConfigMap, check_sizes
 from ..errors import Error
 from ..family import CheckpointFormat, Family, Head, Recipe
-from ..keymap import KeyMap, TensorOp
+from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
@@ -97,9 +97,7 @@ HF_CONFIG = ConfigMap(
 
 def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
     """ALBERT's names; the blocks are numbered by group and inside it."""
-    body: dict[str, str | TensorOp] = {
-        name: ours for name, ours in bert.BODY_KEYS.items() if name.startswith("embeddings")
-    }
+    body = {name: ours for name, ours in bert.BODY_KEYS.items() if name.startswith("embeddings")}
     body["encoder.embedding_hidden_mapping_in.*"] = "embed.up.*"
     for number in range(c.groups * c.inner):
         group, inner = divmod(number, c.inner)
@@ -112,33 +110,8 @@ def build_key_map(c: ALBERTConfig, head: str) -> KeyMap:
             f"{theirs}.ffn_output.*": f"{ours}.ff.down.*",
             f"{theirs}.full_layer_layer_norm.*": f"{ours}.ff_norm.*",
         }
-    pooler = {"@pooler.*": "dense.*"}
-    classify = {**pooler, "classifier.*": "out.*"}
-    mlm = {
-        "predictions.dense.*": "dense.*",
-        "predictions.LayerNorm.*": "norm.*",
-        "predictions.decoder.weight": "out.weight",
-        "predictions.bias" if c.tied else "predictions.decoder.bias": "out.bias",
-    }
-    tied = {
-        "predictions.decoder.weight": "embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    }
-    return KeyMap(
-        body,
-        heads={
-            "pool": pooler,
-            "mlm": mlm,
-            "sop": {**pooler, "sop_classifier.classifier.*": "out.*"},
-            "classify": classify,
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-            "choose": classify,
-        },
-        prefix="" if head == "none" else "albert.", prefixes=("albert.",), tied=tied if c.tied else {},
-        alternate_names={} if c.tied else {"predictions.bias": "predictions.decoder.bias"},
-        drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=bert.OLD_NORM_NAMES,
-    )  # fmt: skip
+    heads, mlm = {"sop": {"@pooler.*": "dense.*", "sop_classifier.classifier.*": "out.*"}}, "predictions"
+    return bert.build_key_map(c, head, "albert", body, transform=mlm, out=mlm, pooler="@pooler", heads=heads)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -154,10 +127,9 @@ PAPER_TRAIN = {
 }  # fmt: skip
 
 FAMILY = Family(
-    ALBERTConfig, ALBERT, build_heads, pretraining_head="pretraining", counted_head="none",
-    build_init_rules=bert.build_init_rules, presets=PRESETS,
-    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style="albert",
-    objective="sop", norm_order="post",
+    ALBERTConfig, ALBERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
+    reads_segments=True, can_be_causal=True, tokenizer="unigram", tokenizer_style="albert", objective="sop",
+    norm_order="post",
     quick_recipe=Recipe(bert.QUICK_TRAIN, bert.QUICK_MODEL | {"embed": 64}),
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(

@@ -1,11 +1,11 @@
 """BART (Lewis et al. 2019, arXiv:1910.13461)
 
 Parent  transformer
-New     1. BERT's encoder and GPT's decoder in one   2. trained to undo noise: masked, deleted and infilled text,
-        permuted sentences, rotated documents   3. learned positions, from row 2 of their table
-        4. a norm after the embeddings of both sides
+New     1. a bidirectional encoder as in BERT and an autoregressive decoder as in GPT   2. pretrained to reconstruct
+        corrupted text: token masking, deletion, infilling, sentence permutation, document rotation   3. learned
+        positions, starting at row 2 of their table   4. a norm after the embeddings of both sides
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: no layers are dropped in training (layerdrop is refused unless it is 0)
+Differs from the reference: no layers are dropped in training (a layerdrop other than 0 is refused)
 """
 
 from __future__ import annotations
@@ -13,16 +13,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, default_to_encoder
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe, make_adamw_settings
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    ArchitectureRule,
+    CheckpointFormat,
+    Family,
+    Head,
+    ModelConfig,
+    Recipe,
+    TensorFile,
+    make_adamw_settings,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.block import Block, BlockStack, NormOrder
 from ..nn.encoder_decoder import EncoderDecoder, TransformerStack
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert
 
 POSITION_OFFSET = 2  # the first row of the position tables
+DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}  # and what None stands for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +70,7 @@ class BARTConfig(ModelConfig):
     start: int | None = 2  # the decoder's first input
 
     def __post_init__(self) -> None:
-        check_sizes(
-            self, "vocab", "context", "dim", "layers", "decoder_layers", "heads", "decoder_heads", "ff", "decoder_ff"
-        )
+        check_sizes(self, "vocab", "context", "dim", "layers", "heads", "ff", *DECODER_SIZES)
         check_sizes(self, "init", minimum=0)
         check_rates(self, "dropout", "attention_dropout", "act_dropout", "head_dropout")
         compute_head_dim(self)
@@ -73,7 +84,7 @@ class BARTConfig(ModelConfig):
         return self.layers if self.decoder_layers is None else self.decoder_layers
 
 
-def build_stack(c: Any, decoder: bool) -> TransformerStack:
+def build_stack(c: BARTConfig, decoder: bool) -> TransformerStack:
     """Blocks with learned norms; pre-norm sides end with one more."""
     heads, ff = (c.decoder_heads or c.heads, c.decoder_ff or c.ff) if decoder else (c.heads, c.ff)
 
@@ -100,26 +111,25 @@ class BART(EncoderDecoder):
     def __init__(self, config: BARTConfig):
         c = config
 
-        def embed(token: Any = None) -> Embeddings:
-            norm, scale = LayerNorm(c.dim, c.eps), c.dim**0.5 if c.scaled else 1.0
-            more = {"norm": norm, "dropout": c.dropout, "scale": scale, "token": token}
-            return Embeddings(c.dim, c.vocab, positions=c.context, offset=POSITION_OFFSET, **more)
+        def embed(token: nn.Module | None = None) -> Embeddings:
+            return Embeddings(
+                c.dim, c.vocab, positions=c.context, offset=POSITION_OFFSET, norm=LayerNorm(c.dim, c.eps),
+                dropout=c.dropout, scale=c.dim**0.5 if c.scaled else 1.0, token=token,
+            )  # fmt: skip
 
         source = embed()
         target = embed(source.token if c.shared else None) if c.encoder else None
-        super().__init__(
-            source, build_stack(c, decoder=False) if c.encoder else None, build_stack(c, decoder=True), target
-        )
+        encoder = build_stack(c, decoder=False) if c.encoder else None
+        super().__init__(source, encoder, build_stack(c, decoder=True), target)
 
 
 def build_heads(c: BARTConfig) -> dict[str, dict[str, Head]]:
     """BART's heads; a classifier reads the decoder at the source's end mark."""
+    inner = ("dropout", "dense", "tanh", "dropout")
     return {
         "none": {},
         "lm": {"lm": Head(out="vocab", bias=c.encoder, frozen_bias=True)},
-        "classify": {
-            "classify": Head(pool="eos", inner_layers=("dropout", "dense", "tanh", "dropout"), dropout=c.head_dropout)
-        },
+        "classify": {"classify": Head(pool="eos", inner_layers=inner, dropout=c.head_dropout)},
         "answer": {"answer": Head(out=2)},
     }
 
@@ -142,24 +152,18 @@ CONFIG_ALIASES = {
 ZERO_ONLY = (0, 0.0)
 FIXED_CONFIG = {
     "encoder_layerdrop": ZERO_ONLY, "decoder_layerdrop": ZERO_ONLY, "add_bias_logits": (False,),
-    "normalize_embedding": (True,),
-    "static_position_embeddings": (False,),
+    "normalize_embedding": (True,), "static_position_embeddings": (False,),
 }  # fmt: skip
-IRRELEVANT_KEYS = frozenset(
-    {"is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated"}
-)
+IRRELEVANT_KEYS = frozenset({
+    "is_encoder_decoder", "is_decoder", "extra_pos_embeddings", "force_bos_token_to_be_generated",
+})  # fmt: skip
 HF_CONFIG = ConfigMap(
-    CONFIG_ROWS,
-    aliases=CONFIG_ALIASES,
+    CONFIG_ROWS, aliases=CONFIG_ALIASES, irrelevant_keys=IRRELEVANT_KEYS,
     fixed_values=FIXED_CONFIG | {"normalize_before": (False,), "add_final_layer_norm": (False,)},
-    irrelevant_keys=IRRELEVANT_KEYS,
-)
+)  # fmt: skip
 
 
-DECODER_SIZES = {"decoder_layers": "layers", "decoder_heads": "heads", "decoder_ff": "ff"}
-
-
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Their class says whether there is an encoder, the tensors whether the sides share their embeddings."""
     alone = architecture.endswith("ForCausalLM")
     tables = [name for name in file if name.endswith("coder.embed_tokens.weight")]
@@ -225,16 +229,13 @@ def map_classes(name: str) -> dict[str, str]:
     return {name + ending: head for ending, head in heads.items()}
 
 
-def build_architecture_rule(name: str) -> Any:
+def build_architecture_rule(name: str) -> ArchitectureRule:
     """A language model without an encoder is a class of its own."""
     return lambda c, head: f"{name}ForCausalLM" if head == "lm" and not c.encoder else None
 
 
 NO_FORCED_EOS = {"forced_eos_token_id": None}  # their classes end every text of full length with token 2 (Marian: 0)
-PRESETS: dict[str, dict[str, Any]] = {
-    "bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072},
-    "bart-large": {},
-}
+PRESETS = {"bart-base": {"dim": 768, "layers": 6, "heads": 12, "ff": 3072}, "bart-large": {}}
 
 PAPER_TRAIN = make_adamw_settings(
     4e-4, 0.98, 1e-6, weight_decay=0.01, schedule="linear", warmup_steps=10_000, steps=500_000, batch_tokens=65_536,
@@ -242,9 +243,8 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, tokenizer="bpe", tokenizer_style="roberta", objective="denoising", is_encoder_decoder=True,
-    norm_order="post",
+    BARTConfig, BART, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, tokenizer="bpe",
+    tokenizer_style="roberta", objective="denoising", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("facebook/bart-base", "facebook/bart-large"),
     hf_format=CheckpointFormat(

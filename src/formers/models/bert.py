@@ -1,10 +1,10 @@
 """BERT (Devlin et al. 2018, arXiv:1810.04805)
 
 Parent  transformer (its encoder)
-New     1. a token sees both sides: masked language model   2. next sentence prediction
-        3. segments A and B, [CLS] whose pooled state stands for the sequence   4. WordPiece of 30k
+New     1. bidirectional attention, trained as a masked language model   2. next sentence prediction
+        3. segments A and B, and a [CLS] token whose pooled state represents the sequence   4. WordPiece of 30k
 Shapes  ids (N,), segments (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
-Differs from the reference: nothing known
+Differs from the reference: no known differences
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BERTConfig(ModelConfig):
     head_dropout: float | None = None  # None: dropout
     offset: int = 0  # the row of the position table that the first token reads
     causal: bool = False  # read left to right, as a language model
-    init: float = 0.02
+    init: float = 0.02  # the deviation of all weights (appendix A.2 and the released code)
     tied: bool = True
     pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 0
@@ -94,11 +94,6 @@ def build_heads(c: BERTConfig) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: Any) -> dict[str, float]:
-    """Appendix A.2 and the released code: N(0, 0.02) everywhere."""
-    return {"*": c.init}
-
-
 CONFIG_ROWS: dict[str, str | KeyRule] = {
     "vocab_size": "vocab", "max_position_embeddings": "context", "type_vocab_size": "segments", "hidden_size": "dim",
     "num_hidden_layers": "layers", "num_attention_heads": "heads", "intermediate_size": "ff", "hidden_act": HF_ACT_ROW,
@@ -124,38 +119,33 @@ BODY_KEYS: dict[str, str | TensorOp] = {
     "encoder.layer.{i}.output.dense.*": "blocks.{i}.ff.down.*",
     "encoder.layer.{i}.output.LayerNorm.*": "blocks.{i}.ff_norm.*",
 }
+NSP_KEYS = {"nsp": {"@pooler.dense.*": "dense.*", "cls.seq_relationship.*": "out.*"}}
 OLD_NORM_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 
 def build_key_map(
-    c: BERTConfig, head: str, base: str = "bert", body: Mapping[str, str | TensorOp] = BODY_KEYS
-) -> KeyMap:
-    """The names of BERT's own files; an untied output layer has a weight and a bias of its own."""
-    pooler = {"@pooler.dense.*": "dense.*"}
+    c: BERTConfig, head: str, base: str = "bert", body: Mapping[str, str | TensorOp] = BODY_KEYS, *,
+    transform: str = "cls.predictions.transform", norm: str = "LayerNorm", out: str = "cls.predictions",
+    pooler: str = "@pooler.dense", heads: Mapping[str, Mapping[str, str]] = NSP_KEYS,
+) -> KeyMap:  # fmt: skip
+    """The names of BERT's own files, and of those after it: of the layers before the masked tokens' output (`transform`
+    and its `norm`), of that output, of the pooler and of more `heads`. An untied output layer has a weight and a bias
+    of its own."""
+    weight, bias, own_bias = f"{out}.decoder.weight", f"{out}.bias", f"{out}.decoder.bias"
+    pool, classifier = {f"{pooler}.*": "dense.*"}, {"classifier.*": "out.*"}
     mlm = {
-        "cls.predictions.transform.dense.*": "dense.*",
-        "cls.predictions.transform.LayerNorm.*": "norm.*",
-        "cls.predictions.decoder.weight": "out.weight",
-        "cls.predictions.bias" if c.tied else "cls.predictions.decoder.bias": "out.bias",
-    }
-    tied = {
-        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    }
+        f"{transform}.dense.*": "dense.*", f"{transform}.{norm}.*": "norm.*", weight: "out.weight",
+        bias if c.tied else own_bias: "out.bias",
+    }  # fmt: skip
     return KeyMap(
         body,
         heads={
-            "pool": pooler,
-            "mlm": mlm,
-            "lm": mlm,
-            "nsp": {**pooler, "cls.seq_relationship.*": "out.*"},
-            "classify": {**pooler, "classifier.*": "out.*"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-            "choose": {**pooler, "classifier.*": "out.*"},
+            "pool": pool, "mlm": mlm, "lm": mlm, "classify": pool | classifier, "tag": classifier,
+            "answer": {"qa_outputs.*": "out.*"}, "choose": pool | classifier, **heads,
         },
-        prefix="" if head == "none" else f"{base}.", prefixes=(f"{base}.",), tied=tied if c.tied else {},
-        alternate_names={} if c.tied else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
+        prefix="" if head == "none" else f"{base}.", prefixes=(f"{base}.",),
+        tied={weight: "embeddings.word_embeddings.weight", own_bias: bias} if c.tied else {},
+        alternate_names={} if c.tied else {bias: own_bias},
         drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=OLD_NORM_NAMES,
     )  # fmt: skip
 
@@ -177,8 +167,8 @@ PAPER_TRAIN = make_adamw_settings(  # §A.2: 256 examples of 512
 )  # fmt: skip
 
 FAMILY = Family(
-    BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none",
-    build_init_rules=build_init_rules, presets=PRESETS, reads_segments=True, can_be_causal=True,
+    BERTConfig, BERT, build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
+    reads_segments=True, can_be_causal=True,
     tokenizer="wordpiece", tokenizer_style="bert", objective="nsp", norm_order="post",
     quick_recipe=Recipe(QUICK_TRAIN, QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),

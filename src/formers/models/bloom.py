@@ -1,11 +1,11 @@
 """BLOOM (BigScience Workshop 2022, arXiv:2211.05100)
 
 Parent  gpt2
-New     1. ALiBi: a penalty linear in the distance instead of positions   2. a norm right after the embeddings
-        3. 46 natural and 13 programming languages in a byte-level BPE of 250k
+New     1. ALiBi: a penalty linear in the distance replaces positions   2. a norm right after the embeddings
+        3. 46 natural and 13 programming languages, with a byte-level BPE of 250k
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: distances inside a document; the reference adds the key's position, which is the same number
-        for all keys of a row and cancels in the softmax
+Differs from the reference: distances are relative; the reference adds a bias by the key's position, which differs by a
+        constant for each query and cancels in the softmax
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap, check_rates, check_sizes, compute_head_dim
-from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_alibi, causal
@@ -64,11 +64,6 @@ class BLOOM(TransformerBody):
             ),
             LayerNorm(c.dim, c.eps), masks=[causal], bias=build_alibi(c.heads),
         )  # fmt: skip
-
-
-def build_heads(c: BLOOMConfig) -> dict[str, dict[str, Head]]:
-    """Those of all decoders."""
-    return gpt2.build_decoder_heads(c.dropout)
 
 
 HF_CONFIG = ConfigMap(
@@ -123,8 +118,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    BLOOMConfig, BLOOM, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=gpt2.build_init_rules,
-    presets=PRESETS, tokenizer="bpe", tokenizer_style="bloom", objective="causal",
+    BLOOMConfig, BLOOM, lambda c: gpt2.build_decoder_heads(c.dropout), pretraining_head="lm", counted_head="lm",
+    presets=PRESETS, build_init_rules=gpt2.build_init_rules, tokenizer="bpe", tokenizer_style="bloom",
+    objective="causal",
     paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 3e-4, "steps": 400_000}),
     hub_checkpoints=tuple(f"bigscience/bloom{size}" for size in ("-560m", "-1b1", "-1b7", "-3b", "-7b1", "")),
     hf_format=CheckpointFormat("bloom", {

@@ -1,13 +1,12 @@
 """ELMo (Peters et al. 2018, arXiv:1802.05365)
 
 Parent  lstm (language models over characters: Kim et al. 2016, Jozefowicz et al. 2016)
-New     1. a forward and a backward language model that share their words and their softmax   2. a word's vector is a
-        mix of all layers, weighted by the task that uses it
+New     1. a forward and a backward language model that share their word representations and their softmax
+        2. a word's vector is a weighted sum of all layers, with weights learned by the task
 Shapes  ids (N, 50) characters → words (N, dim/2) → layers + 1 hidden states (N, dim): the words twice, then after each
-        LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the one before
-Differs from the reference: a layer norm in the mix is Ba et al.'s (mix="token"); the released code norms by one mean
-        and variance of the whole batch (mix="batch"). Weights are drawn from normal distributions where it has uniform
-        ones
+        LSTM forward and backward side by side → lm logits (N, 2, vocab): [:, 0] the next word, [:, 1] the previous one
+Differs from the reference: layer norm in the weighted sum follows Ba et al. (mix="token"); the released code normalises
+        by one mean and variance of the whole batch (mix="batch"). Initial weights are normal where it has uniform ones
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """ERNIE (Sun et al. 2019, arXiv:1904.09223), versions 1.0 and 2.0 (arXiv:1907.12412)
 
 Parent  bert
-New     1. whole phrases and entities are hidden, in three stages   2. dialogue language model
-        3. version 2.0: many tasks learned one after the other, each with an embedding of its own
+New     1. whole phrases and entities are masked, in three stages   2. a dialogue language model
+        3. version 2.0: continual pretraining on many tasks, each with a task embedding
 Shapes  ids (N,), segments (N,), tasks (N,) → hidden (N, dim) → mlm logits (M, vocab), nsp logits (D, 2)
-Differs from the reference: nothing known
+Differs from the reference: no known differences
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ HF_CONFIG = ConfigMap(
 
 def build_key_map(c: ERNIEConfig, head: str) -> KeyMap:
     """BERT's names, and the tasks'."""
-    return bert.build_key_map(
-        c, head, "ernie", bert.BODY_KEYS | {"embeddings.task_type_embeddings.weight": "embed.task.weight"}
-    )
+    body = bert.BODY_KEYS | {"embeddings.task_type_embeddings.weight": "embed.task.weight"}
+    return bert.build_key_map(c, head, "ernie", body)
 
 
 ERNIE_2 = {"vocab": 30522, "context": 512, "act": "gelu", "segments": 4, "tasks": 16, "use_tasks": True}
@@ -67,10 +66,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none",
-    build_init_rules=bert.build_init_rules, presets=PRESETS,
-    reads_segments=True, can_be_causal=True, reads_tasks=True,
-    tokenizer="wordpiece", tokenizer_style="bert", objective="ernie-units", norm_order="post",
+    ERNIEConfig, ERNIE, bert.build_heads, pretraining_head="pretraining", counted_head="none", presets=PRESETS,
+    reads_segments=True, can_be_causal=True, reads_tasks=True, tokenizer="wordpiece", tokenizer_style="bert",
+    objective="ernie-units", norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe({**bert.PAPER_TRAIN, "lr": 5e-5, "warmup_steps": 4000, "short_length": None}),
     hub_checkpoints=tuple(

@@ -1,13 +1,13 @@
 """GNMT (Wu et al. 2016, arXiv:1609.08144)
 
 Parent  seq2seq (Bahdanau et al. 2015)
-New     1. eight LSTM layers on either side, with residual connections from the third on   2. only the lowest layer of
-        the encoder reads both ways   3. attention asks with the lowest decoder layer's previous output, so that the
-        other layers need not wait for it; its context goes to every decoder layer   4. word pieces   5. a beam search
-        with a length penalty and a coverage penalty (generation/beam.py)
+New     1. eight LSTM layers on each side, with residual connections from the third on   2. only the encoder's bottom
+        layer is bidirectional   3. attention is queried by the previous output of the decoder's bottom layer, so the
+        upper layers need not wait for it; every decoder layer reads its context   4. word pieces   5. beam search with
+        a length penalty and a coverage penalty (generation/beam.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: the decoder starts from zeros (the paper does not say); weights start normal, not uniform,
-        with the same variance; no clipping for 8-bit inference
+Differs from the reference: the decoder starts from zeros (the paper does not say); initial weights are normal instead
+        of uniform, with the same variance; no clipping for 8-bit inference
 """
 
 from __future__ import annotations
@@ -74,21 +74,17 @@ class Decoder(nn.Module):
     def __init__(self, c: GNMTConfig):
         super().__init__()
         self.bottom = RecurrentLayer("lstm", 2 * c.dim, c.dim)
-        self.layers = RecurrentStack(
-            (RecurrentLayer("lstm", 2 * c.dim, c.dim) for _ in range(1, c.num_decoder_layers)),
-            c.dropout,
-            first_residual=PLAIN_LAYERS - 1,
-        )
-        self.align, self.dropout, self.num_layers = (
-            Alignment(AdditiveScore(c.dim, c.dim)), nn.Dropout(c.dropout), c.num_decoder_layers,
-        )  # fmt: skip
+        upper = (RecurrentLayer("lstm", 2 * c.dim, c.dim) for _ in range(1, c.num_decoder_layers))
+        self.layers = RecurrentStack(upper, c.dropout, first_residual=PLAIN_LAYERS - 1)
+        self.align, self.dropout = Alignment(AdditiveScore(c.dim, c.dim)), nn.Dropout(c.dropout)
+        self.num_layers = c.num_decoder_layers
 
     def build_initial_state(self, last: RNNState) -> RNNState:
-        """Zeros: two of each layer."""
+        """Return zeros: two tensors for each layer."""
         return (last[-1].new_zeros(last[-1].shape),) * (2 * self.num_layers)
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource:
-        """The encoder's output ready to be looked at."""
+        """Prepare the encoder's output for attention."""
         return self.align.prepare_source(encoder_output, layout)
 
     def forward(
@@ -108,10 +104,8 @@ class Decoder(nn.Module):
             capture.record_hidden("decoder", x)
             if capture.with_attention:
                 capture.record_attention("cross", steps.layout.unpack(weights)[:, None])
-        y, high = self.layers(
-            self.dropout(y) if len(self.layers) else y, steps, state[2:], extra_input=context, capture=capture,
-            stack_name="decoder",
-        )  # fmt: skip
+        y = self.dropout(y) if len(self.layers) else y
+        y, high = self.layers(y, steps, state[2:], extra_input=context, capture=capture, stack_name="decoder")
         return y, (*low, *high)
 
 
@@ -139,7 +133,7 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=seq2seq.build_init_rules,
+    GNMTConfig, GNMT, build_heads, pretraining_head="lm", counted_head="lm",
     presets=PRESETS, tokenizer="wordpiece", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model={"layers": 2}),
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -1,11 +1,12 @@
 """GPT-1 (Radford et al. 2018, "Improving Language Understanding by Generative Pre-Training")
 
 Parent  transformer (its decoder, without cross attention)
-New     1. pretrain as a language model, then fine-tune with the language model as a second loss   2. learned positions
-        3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k   5. tanh-gelu
+New     1. pretrained as a language model, then fine-tuned with language modelling as an auxiliary loss   2. learned
+        positions   3. each task is written as one sequence with start, delimiter and classify tokens   4. BPE of 40k
+        5. tanh-gelu
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left; the
-        second head's "last" and "mean" read a text's own tokens, where transformers reads the padding as well
+Differs from the reference: positions count from a document's first real token, even with left padding; in the second
+        head, "last" and "mean" read a text's own tokens, where transformers also reads the padding
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,8 +156,7 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, reads_segments=True,
+    GPTConfig, GPT, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style="gpt", objective="causal", norm_order="post",
     quick_recipe=Recipe({"lr": 1e-3}),  # it stalls at rates that other post-norm families bear
     paper_recipe=Recipe(PAPER_TRAIN),

@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners")
 
 Parent  gpt
-New     1. the norm moves to the input of each sub-block, and one more stands after the last block
-        2. residual projections start smaller by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
+New     1. pre-norm: the norm moves to the input of each sub-block, with one more after the last block   2. the initial
+        weights of residual projections are scaled by 1/√(2·layers)   3. byte-level BPE of 50,257   4. context 1024
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
 Differs from the reference: as gpt
 """
@@ -88,18 +88,13 @@ def build_init_rules(c: GPT2Config) -> dict[str, float]:
 
 
 HF_CONFIG = ConfigMap(
-    gpt.CONFIG_ROWS
-    | {
-        "n_inner": "ff",
-        "activation_function": HF_ACT_ROW,
-        "classifier_dropout": "head_dropout",
-        "scale_attn_weights": "scale",
-        "scale_attn_by_inverse_layer_idx": "scale_by_layer",
+    gpt.CONFIG_ROWS | {
+        "n_inner": "ff", "activation_function": HF_ACT_ROW, "classifier_dropout": "head_dropout",
+        "scale_attn_weights": "scale", "scale_attn_by_inverse_layer_idx": "scale_by_layer",
     },
-    aliases=gpt.CONFIG_ALIASES,
-    fixed_values=gpt.FIXED_CONFIG,
+    aliases=gpt.CONFIG_ALIASES, fixed_values=gpt.FIXED_CONFIG,
     irrelevant_keys=gpt.IRRELEVANT_KEYS | {"reorder_and_upcast_attn"},
-)
+)  # fmt: skip
 
 
 DECODER_HEAD_KEYS: dict[str, dict[str, str | TensorOp]] = {
@@ -139,8 +134,7 @@ PAPER_TRAIN = make_adamw_settings(  # GPT-3's: its own is not published
 
 FAMILY = Family(
     GPT2Config, GPT2, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=tuple(f"openai-community/gpt2{size}" for size in ("", "-medium", "-large", "-xl")),
     hf_format=CheckpointFormat("gpt2", {

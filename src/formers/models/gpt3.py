@@ -1,9 +1,10 @@
 """GPT-3 (Brown et al. 2020, arXiv:2005.14165)
 
 Parent  gpt2
-New     1. dense and locally banded sparse attention alternate   2. context 2048   3. tasks are given in the prompt
+New     1. dense and locally banded sparse attention alternate   2. context 2048   3. in-context learning: tasks are
+        given in the prompt
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: the width of the band was not published; it is a setting here
+Differs from the reference: the width of the band was not published; here it is a setting
 """
 
 from __future__ import annotations

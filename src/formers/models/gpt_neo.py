@@ -1,10 +1,10 @@
 """GPT-Neo (Black et al. 2021, doi:10.5281/zenodo.5297715)
 
 Parent  gpt2 (after gpt3)
-New     1. dense and local attention alternate, a local layer sees 256 tokens, the token itself included
+New     1. global and local attention alternate; a local layer sees 256 tokens, including the token itself
         2. scores are not scaled by 1/√head_dim   3. queries, keys and values have no bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
 from ..keymap import KeyMap
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import build_layer_masks
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert, gpt2, gpt3
+from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,6 @@ class GPTNeo(TransformerBody):
             LayerNorm(c.dim, c.eps),
             masks=build_layer_masks(c.pattern, c.window, c.layers),
         )
-
-
-def build_heads(c: GPTNeoConfig) -> dict[str, dict[str, Head]]:
-    """Those of all decoders."""
-    return gpt2.build_decoder_heads(c.head_dropout)
 
 
 def read_attention_types(types: Any) -> dict[str, Any]:
@@ -142,9 +137,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoConfig, GPTNeo, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, reads_segments=True,
-    tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
+    GPTNeoConfig, GPTNeo, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm", counted_head="lm",
+    presets=PRESETS, reads_segments=True, tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
     paper_recipe=Recipe({**gpt3.PAPER_TRAIN, "lr": 2e-4, "warmup_steps": 3000, "steps": 400_000}),
     hub_checkpoints=tuple(f"EleutherAI/gpt-neo-{size}" for size in ("125m", "1.3B", "2.7B")),
     hf_format=CheckpointFormat("gpt_neo", {

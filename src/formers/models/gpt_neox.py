@@ -1,10 +1,10 @@
 """GPT-NeoX (Black et al. 2022, arXiv:2204.06745)
 
 Parent  gptj
-New     1. rotary positions on a quarter of each head, whose halves are turned   2. two norms, one for
-        attention and one for the feed-forward, still side by side   3. an output layer of its own, without bias
+New     1. rotary positions on the first quarter of each head, pairing its two halves   2. separate norms for attention
+        and feed-forward, which still run in parallel   3. an untied output layer without bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, compute_head_dim, format_value
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, ModelConfig, Recipe
 from ..keymap import KeyMap, deinterleave_heads
 from ..nn.attention.attention import Attention
 from ..nn.attention.masks import causal
@@ -89,11 +89,6 @@ class GPTNeoX(TransformerBody):
         )  # fmt: skip
 
 
-def build_heads(c: GPTNeoXConfig) -> dict[str, dict[str, Head]]:
-    """Those of all decoders."""
-    return gpt2.build_decoder_heads(c.head_dropout)
-
-
 def build_init_rules(c: GPTNeoXConfig) -> dict[str, float]:
     """§2.1: residual outputs start at 2/(layers·√dim), all else at √(2/(5·dim)) (the "small init")."""
     residual = 2 / (c.layers * math.sqrt(c.dim))
@@ -121,9 +116,9 @@ HF_CONFIG = ConfigMap(
             "rope_type": "default", "rope_theta": c.base, "partial_rotary_factor": c.rotary_fraction,
         }),
         "use_parallel_residual": "parallel", "attention_bias": "bias", "hidden_act": HF_ACT_ROW,
-        "layer_norm_eps": "eps",
-        "hidden_dropout": "dropout", "attention_dropout": "attention_dropout", "classifier_dropout": "head_dropout",
-        "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
+        "layer_norm_eps": "eps", "hidden_dropout": "dropout", "attention_dropout": "attention_dropout",
+        "classifier_dropout": "head_dropout", "initializer_range": "init", "tie_word_embeddings": "tied",
+        **HF_TOKEN_ROWS,
     },
     legacy_rules={
         "rotary_pct": lambda v: {"rotary_fraction": v}, "rotary_emb_base": lambda v: {"base": v},
@@ -170,8 +165,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 FAMILY = Family(
-    GPTNeoXConfig, GPTNeoX, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, tokenizer="bpe", tokenizer_style="gpt_neox", objective="causal",
+    GPTNeoXConfig, GPTNeoX, lambda c: gpt2.build_decoder_heads(c.head_dropout), pretraining_head="lm",
+    counted_head="lm", presets=PRESETS, build_init_rules=build_init_rules, tokenizer="bpe", tokenizer_style="gpt_neox",
+    objective="causal",
     paper_recipe=Recipe(
         {**gpt3.PAPER_TRAIN, "lr": 9.7e-5, "weight_decay": 0.01, "steps": 150_000, "accumulate": 48}
     ),

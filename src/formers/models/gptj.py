@@ -1,11 +1,10 @@
 """GPT-J (Wang and Komatsuzaki 2021, github.com/kingoflolz/mesh-transformer-jax)
 
 Parent  gpt2
-New     1. rotary positions: neighbouring numbers of a head's first 64 are turned in pairs
-        2. attention and feed-forward side by side on one shared norm   3. no biases in attention
-        4. an output layer of its own, with a bias
+New     1. rotary positions: the first 64 dimensions of each head are rotated in adjacent pairs   2. attention and
+        feed-forward in parallel, sharing one norm   3. no biases in attention   4. an untied output layer with a bias
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: positions count from a document's first real token, also with padding on the left
+Differs from the reference: positions count from a document's first real token, even with left padding
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..nn.attention.masks import causal
 from ..nn.attention.positions import RotaryEmbedding
 from ..nn.block import Block, BlockStack, TransformerBody
 from ..nn.layers import Embeddings, FeedForward, LayerNorm, get_activation
-from . import bert, gpt2, gpt3
+from . import gpt2, gpt3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +134,7 @@ def build_key_map(c: GPTJConfig, head: str) -> KeyMap:
 PRESETS: dict[str, dict[str, Any]] = {"gpt-j-6b": {}}
 
 FAMILY = Family(
-    GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=bert.build_init_rules,
-    presets=PRESETS, reads_segments=True,
+    GPTJConfig, GPTJ, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
     tokenizer="bpe", tokenizer_style="gpt2", objective="causal",
     paper_recipe=Recipe(
         {**gpt3.PAPER_TRAIN, "lr": 1.2e-4, "warmup_steps": 3000, "steps": 383_500, "accumulate": 16}

@@ -1,8 +1,8 @@
 """mBART (Liu et al. 2020, arXiv:2001.08210)
 
 Parent  bart
-New     1. BART trained on 25 languages, Korean among them   2. norms move to the input of each sub-block, and one more
-        stands at the end of each side   3. a language's own token begins its text
+New     1. BART trained on 25 languages, including Korean   2. pre-norm, with a final norm on each side   3. each text
+        starts with the token of its language
 Shapes  as bart
 Differs from the reference: as bart
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ..config import ConfigMap
 from ..family import CheckpointFormat, Family, Recipe
 from ..nn.block import NormOrder
-from . import bart, bert
+from . import bart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +37,8 @@ PAPER_TRAIN = {**bart.PAPER_TRAIN, "lr": 3e-4, "weight_decay": 0.0, "accumulate"
 
 FAMILY = Family(
     MBARTConfig, bart.BART, bart.build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=bert.build_init_rules, presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}},
-    tokenizer="unigram", tokenizer_style="mbart", objective="denoising",
-    is_encoder_decoder=True, starts_with_last_token=True,
+    presets={"mbart-large-cc25": {}, "mbart-large-50": {"vocab": 250054}}, tokenizer="unigram", tokenizer_style="mbart",
+    objective="denoising", is_encoder_decoder=True, starts_with_last_token=True,
     paper_recipe=Recipe(PAPER_TRAIN),
     has_language_codes=True,
     hub_checkpoints=("facebook/mbart-large-cc25", "facebook/mbart-large-50"),

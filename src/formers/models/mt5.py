@@ -1,7 +1,7 @@
 """mT5 (Xue et al. 2020, arXiv:2010.11934)
 
 Parent  t5
-New     1. version 1.1 trained on 101 languages, Korean among them   2. a vocabulary of 250k pieces
+New     1. version 1.1 trained on 101 languages, including Korean   2. a vocabulary of 250k pieces
 Shapes  as t5
 Differs from the reference: as t5
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..config import ConfigMap
-from ..family import CheckpointFormat, Family, Recipe
+from ..family import CheckpointFormat, Family, Recipe, TensorFile
 from . import t5
 
 
@@ -30,7 +30,7 @@ class MT5Config(t5.T5Config):
     scaled: bool = False
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Adjust as T5 does, but the head never scales."""
     return t5.adjust_settings(settings, architecture, file) | {"scaled": False}
 

@@ -1,10 +1,10 @@
 """RoBERTa (Liu et al. 2019, arXiv:1907.11692)
 
 Parent  bert
-New     1. no next sentence prediction   2. masks drawn anew in every epoch   3. byte-level BPE of 50k
+New     1. no next sentence prediction   2. dynamic masking: new masks in every epoch   3. byte-level BPE of 50k
         4. positions start at row pad + 1 of their table   5. a classifier with its own dense layer, no pooler
 Shapes  ids (N,) → hidden (N, dim) → mlm logits (M, vocab)
-Differs from the reference: a pad id inside the text is a token like any other; only `keep` tells what is padding
+Differs from the reference: a pad id inside the text is an ordinary token; only `keep` marks padding
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from ..config import ConfigMap, KeyRule
 from ..errors import Error
-from ..family import CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from . import bert
 
@@ -51,7 +51,7 @@ def build_heads(c: RoBERTaConfig) -> dict[str, dict[str, Head]]:
                    "classify": {"classify": Head(pool="first", inner_layers=inner, dropout=dropout)}}  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Their position table counts its unused first rows as well, up to and including that of the pad id."""
     return settings | {"context": settings["context"] - settings["pad"] - 1}
 
@@ -65,27 +65,8 @@ HF_CONFIG = ConfigMap(
 
 def build_key_map(c: RoBERTaConfig, head: str) -> KeyMap:
     """BERT's names for the body, fairseq's for the masked-token layer."""
-    pooler = {"@pooler.dense.*": "dense.*"}
-    mlm = {
-        "lm_head.dense.*": "dense.*", "lm_head.layer_norm.*": "norm.*", "lm_head.decoder.weight": "out.weight",
-        "lm_head.bias" if c.tied else "lm_head.decoder.bias": "out.bias",
-    }  # fmt: skip
-    tied = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
-    return KeyMap(
-        bert.BODY_KEYS,
-        heads={
-            "pool": pooler,
-            "mlm": mlm,
-            "lm": mlm,
-            "classify": {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"},
-            "tag": {"classifier.*": "out.*"},
-            "answer": {"qa_outputs.*": "out.*"},
-            "choose": {**pooler, "classifier.*": "out.*"},
-        },
-        prefix="" if head == "none" else "roberta.", prefixes=("roberta.",), tied=tied if c.tied else {},
-        alternate_names={} if c.tied else {"lm_head.bias": "lm_head.decoder.bias"},
-        drop=("embeddings.position_ids", "embeddings.token_type_ids"), aliases=bert.OLD_NORM_NAMES,
-    )  # fmt: skip
+    heads = {"classify": {"classifier.dense.*": "dense.*", "classifier.out_proj.*": "out.*"}}
+    return bert.build_key_map(c, head, "roberta", transform="lm_head", norm="layer_norm", out="lm_head", heads=heads)
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -100,7 +81,7 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     RoBERTaConfig, bert.BERT, build_heads, pretraining_head="mlm", counted_head="mlm",
-    build_init_rules=bert.build_init_rules, presets=PRESETS, reads_segments=True, can_be_causal=True,
+    presets=PRESETS, reads_segments=True, can_be_causal=True,
     tokenizer="bpe", tokenizer_style="roberta", objective="mlm", norm_order="post",
     quick_recipe=bert.FAMILY.quick_recipe,
     paper_recipe=Recipe(PAPER_TRAIN),

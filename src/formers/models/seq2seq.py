@@ -1,13 +1,15 @@
 """Sequence to sequence (Sutskever et al. 2014, arXiv:1409.3215; Cho et al. 2014, arXiv:1406.1078)
 
 Parent  recurrence (Elman 1990; Hochreiter & Schmidhuber 1997)
-New     1. one network reads a text into a state of fixed size, another writes a text out of it   2. Cho: the GRU; that
-        state is also read at every step (`feed`)   3. Bahdanau et al. 2015: additive attention with the previous state
-        over a bidirectional encoder; the context joins what the decoder reads and its output   4. Luong et al. 2015:
-        dot, general, concat and local attention with the current state; input feeding (`feed`)
+New     1. one network encodes a text into a fixed-size state, another decodes a text from it   2. Cho: the GRU; the
+        decoder also reads that state at every step (`feed`)   3. Bahdanau et al. 2015: a bidirectional encoder and
+        additive attention queried by the previous state; the context feeds both the decoder's input and its output
+        4. Luong et al. 2015: dot, general, concat and local attention queried by the current state; input feeding
+        (`feed`)
 Shapes  source ids (S,) → memory (S, dim or 2·dim); target ids (N,) → hidden (N, dim or readout) → logits (N, vocab)
-Differs from the reference: torch's GRU resets after the product with the state, Cho's before it; weights start normal,
-        not uniform, with the same variance; the output of Bahdanau reads the new state (his eq. 4; A.2.2 has the old)
+Differs from the reference: torch's GRU applies the reset gate after the product with the state, Cho's before it;
+        initial weights are normal instead of uniform, with the same variance; Bahdanau's output layer reads the new
+        state (his eq. 4; A.2.2 has the old one)
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class RecurrentConfig(ModelConfig):
     shared: bool = False  # both sides have the same token embeddings
     dim: int = 1000
     dropout: float = 0.0
-    init: float = 0.05
+    init: float = 0.05  # the deviation of all weights: the papers draw from ± 0.08 (Sutskever) or ± 0.1 (Luong)
     tied: bool = False
     pad: int | None = 0
     bos: int | None = 1
@@ -66,10 +68,8 @@ class Seq2SeqConfig(RecurrentConfig):
     attention: Literal["none", "additive", "dot", "general", "concat", "local"] = "none"
     score: ScoreKind = "general"  # of local attention,
     predict: bool = True  # which predicts its place (local-p), or takes the target's (local-m),
-    window: int = 10  # and looks so many words to either side
-    feed: bool = (
-        False  # what was looked up is read at the next step (Luong); without attention: the fixed context (Cho)
-    )
+    window: int = 10  # and attends to this many words on either side
+    feed: bool = False  # the next step reads what was looked up (Luong); without attention the fixed context (Cho)
     readout: int | None = None  # the width of the maxout layer of Bahdanau and Cho; None: as the embeddings
 
     def __post_init__(self) -> None:
@@ -106,10 +106,8 @@ class Encoder(nn.Module):
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
         widths = [c.embed, *[c.encoder_dim] * (c.layers - 1)]
-        self.layers = RecurrentStack(
-            (RecurrentLayer(c.cell, w, c.dim, bidirectional=c.bidirectional) for w in widths), c.dropout
-        )
-        self.reverse = c.reverse
+        layers = (RecurrentLayer(c.cell, width, c.dim, bidirectional=c.bidirectional) for width in widths)
+        self.layers, self.reverse = RecurrentStack(layers, c.dropout), c.reverse
 
     def forward(self, x: Tensor, steps: PackedSteps, capture: Capture | None = None) -> tuple[Tensor, RNNState]:
         """(S, embed) → memory (S, dim or 2·dim), and the last state"""
@@ -129,9 +127,8 @@ class Decoder(nn.Module):
 
     def __init__(self, c: Seq2SeqConfig):
         super().__init__()
-        self.attention_kind, self.feeds_context, self.dim, self.state_parts = (
-            c.attention, c.feed, c.dim, CELL_KERNELS[c.cell][3],
-        )  # fmt: skip
+        self.attention_kind, self.feeds_context = c.attention, c.feed
+        self.dim, self.state_parts = c.dim, CELL_KERNELS[c.cell][3]
         extra = c.encoder_dim if c.attention == "additive" else c.dim if c.feed else 0
         widths = [c.embed + extra, *[c.dim] * (c.layers - 1)]
         self.layers = RecurrentStack((RecurrentLayer(c.cell, w, c.dim) for w in widths), c.dropout)
@@ -153,8 +150,8 @@ class Decoder(nn.Module):
         return self.attention_kind == "none" and self.feeds_context
 
     def build_initial_state(self, last: RNNState) -> RNNState:
-        """The encoder's last state, copied (Sutskever); of two directions through tanh(W ·), which with additive
-        attention reads the backward one alone (A.2.2); Cho's by way of the context."""
+        """Make the decoder's first state from the encoder's last: copied (Sutskever); of two directions through
+        tanh(W ·), with additive attention from the backward one alone (A.2.2); of Cho's by way of the context."""
         extra: RNNState = ()
         if self.context is not None:
             extra = (torch.tanh(self.context(last[-self.state_parts])),)
@@ -168,7 +165,7 @@ class Decoder(nn.Module):
         return *last, *extra
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource | None:
-        """The encoder's output ready to be looked at."""
+        """Prepare the encoder's output for attention; None without attention."""
         return None if self.align is None else self.align.prepare_source(encoder_output, layout)
 
     def forward(
@@ -198,15 +195,12 @@ class Decoder(nn.Module):
         self, x: Tensor, steps: PackedSteps, source: AlignmentSource, state: RNNState, past_lengths: Tensor | None,
         capture: Capture | None,
     ) -> tuple[Tensor, RNNState, Tensor]:  # fmt: skip
-        """Step by step, since what is looked up at a step depends on the one before, or is read at the next."""
+        """Run step by step: a step's context depends on the previous state, or is read at the next step."""
         assert self.align is not None
-        attend_step, own = (
-            self.align.build_step_attention(source, steps, past_lengths),
-            len(self.layers) * self.state_parts,
-        )
-        lower = (
-            slice(0, own - self.state_parts, self.state_parts) if capture is not None else slice(0)
-        )  # h of all layers but the top
+        attend_step = self.align.build_step_attention(source, steps, past_lengths)
+        own = len(self.layers) * self.state_parts
+        # h of all layers but the top
+        lower = slice(0, own - self.state_parts, self.state_parts) if capture is not None else slice(0)
 
         def step_additive(t: int, x: Tensor, state: RNNState) -> tuple[RNNState, RNNState]:
             context, weights = attend_step(t, state[-self.state_parts])  # with the previous state
@@ -245,7 +239,7 @@ class Seq2Seq(RecurrentEncoderDecoder):
 
 
 def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embeddings | None]:
-    """The embeddings of source and target; the second is None if they share one table."""
+    """Build the embeddings of source and target; the second is None if they share one table."""
     far = None if c.shared else Embeddings(width, c.target_vocab or c.vocab, dropout=c.dropout)
     return Embeddings(width, c.vocab, dropout=c.dropout), far
 
@@ -253,11 +247,6 @@ def build_embeddings(c: RecurrentConfig, width: int) -> tuple[Embeddings, Embedd
 def build_heads(c: Seq2SeqConfig) -> dict[str, dict[str, Head]]:
     """The output layer."""
     return {"none": {}, "lm": {"lm": Head(out="vocab", inner_dim=c.out_dim)}}
-
-
-def build_init_rules(c: RecurrentConfig) -> dict[str, float]:
-    """One deviation for all: the papers draw from ± 0.08 (Sutskever) or ± 0.1 (Luong)."""
-    return {"*": c.init}
 
 
 LUONG = {
@@ -287,7 +276,7 @@ SCRATCH_TRAIN = {
 }  # fmt: skip
 
 FAMILY = Family(
-    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
+    Seq2SeqConfig, Seq2Seq, build_heads, pretraining_head="lm", counted_head="lm",
     presets=PRESETS, tokenizer="bpe", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
     quick_recipe=Recipe(model=QUICK_MODEL),
     paper_recipe=Recipe(PAPER_TRAIN),

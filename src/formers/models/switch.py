@@ -1,27 +1,27 @@
 """Switch Transformer (Fedus et al. 2021, arXiv:2101.03961)
 
 Parent  t5
-New     1. some feed-forward layers have many experts, and each token takes one   2. an expert has a capacity, what
-        overflows passes by   3. a loss that keeps the experts balanced (nn/experts.py)   4. the router in fp32, smaller
-        initial weights
-Shapes  as t5; a router gives (N, experts)
-Differs from the reference: a capacity counts the tokens of one document; without a fixed one it is the paper's factor
-        times the document's length, where transformers always has a fixed one; no sparse layers means none, where
-        transformers makes one all the same (a file that says 0 is read as it does)
+New     1. some feed-forward layers are mixtures of experts, and each token is routed to one of them   2. an expert has
+        a capacity; tokens beyond it skip the layer   3. a load-balancing loss (nn/experts.py)   4. the router runs in
+        fp32, and initial weights are smaller
+Shapes  as t5; a router outputs (N, experts)
+Differs from the reference: capacity is counted per document; without a fixed value it is the paper's factor times the
+        document's length, where transformers always has a fixed one; zero sparse layers means none, where transformers
+        still builds one (a file that says 0 is read its way)
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
 
 from ..config import ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head
+from ..family import HF_ACT_ROW, CheckpointFormat, Family, Head, TensorFile
 from ..keymap import KeyMap, TensorOp
 from ..nn.encoder_decoder import EncoderDecoder
 from ..nn.experts import Experts
@@ -66,7 +66,7 @@ class SwitchConfig(t5.T5Config):
         return self.sparse if self.decoder_sparse is None else self.decoder_sparse
 
     def find_sparse_layers(self, decoder: bool) -> set[int]:
-        """Which layers of a side have experts: every so many, the second first."""
+        """Return the layers of a side that have experts, evenly spaced from the second on."""
         layers, count = (self.num_decoder_layers, self.num_decoder_sparse) if decoder else (self.layers, self.sparse)
         step = layers // count if count else layers
         return {i for i in range(layers) if count and (step == 1 or i % step == 1)}
@@ -86,18 +86,15 @@ class Switch(EncoderDecoder):
                 jitter=c.jitter, dropout=c.dropout, router_bias=c.router_bias,
             )  # fmt: skip
 
-        super().__init__(
-            Embeddings(c.dim, c.vocab, dropout=c.dropout),
-            t5.build_stack(c, c.layers, decoder=False, build_feed_forward=build_feed_forward),
-            t5.build_stack(c, c.num_decoder_layers, decoder=True, build_feed_forward=build_feed_forward)
-            if c.num_decoder_layers
-            else None,
-            Embeddings(c.dim, c.vocab, dropout=c.dropout) if c.num_decoder_layers and not c.shared else None,
-        )
+        encoder = t5.build_stack(c, c.layers, False, build_feed_forward)
+        decoder = t5.build_stack(c, c.num_decoder_layers, True, build_feed_forward) if c.num_decoder_layers else None
+        embed = Embeddings(c.dim, c.vocab, dropout=c.dropout)
+        target = Embeddings(c.dim, c.vocab, dropout=c.dropout) if decoder is not None and not c.shared else None
+        super().__init__(embed, encoder, decoder, target)
 
 
 def build_heads(c: SwitchConfig) -> dict[str, dict[str, Head]]:
-    """T5's first two."""
+    """Build the first two of T5's heads."""
     return {name: parts for name, parts in t5.build_heads(c).items() if name in ("none", "lm")}
 
 
@@ -112,14 +109,14 @@ def build_init_rules(c: SwitchConfig) -> dict[str, Any]:
 
 
 def write_capacity(c: SwitchConfig) -> int:
-    """Theirs is always a fixed number."""
+    """Return the capacity to write; theirs is always a fixed number."""
     if c.capacity is None:
         warnings.warn("transformers has no capacity factor: expert_capacity is written as 64", stacklevel=2)
     return c.capacity or 64
 
 
 def check_sparse_count(sparse: int, layers: int) -> int:
-    """Their rule (every so many layers, the second first) makes one sparse layer even if none is asked for."""
+    """Refuse 0: their spacing rule makes one sparse layer even then."""
     if layers and not sparse:
         raise Error("transformers has no Switch Transformer without experts on a side", fix="take a T5")
     return sparse
@@ -155,7 +152,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Adjust as T5 does; an encoder alone has no sparse decoder layers. Untied, transformers has three tables of tokens
     and reads the two of the sides."""
     found = t5.adjust_settings(settings, architecture, file)
@@ -183,10 +180,7 @@ def build_key_map(c: SwitchConfig, head: str) -> KeyMap:
             body[f"{layer}.experts.({every}).{name}.weight"] = TensorOp(
                 f"{ours}.{part}", lambda t: t.unflatten(0, (c.experts, -1)), lambda t: t.flatten(0, 1)
             )
-    return KeyMap(
-        body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes, tied=tied, drop=theirs.drop,
-        alternate_names=second,
-    )  # fmt: skip
+    return replace(theirs, body=body, tied=tied, alternate_names=second)
 
 
 HF_PREFIX = "SwitchTransformers"

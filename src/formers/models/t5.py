@@ -1,11 +1,11 @@
 """T5 (Raffel et al. 2019, arXiv:1910.10683), versions 1.0 and 1.1
 
 Parent  transformer
-New     1. every task is text to text   2. span corruption   3. a learned bias for each bucket of
-        relative distance, shared by all layers, instead of positions   4. norms without mean and bias (RMS), before
-        each sub-block   5. no scaling of scores: the initialisation does it   6. version 1.1: gated gelu, untied head
+New     1. every task is text to text   2. span corruption   3. instead of positions, a learned bias for each bucket of
+        relative distance, shared by all layers   4. RMS norms, without mean and bias, before each sub-block
+        5. unscaled attention scores: the initialisation makes up for it   6. version 1.1: gated gelu, untied head
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: half precision is not clamped (fp16 overflows; use bf16)
+Differs from the reference: activations in half precision are not clamped (fp16 overflows; use bf16)
 """
 
 from __future__ import annotations
@@ -18,7 +18,17 @@ from torch import nn
 
 from ..config import MAX_SIZE, ConfigMap, KeyRule, check_rates, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import HF_ACT_ROW, HF_TOKEN_ROWS, CheckpointFormat, Family, Head, ModelConfig, Recipe
+from ..family import (
+    HF_ACT_ROW,
+    HF_TOKEN_ROWS,
+    ArchitectureRule,
+    CheckpointFormat,
+    Family,
+    Head,
+    ModelConfig,
+    Recipe,
+    TensorFile,
+)
 from ..keymap import KeyMap, TensorOp
 from ..nn.attention.attention import Attention
 from ..nn.attention.positions import BucketBias
@@ -168,7 +178,7 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Whether the head scales follows the incoming tie; whether it is tied, only the tensors tell (today's
     transformers writes that every T5 is tied, and unties one whose file holds another head)."""
     head = "lm_head.weight"
@@ -223,7 +233,7 @@ def build_key_map(c: T5Config, head: str, feed_forward_name: str = "DenseReluDen
     )
 
 
-def build_architecture_rule(name: str) -> Any:
+def build_architecture_rule(name: str) -> ArchitectureRule:
     """Without decoder layers, a bare model is written as the encoder class."""
     return lambda config, head: f"{name}EncoderModel" if head == "none" and not config.num_decoder_layers else None
 

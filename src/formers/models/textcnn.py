@@ -1,12 +1,11 @@
 """TextCNN (Kim 2014, arXiv:1408.5882; Zhang & Wallace 2015, arXiv:1510.03820)
 
 Parent  convolution (Collobert et al. 2011)
-New     1. filters of several widths over word vectors, and of each its largest value in the text   2. word vectors that
-        were learnt elsewhere, left alone, trained on, or both   3. dropout 0.5, and no row of the last layer longer
-        than 3
-Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → largest (D, widths · filters) → labels (D, C)
-Differs from the reference: with channels `both`, one filter reads both and the results are added, as the paper says (so
-        it reads their sum); a text shorter than a filter is filled up with zeros, no other is
+New     1. filters of several widths slide over word vectors, and each keeps its maximum over the text   2. pretrained
+        word vectors, frozen, fine-tuned, or both   3. dropout of 0.5, and rows of the output layer clipped to norm 3
+Shapes  ids (N,) → embed (N, E) → feature maps (N, widths · filters) → maxima (D, widths · filters) → labels (D, C)
+Differs from the reference: with channels `both`, one set of filters reads both channels and the results are added, as
+        the paper says (so it reads their sum); only a text shorter than a filter is padded with zeros
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import Array, Batch
 from ..config import check_rates, check_sizes
 from ..errors import Error
 from ..family import Family, Head, ModelConfig, Recipe
@@ -83,7 +82,7 @@ class TextCNN(nn.Module):
         """The word vectors."""
         return self.embed.token.weight
 
-    def forward(self, batch: Batch, *, cache: Any = None, capture: Capture | None = None) -> Tensor:
+    def forward(self, batch: Batch, *, cache: object = None, capture: Capture | None = None) -> Tensor:
         """(N,) → (N, widths · filters)"""
         if cache is not None:
             raise Error("a TextCNN reads a text at once and keeps no memory of it", fix="leave memory out")
@@ -95,7 +94,7 @@ class TextCNN(nn.Module):
         return self.act(self.convolutions(x, layout))
 
     @torch.no_grad()
-    def load_word_vectors(self, vectors: Any, known: Any = None) -> None:
+    def load_word_vectors(self, vectors: Array, known: Array | None = None) -> None:
         """Take over word vectors (vocab, embed), into both channels if there are two.
 
         Where `known` (vocab,) is False a word has none: it keeps its random vector, stretched to the variance of the
@@ -119,13 +118,8 @@ def build_heads(c: TextCNNConfig) -> dict[str, dict[str, Head]]:
     return {"none": {}, "classify": {"classify": Head(pool="max", inner_layers=("dropout",), dropout=c.dropout)}}
 
 
-def build_init_rules(c: TextCNNConfig) -> dict[str, float]:
-    """One deviation for all; word vectors that were learnt elsewhere come by `load_word_vectors`."""
-    return {"*": c.init}
-
-
 def clip_output_norms(model: Any, config: TextCNNConfig) -> None:
-    """To be called after each step of the optimizer: rows of the last layer that are longer than 3 become 3 long."""
+    """Clip the norms of the output layer's rows to `max_norm`; called after each optimizer step."""
     clip_row_norms(model.heads["classify"].out.weight, config.max_norm)
 
 
@@ -137,7 +131,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "textcnn-mini": {"vocab": 8192, "embed": 64, "filters": 32},
 }
 
-SCRATCH_MODEL = {"init": 0.05}  # short vectors: words that are seldom seen are then no noise
+SCRATCH_MODEL = {"init": 0.05}  # short vectors, so that rare words add little noise
 SCRATCH_TUNE = {"epochs": 10, "batch_size": 50, "patience": 3, "warmup_ratio": 0.0}
 SCRATCH_TRAIN = {
     "optimizer": "adam", "lr": 1e-3, "schedule": "constant", "weight_decay": 0.0, "betas": (0.9, 0.999), "ema": 0.99,
@@ -145,7 +139,7 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TextCNNConfig, TextCNN, build_heads, pretraining_head="classify", counted_head="classify",
-    build_init_rules=build_init_rules, presets=PRESETS, after_step=clip_output_norms,
+    presets=PRESETS, after_step=clip_output_norms,
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=SCRATCH_TUNE, data={"vocab_size": 30_000}),
     task_tokenizer_options={"lower": True, "min_count": 2},
     load_word_vectors=TextCNN.load_word_vectors,

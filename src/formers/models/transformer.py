@@ -1,18 +1,18 @@
 """Transformer (Vaswani et al. 2017, arXiv:1706.03762)
 
 Parent  seq2seq (its attention, without the recurrence)
-New     1. no recurrence: attention alone, in several heads   2. positions as sinusoids   3. an encoder and a decoder of
-        residual blocks with a norm after each   4. embeddings × √dim, shared by both sides and the output
-        5. label smoothing, and a learning rate that warms up (training/optimizer.py)
+New     1. no recurrence: multi-head attention alone   2. sinusoidal positions   3. an encoder and a decoder of residual
+        blocks, each sub-layer followed by a norm   4. embeddings scaled by √dim and shared by both sides and the output
+        5. label smoothing, and a learning rate with warm-up (training/optimizer.py)
 Shapes  source ids (S,) → memory (S, dim); target ids (N,) → hidden (N, dim) → logits (N, vocab)
-Differs from the reference: the paper's formula alternates sines and cosines; its released code and Marian's files have
+Differs from the reference: the paper's formula interleaves sines and cosines; its released code and Marian's files put
         all sines first (`halves`, the default)
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from torch import nn
 
 from ..config import ConfigMap, KeyRule, check_sizes, default_to_encoder
 from ..errors import Error
-from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, make_adamw_settings
+from ..family import TRANSLATION_TUNE, CheckpointFormat, Family, Head, Recipe, TensorFile, make_adamw_settings
 from ..keymap import KeyMap
 from ..nn.attention.positions import SinusoidalPositions
 from ..nn.encoder_decoder import EncoderDecoder
@@ -67,9 +67,8 @@ class Transformer(EncoderDecoder):
         far = c.target_vocab or c.vocab
         source = embed(c.vocab if c.encoder else far)
         target = None if c.shared or not c.encoder else embed(far)
-        super().__init__(
-            source, bart.build_stack(c, decoder=False) if c.encoder else None, bart.build_stack(c, decoder=True), target
-        )
+        encoder = bart.build_stack(c, decoder=False) if c.encoder else None
+        super().__init__(source, encoder, bart.build_stack(c, decoder=True), target)
 
 
 def build_heads(c: TransformerConfig) -> dict[str, dict[str, Head]]:
@@ -121,43 +120,33 @@ HF_CONFIG = ConfigMap(
 )  # fmt: skip
 
 
-def adjust_settings(settings: dict[str, Any], architecture: str, file: Any) -> dict[str, Any]:
+def adjust_settings(settings: dict[str, Any], architecture: str, file: TensorFile) -> dict[str, Any]:
     """Adjust as BART does; Marian's sines come before its cosines; a decoder alone reads its own vocabulary."""
     found = bart.adjust_settings(settings, architecture, file) | {"halves": True}
     if not found["encoder"]:
         return found | {"vocab": settings.get("target_vocab") or settings["vocab"], "target_vocab": None}
-    return default_to_encoder(found, target_vocab="vocab") | {
-        "shared": found["shared"] and settings.get("shared", True)
-    }
+    shared = found["shared"] and settings.get("shared", True)
+    return default_to_encoder(found, target_vocab="vocab") | {"shared": shared}
 
 
 def build_key_map(c: TransformerConfig, head: str) -> KeyMap:
-    """Marian's names are BART's; its position tables are fixed, and not kept. Of sides that could share a table and do
-    not (transformers, untied), nobody reads the shared one."""
+    """Marian's names are BART's; its position tables are fixed, and not kept. Where the
+    two sides could share a table and do not (transformers, untied), the shared one is unused."""
     theirs, far = bart.build_key_map(c, head), "decoder.embed_tokens.weight"
     waves = SinusoidalPositions(c.dim, c.halves)
-    return KeyMap(
-        theirs.body, heads=theirs.heads, prefix=theirs.prefix, prefixes=theirs.prefixes,
-        tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
+    tables = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
+    return replace(
+        theirs, tied={**theirs.tied, **({"lm_head.weight": far} if c.tied and not c.shared else {})},
         drop=(*theirs.drop, *(() if c.shared else ("shared.weight",))),
-        computed_tables=dict.fromkeys(
-            ("encoder.embed_positions.weight", "decoder.embed_positions.weight"), lambda n: waves(torch.arange(n))
-        ),
+        computed_tables=dict.fromkeys(tables, lambda n: waves(torch.arange(n))),
     )  # fmt: skip
-
-
-def choose_architecture(c: TransformerConfig, head: str) -> str | None:
-    """A language model without an encoder is a class of its own."""
-    return "MarianForCausalLM" if head == "lm" and not c.encoder else None
 
 
 PRESETS: dict[str, dict[str, Any]] = {
     "transformer-base": {},
     "transformer-big": {"dim": 1024, "heads": 16, "ff": 4096, "dropout": 0.3},
-    "opus-mt": {
-        "vocab": 58101, "context": 512, "act": "silu", "pad": 58100, "eos": 0, "start": 58100,
-    },
-}  # fmt: skip
+    "opus-mt": {"vocab": 58101, "context": 512, "act": "silu", "pad": 58100, "eos": 0, "start": 58100},
+}
 
 PAPER_TRAIN = make_adamw_settings(  # §5.3; the highest rate of eq. 3
     512**-0.5 * 4000**-0.5, 0.98, 1e-9, weight_decay=0.0, schedule="inverse_sqrt", warmup_steps=4000, steps=100_000,
@@ -174,15 +163,14 @@ SCRATCH_TRAIN = {
 
 FAMILY = Family(
     TransformerConfig, Transformer, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS,
-    tokenizer="bpe", tokenizer_style="translation", objective="seq2seq", is_encoder_decoder=True,
-    norm_order="post",
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="bpe", tokenizer_style="translation",
+    objective="seq2seq", is_encoder_decoder=True, norm_order="post",
     paper_recipe=Recipe(PAPER_TRAIN, objective={"label_smoothing": 0.1}),
     scratch_recipe=Recipe(SCRATCH_TRAIN, SCRATCH_MODEL, tune=TRANSLATION_TUNE | {"epochs": 60}),
     never_writes_pad=True,
     hub_tag="translation",
     hf_format=CheckpointFormat(
         "marian", {"MarianModel": "none", "MarianMTModel": "lm", "MarianForCausalLM": "lm"}, HF_CONFIG, build_key_map,
-        adjust_settings, choose_architecture, config_defaults=bart.NO_FORCED_EOS,
+        adjust_settings, bart.build_architecture_rule("Marian"), config_defaults=bart.NO_FORCED_EOS,
     ),
 )  # fmt: skip

@@ -1,13 +1,14 @@
 """Transformer-XL (Dai et al. 2019, arXiv:1901.02860)
 
 Parent  transformer (its decoder, without cross attention)
-New     1. segments in a row: each layer also sees what it was given for the segments before, kept in a memory without
-        gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sines and cosines
+New     1. segment-level recurrence: each layer also attends to its inputs for earlier segments, cached in a memory
+        without gradient   2. relative positions: a score is (q + u)·k + (q + v)·W_kR·R(distance), R sinusoidal
         3. adaptive inputs and adaptive softmax: rare tokens have narrow embeddings
 Shapes  ids (N,), memory (rows, M, dim) of each layer → hidden (N, dim) → log-probabilities (N, vocab)
-Differs from the reference: a memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts as the reference
-does, with zero vectors that are attended). Losses keep the order of the text, the reference lists them by cluster; in
-both a segment's last token predicts nothing. With same_length and no memory, every token has the same weight, as there
+Differs from the reference: the memory starts empty, as in the paper (SegmentMemory(…, zeros=True) starts with zero
+        vectors that are attended to, as the reference does); losses keep the order of the text, where the reference
+        lists them by cluster; in both, a segment's last token predicts nothing; with same_length and no memory all
+        tokens get the same weight, as in the reference
 """
 
 from __future__ import annotations
@@ -111,10 +112,8 @@ class TransformerXL(nn.Module):
                     c.dim, c.heads, head_dim=c.head_dim, bias=False, dropout=c.attention_dropout,
                     relative=RelativeScores(c.dim, c.heads, c.head_dim, shared),
                 ),
-                FeedForward(c.dim, c.ff, "relu", dropout=c.dropout),
-                norm=lambda: LayerNorm(c.dim, c.eps),
-                norm_order=c.order,
-                dropout=c.dropout,
+                FeedForward(c.dim, c.ff, "relu", dropout=c.dropout), norm=lambda: LayerNorm(c.dim, c.eps),
+                norm_order=c.order, dropout=c.dropout,
             )
             for _ in range(c.layers)
         )  # fmt: skip
@@ -247,9 +246,8 @@ PAPER_TRAIN = make_adamw_settings(
 
 FAMILY = Family(
     TransformerXLConfig, TransformerXL, build_heads, pretraining_head="lm", counted_head="lm",
-    build_init_rules=build_init_rules, presets=PRESETS,
-    tokenizer="words", tokenizer_style="transformer_xl", objective="causal", norm_order="post",
-    state_class=SegmentMemory,
+    build_init_rules=build_init_rules, presets=PRESETS, tokenizer="words", tokenizer_style="transformer_xl",
+    objective="causal", norm_order="post", state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("transfo-xl/transfo-xl-wt103",),

@@ -1,15 +1,15 @@
 """word2vec, GloVe and fastText (Mikolov et al. 2013, arXiv:1310.4546; Pennington et al. 2014; Bojanowski et al. 2016)
 
 Parent  –
-New     1. a word is a vector, the same in every context: words that keep the same company lie close together
-        2. skip-gram (a word foretells its neighbours) and CBOW (neighbours foretell the word), with a few drawn words
-        instead of a softmax, and frequent words thinned out   3. GloVe: least squares on the logarithms of
-        co-occurrence counts   4. fastText: a word is the sum of its character n-grams, so that words never seen have
-        vectors too   (training/word_vectors/word2vec.py; published files: interop/word_vectors.py)
+New     1. each word has one vector, whatever its context; words that occur in similar contexts lie close together
+        2. skip-gram (a word predicts its neighbours) and CBOW (the neighbours predict the word), with negative sampling
+        instead of a softmax and subsampling of frequent words   3. GloVe: least squares on the logarithms of
+        co-occurrence counts   4. fastText: a word is the sum of its character n-grams, so unseen words have vectors too
+        (training/word_vectors/word2vec.py; published files: interop/word_vectors.py)
 Shapes  ids (N,) → vectors (N, dim)
-Differs from the reference: skip-gram draws negatives for a stretch of text rather than for each pair, with the same
-        expectation, and as in the paper a drawn word may be the true one; fastText's known words hold their finished
-        vectors, as its .vec files do; GloVe's steps are taken over many counts at once
+Differs from the reference: skip-gram draws its negatives for a stretch of text rather than for each pair, with the same
+        expectation, and as in the paper a negative may be the true word; the table stores the finished vectors of
+        fastText's known words, as its .vec files do; GloVe updates on many counts at once
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Vectors(nn.Module):
         """The table."""
         return self.word.weight
 
-    def forward(self, batch: Batch, *, cache: Any = None, head_mask: Any = None, capture: Any = None) -> Tensor:
-        """(N,) → (N, dim); there is no context, so nothing is remembered and there is nothing to mask or to see."""
+    def forward(self, batch: Batch, **unread: object) -> Tensor:
+        """(N,) → (N, dim); there is no context, so a cache, a capture and masks of heads find nothing."""
         return self.word(batch.ids)
 
 
@@ -89,9 +89,7 @@ def build_init_rules(c: VectorsConfig) -> dict[str, float]:
 CRAWL_SETTINGS = {"kind": "fasttext", "dim": 300, "window": 5, "negatives": 10, "min_n": 5, "max_n": 5}
 PRESETS: dict[str, dict[str, Any]] = {
     "word2vec-google-news-300": {"kind": "cbow", "vocab": 3_000_000, "dim": 300},
-    **{
-        f"glove-6b-{dim}d": {"kind": "glove", "vocab": 400_000, "dim": dim, "window": 10} for dim in (50, 100, 200, 300)
-    },
+    **{f"glove-6b-{n}d": {"kind": "glove", "vocab": 400_000, "dim": n, "window": 10} for n in (50, 100, 200, 300)},
     "fasttext-cc-300": {**CRAWL_SETTINGS, "vocab": 2_000_000},
     "vectors-mini": {"vocab": 20_000},
 }

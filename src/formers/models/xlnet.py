@@ -1,12 +1,13 @@
 """XLNet (Yang et al. 2019, arXiv:1906.08237)
 
 Parent  transformer_xl
-New     1. permutation language model: tokens are predicted in any order, each from those before it in that order
-        2. two streams: a content stream that knows its token, and a query stream that knows only where it stands
-        3. relative segments: a score asks whether two tokens are of one segment   4. biases and W_r in every layer
+New     1. permutation language modelling: tokens are predicted in any order, each from those before it in that order
+        2. two streams: a content stream that sees its own token, and a query stream that knows only its position
+        3. relative segments: a score depends on whether two tokens belong to the same segment   4. biases and W_r in
+        every layer
 Shapes  ids (N,) → hidden (N, dim) → logits (N, vocab); with an order (N,), hidden is the query stream's at `chosen`
-Differs from the reference: a query that may see no token at all gets nothing from the attention (transformers: the mean
-        of all tokens); memory never holds padding; the dropout of positions is drawn once for all rows
+Differs from the reference: a query that can see no token gets nothing from attention (transformers: the mean of all
+        tokens); the memory never holds padding; dropout of the position encodings is drawn once for all rows
 """
 
 from __future__ import annotations
@@ -70,9 +71,9 @@ class XLNetConfig(ModelConfig):
     summary_dense: bool = True  # through a dense layer
     summary_act: str | None = "tanh"
     summary_dropout: float = 0.1
-    start_top: int = 5  # the beam head: so many beginnings of an answer,
-    end_top: int = 5  # and so many ends for each
-    init: float = 0.02
+    start_top: int = 5  # the beam head: how many starts of an answer are kept,
+    end_top: int = 5  # and how many ends for each
+    init: float = 0.02  # the deviation of all weights, as in the released code
     tied: bool = True
     pruned: tuple[str, ...] = ()  # attention heads taken out: "stack.layer.head"
     pad: int | None = 5
@@ -104,10 +105,8 @@ class XLNet(nn.Module):
                     c.dim, c.heads, bias=False, dropout=c.dropout,
                     relative=RelativeSegmentScores(c.dim, c.heads, c.dim // c.heads),
                 ),
-                FeedForward(c.dim, c.ff, c.act, dropout=c.dropout),
-                norm=lambda: LayerNorm(c.dim, c.eps),
-                norm_order="post",
-                dropout=c.dropout,
+                FeedForward(c.dim, c.ff, c.act, dropout=c.dropout), norm=lambda: LayerNorm(c.dim, c.eps),
+                norm_order="post", dropout=c.dropout,
             )
             for _ in range(c.layers)
         )  # fmt: skip
@@ -130,9 +129,8 @@ class XLNet(nn.Module):
         of the query stream; without them, the content stream is the result, in which a token always sees itself.
         """
         layout, used = batch.layout, 0 if memory is None else memory.used_slots
-        content, query = (
-            build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
-        )
+        masks = build_order_masks(batch.order, layout) if visible_pairs is None else build_pair_masks(visible_pairs)
+        content, query = masks
         at = targets if batch.order is None else batch.chosen
         x = self.embed(batch.replace(segments=None), layout)
         options: dict[str, Any] = {
@@ -159,7 +157,7 @@ class XLNet(nn.Module):
         return self.dropout(x if stream is None else stream.scatter_targets(x[layout.num_tokens :]))
 
     def build_mask(self, table: Tensor | None, used: int) -> IndexFunction | None:
-        """Who sees whom, by the direction of reading and by a table."""
+        """Build the mask: by the direction of reading, and by a table of visible pairs."""
         c = self.config
         return combine_masks(
             causal if c.causal else None,
@@ -200,25 +198,17 @@ def build_heads(c: XLNetConfig) -> dict[str, dict[str, Head]]:
     }
 
 
-def build_init_rules(c: XLNetConfig) -> dict[str, float]:
-    """The released code: N(0, 0.02) everywhere."""
-    return {"*": c.init}
-
-
 HF_CONFIG = ConfigMap(
     {
         "vocab_size": "vocab", "d_model": "dim", "n_layer": "layers", "n_head": "heads", "d_inner": "ff",
         "d_head": KeyRule(lambda value: {}, lambda c: c.dim // c.heads), "ff_activation": HF_ACT_ROW,
-        "layer_norm_eps": "eps",
-        "dropout": "dropout", "attn_type": rename_key("causal", {"bi": False, "uni": True}),
-        "same_length": "same_length",
-        "bi_data": "reversed",
+        "layer_norm_eps": "eps", "dropout": "dropout", "attn_type": rename_key("causal", {"bi": False, "uni": True}),
+        "same_length": "same_length", "bi_data": "reversed",
         "clamp_len": KeyRule(lambda n: {"clamp": None if n <= 0 else n}, lambda c: -1 if c.clamp is None else c.clamp),
         "mem_len": KeyRule(lambda n: {"memory": n or None}, lambda c: c.memory),
         "reuse_len": KeyRule(lambda n: {"reuse": n or None}, lambda c: c.reuse),
         "summary_type": rename_key("summary", {"last": "last", "cls_index": "last", "first": "first", "mean": "mean"}),
-        "summary_use_proj": "summary_dense",
-        "summary_activation": HF_SUMMARY_ACT_ROW,
+        "summary_use_proj": "summary_dense", "summary_activation": HF_SUMMARY_ACT_ROW,
         "summary_last_dropout": "summary_dropout", "start_n_top": "start_top", "end_n_top": "end_top",
         "initializer_range": "init", "tie_word_embeddings": "tied", **HF_TOKEN_ROWS,
     },
@@ -293,10 +283,9 @@ PAPER_TRAIN = make_adamw_settings(
 )  # fmt: skip
 
 FAMILY = Family(
-    XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", build_init_rules=build_init_rules,
-    presets=PRESETS, reads_segments=True,
-    tokenizer="unigram", tokenizer_style="xlnet", objective="plm", norm_order="post",
-    is_two_stream=True, can_be_causal=True, state_class=SegmentMemory,
+    XLNetConfig, XLNet, build_heads, pretraining_head="lm", counted_head="lm", presets=PRESETS, reads_segments=True,
+    tokenizer="unigram", tokenizer_style="xlnet", objective="plm", norm_order="post", is_two_stream=True,
+    can_be_causal=True, state_class=SegmentMemory,
     quick_recipe=Recipe({"lr": 1.5e-3}, {"layers": 2}),  # it stalls at higher rates
     paper_recipe=Recipe(PAPER_TRAIN),
     hub_checkpoints=("xlnet/xlnet-base-cased", "xlnet/xlnet-large-cased"),

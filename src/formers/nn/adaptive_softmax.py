@@ -84,8 +84,8 @@ class AdaptiveEmbedding(nn.Module):
             return self.ups[0](x) if self.ups else x
         parts = []
         for (first, end), table, up in zip(self.clusters.id_ranges, self.tables, self.ups, strict=True):
-            # Every token asks every table, and what is not its own counts 0: shapes do not depend on the ids, and the
-            # tables after the first are narrow.
+            # Every token is looked up in every table and masked where it is not in it: shapes do not depend on the
+            # ids, and the tables after the first are narrow.
             mine = (ids >= first) & (ids < end)
             parts.append(up(table(torch.where(mine, ids - first, 0)) * mine[:, None]))
         return torch.stack(parts).sum(0)

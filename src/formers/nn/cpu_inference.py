@@ -1,7 +1,7 @@
 """Inference on a CPU: linear layers with weights of 8 bits or prepacked, and bf16 only where the processor has it.
 
-Some virtual machines announce AMX, the tiles that multiply bf16, and end a process that uses them without a word.
-There, oneDNN is told to leave them alone.
+Some virtual machines report AMX, the tiles that multiply bf16, and kill a process that uses them. There, oneDNN is kept
+from using them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import signal
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ TRIAL_SECONDS = 10.0  # a trial takes milliseconds
 
 
 def is_amx_announced() -> bool:
-    """The processor says that it has tiles, and nobody has said which instructions oneDNN may take."""
+    """Return whether the processor reports AMX tiles, and the environment does not restrict oneDNN."""
     return bool(getattr(torch.cpu, "_is_amx_tile_supported", bool)()) and ISA_VARIABLE not in os.environ
 
 
@@ -54,26 +55,26 @@ def is_bf16_fatal() -> bool:
             torch.mm(x, x)
         finally:
             os._exit(0)
-    with contextlib.suppress(ChildProcessError):  # somebody else asks how children ended: nothing is known
+    with contextlib.suppress(ChildProcessError):  # another handler has reaped the child: the outcome is unknown
         end = time.monotonic() + TRIAL_SECONDS
         while time.monotonic() < end:
             if (ended := os.waitpid(child, os.WNOHANG))[0]:
                 return os.WIFSIGNALED(ended[1])
             time.sleep(0.002)
-        os.kill(child, signal.SIGKILL)  # it waits for a thread that it does not have: nothing is known either
+        os.kill(child, signal.SIGKILL)  # it hangs on a thread that it does not have: unknown as well
         os.waitpid(child, 0)
     return False
 
 
 @functools.cache
 def is_amx_broken() -> bool:
-    """The tiles that are announced do not work."""
+    """Return whether the reported tiles do not work."""
     return is_amx_announced() and is_bf16_fatal()
 
 
 @functools.cache
 def disable_amx() -> bool:
-    """Keep oneDNN from the tiles, which helps as long as it has computed nothing."""
+    """Keep oneDNN from using the tiles, which works only before its first computation."""
     os.environ[ISA_VARIABLE] = ISA_WITHOUT_AMX
     if is_bf16_fatal():
         del os.environ[ISA_VARIABLE]
@@ -82,13 +83,13 @@ def disable_amx() -> bool:
 
 
 def can_use_bf16() -> bool:
-    """oneDNN may multiply bf16 and 8 bits: the tiles work, or it keeps away from them."""
+    """Return whether oneDNN may multiply bf16 and int8: the tiles work, or it does not use them."""
     return not is_amx_announced() or not is_amx_broken() or disable_amx()
 
 
 def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool = True) -> None:
-    """Before bf16 is used on a CPU: keep oneDNN from tiles that do not work; where that is too late it is an error, or
-    a warning where it is not `strict`."""
+    """Keep oneDNN from broken tiles before bf16 is used on a CPU; where that is too late, raise an Error, or warn if
+    not `strict`."""
     if dtype != torch.bfloat16 or device.type != "cpu" or can_use_bf16():
         return
     what = "this processor announces AMX and has none: bf16 would end this process"
@@ -100,6 +101,8 @@ def check_cpu_bf16(dtype: torch.dtype | None, device: torch.device, strict: bool
 
 PREPACK_MAX_ROWS = 256  # rows up to which a packed weight is the faster one
 SQRT_2_OVER_PI = math.sqrt(2 / math.pi)
+Kernel = Callable[[Tensor], Tensor]  # whole numbers (rows, in) → (rows, out)
+KernelClass = Callable[[Tensor, Tensor], Kernel]  # of a weight of 8 bits and its scales
 FBGEMM_MAX_ROWS = 2  # rows up to which FBGEMM is faster than oneDNN
 
 
@@ -124,7 +127,7 @@ class QuantisedLinear(nn.Module):
         self.few_rows_kernel = build_kernel(kernel, small, self.scale)
         self.many_rows_kernel = build_kernel(OneDNNKernel, small, self.scale) if few and many else self.few_rows_kernel
 
-    def forward(self, x: Tensor, tied: Any = None) -> Tensor:
+    def forward(self, x: Tensor, tied: object = None) -> Tensor:
         """(…, in) → (…, out)"""
         flat = (x if x.dim() == 2 else x.reshape(-1, x.shape[-1])).float()  # half precision would round up to 128
         scale = flat.abs().amax(1, keepdim=True).mul_(1 / 127)
@@ -186,7 +189,7 @@ class SplitKernel:
     """A saturating kernel made exact, at twice its cost: x·w = x·a + x·b, where a and b have 7 bits, so that no two
     products of them exceed 16 bits."""
 
-    def __init__(self, kernel: Any, weight: Tensor, scale: Tensor):
+    def __init__(self, kernel: KernelClass, weight: Tensor, scale: Tensor):
         low, ones = weight.clamp(-64, 64), torch.ones_like(scale)
         self.low, self.high, self.scale = kernel(low, ones), kernel(weight - low, ones), scale
 
@@ -196,7 +199,7 @@ class SplitKernel:
 
 
 @functools.cache
-def is_saturating(kernel: Any) -> bool:
+def is_saturating(kernel: KernelClass) -> bool:
     """Return whether a kernel loses the largest sums, tried once: without VNNI, oneDNN (which torch._int_mm calls as
     well) and FBGEMM add pairs of products in 16 bits. What oneDNN may use also depends on its settings, not on the
     processor alone."""
@@ -206,7 +209,7 @@ def is_saturating(kernel: Any) -> bool:
     return not bool((sums[:, 0] == 64 * 127**2).all() and (sums[:, 1] == -64 * 127**2).all())
 
 
-def build_kernel(kernel: Any, weight: Tensor, scale: Tensor) -> Any:
+def build_kernel(kernel: KernelClass, weight: Tensor, scale: Tensor) -> Kernel:
     """Return the kernel for a weight of 8 bits (out, in) and its scales (out,), in halves where it would saturate."""
     return SplitKernel(kernel, weight, scale) if is_saturating(kernel) else kernel(weight, scale)
 
@@ -224,7 +227,7 @@ class PrepackedLinear(nn.Linear):
         self.register_parameter("bias", None if bias is None else nn.Parameter(bias, requires_grad=False))
         self.packed_weight = prepack_weight(weight.detach()) if can_prepack(weight.dtype) else None
 
-    def forward(self, x: Tensor, tied: Any = None) -> Tensor:
+    def forward(self, x: Tensor, tied: object = None) -> Tensor:
         """(…, in) → (…, out)"""
         if self.packed_weight is None or x.shape[:-1].numel() > PREPACK_MAX_ROWS:
             return F.linear(x, self.weight, self.bias)

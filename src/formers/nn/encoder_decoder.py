@@ -86,7 +86,7 @@ class EncoderDecoder(nn.Module):
         """Target ids (N,) and the encoder's output → (N, dim)"""
         layout, masks, cross_context = batch.layout, head_mask or {}, None
         if encoder_output is not None and source is not None:
-            grouped = layout.merge_documents(layout.rows // source.rows)  # several rows may look at one source
+            grouped = layout.merge_documents(layout.rows // source.rows)  # several rows may attend to one source
             cross_context = AttentionContext(
                 grouped, source, encoder_output=encoder_output, cache=cache, head_mask=masks.get("cross"),
                 capture=capture, stack_name="cross", ungrouped_layout=None if grouped is layout else layout,
@@ -106,7 +106,7 @@ class RecurrentEncoderDecoder(nn.Module):
 
     encoder(x, steps, capture) → its output and last state
     decoder.build_initial_state(last state) → the decoder's first state
-    decoder.prepare_source(encoder_output, layout) → what it looks at
+    decoder.prepare_source(encoder_output, layout) → what it attends to
     decoder(x, steps, source, state, past_lengths, capture) → hidden, state
     """
 
@@ -160,7 +160,7 @@ class RecurrentEncoderDecoder(nn.Module):
         return hidden
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout, cache: KVCache | None) -> AlignmentSource | None:
-        """The encoder's output ready to be looked at, which a cache keeps; None if the decoder does not look."""
+        """Prepare the encoder's output for attention and cache it; None for a decoder without attention."""
         if cache is not None and cache[0].cross_kv is not None:
             return AlignmentSource(*cache[0].cross_kv, layout.lengths)
         source = self.decoder.prepare_source(encoder_output, layout)

@@ -51,7 +51,7 @@ class Experts(nn.Module):
         return y * gate.to(x.dtype)[:, None]
 
     def route(self, x: Tensor) -> Tensor:
-        """The router's probabilities (N, E), in fp32 whatever the rest is in (§2.4)."""
+        """Compute the router's probabilities (N, E), always in fp32 (§2.4)."""
         with torch.autocast(x.device.type, enabled=False):
             x = x.float()
             if self.training and self.jitter:
@@ -74,7 +74,7 @@ class Experts(nn.Module):
         return torch.minimum(share, layout.lengths).clamp(min=4)
 
     def run_experts(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """(N, dim) → (N, dim), each token through its expert, of those that are here."""
+        """(N, dim) → (N, dim), each token through its expert, for the experts of this process."""
         ups, downs = (w.to_local() if hasattr(w, "to_local") else w for w in (self.up, self.down))
         if not x.is_cuda and torch.compiler.is_compiling():  # sizes that depend on the data cannot be compiled
             parts = [self.run_expert(x, ups[i], downs[i]) * (chosen == i)[:, None] for i in range(len(ups))]

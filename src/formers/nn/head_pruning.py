@@ -1,9 +1,9 @@
-"""Taking attention heads out of a model for good: smaller weights, the same numbers as masking them."""
+"""Pruning of attention heads: the weights shrink, and outputs equal those of masked heads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +12,27 @@ from ..config import format_value
 from ..errors import Error
 from .attention.attention import Attention
 from .attention.positions import RelativeScores
-from .block import BlockStack
+from .block import Block, BlockStack, TransformerBody
+from .encoder_decoder import TransformerStack
 
 
-def find_attentions(body: Any) -> dict[tuple[str, int], tuple[str, Attention]]:
-    """Every attention of a body by stack and layer, with the name of its module; layers may share one (ALBERT)."""
-    found: dict[tuple[str, int], tuple[str, Attention]] = {}
-    sides: list[tuple[str, Any]] = [("", body), *((f"{name}.", getattr(body, name, None)) for name in STACK_NAMES)]
-    for prefix, side in sides:
-        stack = getattr(side, "blocks", None)
-        for layer, index in enumerate(stack.layer_order if isinstance(stack, BlockStack) else ()):
-            for part, kind in (("attn", getattr(side, "stack_name", "decoder")), ("cross", "cross")):
-                module = getattr(side.blocks[index], part, None)
-                if isinstance(module, Attention):
-                    found[kind, layer] = f"{prefix}blocks.{index}.{part}", module
-    return found
+def find_attentions(body: nn.Module) -> dict[tuple[str, int], tuple[str, Attention]]:
+    """Find every attention of a body by stack and layer, with its module's name; layers may share one (ALBERT)."""
+    attentions: dict[tuple[str, int], tuple[str, Attention]] = {}
+    for path, stack in body.named_modules():
+        if not isinstance(stack, BlockStack):
+            continue
+        side = body.get_submodule(path.rpartition(".")[0])
+        kind = side.stack_name if isinstance(side, TransformerBody | TransformerStack) else "decoder"
+        for layer, index in enumerate(stack.layer_order):
+            block = cast(Block, stack[index])
+            attentions[kind, layer] = f"{path}.{index}.attn", block.attn
+            if block.cross is not None:
+                attentions["cross", layer] = f"{path}.{index}.cross", block.cross
+    return attentions
 
 
-STACK_NAMES = ("encoder", "decoder")
-
-
-def prune_heads(body: Any, pruned: Iterable[str]) -> None:
+def prune_heads(body: nn.Module, pruned: Iterable[str]) -> None:
     """Remove heads, each named "stack.layer.head", from a body in place."""
     known, gone = find_attentions(body), dict[str, set[int]]()
     for entry in pruned:
@@ -57,12 +57,12 @@ def prune_heads(body: Any, pruned: Iterable[str]) -> None:
 
 
 def get_kept_heads(module: Attention) -> Iterable[int]:
-    """The numbers of an attention's heads."""
+    """Return the numbers of an attention's heads that are left."""
     return module.kept_heads or range(module.original_heads)
 
 
 def parse_head_name(entry: str) -> tuple[str, int, int]:
-    """ "decoder.0.3": stack, layer, head."""
+    """Parse "decoder.0.3": stack, layer, head."""
     kind, *numbers = entry.split(".")
     if len(numbers) != 2 or not all(n.isdecimal() and len(n) < 6 for n in numbers):
         raise Error(f"pruned: {entry!r} is not a head", fix='write "decoder.0.3" for stack, layer, head')
@@ -106,7 +106,7 @@ def keep_heads(module: Attention, kept_heads: list[int]) -> None:
 
 
 def select_head_weights(t: Tensor, parts: int, heads: int, at: Tensor) -> Tensor:
-    """Some heads of a weight whose rows (parts > 0) or columns (parts = 0) are heads."""
+    """Select heads of a weight whose rows (parts > 0) or columns (parts = 0) are heads."""
     if not parts:
         return t.unflatten(1, (heads, -1)).index_select(1, at.to(t.device)).flatten(1)
     return t.unflatten(0, (parts, heads, -1)).index_select(1, at.to(t.device)).flatten(0, 2)
@@ -114,7 +114,7 @@ def select_head_weights(t: Tensor, parts: int, heads: int, at: Tensor) -> Tensor
 
 @torch.no_grad()
 def restore_full_shapes(body: nn.Module, tensors: Mapping[str, Tensor], prefix: str = "body.") -> dict[str, Tensor]:
-    """Tensors of a pruned body in their full shape, zeros for what was removed: its output columns then add nothing."""
+    """Return a pruned body's tensors in full shape, with zeros for removed heads, which then contribute nothing."""
     full = dict(tensors)
     for path, module in dict(find_attentions(body).values()).items():
         if module.kept_heads is None:

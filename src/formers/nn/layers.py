@@ -94,7 +94,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def get_activation(name: str) -> Callable[[Tensor], Tensor]:
-    """An activation by its name."""
+    """Return an activation by its name."""
     if name not in ACTIVATIONS:
         raise Error(f"unknown activation {name!r}", fix="known: " + ", ".join(ACTIVATIONS))
     return ACTIVATIONS[name]
@@ -140,7 +140,7 @@ class OutputLayer(nn.Module):
         return F.linear(x, *self.pad_outputs(weight, rest))[..., :width]
 
     def pad_outputs(self, weight: Tensor, rest: int) -> tuple[Tensor, Tensor | None]:
-        """A weight and the bias with so many more outputs."""
+        """Pad a weight and the bias by `rest` outputs."""
         return F.pad(weight, (0, 0, 0, rest)), None if self.bias is None else F.pad(self.bias, (0, rest))
 
     @contextlib.contextmanager
@@ -205,8 +205,8 @@ def initialise_weights(model: nn.Module, rules: Mapping[str, Any], seed: int, on
 
 
 def to_autocast_dtype(x: Tensor) -> Tensor:
-    """Activations in the type that autocast works in, from the first to the last layer: half the memory traffic of a
-    residual stream in fp32. Half precision of the fp16 kind would overflow; it stays in fp32."""
+    """Convert to autocast's bf16, so that the whole residual stream has half the memory traffic of fp32; fp16 would
+    overflow there, and stays in fp32."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
         return x.to(torch.bfloat16)

@@ -1,9 +1,8 @@
-"""LoRA (Hu et al. 2021): a weight that stays as it is, and beside it a product of two narrow matrices that learns."""
+"""LoRA (Hu et al. 2021): a frozen weight plus a trained product of two narrow matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,19 +23,19 @@ class LoRAWeight(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weight that is used."""
+        """Return the adapted weight."""
         return weight + self.scale * (self.b @ self.a)
 
 
 def iter_target_layers(body: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
-    """The layers that take an adapter, with their names."""
+    """Yield the layers that take an adapter, with their names."""
     for name, module in body.named_modules():
         if name.rpartition(".")[2] in TARGET_LAYERS and isinstance(module, nn.Linear):
             yield name, module
 
 
 def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int:
-    """Freeze a body and give its matrices adapters; how many got one."""
+    """Freeze a body and add adapters to its matrices; returns how many."""
     body.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     targets = list(iter_target_layers(body))
@@ -47,7 +46,7 @@ def add_adapters(body: nn.Module, rank: int, alpha: float, seed: int = 0) -> int
 
 
 def get_adapter_tensors(body: nn.Module) -> dict[str, Tensor]:
-    """The matrices that were trained, by the name of the layer: name.a, name.b and, multiplied in, the scale."""
+    """Return the trained matrices by layer: name.a, and name.b with the scale multiplied in."""
     tensors: dict[str, Tensor] = {}
     for name, module in body.named_modules():
         if isinstance(module, LoRAWeight):
@@ -67,7 +66,6 @@ def remove_adapters(body: nn.Module, *, merge: bool) -> None:
 @torch.no_grad()
 def apply_adapters(body: nn.Module, tensors: dict[str, Tensor]) -> None:
     """Add saved adapters to the weights of the body that they were trained on."""
-    layers = dict(body.named_modules())
     for name in sorted({key.rpartition(".")[0] for key in tensors}):
-        weight: Any = layers[name].weight
+        weight = body.get_parameter(f"{name}.weight")
         weight.add_((tensors[f"{name}.b"] @ tensors[f"{name}.a"]).to(weight))

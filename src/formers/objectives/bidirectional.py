@@ -13,17 +13,25 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch, BatchShape
-from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams, plan_texts
+from ..data.plans import (
+    ExampleFrame,
+    Plan,
+    RawExamples,
+    add_special_tokens,
+    estimate_documents,
+    make_stream_shape,
+    plan_streams,
+    plan_texts,
+)
 from ..data.store import Store
-from ..protocols import Model
+from ..protocols import Losses, Model
 from ..text import word_level
 from ..text.tokenizer import Tokenizer
-from .special_tokens import ExampleFrame, add_special_tokens
-from .token_losses import LabelCounting, count_real_labels, upcast_logits
+from .token_losses import BaseObjective, count_real_labels, upcast_logits
 
 
 @dataclass(frozen=True)
-class BidirectionalLM(LabelCounting):
+class BidirectionalLM(BaseObjective):
     """The mean of both directions' losses. With `num_sampled` words, the softmax is over the right word and those,
     which both directions share; they are drawn by frequency, a vocabulary being sorted by it:
     p(i) ∝ log(1 + 1/(i + 1))."""
@@ -88,7 +96,7 @@ class BidirectionalLM(LabelCounting):
         labels = np.concatenate(ways)
         return labels[labels != IGNORE_INDEX]
 
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
+    def loss(self, model: Model, batch: Batch) -> Losses:
         """The mean of the two directions' summed cross-entropies, and how many words one of them is over."""
         layout, words = batch.layout, batch.labels
         behind, before = layout.get_last_slots()[layout.document_ids], layout.get_first_slots()[layout.document_ids]

@@ -6,22 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch, BatchShape
 from ..data.counter_rng import draw_integers
 from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape, plan_streams, plan_windows
 from ..data.store import Store
-from ..protocols import Model
 from ..ragged_arrays import ragged_arange
 from ..text.tokenizer import Tokenizer
-from .token_losses import LabelCounting, compute_losses
+from .token_losses import BaseObjective
 
 PREFIX_DRAW = 120  # what a random number is for
 
 
 @dataclass(frozen=True)
-class CausalLM(LabelCounting):
+class CausalLM(BaseObjective):
     """p(x) = Π p(xₜ | x₁ … xₜ₋₁), over windows of `length` tokens of one document, or of all (`across_documents`).
 
     With `is_prefix_lm`, the beginning of each window, of random length, is only read: there is no loss in it. It is
@@ -57,7 +55,7 @@ class CausalLM(LabelCounting):
         """A loss at every token."""
         if self.num_streams:  # a batch is one window of each of its streams
             return make_stream_shape(self.num_streams, self.streams_per_batch, self.length)
-        return BatchShape(estimate_documents(total, plan.lengths), total, 0, self.length)
+        return BatchShape(estimate_documents(total, plan.lengths, longest=self.length), total, 0, self.length)
 
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Nothing is hidden: the label of each token is its successor in the document."""
@@ -74,7 +72,3 @@ class CausalLM(LabelCounting):
             size = 1 + draw_integers(np.maximum(lengths - 1, 1), seed, raw.sample, PREFIX_DRAW)
             labels[ragged_arange(lengths) < np.repeat(size - 1, lengths)] = IGNORE_INDEX
         return Batch(ids, starts, self.length, labels=labels, sample=raw.sample)
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy and how many tokens it is over."""
-        return compute_losses(model, batch, self.part)

@@ -11,42 +11,20 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
-from ..batch import Batch, BatchShape
+from ..batch import Batch
 from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, rank_within_rows
-from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import Plan, RawExamples, plan_texts
+from ..data.encoded_examples import PackedArrays, make_seq2seq_batch
+from ..data.plans import ExampleFrame, Plan, RawExamples, add_special_tokens, plan_texts
 from ..data.store import Store
 from ..errors import Error
-from ..protocols import Model
 from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
 from ..text.tokenizer import Tokenizer
 from .masking import compute_word_marks, find_word_starts
-from .special_tokens import ExampleFrame, add_special_tokens
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    choose_two_sided_shape,
-    compute_losses,
-    select_tokens,
-)
+from .seq2seq import DecoderEnds, TwoSidedObjective, select_tokens
 
-PackedText = tuple[np.ndarray, np.ndarray]
-(
-    MOVED_DRAW,
-    PERMUTE_DRAW,
-    SPAN_DRAW,
-    PLACE_DRAW,
-    MASK_DRAW,
-    DELETE_DRAW,
-    INSERT_DRAW,
-    ROTATE_DRAW,
-    OFFSET_DRAW,
-    RANDOM_DRAW,
-    WORD_DRAW,
-    LENGTH_DRAW,
-) = range(100, 112)
+MOVED_DRAW, PERMUTE_DRAW, SPAN_DRAW, PLACE_DRAW, MASK_DRAW, DELETE_DRAW = range(100, 106)  # what a random number is for
+INSERT_DRAW, ROTATE_DRAW, OFFSET_DRAW, RANDOM_DRAW, WORD_DRAW, LENGTH_DRAW = range(106, 112)
 MAX_EMPTY_SPANS = 4  # spans that a short text may get beyond its hidden words: those of length zero
 
 
@@ -80,8 +58,8 @@ def permute_sentences(
 
 
 def infill_spans(
-    text: PackedText, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
-) -> PackedText:
+    text: PackedArrays, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
+) -> PackedArrays:
     """Spans of words, their lengths Poisson, until `share` of the words are hidden; each becomes one mask, and one of
     length zero inserts a mask. Spans never overlap, so that the share is exact."""
     ids = text[0]
@@ -104,8 +82,8 @@ def infill_spans(
 
 
 def infill_overlapping(
-    text: PackedText, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
-) -> PackedText:
+    text: PackedArrays, begins: np.ndarray, share: float, mean: float, mask: int, seed: int, sample: np.ndarray
+) -> PackedArrays:
     """Infill spans as fairseq's released code does: they begin at random words and may overlap, which hides fewer
     words; masks of empty spans are inserted anywhere."""
     ids, starts = text
@@ -128,7 +106,7 @@ def infill_overlapping(
     return insert_masks(left, inserts, mask, seed, sample)
 
 
-def index_words(text: PackedText, begins: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def index_words(text: PackedArrays, begins: np.ndarray) -> tuple[int, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """How many texts there are, the text of each token, whether a word begins there, its word, and the texts' words."""
     starts = text[1]
     first = begins.copy()
@@ -152,9 +130,7 @@ def draw_span_lengths(
     draw = np.searchsorted(
         compute_poisson_cdf(mean), draw_uniform(seed, sample[owner], turn, LENGTH_DRAW), side="right"
     )
-    draw[compute_starts(most)[1:][most > 0] - 1] = (
-        len(compute_poisson_cdf(mean)) * 2**20
-    )  # the last one takes what is left
+    draw[compute_starts(most)[1:][most > 0] - 1] = len(compute_poisson_cdf(mean)) << 20  # takes what is left
     before = np.cumsum(draw) - draw
     before -= before[compute_starts(most)[:-1][owner]] if len(owner) else 0
     keep = before < budget[owner]
@@ -162,7 +138,7 @@ def draw_span_lengths(
     return lengths, np.bincount(owner[keep], minlength=len(words))
 
 
-def insert_masks(text: PackedText, count: np.ndarray, mask: int, seed: int, sample: np.ndarray) -> PackedText:
+def insert_masks(text: PackedArrays, count: np.ndarray, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
     """So many masks at random places of each text."""
     ids, starts = text
     total = np.diff(starts) + count
@@ -173,7 +149,7 @@ def insert_masks(text: PackedText, count: np.ndarray, mask: int, seed: int, samp
     return made, compute_starts(total)
 
 
-def mask_at_random(text: PackedText, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedText:
+def mask_at_random(text: PackedArrays, share: float, mask: int, seed: int, sample: np.ndarray) -> PackedArrays:
     """Each token becomes the mask with probability `share`."""
     ids, starts = text
     owner = compute_row_ids(starts)
@@ -182,7 +158,7 @@ def mask_at_random(text: PackedText, share: float, mask: int, seed: int, sample:
     ), starts
 
 
-def delete_tokens(text: PackedText, share: float, seed: int, sample: np.ndarray) -> PackedText:
+def delete_tokens(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
     """Each token is gone with probability `share`; the decoder must find where. One token always stays."""
     ids, starts = text
     owner, turn = compute_row_ids(starts), ragged_arange(np.diff(starts))
@@ -193,7 +169,7 @@ def delete_tokens(text: PackedText, share: float, seed: int, sample: np.ndarray)
     return select_tokens(ids, keep, starts)
 
 
-def rotate_texts(text: PackedText, share: float, seed: int, sample: np.ndarray) -> PackedText:
+def rotate_texts(text: PackedArrays, share: float, seed: int, sample: np.ndarray) -> PackedArrays:
     """With probability `share` a text begins with a token chosen at random, and its beginning follows its end."""
     ids, starts = text
     lengths, owner = np.diff(starts), compute_row_ids(starts)
@@ -202,7 +178,9 @@ def rotate_texts(text: PackedText, share: float, seed: int, sample: np.ndarray) 
     return ids[starts[owner] + (ragged_arange(lengths) + offset[owner]) % lengths[owner]], starts
 
 
-def randomise_masks(text: PackedText, share: float, mask: int, vocab: int, seed: int, sample: np.ndarray) -> PackedText:
+def randomise_masks(
+    text: PackedArrays, share: float, mask: int, vocab: int, seed: int, sample: np.ndarray
+) -> PackedArrays:
     """Each mask becomes a random token with probability `share`."""
     ids, starts = text
     at = np.flatnonzero(ids == mask)
@@ -214,7 +192,7 @@ def randomise_masks(text: PackedText, share: float, mask: int, vocab: int, seed:
 
 
 @dataclass(frozen=True)
-class Denoising(LabelCounting):
+class Denoising(TwoSidedObjective):
     """Sentences change places, words are infilled, masks inserted, the text rotated, in this order.
 
     The default is the paper's best: 30 % of the words infilled (spans Poisson, λ = 3) and all sentences permuted.
@@ -250,24 +228,14 @@ class Denoising(LabelCounting):
         named = None if language is None else tokenizer.backend.token_to_id(language)
         if language is not None and named is None:
             raise Error(f"this tokenizer has no token {language!r}", fix="train or load one for mBART")
-        ends, mask = (
-            DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None else start),
-            tokenizer.id("mask"),
-        )
+        ends = DecoderEnds.from_tokenizer(tokenizer, ("eos", "sep"), named if start is None else start)
+        mask = tokenizer.id("mask")
         if mask is None:
             raise Error("this tokenizer has no <mask>", fix="train or load one for BART")
         front = next((i for role in ("bos", "cls") if (i := tokenizer.id(role)) not in (None, ends.eos)), None)
         frame = (() if front is None else (front,), (ends.eos,)) if named is None else ((), (ends.eos, named))
-        return Denoising(
-            length,
-            len(tokenizer),
-            mask,
-            ends.start,
-            ends.eos,
-            frame,
-            word_marks=compute_word_marks(tokenizer),
-            **options,
-        )
+        marks = compute_word_marks(tokenizer)
+        return Denoising(length, len(tokenizer), mask, ends.start, ends.eos, frame, word_marks=marks, **options)
 
     @property
     def poisson_lambda(self) -> float:
@@ -291,10 +259,6 @@ class Denoising(LabelCounting):
         target = plan.lengths + sum(map(len, self.frame))
         return np.stack((target, target, target + self.max_extra_tokens), 1)
 
-    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """Both sides alike."""
-        return choose_two_sided_shape(total, self.measure_sizes(plan), (self.length, self.length))
-
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """The spoiled text as the source, the text as the target."""
         target = add_special_tokens(raw, *self.frame)
@@ -304,9 +268,9 @@ class Denoising(LabelCounting):
         )
         source = add_special_tokens(spoiled, *self.frame)
         sides = (source.ids, source.starts), (target.ids, target.starts)
-        return make_seq2seq_batch(*sides, self.start, raw.sample, (self.length, self.length))
+        return make_seq2seq_batch(*sides, self.start, raw.sample, self.max_lengths)
 
-    def add_noise(self, raw: RawExamples, seed: int) -> PackedText:
+    def add_noise(self, raw: RawExamples, seed: int) -> PackedArrays:
         """Every kind of noise that is asked for, in order."""
         ids, starts, sample, sentence = raw.ids, raw.starts, raw.sample, raw.sentence_starts
         first = sentence.copy()
@@ -331,7 +295,3 @@ class Denoising(LabelCounting):
         if self.as_released:
             text = randomise_masks(text, 0.1, self.mask, self.vocab, seed, sample)
         return text
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy of the whole text."""
-        return compute_losses(model, batch, self.part)

@@ -1,27 +1,47 @@
 """Masked language modelling: some tokens are hidden and predicted from both sides (BERT §3.1). Also whole words (a word
-that would overflow the count is skipped), and ALBERT's n-grams of whole words (§4.1).
+that would overflow the count is skipped), ALBERT's n-grams of whole words (§4.1) and ERNIE's units of knowledge.
 
-N tokens of D examples, W words; `free` (N,) says what may be hidden. Draws belong to (seed, sample, place).
+Beside the masked tokens there may be two segments and a question about them: next sentence, sentence order. Pairs are
+made out of documents the way the released procedures do it, for many documents at once.
+
+N tokens of D examples, W words; `free` (N,) says what may be hidden. Draws belong to (seed, sample, place). Of a store:
+D documents, S sentences (empty ones left out), E examples; draws of pairs belong to (seed, epoch, pass, sentence).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from torch import Tensor
 
 from ..batch import Batch, BatchShape
-from ..data.counter_rng import draw_bits, draw_integers, draw_uniform, rank_within_rows, sample_harmonic
-from ..data.plans import Plan, RawExamples, estimate_documents, plan_texts, plan_windows
-from ..data.store import Store
+from ..data.counter_rng import (
+    draw_binomial,
+    draw_bits,
+    draw_integers,
+    draw_uniform,
+    rank_within_rows,
+    sample_harmonic,
+    shuffle_indices,
+)
+from ..data.plans import (
+    ExampleFrame,
+    FramedExamples,
+    Plan,
+    RawExamples,
+    SentenceTable,
+    add_special_tokens,
+    estimate_documents,
+    plan_texts,
+    plan_windows,
+)
+from ..data.store import ENTITY_BIT, PHRASE_BIT, Store
 from ..errors import Error
-from ..protocols import Model
-from ..ragged_arrays import compute_row_ids, compute_starts, ragged_arange
+from ..protocols import Losses, Model
+from ..ragged_arrays import compute_row_ids, compute_starts, expand_ranges, ragged_arange
 from ..text.tokenizer import Tokenizer
-from .special_tokens import ExampleFrame, FramedExamples, add_special_tokens
-from .token_losses import LabelCounting, compute_losses
+from .token_losses import BaseObjective
 
 BEGINS_WORD, ENDS_WORD = 1, 2  # bits: a piece begins a word; it ends one, so that the next begins another (GPT-1)
 
@@ -74,14 +94,9 @@ def group_free_tokens(
 
 
 def choose_ngrams(
-    free: np.ndarray,
-    begins: np.ndarray,
-    starts: np.ndarray,
-    wanted: np.ndarray,
-    most: int,
-    seed: int,
+    free: np.ndarray, begins: np.ndarray, starts: np.ndarray, wanted: np.ndarray, most: int, seed: int,
     sample: np.ndarray,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """(N,) bool: n-grams of whole words, n ≤ most with p ∝ 1/n, until an example has as many tokens as are wanted.
 
     The released procedure: words are visited in random order; an n-gram begins at each, and is made shorter while it
@@ -89,11 +104,8 @@ def choose_ngrams(
     """
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(owner, minlength=len(starts) - 1)  # words of each example
-    reach, first, turn = (
-        compute_starts(np.bincount(group, minlength=len(owner))),
-        compute_starts(sizes),
-        ragged_arange(sizes),
-    )
+    reach = compute_starts(np.bincount(group, minlength=len(owner)))
+    first, turn = compute_starts(sizes), ragged_arange(sizes)
     gram = np.minimum(sample_harmonic(most, draw_uniform(seed, sample[owner], turn, NGRAM_DRAW)), sizes[owner] - turn)
     order = np.empty(len(owner), np.int64)
     order[first[owner] + rank_within_rows(draw_bits(seed, sample[owner], turn, CHOICE_DRAW), sizes)] = np.arange(
@@ -121,14 +133,9 @@ def choose_ngrams(
 
 
 def choose_units(
-    free: np.ndarray,
-    begins: np.ndarray,
-    starts: np.ndarray,
-    rate: float,
-    limit: np.ndarray,
-    seed: int,
+    free: np.ndarray, begins: np.ndarray, starts: np.ndarray, rate: float, limit: np.ndarray, seed: int,
     sample: np.ndarray,
-) -> np.ndarray:
+) -> np.ndarray:  # fmt: skip
     """(N,) bool: each unit whole with probability `rate`; those that would pass an example's limit are left out."""
     at, group, owner = group_free_tokens(free, begins, starts)
     sizes = np.bincount(group, minlength=len(owner))
@@ -168,7 +175,7 @@ MaskedLMType = TypeVar("MaskedLMType", bound="MaskedLM")
 
 
 @dataclass(frozen=True)
-class MaskedLM(LabelCounting):
+class MaskedLM(BaseObjective):
     """Hide 15 %; of those 80 % become [MASK], 10 % a random token, 10 % stay. Special tokens are never chosen.
 
     The number is exact for each example: min(max_masked, max(1, round(mask_rate · length))). `max_ngram` = 0 hides
@@ -176,7 +183,6 @@ class MaskedLM(LabelCounting):
     FULL-SENTENCES).
     """
 
-    unused_options: ClassVar[tuple[str, ...]] = ()  # settings of this class that a subclass has no use for
     length: int  # special tokens included
     vocab: int
     mask: int
@@ -202,16 +208,8 @@ class MaskedLM(LabelCounting):
             raise Error("this tokenizer has no [CLS], [SEP] and [MASK]", fix="train or load a tokenizer for BERT")
         roles = ("pad", "bos", "eos", "cls", "sep", "mask")
         special = tuple(dict.fromkeys(i for role in roles if (i := tokenizer.id(role)) is not None))
-        return cls(
-            length,
-            len(tokenizer),
-            mask,
-            special,
-            ((front,), (back,)),
-            word_marks=compute_word_marks(tokenizer),
-            eos=end,
-            **options,
-        )
+        marks, frame = compute_word_marks(tokenizer), ((front,), (back,))
+        return cls(length, len(tokenizer), mask, special, frame, word_marks=marks, eos=end, **options)
 
     def plan(self, store: Store, seed: int, epoch: int) -> Plan:
         """Windows in random order, with room for the special tokens."""
@@ -235,7 +233,10 @@ class MaskedLM(LabelCounting):
         usual = (total // self.length + 1) * int(self.count_masked(np.array([self.length]))[0])
         mean = sizes[:, 1].sum() / max(1, sizes[:, 0].sum()) if len(sizes) else 0.0
         return BatchShape(
-            estimate_documents(total, sizes[:, 0]), total, max(usual, int(np.ceil(total * mean * 1.02))), self.length
+            estimate_documents(total, sizes[:, 0], longest=self.length),
+            total,
+            max(usual, int(np.ceil(total * mean * 1.02))),
+            self.length,
         )
 
     def count_masked(self, lengths: np.ndarray) -> np.ndarray:
@@ -264,6 +265,289 @@ class MaskedLM(LabelCounting):
         chosen = self.choose_masked(at, free[at.ids], seed)
         return mask_tokens(batch, chosen, seed, self.mask, self.vocab, self.mask_ratio, self.random_ratio)
 
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy and how many tokens it is over."""
-        return compute_losses(model, batch, self.part)
+
+# --- pairs of segments: next sentence (BERT §3.1), sentence order (ALBERT §3.1)
+
+SHORT_DRAW, SIZE_DRAW, CUT_DRAW, COIN_DRAW, OTHER_DRAW, WHERE_DRAW = range(20, 26)  # what a random number is for
+FRONT_A_DRAW, FRONT_B_DRAW, ORDER_DRAW = range(26, 29)
+
+
+def compute_truncation(a: np.ndarray, b: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """How many tokens either side loses: always the longer one, B on a tie, until both fit."""
+    over = np.maximum(a + b - most, 0)
+    first = np.minimum(over, np.abs(a - b))  # until they are equally long
+    rest = over - first
+    return np.where(a > b, first, 0) + rest // 2, np.where(a > b, 0, first) + (rest + 1) // 2
+
+
+@dataclass(frozen=True)
+class PairSampler:
+    """At most `max_tokens` tokens of a pair; in a share `short_seq_prob` of the passes over a document, the target is a
+    random shorter length.
+
+    is_order_task=False is BERT's: B is the true continuation or, half of the time and always after a single sentence,
+    text of another document; what was not used goes back. is_order_task=True is ALBERT's: the two segments change
+    places half of the time. A single sentence is then joined by the one next to it; with `random_fallback`, by text of
+    another document, as in the released code.
+    """
+
+    max_tokens: int
+    short_seq_prob: float
+    is_order_task: bool = False
+    random_fallback: bool = False
+    eos: int | None = None  # the store's end mark
+
+    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
+        """One pass over all documents, in random order. Every epoch has as many examples as the first: passes differ
+        a little, so that some are left out or taken from one more pass."""
+        book = SentenceTable.from_store(store, self.eos)
+        self.check_sentences(book)
+        spans, label = self.walk_documents(book, seed, 0, 0)
+        count, turn = len(label), 0
+        if not count:
+            what = "no document has two sentences, and a pair is made of two that follow each other"
+            fix = "prepare longer documents, with sentences, or let random_fallback=True pair two documents"
+            raise Error(what, fix=fix)
+        if epoch:
+            spans, label = self.walk_documents(book, seed, epoch, 0)
+        while len(label) < count:
+            turn += 1
+            more = self.walk_documents(book, seed, epoch, turn)
+            spans, label = np.concatenate((spans, more[0])), np.concatenate((label, more[1]))
+        order = shuffle_indices(len(label), seed, epoch, ORDER_DRAW)[:count]
+        begin, end = spans[order].reshape(-1, 2).T
+        return Plan(begin, end, np.arange(count + 1) * 2, label[order].astype(np.int8))
+
+    def check_sentences(self, book: SentenceTable) -> None:
+        """A pair has two tokens at least; text of another document needs another document."""
+        if self.max_tokens < 2:
+            raise Error(f"a pair of {self.max_tokens} tokens is too short", fix="take longer examples")
+        if (not self.is_order_task or self.random_fallback) and len(book.document_begins) < 2:
+            count = len(book.document_begins)
+            what = f"next sentence prediction needs text of other documents, and there is {count} document"
+            raise Error(what, fix="give more documents: blank lines between them, or one in each file")
+
+    def walk_documents(self, book: SentenceTable, seed: int, epoch: int, turn: int) -> tuple[np.ndarray, np.ndarray]:
+        """One pass: spans (E, 2, 2) as (A, B) × (begin, end), and labels (E,). All documents make a step at once."""
+        key = (seed, epoch, turn)
+        document = np.arange(len(book.document_begins))
+        brief = draw_uniform(*key, document, SHORT_DRAW) < self.short_seq_prob
+        target = np.where(brief, 2 + draw_integers(self.max_tokens - 1, *key, document, SIZE_DRAW), self.max_tokens)
+        at, found = book.document_begins.copy(), []
+        while len(document):
+            step = self.step_sentence_order if self.is_order_task else self.step_next_sentence
+            use, first, second, label, go = step(book, key, document, at, target[document])
+            found.append((*first[:, use], *second[:, use], label[use], at[use]))
+            goes_on = go < book.document_ends[document]
+            document, at = document[goes_on], go[goes_on]
+        a0, a1, b0, b1, label, where = map(np.concatenate, zip(*found, strict=True))
+        begin_a, end_a, begin_b, end_b = book.begin[a0], book.end[a1 - 1], book.begin[b0], book.end[b1 - 1]
+        lose_a, lose_b = compute_truncation(end_a - begin_a, end_b - begin_b, self.max_tokens)
+        front_a = draw_binomial(lose_a, *key, where, FRONT_A_DRAW)
+        front_b = draw_binomial(lose_b, *key, where, FRONT_B_DRAW)
+        begin = np.stack((begin_a + front_a, begin_b + front_b), 1)
+        end = np.stack((end_a - lose_a + front_a, end_b - lose_b + front_b), 1)
+        return np.stack((begin, end), 2), label
+
+    def step_next_sentence(
+        self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """BERT's step: which are used, A and B as (2, n) sentences, label (1 = text of another document), go on at."""
+        stop = book.find_stop(at, target, book.document_ends[document])
+        cut = at + 1 + np.where(stop - at > 1, draw_integers(np.maximum(stop - at - 1, 1), *key, at, CUT_DRAW), 0)
+        other = (stop - at == 1) | (draw_uniform(*key, at, COIN_DRAW) < 0.5)
+        far = self.draw_other_document(
+            book, key, document, at, target - (book.token_offsets[cut] - book.token_offsets[at])
+        )
+        second = np.where(other, far, np.stack((cut, stop)))
+        return np.ones(len(at), bool), np.stack((at, cut)), second, other * 1, np.where(other, cut, stop)
+
+    def draw_other_document(
+        self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, tokens: np.ndarray
+    ) -> np.ndarray:
+        """(2, n) sentences of another document, from a random one on, until there are so many tokens."""
+        other = draw_integers(len(book.document_begins) - 1, *key, at, OTHER_DRAW)
+        other += other >= document
+        begin = book.document_begins[other] + draw_integers(
+            book.document_ends[other] - book.document_begins[other], *key, at, WHERE_DRAW
+        )
+        return np.stack((begin, book.find_stop(begin, tokens, book.document_ends[other])))
+
+    def step_sentence_order(
+        self, book: SentenceTable, key: tuple[int, ...], document: np.ndarray, at: np.ndarray, target: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """ALBERT's step: which are used, first and second as (2, n) sentences, label (1 = swapped), go on at."""
+        last = book.document_ends[document]
+        stop = book.find_stop(at, target, last)
+        alone = stop - at == 1
+        start = at
+        if not self.random_fallback:
+            stop = np.minimum(np.where(alone, at + 2, stop), last)
+            start = np.where(stop - at == 1, np.maximum(at - 1, book.document_begins[document]), at)
+            alone = stop - start == 1
+        cut = start + 1 + np.where(alone, 0, draw_integers(np.maximum(stop - start - 1, 1), *key, at, CUT_DRAW))
+        turned = (draw_uniform(*key, at, COIN_DRAW) < 0.5) & ~alone
+        a, b = np.stack((start, cut)), np.stack((cut, stop))
+        first, second = np.where(turned, b, a), np.where(turned, a, b)
+        if self.random_fallback:
+            far = self.draw_other_document(
+                book, key, document, at, target - (book.token_offsets[cut] - book.token_offsets[at])
+            )
+            second, turned = np.where(alone, far, second), turned | alone
+        return ~alone | self.random_fallback, first, second, turned * 1, stop
+
+
+@dataclass(frozen=True)
+class NextSentence(MaskedLM):
+    """[CLS] A [SEP] B [SEP]: is B the continuation of A (0), or text of another document (1)? And masked tokens."""
+
+    unused_options: ClassVar[tuple[str, ...]] = ("across_documents",)  # a pair lies in its documents
+    short_seq_prob: float = 0.1
+    pair_part: str = "nsp"
+
+    @property
+    def pair_sampler(self) -> PairSampler:
+        """How segments are chosen."""
+        return PairSampler(self.length - 3, self.short_seq_prob, eos=self.eos)
+
+    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
+        """Two spans for each example, and its label."""
+        return self.pair_sampler.plan(store, seed, epoch)
+
+    def count_special_tokens(self, plan: Plan) -> np.ndarray | int:
+        """One in front, one behind each segment."""
+        return 1 + np.diff(plan.span_offsets)
+
+    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
+        """Segments 0 and 1; a mark belongs to the segment before it."""
+        front, back = self.frame
+        at = add_special_tokens(raw, front, after_spans=(back,))
+        span = at.scatter_values(raw.span_index, -1)
+        known = np.maximum.accumulate(np.where(span >= 0, np.arange(len(span)), 0))
+        span = span[known]
+        span[at.starts[:-1]] = 0
+        return at, {"segments": span % 2, "document_labels": self.make_answers(raw.label)}
+
+    def make_answers(self, label: np.ndarray) -> np.ndarray:
+        """What the model must say of each pair."""
+        return label
+
+
+@dataclass(frozen=True)
+class SentenceOrder(NextSentence):
+    """Two consecutive segments, in their order (0) or swapped (1); n-grams of up to three words are hidden.
+
+    `random_fallback` is the released code's: text of another document (1) where there is only one sentence.
+    """
+
+    max_ngram: int = 3
+    pair_part: str = "sop"
+    random_fallback: bool = False
+
+    @property
+    def pair_sampler(self) -> PairSampler:
+        """How segments are chosen."""
+        return PairSampler(
+            self.length - 3, self.short_seq_prob, is_order_task=True, random_fallback=self.random_fallback, eos=self.eos
+        )
+
+
+# --- knowledge masking (ERNIE, Sun et al. 2019, §3): whole units in three stages; pairs; dialogues
+
+MaskingStage = Literal["basic", "phrase", "entity"]
+STAGE_BITS = {"basic": 0, "phrase": PHRASE_BIT, "entity": ENTITY_BIT}
+TURN_FAKE_DRAW, TURN_WHICH_DRAW, TURN_OTHER_DRAW, TURN_WHERE_DRAW, TURN_ORDER_DRAW = range(40, 45)
+
+
+@dataclass(frozen=True)
+class UnitMaskedLM(MaskedLM):
+    """Each unit is chosen whole with 15 %, and each of its tokens becomes [MASK], a random token, or stays.
+
+    The unit is a token (basic), a phrase or an entity, as marked in the store. Phrases and entities reach to where the
+    next one begins. An example never hides more than its limit, six deviations above the mean.
+    """
+
+    # Units say what is hidden whole, and chance says how many of them are.
+    unused_options: ClassVar[tuple[str, ...]] = ("max_ngram", "max_masked")
+    stage: MaskingStage = "basic"
+    task_id: int | None = None  # of ERNIE 2.0, which has an embedding for it
+
+    def frame_examples(self, raw: RawExamples) -> tuple[FramedExamples, dict[str, Any]]:
+        """Frame the examples, with ERNIE 2.0's task id for each token."""
+        at, more = super().frame_examples(raw)
+        return at, more if self.task_id is None else {**more, "tasks": np.full(len(at.ids), self.task_id)}
+
+    def count_masked(self, lengths: np.ndarray) -> np.ndarray:
+        """At most so many tokens: the number is left to chance."""
+        mean = self.mask_rate * lengths
+        return np.minimum(lengths, np.ceil(mean + 6 * np.sqrt(mean) + 4)).astype(np.int64)
+
+    def choose_masked(self, at: FramedExamples, free: np.ndarray, seed: int) -> np.ndarray:
+        """(N,) bool: whole units."""
+        if self.stage == "basic":
+            first = np.ones(len(at.ids), bool)
+        elif at.raw.unit_bits is None:
+            raise Error(f"this store does not say where a {self.stage} begins", fix="prepare the data with units")
+        else:
+            first = at.scatter_values((at.raw.unit_bits & STAGE_BITS[self.stage]) > 0) | at.span_starts
+        return choose_units(
+            free, first, at.starts, self.mask_rate, self.count_masked(np.diff(at.starts)), seed, at.raw.sample
+        )
+
+    def loss(self, model: Model, batch: Batch) -> Losses:
+        """Compute the losses; the model must have an embedding for the task."""
+        table = getattr(model.body.embed, "task", None)
+        known = 0 if table is None else table.num_embeddings
+        if self.task_id is not None and self.task_id >= known:
+            what = f"task_id={self.task_id} is none of the {known} that this model knows, counted from 0"
+            raise Error(what, fix="build ERNIE with use_tasks=True and more tasks, or leave task_id out")
+        return super().loss(model, batch)
+
+
+@dataclass(frozen=True)
+class UnitNextSentence(UnitMaskedLM, NextSentence):
+    """Units hidden in pairs of segments; 1 is the true pair, the opposite of BERT."""
+
+    unused_options: ClassVar[tuple[str, ...]] = (*UnitMaskedLM.unused_options, *NextSentence.unused_options)
+
+    def make_answers(self, label: np.ndarray) -> np.ndarray:
+        """1 = B follows A."""
+        return 1 - label
+
+
+@dataclass(frozen=True)
+class DialogueLM(UnitMaskedLM, NextSentence):
+    """[CLS] turn [SEP] turn [SEP] turn [SEP] of one conversation (a document whose sentences are turns). The roles,
+    query and response in turn, are the segments. Half of the time one turn is replaced by another conversation's: real
+    (1) or not (0)?"""
+
+    unused_options: ClassVar[tuple[str, ...]] = (*UnitNextSentence.unused_options, "short_seq_prob")
+    num_turns: int = 3
+
+    def plan(self, store: Store, seed: int, epoch: int) -> Plan:
+        """Stretches of up to so many turns, in random order; one of them may be another's. Turns are cut at the end."""
+        book = SentenceTable.from_store(store, self.eos)
+        count = book.document_ends - book.document_begins
+        if len(book.document_begins) < 2 or count.max(initial=0) < 2:
+            raise Error("a dialogue needs several conversations of at least two turns", fix="give more conversations")
+        parts = count // self.num_turns + (count % self.num_turns > 1)  # a last turn alone is left out
+        owner = np.repeat(np.arange(len(count)), parts)
+        begin = book.document_begins[owner] + ragged_arange(parts) * self.num_turns
+        number = np.minimum(book.document_ends[owner] - begin, self.num_turns)
+        key, sentence = (seed, epoch), expand_ranges(begin, number)
+        fake = draw_uniform(*key, begin, TURN_FAKE_DRAW) < 0.5
+        at = compute_starts(number)
+        other = draw_integers(len(count) - 1, *key, begin, TURN_OTHER_DRAW)
+        other += other >= owner
+        instead = book.document_begins[other] + draw_integers(count[other], *key, begin, TURN_WHERE_DRAW)
+        place = at[:-1] + draw_integers(number, *key, begin, TURN_WHICH_DRAW)
+        sentence[place[fake]] = instead[fake]
+        share = np.repeat((self.length - 1) // number - 1, number)
+        if share.min() < 1:
+            raise Error(
+                f"examples of {self.length} tokens have no room for {self.num_turns} turns", fix="take longer ones"
+            )
+        start, stop = book.begin[sentence], np.minimum(book.end[sentence], book.begin[sentence] + share)
+        order = shuffle_indices(len(begin), seed, epoch, TURN_ORDER_DRAW)
+        spans = expand_ranges(at[:-1][order], number[order])
+        return Plan(start[spans], stop[spans], compute_starts(number[order]), (~fake)[order].astype(np.int8))

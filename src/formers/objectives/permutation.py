@@ -7,7 +7,6 @@ import dataclasses
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch import Tensor
 
 from ..batch import Batch, BatchShape
 from ..data.counter_rng import (
@@ -18,24 +17,20 @@ from ..data.counter_rng import (
     sample_harmonic,
     shuffle_indices,
 )
-from ..data.plans import Plan, RawExamples, estimate_documents, make_stream_shape
+from ..data.plans import Plan, RawExamples, add_special_tokens, estimate_documents, make_stream_shape
 from ..data.store import Store
 from ..errors import Error
-from ..protocols import Model
 from ..ragged_arrays import compute_row_ids
 from ..text.tokenizer import Tokenizer
-from .masking import compute_word_marks, find_word_starts
-from .sentence_pairs import compute_truncation
-from .special_tokens import add_special_tokens
-from .token_losses import LabelCounting, compute_losses
+from .masking import compute_truncation, compute_word_marks, find_word_starts
+from .token_losses import BaseObjective
 
-CUT_DRAW, COIN_DRAW, WHERE_DRAW, ORDER_DRAW, NGRAM_DRAW, LEFT_DRAW, FILL_DRAW, RANK_DRAW = range(
-    60, 68
-)  # what a random number is for
+CUT_DRAW, COIN_DRAW, WHERE_DRAW, ORDER_DRAW = range(60, 64)  # what a random number is for
+NGRAM_DRAW, LEFT_DRAW, FILL_DRAW, RANK_DRAW = range(64, 68)
 
 
 @dataclass(frozen=True)
-class PermutationLM(LabelCounting):
+class PermutationLM(BaseObjective):
     """An example is `reuse_length` tokens that a memory may keep, then A SEP B SEP CLS: half its length each.
 
     Targets are spans of n ∈ 1 … 5 pieces, p ∝ 1/n, each in a context of 6n and from a word's first piece on, filled up
@@ -232,10 +227,6 @@ class PermutationLM(LabelCounting):
         order[at] = 1 + rank_within_rows(draw, np.bincount(mine, minlength=len(lanes) - 1))
         base = np.diff(lanes)[0::2] + 1  # more than the first half can need
         return order + np.where(lane % 2, base[lane // 2], 0)
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy of the targets, read from the query stream."""
-        return compute_losses(model, batch, self.part)
 
 
 def reverse_spans(raw: RawExamples) -> np.ndarray:

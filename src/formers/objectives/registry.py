@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..config import coerce_value, format_value, get_schema, suggest_name
@@ -17,10 +18,8 @@ from ..text.tokenizer import Tokenizer
 from .bidirectional import BidirectionalLM
 from .causal import CausalLM
 from .denoising import Denoising
-from .knowledge_masking import DialogueLM, UnitMaskedLM, UnitNextSentence
-from .masking import MaskedLM
+from .masking import DialogueLM, MaskedLM, NextSentence, SentenceOrder, UnitMaskedLM, UnitNextSentence
 from .permutation import PermutationLM
-from .sentence_pairs import NextSentence, SentenceOrder
 from .seq2seq import Seq2Seq
 from .span_corruption import SpanCorruption
 
@@ -31,35 +30,27 @@ class ObjectiveEntry:
 
     objective_class: Any
     help: str
-    options: tuple[tuple[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 OBJECTIVES = {
     "causal": ObjectiveEntry(CausalLM, "the next token, from those before it (GPT)"),
-    "prefix": ObjectiveEntry(
-        CausalLM, "the same, but a random beginning is only read, left to right", (("is_prefix_lm", True),)
-    ),
+    "prefix": ObjectiveEntry(CausalLM, "the same, but a random beginning is only read", {"is_prefix_lm": True}),
     "seq2seq": ObjectiveEntry(Seq2Seq, "the target of a pair, from its source"),
     "bidirectional": ObjectiveEntry(BidirectionalLM, "the next word and the one before, each from its own side (ELMo)"),
     "mlm": ObjectiveEntry(MaskedLM, "hidden tokens, from both sides (RoBERTa)"),
-    "whole-word": ObjectiveEntry(MaskedLM, "hidden whole words", (("max_ngram", 1),)),
-    "ngrams": ObjectiveEntry(MaskedLM, "hidden runs of up to three words", (("max_ngram", 3),)),
+    "whole-word": ObjectiveEntry(MaskedLM, "hidden whole words", {"max_ngram": 1}),
+    "ngrams": ObjectiveEntry(MaskedLM, "hidden runs of up to three words", {"max_ngram": 3}),
     "nsp": ObjectiveEntry(NextSentence, "hidden tokens, and whether the second text follows the first (BERT)"),
     "sop": ObjectiveEntry(SentenceOrder, "hidden runs of words, and whether two texts are swapped (ALBERT)"),
     "plm": ObjectiveEntry(PermutationLM, "tokens in a random order, each from those before it in that order (XLNet)"),
     "denoising": ObjectiveEntry(Denoising, "the whole text, from a spoiled one (BART)"),
     "span-corruption": ObjectiveEntry(SpanCorruption, "what is missing in gaps (T5)"),
-    "switch": ObjectiveEntry(SpanCorruption, "the same, with experts kept busy (Switch)", (("balance_weight", 0.01),)),
-    "prefix-spans": ObjectiveEntry(
-        SpanCorruption, "the rest of a text, from its beginning (T5)", (("corruption", "prefix"),)
-    ),
-    "deshuffle": ObjectiveEntry(
-        SpanCorruption, "the text, from its tokens in random order (T5)", (("corruption", "deshuffle"),)
-    ),
+    "switch": ObjectiveEntry(SpanCorruption, "the same, with experts kept busy (Switch)", {"balance_weight": 0.01}),
+    "prefix-spans": ObjectiveEntry(SpanCorruption, "a text's rest, from its beginning (T5)", {"corruption": "prefix"}),
+    "deshuffle": ObjectiveEntry(SpanCorruption, "the text, from its tokens shuffled (T5)", {"corruption": "deshuffle"}),
     "ernie-units": ObjectiveEntry(UnitMaskedLM, "hidden units: tokens, phrases or entities (ERNIE)"),
-    "unit-pairs": ObjectiveEntry(
-        UnitNextSentence, "hidden units, and whether the second text follows the first (ERNIE)"
-    ),
+    "unit-pairs": ObjectiveEntry(UnitNextSentence, "hidden units, and whether two texts follow each other (ERNIE)"),
     "dialogue": ObjectiveEntry(DialogueLM, "hidden units, and whether a conversation is real (ERNIE)"),
 }
 # Earlier names of objectives, which are still accepted wherever a name is given.
@@ -70,18 +61,8 @@ OBJECTIVE_ALIASES = {
 # What is left of an objective of pairs where no text follows another.
 UNPAIRED_OBJECTIVES = {"nsp": "mlm", "sop": "ngrams", "unit-pairs": "ernie-units", "dialogue": "ernie-units"}
 TOKENIZER_FIELDS = {
-    "length",
-    "vocab",
-    "mask",
-    "special",
-    "word_marks",
-    "sentinels",
-    "word_characters",
-    "sep",
-    "cls",
-    "eos",
-    "frame",
-}
+    "length", "vocab", "mask", "special", "word_marks", "sentinels", "word_characters", "sep", "cls", "eos", "frame",
+}  # fmt: skip
 
 RATIO_OPTIONS = {
     "mask_rate", "noise_density", "mask_ratio", "random_ratio", "infill_ratio", "permute_ratio", "delete_ratio",
@@ -113,8 +94,9 @@ def build_objective(name: str, tokenizer: Tokenizer, length: int, /, **options: 
     typed = {key: coerce_value(value, known[key], key, f"objective {name}") for key, value in options.items()}
     if length < MIN_LENGTH:
         raise Error(f"examples of {length} tokens are too short", fix=f"take at least {MIN_LENGTH}")
-    check_options({**dict(choice.options), **typed}, choice.objective_class)
-    return choice.objective_class.from_tokenizer(tokenizer, length, **{**dict(choice.options), **typed})
+    settings = {**choice.options, **typed}
+    check_options(settings, choice.objective_class)
+    return choice.objective_class.from_tokenizer(tokenizer, length, **settings)
 
 
 def check_options(options: dict[str, Any], kind: Any) -> None:
@@ -138,7 +120,7 @@ def check_options(options: dict[str, Any], kind: Any) -> None:
 def list_options(kind: Any) -> dict[str, Any]:
     """The options of an objective and their types: its fields, but for those that the tokenizer gives or that a parent
     alone has a use for."""
-    hints, hidden = get_schema(kind), TOKENIZER_FIELDS.union(getattr(kind, "unused_options", ()))
+    hints, hidden = get_schema(kind), TOKENIZER_FIELDS.union(kind.unused_options)
     own = inspect.signature(kind.from_tokenizer, eval_str=True).parameters
     named = {n: p.annotation for n, p in own.items() if n not in ("tokenizer", "length", "options", "cls")}
     return {f.name: hints[f.name] for f in fields(kind) if f.name not in hidden} | named

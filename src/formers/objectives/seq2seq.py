@@ -6,30 +6,76 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from ..batch import Batch, BatchShape
 from ..data.counter_rng import shuffle_indices
 from ..data.encoded_examples import make_seq2seq_batch
-from ..data.plans import Plan, RawExamples
+from ..data.plans import ExampleFrame, Plan, RawExamples, SentenceTable, add_special_tokens, estimate_documents
 from ..data.store import Store
 from ..errors import Error
-from ..protocols import Model
+from ..ragged_arrays import compute_row_ids, compute_starts
 from ..text.tokenizer import Tokenizer
-from .sentence_pairs import SentenceTable
-from .special_tokens import ExampleFrame, add_special_tokens
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    append_eos,
-    choose_two_sided_shape,
-    compute_losses,
-    select_tokens,
-)
+from .token_losses import BaseObjective
+
+
+class TwoSidedObjective(BaseObjective):
+    """An objective with a source for the encoder and a target for the decoder."""
+
+    length: int  # of either side, marks included
+
+    @property
+    def max_lengths(self) -> tuple[int, int]:
+        """Tokens of the longest source and of the longest target."""
+        return self.length, self.length
+
+    def measure_sizes(self, plan: Plan) -> np.ndarray:
+        """Measure (E, 3) tokens of the target, labels and tokens of the source."""
+        raise NotImplementedError
+
+    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
+        """Choose room for `total` tokens on the larger side, and for as many as belong to them on the other."""
+        sizes, longest = self.measure_sizes(plan), self.max_lengths
+        source, target = sizes[:, 2].mean(), sizes[:, 0].mean()
+        larger = max(source, target)
+        sides = (int(np.ceil(total * part / larger)) for part in (source, target))
+        near, far = (max(side, most) for side, most in zip(sides, longest, strict=True))
+        # A source may turn out far shorter than it might be; dummy documents fill up what is left.
+        dummies = int(np.ceil(max(near / longest[0], far / longest[1])))
+        return BatchShape(estimate_documents(total, np.array([larger])) + dummies, far, 0, longest[1], near, longest[0])
+
+
+def append_eos(ids: np.ndarray, starts: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """Examples with an end mark behind each."""
+    return np.insert(ids, starts[1:], end), starts + np.arange(len(starts))
+
+
+def select_tokens(ids: np.ndarray, keep: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of packed examples that are kept, and where the examples begin now."""
+    return ids[keep], compute_starts(np.bincount(compute_row_ids(starts)[keep], minlength=len(starts) - 1))
 
 
 @dataclass(frozen=True)
-class Seq2Seq(LabelCounting):
+class DecoderEnds:
+    """The token that a decoder starts with, and the end mark."""
+
+    start: int
+    eos: int
+
+    @staticmethod
+    def from_tokenizer(tokenizer: Tokenizer, roles: tuple[str, ...], start: int | None = None) -> DecoderEnds:
+        """The first of these roles that the tokenizer knows is the start, unless an id is given."""
+        end = next((i for role in ("eos", "sep") if (i := tokenizer.id(role)) is not None), None)
+        begin = start if start is not None else next((i for r in roles if (i := tokenizer.id(r)) is not None), None)
+        if end is None or begin is None:
+            raise Error("this tokenizer has no end mark or no token to start with", fix="train one with pad and eos")
+        if begin >= len(tokenizer):
+            what = f"start={begin} is no token of this tokenizer, which has {len(tokenizer):,}"
+            raise Error(what, fix="give the id of one of them, or leave start out")
+        return DecoderEnds(begin, end)
+
+
+@dataclass(frozen=True)
+class Seq2Seq(TwoSidedObjective):
     """Documents of two sentences, source and target; what is longer than `length` is cut at its end.
 
     `prefix` are tokens in front of every source: T5's names of tasks.
@@ -76,18 +122,10 @@ class Seq2Seq(LabelCounting):
         source, target = (plan.end - plan.begin).reshape(-1, 2).T + 1
         return np.stack((target, target, source + len(self.prefix)), 1)
 
-    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """Room on both sides."""
-        return choose_two_sided_shape(total, self.measure_sizes(plan), (self.length, self.length))
-
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Nothing is spoiled; the two spans are the two sides."""
         source = select_tokens(raw.ids, raw.span_index == 0, raw.starts)
         blank = np.zeros(len(source[0]), np.int64)
         near = add_special_tokens(RawExamples(*source, blank, blank > 0, None, raw.label, raw.sample), *self.frame)
         target = append_eos(*select_tokens(raw.ids, raw.span_index == 1, raw.starts), self.eos)
-        return make_seq2seq_batch((near.ids, near.starts), target, self.start, raw.sample, (self.length, self.length))
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy of the target, smoothed."""
-        return compute_losses(model, batch, self.part, smoothing=self.label_smoothing)
+        return make_seq2seq_batch((near.ids, near.starts), target, self.start, raw.sample, self.max_lengths)

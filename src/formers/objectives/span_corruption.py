@@ -7,32 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from torch import Tensor
 
-from ..batch import Batch, BatchShape
+from ..batch import Batch
 from ..data.counter_rng import draw_bits, draw_integers, rank_within_rows
-from ..data.encoded_examples import make_seq2seq_batch
+from ..data.encoded_examples import PackedArrays, make_seq2seq_batch
 from ..data.plans import Plan, RawExamples, plan_texts
 from ..data.store import Store
 from ..errors import Error
-from ..protocols import Model
 from ..ragged_arrays import compute_row_ids, compute_starts, ragged_arange
 from ..text.tokenizer import Tokenizer
-from .token_losses import (
-    DecoderEnds,
-    LabelCounting,
-    append_eos,
-    choose_two_sided_shape,
-    compute_balanced_losses,
-    compute_losses,
-    select_tokens,
-)
+from .seq2seq import DecoderEnds, TwoSidedObjective, append_eos, select_tokens
 
 NOISE_DRAW, KEPT_DRAW, PREFIX_DRAW, SHUFFLE_DRAW = range(80, 84)  # what a random number is for
 
 
 @dataclass(frozen=True)
-class SpanCorruption(LabelCounting):
+class SpanCorruption(TwoSidedObjective):
     """15 % of the tokens in spans of 3 on average are replaced by sentinels; the target is each sentinel with what it
     stands for. A text begins with something kept and ends with a span. `length` is the encoder's: 512 come from 568.
 
@@ -108,21 +98,14 @@ class SpanCorruption(LabelCounting):
         source, target = self.measure_both_sides(plan.lengths)
         return np.stack((target, target, source), 1)
 
-    def choose_shape(self, total: int, plan: Plan) -> BatchShape:
-        """The source is the larger side."""
-        return choose_two_sided_shape(total, self.measure_sizes(plan), self.max_lengths)
-
     def corrupt(self, raw: RawExamples, seed: int) -> Batch:
         """Source and target of each text."""
-        source, target = {"spans": self.corrupt_spans, "prefix": self.split_prefix, "deshuffle": self.shuffle_tokens}[
-            self.corruption
-        ](raw, seed)
+        ways = {"spans": self.corrupt_spans, "prefix": self.split_prefix, "deshuffle": self.shuffle_tokens}
+        source, target = ways[self.corruption](raw, seed)
         source, target = append_eos(*source, self.eos), append_eos(*target, self.eos)
         return make_seq2seq_batch(source, target, self.start, raw.sample, self.max_lengths)
 
-    def corrupt_spans(
-        self, raw: RawExamples, seed: int
-    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def corrupt_spans(self, raw: RawExamples, seed: int) -> tuple[PackedArrays, PackedArrays]:
         """Both sides with sentinels."""
         lengths = np.diff(raw.starts)
         noise, spans = self.count_noise(lengths)
@@ -148,18 +131,14 @@ class SpanCorruption(LabelCounting):
         starts = np.sort(np.concatenate((first, (first[owner] + 1 + turn)[begins])))
         return np.diff(np.append(starts, items.sum()))
 
-    def split_prefix(
-        self, raw: RawExamples, seed: int
-    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def split_prefix(self, raw: RawExamples, seed: int) -> tuple[PackedArrays, PackedArrays]:
         """Cut in two at a random place; neither part is empty."""
         lengths = np.diff(raw.starts)
         size = 1 + draw_integers(lengths - 1, seed, raw.sample, PREFIX_DRAW)
         near = ragged_arange(lengths) < np.repeat(size, lengths)
         return select_tokens(raw.ids, near, raw.starts), select_tokens(raw.ids, ~near, raw.starts)
 
-    def shuffle_tokens(
-        self, raw: RawExamples, seed: int
-    ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    def shuffle_tokens(self, raw: RawExamples, seed: int) -> tuple[PackedArrays, PackedArrays]:
         """In random order."""
         lengths, owner = np.diff(raw.starts), compute_row_ids(raw.starts)
         turn = np.arange(len(raw.ids)) - raw.starts[owner]
@@ -168,9 +147,3 @@ class SpanCorruption(LabelCounting):
             raw.ids
         )
         return (ids, raw.starts), (raw.ids, raw.starts)
-
-    def loss(self, model: Model, batch: Batch) -> dict[str, tuple[Tensor, Tensor]]:
-        """The summed cross-entropy of the target, and of experts the balance."""
-        if self.balance_weight:
-            return compute_balanced_losses(model, batch, self.part, self.balance_weight)
-        return compute_losses(model, batch, self.part)

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ..batch import IGNORE_INDEX, Batch
 from ..data.encoded_examples import EncodedSource
-from ..protocols import Model
-from .token_losses import LabelCounting, Losses, compute_token_loss, upcast_logits
+from ..protocols import Losses, Model
+from .token_losses import BaseObjective, compute_token_loss, upcast_logits
 
 
 @dataclass(frozen=True)
-class Supervised(LabelCounting):
+class Supervised(BaseObjective):
     """A head's part learns the answers of the examples of `source`; `task_kind` is the task's (task.py).
 
     `class_weights` are those of classes (of several labels: of each label's yes, then of each label's no); `target_std`
@@ -55,11 +55,9 @@ class Supervised(LabelCounting):
         """The summed loss of what a head answers, and how many answers count."""
         logits, asked = upcast_logits(logits), select_answered(self.task_kind, batch)
         ways = {
-            "many": self.compute_multilabel_loss,
-            "number": self.compute_regression_loss,
-            "span": compute_span_loss,
+            "many": self.compute_multilabel_loss, "number": self.compute_regression_loss, "span": compute_span_loss,
             "choice": compute_choice_loss,
-        }
+        }  # fmt: skip
         if self.task_kind in ways:
             return ways[self.task_kind](logits, batch, asked), asked.sum()
         weight = (

@@ -1,78 +1,34 @@
-"""The losses that most objectives share: a token of the vocabulary at each chosen place, a class of each document. And
-batches with an encoder's side and a decoder's: the decoder reads its target shifted by one behind a start token."""
+"""The losses that most objectives share: a token of the vocabulary at each chosen place, a class of each document."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..batch import IGNORE_INDEX, Batch, BatchShape
-from ..data.plans import estimate_documents
+from ..batch import IGNORE_INDEX, Batch
 from ..errors import Error
 from ..nn.attention.context import Capture
 from ..nn.experts import Experts, compute_balance_loss
 from ..protocols import Losses, Model
-from ..ragged_arrays import compute_row_ids, compute_starts
-from ..text.tokenizer import Tokenizer
 
 
-def choose_two_sided_shape(total: int, sizes: np.ndarray, longest: tuple[int, int]) -> BatchShape:
-    """Room for `total` tokens on the larger side, and for as many as belong to them on the other."""
-    source, target = sizes[:, 2].mean(), sizes[:, 0].mean()
-    larger = max(source, target)
-    sides = (int(np.ceil(total * part / larger)) for part in (source, target))
-    near, far = (max(side, most) for side, most in zip(sides, longest, strict=True))
-    # A source may turn out far shorter than it might be; dummy documents fill up what is left.
-    dummies = int(np.ceil(max(near / longest[0], far / longest[1])))
-    return BatchShape(estimate_documents(total, np.array([larger])) + dummies, far, 0, longest[1], near, longest[0])
-
-
-def append_eos(ids: np.ndarray, starts: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """Examples with an end mark behind each."""
-    return np.insert(ids, starts[1:], end), starts + np.arange(len(starts))
-
-
-def select_tokens(ids: np.ndarray, keep: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of packed examples that are kept, and where the examples begin now."""
-    return ids[keep], compute_starts(np.bincount(compute_row_ids(starts)[keep], minlength=len(starts) - 1))
-
-
-@dataclass(frozen=True)
-class DecoderEnds:
-    """The token that a decoder starts with, and the end mark."""
-
-    start: int
-    eos: int
-
-    @staticmethod
-    def from_tokenizer(tokenizer: Tokenizer, roles: tuple[str, ...], start: int | None = None) -> DecoderEnds:
-        """The first of these roles that the tokenizer knows is the start, unless an id is given."""
-        end = next((i for role in ("eos", "sep") if (i := tokenizer.id(role)) is not None), None)
-        begin = start if start is not None else next((i for r in roles if (i := tokenizer.id(r)) is not None), None)
-        if end is None or begin is None:
-            raise Error("this tokenizer has no end mark or no token to start with", fix="train one with pad and eos")
-        if begin >= len(tokenizer):
-            what = f"start={begin} is no token of this tokenizer, which has {len(tokenizer):,}"
-            raise Error(what, fix="give the id of one of them, or leave start out")
-        return DecoderEnds(begin, end)
-
-
-class LabelCounting:
-    """Base of objectives: the defaults of protocols.Objective, and what each named loss is divided by.
+class BaseObjective:
+    """The defaults of protocols.Objective: cross-entropy at the labels, and what each named loss is divided by.
 
     The counts are known from a batch alone, before any model runs; a trainer adds them up over the batches and
     processes of a step.
     """
 
+    unused_options: ClassVar[tuple[str, ...]] = ()  # fields of a parent that a class has no use for
     part: str
     pair_part: str | None = None
     num_streams: int = 0
     streams_per_batch: int = 0
+    label_smoothing: float = 0.0
     balance_weight: float = 0.0  # of the loss that keeps experts evenly used (Switch)
 
     @property
@@ -89,9 +45,20 @@ class LabelCounting:
             found["balance"] = int((batch.sample >= 0).any())
         return found
 
-    def select_labels(self, batch: Batch) -> Any:
+    def select_labels(self, batch: Batch) -> np.ndarray:
         """The labels that its own part is asked for, of a batch that is still in numpy."""
         return batch.labels[batch.labels != IGNORE_INDEX]
+
+    def loss(self, model: Model, batch: Batch) -> Losses:
+        """The summed cross-entropy of the tokens and of the answers for documents, each with their number; of experts
+        the balance."""
+        if self.balance_weight:
+            return compute_balanced_losses(model, batch, self.part, self.balance_weight)
+        hidden = model(batch)
+        losses = {self.part: compute_token_loss(model, batch, self.part, hidden, self.label_smoothing)}
+        if self.pair_part is not None:
+            losses[self.pair_part] = compute_answer_loss(model, batch, self.pair_part, hidden)
+        return losses
 
 
 def count_real_labels(labels: Any) -> int:
@@ -143,15 +110,6 @@ def compute_answer_loss(model: Model, batch: Batch, part: str, hidden: Tensor) -
     logits = upcast_logits(model.logits(hidden, batch, part=part))
     total = F.cross_entropy(logits, batch.document_labels, reduction="sum", ignore_index=IGNORE_INDEX)
     return total, (batch.document_labels != IGNORE_INDEX).sum()
-
-
-def compute_losses(model: Model, batch: Batch, part: str, answer: str | None = None, smoothing: float = 0.0) -> Losses:
-    """The loss of the tokens and, if `answer` names a part for it, that of the documents, from one pass."""
-    hidden = model(batch)
-    losses = {part: compute_token_loss(model, batch, part, hidden, smoothing)}
-    if answer is not None:
-        losses[answer] = compute_answer_loss(model, batch, answer, hidden)
-    return losses
 
 
 def compute_balanced_losses(model: Model, batch: Batch, part: str, alpha: float) -> Losses:

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 PARENT_CHECK_SECONDS = 0.5  # seconds between two looks at the parent
 PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 class ProcessPool(ProcessPoolExecutor):

@@ -13,8 +13,9 @@ import yaml
 from ..config import build_config, check_rates, check_sizes, coerce_value, get_schema, parse_yaml, suggest_name
 from ..errors import Error
 from ..family import TRANSLATION_TUNE, Family
-from ..interop import safe_files
 from ..interop.hub import fetch_model
+from ..interop.model_directory import read_checkpoint_info
+from ..interop.safe_files import find_model_folder
 from ..objectives.registry import OBJECTIVES, list_options, resolve_objective
 from ..option_aliases import explain_name, resolve_setting, resolve_settings, resolve_tables
 from ..registry import FAMILIES, find_family, find_preset, find_published_checkpoint, list_published_checkpoints
@@ -324,7 +325,7 @@ def configure_pretraining(
     merged = given.merge_over({"data": base.data, "model": model, "objective": base.objective, "train": base.train})
     train, named = merged["train"], given.tables["train"]
     if init is not None and "lr" not in named:
-        train |= choose_continued_lr(found.definition, str(init), train)
+        train |= choose_continued_lr(str(init), train)
     adjust_warmup(train, named)
     context = merged["model"].get("context")
     if context and "seq_length" not in named:
@@ -333,18 +334,14 @@ def configure_pretraining(
     return build_pretrain_config(found.name, merged, more)
 
 
-def choose_continued_lr(family: Family, init: str, train: Mapping[str, Any]) -> dict[str, Any]:
+def choose_continued_lr(init: str, train: Mapping[str, Any]) -> dict[str, Any]:
     """The rate at which a checkpoint goes on: as in fine-tuning, by its width; nothing where that is unknown."""
-    folder, ours = fetch_model(init) if init.startswith("hub:") else safe_files.find_model_folder(init), None
+    folder = fetch_model(init) if init.startswith("hub:") else find_model_folder(init)
     try:
-        if safe_files.has_file(folder, "formers.json"):
-            ours = safe_files.read_json(folder, "formers.json").get("config")
-        elif family.hf_format is not None and safe_files.has_file(folder, "config.json"):
-            theirs = safe_files.read_json(folder, "config.json")
-            ours = family.hf_format.config_map.read_config(theirs, where=folder, ignore=theirs)
+        info = read_checkpoint_info(folder)
     except Error:  # of a damaged one, which is refused when it is loaded
         return {}
-    dim: Any = ours.get("dim") if isinstance(ours, Mapping) else None
+    dim: Any = (info.settings or {}).get("dim")
     if not is_positive_int(dim):
         return {}
     return {"lr": 1e-3 if train.get("optimizer") == "rms-adamw" else float(f"{LR_TIMES_DIM / dim:.2g}")}

@@ -10,7 +10,6 @@ import dataclasses
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -152,19 +151,21 @@ class GraphedStep(Generic[T]):
     from there on every batch must have the same shapes.
     """
 
-    def __init__(self, run: Callable[[Batch], T], warmup: int = WARMUP_BATCHES):
-        self.run, self.warmup_left = run, warmup
+    def __init__(
+        self, run: Callable[[Batch], T], device: torch.device | None = None, warmup: int = WARMUP_BATCHES
+    ):  # fmt: skip
+        self.run, self.device, self.warmup_left = run, device, warmup
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, batch: Batch) -> T:
-        """Run a batch; return its values, which the next one overwrites."""
+        """Run a batch, which may still lie on the host; return its values, which the next one overwrites."""
         if self.graph is not None:
             self.copy_batch(batch)
         elif self.warmup_left > 0:
             self.warmup_left -= 1
             return self.run_on_side_stream(batch)
         else:
-            self.static_batch = clone_batch(batch)
+            self.static_batch = clone_batch(batch if self.device is None else batch.to(self.device))
             self.graph = torch.cuda.CUDAGraph()
             with torch.cuda.graph(self.graph, capture_error_mode=CAPTURE_MODE):
                 self.static_values = self.run(self.static_batch)
@@ -207,10 +208,30 @@ def list_tensors(batch: Batch) -> list[Tensor]:
     return found
 
 
+class StepValues:
+    """The norm of a step's gradient and the sums of its losses, on their way from the device to the host."""
+
+    def __init__(self, names: Sequence[str], values: Tensor):
+        self.names, self.event = names, torch.cuda.Event() if values.is_cuda else None
+        # A copy: the next replay of a graph overwrites the values. Into pinned memory, so that nobody waits for it.
+        self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
+        self.values.copy_(values, non_blocking=True)
+        if self.event is not None:
+            self.event.record()
+
+    def read(self) -> tuple[float, dict[str, float]]:
+        """Wait for the values: the norm, and the sum of each loss."""
+        if self.event is not None:
+            self.event.synchronize()
+        norm, *sums = self.values.tolist()
+        return norm, dict(zip(self.names, sums, strict=True))
+
+
 class Executor:
     """Carries out training steps on one device: `start_step` computes gradients, `finish_step` applies them.
 
-    Between the two, the host reads the values of the step and may decide to skip it.
+    Between the two, the host reads the values of the step and may decide to skip it. Where the optimizer itself skips
+    steps that are not finite (`skips_on_device`), nobody needs to read them before the next step is launched.
     """
 
     def __init__(
@@ -238,25 +259,45 @@ class Executor:
         alone = self.device.type == "cuda" and world.size == 1 and not self.scaler.is_enabled()
         self.skips_on_device = alone and s.optimizer in ("adam", "adamw") and not s.spike_factor
         self.uses_cuda_graphs = alone and self.is_compiled and not s.activation_checkpointing
-        # Recorded steps by objective and shape. Weights of losses differ from step to step: a graph reads them here.
-        self.cuda_graphs: dict[tuple[int, torch.Size], GraphedStep[dict[str, Tensor]]] = {}
+        # Recorded functions by name, objective and shape. What differs from step to step, a graph reads from here.
+        self.cuda_graphs: dict[tuple[str, int, torch.Size], GraphedStep[Any]] = {}
         self.graph_weights: dict[str, Tensor] = {}
+        self.graph_lrs = [torch.empty((), device=self.device) for _ in self.optimizer.param_groups]
+        self.has_accumulated = False
 
     def start_step(
         self, batches: Sequence[Batch], carried_states: CarriedStates, objective: Objective,
         loss_weights: Mapping[str, float], lr: float,
-    ) -> tuple[list[str], Tensor]:  # fmt: skip
-        """Add up the gradients of a step's batches and clip them. Return the names of the losses, and on the device
-        the norm of the gradient with the sums of the losses behind it."""
-        for group in self.optimizer.param_groups:
+    ) -> StepValues:  # fmt: skip
+        """Add up the gradients of a step's batches and clip them; where steps are skipped on the device, apply them."""
+        for group, graph_lr in zip(self.optimizer.param_groups, self.graph_lrs, strict=True):
             group["lr"] = lr * group.get("lr_scale", 1.0)
-        self.parallel_module.train()
+            graph_lr.fill_(group["lr"])
+        if not (self.parallel_module.training and self.model.training):
+            self.parallel_module.train()
+        memories = [carried_states.select_for_batch(batch) for batch in batches]
+        recorded = self.uses_cuda_graphs and self.is_compiled and all(memory is None for memory in memories)
+        if recorded:
+            self.set_graph_weights(loss_weights)
+        # Gradients that many batches are added up in must stay where they are; those of one batch need not be kept.
+        self.has_accumulated |= len(batches) > 1
+        if recorded and self.skips_on_device and not self.has_accumulated:
+            names, values = self.run_recorded("step", self.take_step, batches[0], objective)
+            return StepValues(names, values)
         sums: dict[str, Tensor] = {}
-        for number, batch in enumerate(batches):
-            memory = carried_states.select_for_batch(batch)
+        for number, (batch, memory) in enumerate(zip(batches, memories, strict=True)):
             with self.strategy.sync_gradients(self.parallel_module, number == len(batches) - 1):
-                for name, total in self.run_backward(batch, memory, objective, loss_weights).items():
+                if recorded:
+                    totals = self.run_recorded("gradient", self.compute_recorded_gradient, batch, objective)
+                else:
+                    totals = self.compute_gradient(batch.to(self.device), memory, objective, loss_weights)
+                for name, total in totals.items():
                     sums[name] = sums.get(name, torch.zeros_like(total)) + total
+        return StepValues(*self.clip_and_update(sums))
+
+    def clip_and_update(self, sums: Mapping[str, Tensor]) -> tuple[list[str], Tensor]:
+        """Clip the gradients and, where steps are skipped on the device, apply them. Return the names of the losses,
+        and on the device the norm of the gradient with the sums of the losses behind it."""
         self.scaler.unscale_(self.optimizer)
         names = sorted(sums)
         norm = self.strategy.clip_grad_norm(self.model, self.grad_clip or math.inf)
@@ -273,32 +314,52 @@ class Executor:
         self.scaler.update()  # it has noted non-finite gradients itself, and lowers the scale
         self.optimizer.zero_grad(set_to_none=not self.cuda_graphs)
 
-    def run_backward(
-        self, batch: Batch, memory: Memory | None, objective: Objective, loss_weights: Mapping[str, float]
-    ) -> dict[str, Tensor]:
-        """Add a batch's share of the gradient; return its summed losses."""
-        moved = batch.to(self.device)
-        if memory is not None or not self.uses_cuda_graphs or not self.is_compiled:
-            return self.compute_gradient(moved, memory, objective, loss_weights)
+    def take_step(self, batch: Batch, objective: Objective) -> tuple[list[str], Tensor]:
+        """Take a whole step of one batch: gradients, clipping and the update, from values that a graph can read."""
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = self.compute_recorded_gradient(batch, objective)
+        # The rate is a tensor that a graph reads; the settings, which a checkpoint holds, are as in any run afterwards.
+        groups, is_captured = self.optimizer.param_groups, torch.cuda.is_current_stream_capturing()
+        lrs = [group["lr"] for group in groups]
+        for group, graph_lr in zip(groups, self.graph_lrs, strict=True):
+            group.update(lr=graph_lr, capturable=is_captured)
+        try:
+            found = self.clip_and_update(sums)
+        finally:
+            for group, lr in zip(groups, lrs, strict=True):
+                group.update(lr=lr, capturable=False)
+        self.optimizer.zero_grad(set_to_none=True)
+        return found
+
+    def compute_recorded_gradient(self, batch: Batch, objective: Objective) -> dict[str, Tensor]:
+        """Run a batch forward and backward with weights of the losses that a graph can read."""
+        return self.compute_gradient(batch.to(self.device), None, objective, self.graph_weights)
+
+    def set_graph_weights(self, loss_weights: Mapping[str, float]) -> None:
+        """Put the weights of the losses where recorded functions read them."""
         for name, weight in loss_weights.items():
             if name not in self.graph_weights:
                 self.graph_weights[name] = torch.empty((), device=self.device)
             self.graph_weights[name].fill_(weight)
-        key = self.objectives.index(objective), moved.ids.shape
+
+    def run_recorded(
+        self, name: str, run: Callable[[Batch, Objective], T], batch: Batch, objective: Objective
+    ) -> T:  # fmt: skip
+        """Run a function of a batch as a CUDA graph once it has been recorded, and as it is if that fails."""
+        batch = batch if isinstance(batch.ids, Tensor) else batch.to("cpu")  # numpy: a graph reads tensors
+        key = name, self.objectives.index(objective), batch.ids.shape
         if key not in self.cuda_graphs:
-            run = partial(self.compute_gradient, memory=None, objective=objective, loss_weights=self.graph_weights)
-            self.cuda_graphs[key] = GraphedStep(run)
-        graph = self.cuda_graphs[key]
+            self.cuda_graphs[key] = GraphedStep(lambda one: run(one, objective), self.device)
+        graph: GraphedStep[T] = self.cuda_graphs[key]
         try:
-            sums = graph(moved)
+            return graph(batch)
         except RuntimeError as error:  # something in this model waits for the host: it cannot be recorded
             if graph.warmup_left or isinstance(error, torch.OutOfMemoryError):
                 raise
             said = " ".join(str(error).split())[:150]
             warnings.warn(f"not recorded, and a little slower for it: {said}", stacklevel=2)
             graph.graph, graph.warmup_left = None, NEVER_CAPTURE
-            sums = graph(moved)
-        return {name: total.clone() for name, total in sums.items()}  # the next batch overwrites them
+            return graph(batch)
 
     def compute_gradient(
         self, batch: Batch, memory: Memory | None, objective: Objective, loss_weights: Mapping[str, float | Tensor]

@@ -1,12 +1,12 @@
 """Optimizers and learning-rate schedules by name: fused AdamW and those that single papers ask for.
 
-A new schedule is a function and an entry of SCHEDULES, which the settings are checked against.
+A new one is an entry of OPTIMIZERS or SCHEDULES, which the settings are checked against.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,20 +17,14 @@ from ..errors import Error
 
 
 class ScaledAdam(torch.optim.Optimizer):
-    """Adam's direction, its length tied to that of the weights, with decoupled weight decay."""
+    """Adam's direction times `scale(weight, direction)` and the learning rate, with decoupled weight decay."""
 
     def __init__(
-        self,
-        groups: Iterable[dict[str, Any]],
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-    ):
-        super().__init__(list(groups), {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
-
-    def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """Return the factor on a direction, beside the learning rate."""
-        raise NotImplementedError
+        self, groups: list[dict[str, Any]], lr: float, betas: tuple[float, float], eps: float,
+        scale: Callable[[Tensor, Tensor], Tensor],
+    ):  # fmt: skip
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+        self.compute_scale = scale
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -50,24 +44,18 @@ class ScaledAdam(torch.optim.Optimizer):
                 square.mul_(second).addcmul_(p.grad, p.grad, value=1 - second)
                 direction = (mean / (1 - first**t)) / ((square / (1 - second**t)).sqrt() + group["eps"])
                 direction = direction + group["weight_decay"] * p
-                p.sub_(direction * (group["lr"] * self.compute_step_scale(p, direction)))
+                p.sub_(direction * (group["lr"] * self.compute_scale(p, direction)))
 
 
-class LAMB(ScaledAdam):
-    """You et al. 2019, algorithm 2: each layer moves by a share of its own norm (ALBERT's large batches)."""
-
-    def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """‖w‖ / ‖direction‖, or 1 where either is zero."""
-        own, new = weight.norm(), direction.norm()
-        return torch.where((own > 0) & (new > 0), own / new, torch.ones_like(own))
+def scale_by_norm_ratio(weight: Tensor, direction: Tensor) -> Tensor:
+    """Return ‖w‖ / ‖direction‖, or 1 where either is zero (LAMB: You et al. 2019, algorithm 2)."""
+    own, new = weight.norm(), direction.norm()
+    return torch.where((own > 0) & (new > 0), own / new, torch.ones_like(own))
 
 
-class RMSAdamW(ScaledAdam):
-    """AdamW whose rate is relative to the root mean square of the weights, as Adafactor's is: what T5 needs of it."""
-
-    def compute_step_scale(self, weight: Tensor, direction: Tensor) -> Tensor:
-        """RMS(w), at least 1e-3 (Shazeer & Stern 2018, §8)."""
-        return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
+def scale_by_rms(weight: Tensor, direction: Tensor) -> Tensor:
+    """Return RMS(w), at least 1e-3, so that the rate is relative as Adafactor's is (Shazeer & Stern 2018, §8)."""
+    return (weight.norm() / math.sqrt(weight.numel())).clamp(min=1e-3)
 
 
 def build_param_groups(
@@ -91,23 +79,17 @@ OPTIMIZERS: dict[str, OptimizerFactory] = {
     "adamw": lambda parts, lr, betas, eps: torch.optim.AdamW(parts, lr=lr, betas=betas, eps=eps, fused=True),
     "adam": lambda parts, lr, betas, eps: torch.optim.Adam(parts, lr=lr, betas=betas, eps=eps, fused=True),
     "adafactor": lambda parts, lr, betas, eps: torch.optim.Adafactor(parts, lr=lr),
-    "rms-adamw": lambda parts, lr, betas, eps: RMSAdamW(parts, lr, betas, eps),
-    "lamb": lambda parts, lr, betas, eps: LAMB(parts, lr, betas, eps),
+    "rms-adamw": lambda parts, lr, betas, eps: ScaledAdam(parts, lr, betas, eps, scale_by_rms),  # for T5
+    "lamb": lambda parts, lr, betas, eps: ScaledAdam(parts, lr, betas, eps, scale_by_norm_ratio),  # for ALBERT
     "adagrad": lambda parts, lr, betas, eps: torch.optim.Adagrad(parts, lr=lr, initial_accumulator_value=1.0),
     "sgd": lambda parts, lr, betas, eps: torch.optim.SGD(parts, lr=lr, momentum=betas[0]),
 }
 
 
 def build_optimizer(
-    name: str,
-    model: nn.Module,
-    lr: float,
-    *,
-    weight_decay: float = 0.01,
-    betas: tuple[float, float] = (0.9, 0.98),
-    eps: float = 1e-8,
-    lr_scales: Mapping[str, float] | None = None,
-) -> torch.optim.Optimizer:
+    name: str, model: nn.Module, lr: float, *, weight_decay: float = 0.01, betas: tuple[float, float] = (0.9, 0.98),
+    eps: float = 1e-8, lr_scales: Mapping[str, float] | None = None,
+) -> torch.optim.Optimizer:  # fmt: skip
     """Build the optimizer of a name for a model's weights; SGD's momentum is the first of the betas."""
     if name not in OPTIMIZERS:
         raise Error(f"there is no optimizer {name!r}", fix=suggest_name(name, OPTIMIZERS))
@@ -117,47 +99,26 @@ def build_optimizer(
     return OPTIMIZERS[name](parts, lr, betas, eps)
 
 
-Schedule = Callable[[int], float]  # step → factor on the highest rate; of the step alone, so resuming needs no state
-
-
-def constant(step: int, steps: int, warmup: int) -> float:
-    """Stay at the full rate after the warm-up."""
-    return 1.0
-
-
-def linear(step: int, steps: int, warmup: int) -> float:
-    """Decay linearly to zero (BERT)."""
-    return (steps - step) / max(1, steps - warmup)
-
-
-def cosine(step: int, steps: int, warmup: int, min_ratio: float = 0.1) -> float:
-    """Decay along half a cosine wave to a tenth (GPT-3)."""
-    share = min(1.0, (step - warmup) / max(1, steps - warmup))
-    return min_ratio + (1 - min_ratio) * 0.5 * (1 + math.cos(math.pi * share))
-
-
-def inverse_sqrt(step: int, steps: int, warmup: int) -> float:
-    """Decay as 1/√step after the warm-up (T5; the Noam schedule is this times a constant)."""
-    return math.sqrt(max(1, warmup) / max(1, step + 1, warmup))
-
-
-def warmup_stable_decay(step: int, steps: int, warmup: int, decay: float = 0.2) -> float:
-    """Warm-up, stable, decay: a plateau, and a straight line down over the last fifth. Small masked models need the
-    plateau: they learn late, and then all at once."""
-    return min(1.0, (steps - step) / max(1.0, decay * steps))
-
-
-SCHEDULES = {
-    "constant": constant,
-    "linear": linear,
-    "cosine": cosine,
-    "inverse_sqrt": inverse_sqrt,
-    "wsd": warmup_stable_decay,
+# (step, steps, warm-up steps) → factor on the highest rate after the warm-up. It depends on the step alone, so resuming
+# needs no state.
+SCHEDULES: dict[str, Callable[[int, int, int], float]] = {
+    "constant": lambda step, steps, warmup: 1.0,
+    # BERT: linearly to zero
+    "linear": lambda step, steps, warmup: (steps - step) / max(1, steps - warmup),
+    # GPT-3: along half a cosine wave to a tenth
+    "cosine": lambda step, steps, warmup: (
+        0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * min(1.0, (step - warmup) / max(1, steps - warmup))))
+    ),
+    # T5: as 1/√step (the Noam schedule is this times a constant)
+    "inverse_sqrt": lambda step, steps, warmup: math.sqrt(max(1, warmup) / max(1, step + 1, warmup)),
+    # Warm-up, stable, decay: a plateau, and a straight line down over the last fifth. Small masked models need the
+    # plateau: they learn late, and then all at once.
+    "wsd": lambda step, steps, warmup: min(1.0, (steps - step) / max(1.0, 0.2 * steps)),
 }
 
 
-def build_schedule(name: str, steps: int, warmup: int) -> Schedule:
-    """Return the schedule of a name: a linear warm-up, then its own shape."""
+def build_schedule(name: str, steps: int, warmup: int) -> Callable[[int], float]:
+    """Return the factor on the learning rate by step: a linear warm-up, then the schedule of that name."""
     if name not in SCHEDULES:
         raise Error(f"there is no schedule {name!r}", fix=suggest_name(name, SCHEDULES))
     if steps < 1 or warmup < 0:

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +39,7 @@ from .checkpoint.local import (
     unflatten_state,
 )
 from .distributed.process_group import ProcessGroup
-from .executor import CarriedStates, Executor
+from .executor import CarriedStates, Executor, StepValues
 from .optimizer import build_schedule
 from .train_config import TrainConfig
 
@@ -54,18 +55,49 @@ class Diverged(Error):
 
 
 @dataclass
+class StepOutcome:
+    """What a step found, once the device has told it."""
+
+    losses: dict[str, float]  # the mean of each
+    grad_norm: float  # before clipping
+    skipped: bool = False
+
+
+@dataclass
 class StepResult:
-    """The values of one step."""
+    """One step. On a GPU its loss, norm and fate may still be under way: reading them waits for the device."""
 
     step: int  # how many are done
-    losses: dict[str, float]  # the mean of each
-    loss: float  # their sum
-    grad_norm: float  # before clipping
     lr: float
     tokens: int  # in all
-    seconds: float  # in all
+    read_outcome: Callable[[], StepOutcome]
+    seconds: float = 0.0  # in all
     example_range: tuple[int, int] = (0, 0)  # of the data: from, to
-    skipped: bool = False
+
+    @cached_property
+    def outcome(self) -> StepOutcome:
+        """Its losses, norm and whether it was skipped."""
+        return self.read_outcome()
+
+    @property
+    def losses(self) -> dict[str, float]:
+        """The mean of each loss."""
+        return self.outcome.losses
+
+    @property
+    def loss(self) -> float:
+        """The sum of the losses."""
+        return sum(self.outcome.losses.values())
+
+    @property
+    def grad_norm(self) -> float:
+        """The norm of the gradient before clipping."""
+        return self.outcome.grad_norm
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the weights were left as they were."""
+        return self.outcome.skipped
 
 
 class WeightAverage:
@@ -79,9 +111,8 @@ class WeightAverage:
     def on_update(self, step: int) -> None:
         """Move the average towards the weights; fast at first, so that it does not stay where it began."""
         share = 1 - min(self.decay, (1 + step) / (10 + step))
-        for name, tensor in get_weights(self.model).items():
-            if tensor.is_floating_point():
-                self.weights[name].lerp_(tensor, share)
+        moved = [(self.weights[n], t) for n, t in get_weights(self.model).items() if t.is_floating_point()]
+        torch._foreach_lerp_([average for average, _ in moved], [tensor for _, tensor in moved], share)
 
     @contextlib.contextmanager
     def use_weights(self) -> Iterator[None]:
@@ -126,6 +157,7 @@ class Trainer:
         self.listeners = (*self.listeners, *([self.ema] if self.ema else []))
         self.carried_states = CarriedStates(self.model, self.objectives[-1], s.carry_memory)
         self.rng_states: Tensors | None = None  # None before the first step
+        self.last_result: StepResult | None = None  # whose outcome may not have been read yet
 
     @property
     def is_sharded(self) -> bool:
@@ -147,7 +179,10 @@ class Trainer:
             set_rng_state(before)
 
     def train(self, source: BatchSource, until: int | None = None) -> Iterator[StepResult]:
-        """Take steps, one after the other, from where the run stands; between two of them everything may be saved."""
+        """Take steps, one after the other, from where the run stands; between two of them everything may be saved.
+
+        Where nothing must be decided by the host, the outcome of a step is read after the next one was launched.
+        """
         s, phase = self.config, self.config.get_phase(self.step)
         batches = source(phase, self.positions[phase])
         try:
@@ -160,16 +195,28 @@ class Trainer:
                 for _ in range(s.count_batches(self.step, self.world.size) // self.world.size):
                     batch, position = next(batches)
                     taken.append(batch)
+                previous = self.last_result
                 with self.use_run_rng():
                     result = self.train_step(taken, self.objectives[-1 if phase else 0])
                 result.example_range, self.positions[phase] = (self.positions[phase], position), position
                 self.step += 1
+                result.step, self.last_result = self.step, result
+                if self.reads_late and previous is not None:
+                    self.check_divergence(previous)
                 self.seconds += time.perf_counter() - began
-                result.step, result.seconds = self.step, self.seconds
+                result.seconds = self.seconds
                 yield result
-                self.check_divergence(result)
+                if not self.reads_late:
+                    self.check_divergence(result)
+            if self.reads_late and self.last_result is not None:
+                self.check_divergence(self.last_result)
         finally:
             close_batches(batches)
+
+    @property
+    def reads_late(self) -> bool:
+        """Whether a step's outcome may be read after the next step was launched."""
+        return self.executor.skips_on_device and not self.carried_states.streams
 
     def train_step(self, batches: Sequence[Batch], objective: Objective) -> StepResult:
         """Take one step: gradients of all batches, divided by the number of places of all, then the weights."""
@@ -178,19 +225,23 @@ class Trainer:
         lr = self.config.lr * self.lr_schedule(self.step)
         weights = {name: self.world.size / max(1.0, count) for name, count in counts.items()}
         before = self.carried_states.snapshot()
-        names, values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
-        norm, *sums = values.tolist()  # the one host sync of a step
-        sums = self.world.sum_over_ranks(sums)
-        losses = {name: total / max(1.0, counts[name]) for name, total in zip(names, sums, strict=True)}
-        loss = sum(losses.values())
-        skip = self.should_skip_step(norm, loss)
+        values = self.executor.start_step(batches, self.carried_states, objective, weights, lr)
+        outcome = cache(lambda: self.judge_step(values, counts))
+        skip = not self.reads_late and outcome().skipped
         self.executor.finish_step(skip)
         if skip:
             self.carried_states.roll_back(before)
         else:
             for listener in self.listeners:
                 listener.on_update(self.step)
-        return StepResult(self.step, losses, loss, norm, lr, self.tokens, 0.0, skipped=skip)
+        return StepResult(self.step, lr, self.tokens, outcome)
+
+    def judge_step(self, values: StepValues, counts: Mapping[str, float]) -> StepOutcome:
+        """Wait for a step's values and decide whether it counts; called once for each step, in their order."""
+        norm, sums = values.read()
+        totals = self.world.sum_over_ranks(list(sums.values()))
+        losses = {name: total / max(1.0, counts[name]) for name, total in zip(sums, totals, strict=True)}
+        return StepOutcome(losses, norm, self.should_skip_step(norm, sum(losses.values())))
 
     def should_skip_step(self, norm: float, loss: float) -> bool:
         """Decide whether a step is skipped: it is not finite, or its gradient is a spike."""
@@ -203,14 +254,18 @@ class Trainer:
         return True
 
     def check_divergence(self, result: StepResult) -> None:
-        """End the run if too many steps in a row were not finite."""
-        if self.bad_steps >= self.config.max_bad_steps * (5 if self.executor.scaler.is_enabled() else 1):
-            low, high = result.example_range
-            last = f"the last at step {result.step}, examples {low} to {high}"
-            raise Diverged(
-                f"{self.bad_steps} steps in a row had a loss or gradient that is not finite, {last}",
-                fix="go on with --resume and a lower train.lr; it goes back to a checkpoint before them",
-            )
+        """Read a step's outcome, and end the run if too many steps in a row were not finite."""
+        limit = self.config.max_bad_steps * (5 if self.executor.scaler.is_enabled() else 1)
+        for step in (result, self.last_result or result):  # the last one was launched before this one was read
+            _ = step.outcome
+            if self.bad_steps < limit:
+                return
+        low, high = step.example_range
+        raise Diverged(
+            f"{self.bad_steps} steps in a row had a loss or gradient that is not finite, the last at step {step.step}, "
+            f"examples {low} to {high}",
+            fix="go on with --resume and a lower train.lr; it goes back to a checkpoint before them",
+        )
 
     def use_ema_weights(self) -> AbstractContextManager[None]:
         """Give the model the moving average of its weights within the block, if there is one."""
@@ -219,6 +274,8 @@ class Trainer:
     def get_state(self) -> tuple[dict[str, Tensors], TrainerState]:
         """Return what a checkpoint holds: tensors by file, and the rest, which goes into state.json. A collective call:
         every rank must make it."""
+        if self.last_result is not None:
+            _ = self.last_result.outcome  # it counts the steps that were not finite
         moments, optimizer = flatten_state(self.executor.optimizer.state_dict())
         memories, carried = self.carried_states.get_state()
         groups = {
@@ -267,6 +324,7 @@ class Trainer:
         self.step, self.tokens, self.seconds = saved["step"], saved["tokens"], saved["seconds"]
         self.bad_steps, self.positions = saved["bad_steps"], list(saved["positions"])
         self.recent_norms = deque(saved["recent_norms"], maxlen=SPIKE_WINDOW)
+        self.last_result = None
         if self.executor.scaler.is_enabled():
             self.executor.scaler.load_state_dict(saved["scaler"])
         if self.ema is not None:

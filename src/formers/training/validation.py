@@ -1,11 +1,10 @@
-"""What a model is worth: its losses and right guesses on held-out text, beside those of a unigram."""
+"""Validation: a model's losses and right guesses on held-out text, and those of a unigram."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..data.store import Store
-from ..protocols import Objective
-from .executor import CarriedStates, Step
+from ..model import Model
+from ..protocols import Losses, Objective
+from .executor import CarriedStates, Memory, Step
 
 
 @dataclass(frozen=True)
@@ -27,43 +27,40 @@ class Score:
 
     @staticmethod
     def from_means(means: dict[str, float], objective: Objective) -> Score:
-        """What an objective's own part says among all of them."""
+        """Pick the loss and accuracy of an objective's own part out of the means of all."""
         part = objective.part
         return Score(means.get(part, math.nan), means.get(f"{part}/accuracy", math.nan), means)
 
 
 COUNT_BLOCK_TOKENS, MAX_COUNT_BLOCKS = 1 << 22, 32  # tokens that are counted at a time, and how many times
-ForwardFunction = Callable[[Batch, Any, Any, bool], Any]
+# (batch, memory, objective, count right guesses) → losses: Executor.forward, or a Step
+ForwardFunction = Callable[[Batch, Memory | None, Objective, bool], Losses]
 
 
 @torch.no_grad()
 def evaluate(
-    model: Any,
-    objective: Any,
-    batches: Iterable[Batch],
-    forward: ForwardFunction | None = None,
-    sum_over_ranks: Callable[[list[float]], list[float]] = list,
-    device: torch.device | None = None,
-) -> Score:
-    """The model's score on batches; several processes add theirs up with `sum_over_ranks`, and `forward` is then the
-    one that they share."""
-    device, was = device or next(model.parameters()).device, model.training
-    run: Any = forward or Step(model, objective)
+    model: Model, objective: Objective, batches: Iterable[Batch], forward: ForwardFunction | None = None,
+    sum_over_ranks: Callable[[list[float]], list[float]] = list, device: torch.device | None = None,
+) -> Score:  # fmt: skip
+    """Score a model on batches; several processes add theirs up with `sum_over_ranks`, and `forward` is then the one
+    that they share."""
+    device, was_training = device or next(model.parameters()).device, model.training
+    run = forward or Step(model, objective)
     model.eval()
     sums: dict[str, Tensor] = {}
     memories = CarriedStates(model, objective)
     for batch in batches:
         for name, pair in run(batch.to(device), memories.select_for_batch(batch), objective, True).items():
             sums[name] = sums.get(name, 0) + torch.stack([value.double() for value in pair])
-    model.train(was)
+    model.train(was_training)
     names = sorted(sums)
     flat = sum_over_ranks([value for name in names for value in sums[name].tolist()])
     return Score.from_means({name: flat[2 * i] / max(1.0, flat[2 * i + 1]) for i, name in enumerate(names)}, objective)
 
 
-def compute_unigram_baseline(store: Store, objective: Any, batches: Iterable[Batch]) -> Score:
-    """What knowing only how frequent each token is would give: counts of the training text (of a large one, of parts
-    of it from its beginning to its end), plus one."""
+def compute_unigram_baseline(store: Store, objective: Objective, batches: Iterable[Batch]) -> Score:
+    """Score a guess by token frequencies alone: counts of the training text (of a large one, of parts of it from its
+    beginning to its end), plus one."""
     counts, places = np.ones(store.vocab), range(0, len(store.tokens), COUNT_BLOCK_TOKENS)
     for low in places[:: -(-len(places) // MAX_COUNT_BLOCKS)] if places else ():
         counts += np.bincount(np.asarray(store.tokens[low : low + COUNT_BLOCK_TOKENS]), minlength=store.vocab)

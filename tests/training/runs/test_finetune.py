@@ -143,7 +143,7 @@ def test_several_labels_in_one_field(tmp_path):
 
 
 def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch):
-    from formers.cli import terminal
+    from formers.cli import runs
     from formers.cli.main import main
 
     @contextlib.contextmanager
@@ -153,7 +153,7 @@ def test_a_run_can_be_repeated_and_the_repetition_stopped(tmp_path, monkeypatch)
     first = tune(out=tmp_path / "one", epochs=2, seed=3)
     words = ["rerun", str(tmp_path / "one"), "--out", str(tmp_path / "two")]
     with monkeypatch.context() as patched:
-        patched.setattr(terminal, "show_progress", listening)
+        patched.setattr(runs, "show_progress", listening)
         with pytest.raises(SystemExit) as end:
             main(words)
     assert end.value.code == 130

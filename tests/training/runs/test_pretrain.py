@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -582,8 +583,8 @@ def test_a_dry_run_knows_how_much_text_a_packed_file_holds(tmp_path, monkeypatch
 class Frequencies:
     """A model that knows nothing but how frequent each token is."""
 
-    parts, training = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}, False
-    body = SimpleNamespace()
+    parts: ClassVar = {"lm": SimpleNamespace(out=None, compute_fused_loss=lambda *_: None)}
+    training, body = False, SimpleNamespace()
 
     def __init__(self, store, ways):
         counts = 1 + torch.bincount(torch.from_numpy(np.asarray(store.tokens).astype(int)), minlength=store.vocab)

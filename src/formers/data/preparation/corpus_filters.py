@@ -298,12 +298,11 @@ class ContaminationReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        parts = [
-            f"{name}: {t['found']:,} of {t['examples']:,} examples"
-            + (f" ({t['short']:,} too short to tell)" if t["short"] else "")
-            for name, t in self.tests.items()
-        ]
-        return f"{self.contaminated:,} of {self.documents:,} documents share text with a test; " + "; ".join(parts)
+        said = f"{self.contaminated:,} of {self.documents:,} documents share text with a test"
+        for name, t in self.tests.items():
+            short = f" ({t['short']:,} too short to tell)" if t["short"] else ""
+            said += f"; {name}: {t['found']:,} of {t['examples']:,} examples{short}"
+        return said
 
 
 class UnitHasher:
@@ -339,10 +338,8 @@ class RollingHash:
 
     def hash_runs(self, starts: np.ndarray, length: int) -> np.ndarray:
         """The hashes of the runs that begin at `starts`: Σ unit[start + j]·factor^j."""
-        return mix_bits(
-            (self.prefix_sums[starts + length] - self.prefix_sums[starts]) * self.inverse_powers[starts]
-            + np.uint64(length)
-        )
+        sums = self.prefix_sums[starts + length] - self.prefix_sums[starts]
+        return mix_bits(sums * self.inverse_powers[starts] + np.uint64(length))
 
 
 def compute_powers(factor: int, count: int) -> np.ndarray:
@@ -392,11 +389,8 @@ class ContaminationIndex:
     def hash_example(self, text: str) -> tuple[str, RollingHash, int]:
         """How a test example is counted: by characters where a third of its letters are Hangul, kana or hanja."""
         text = normalise(text).lower()
-        kind = (
-            "characters"
-            if 3 * len(SYLLABIC_PATTERN.findall(text)) > len("".join(WORD_PATTERN.findall(text)))
-            else "words"
-        )
+        is_syllabic = 3 * len(SYLLABIC_PATTERN.findall(text)) > len("".join(WORD_PATTERN.findall(text)))
+        kind = "characters" if is_syllabic else "words"
         units = self.hash_units[kind](text)
         return kind, RollingHash(units), len(units)
 

@@ -50,9 +50,7 @@ class EncodedDocuments:
     lengths: np.ndarray  # (documents,) int64
     sentence_starts: np.ndarray | None  # (sentences,) int64 tokens at which a sentence begins
     unit_bits: np.ndarray | None  # (n,) uint8
-    counts: dict[str, int] = field(
-        default_factory=dict
-    )  # documents that one should hear of, by the names of COUNT_DESCRIPTIONS
+    counts: dict[str, int] = field(default_factory=dict)  # documents to be told of, by the names of COUNT_DESCRIPTIONS
 
 
 def encode_documents(
@@ -185,11 +183,8 @@ def learn_phrases(
     for text in documents:
         found = list(PHRASE_WORD_PATTERN.finditer(text))
         words.update(m.group().lower() for m in found)
-        pairs.update(
-            (a.group().lower(), b.group().lower())
-            for a, b in itertools.pairwise(found)
-            if text[a.end() : b.start()] == " "
-        )
+        joined = ((a, b) for a, b in itertools.pairwise(found) if text[a.end() : b.start()] == " ")
+        pairs.update((a.group().lower(), b.group().lower()) for a, b in joined)
         if len(pairs) > MAX_PAIRS:  # memory stays bounded: what was seen once goes
             pairs = Counter({pair: n for pair, n in pairs.items() if n > 1})
             while len(pairs) > MAX_PAIRS // 2:
@@ -294,10 +289,8 @@ class EncoderPool:
             for _, job in self.executor.map_ahead(encode_chunk, chunks, 2 * self.workers):
                 yield job.result()
         except BrokenProcessPool:
-            raise Error(
-                "a worker process ended before its work was done",
-                fix="is there enough memory? take fewer workers, and run the same again: finished shards stay",
-            ) from None
+            fix = "is there enough memory? take fewer workers, and run the same again: finished shards stay"
+            raise Error("a worker process ended before its work was done", fix=fix) from None
 
 
 WORKER_STATE: tuple[Any, ...] = ()  # of this process: tokenizer, splitter, units, which documents are held out
@@ -326,9 +319,7 @@ def init_worker(text: str, special: dict[str, str], options: PrepareOptions, whe
     WORKER_STATE = (Tokenizer(text, special), get_splitter(options.splitter), find_units, held)
 
 
-def encode_chunk(
-    chunk: tuple[ChunkProgress, list[str]],
-) -> tuple[ChunkProgress, dict[str, EncodedDocuments]]:
+def encode_chunk(chunk: tuple[ChunkProgress, list[str]]) -> tuple[ChunkProgress, dict[str, EncodedDocuments]]:
     """Encode one chunk, for each part of the store."""
     (reached, texts), (tokenizer, split, units, held) = chunk, WORKER_STATE
     sides: dict[str, list[str]] = {"train": texts}

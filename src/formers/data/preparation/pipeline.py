@@ -51,29 +51,12 @@ NEAR_DUPLICATE_THRESHOLD = 0.8  # from this likeness on (0 to 1) two documents a
 
 
 def prepare(
-    source: Any,
-    tokenizer: Tokenizer,
-    out: str | Path,
-    *,
-    unit: str | None = None,
-    column: str | None = None,
-    encoding: str = "utf-8",
-    skip: bool = False,
-    delimiter: str | None = None,
-    header: bool | None = None,
-    workers: int = 0,
-    splitter: str | None = "rules",
-    units: str | None = None,
-    held_out: float = 0.0,
-    deduplicate: str | None = None,
-    tests: Any = None,
-    tests_column: str | None = None,
-    drop_tests: bool = False,
-    shard: int = 128 << 20,
-    rank: int | None = None,
-    ranks: int | None = None,
-    tell: ProgressCallback | None = None,
-) -> Store | None:
+    source: Any, tokenizer: Tokenizer, out: str | Path, *, unit: str | None = None, column: str | None = None,
+    encoding: str = "utf-8", skip: bool = False, delimiter: str | None = None, header: bool | None = None,
+    workers: int = 0, splitter: str | None = "rules", units: str | None = None, held_out: float = 0.0,
+    deduplicate: str | None = None, tests: Any = None, tests_column: str | None = None, drop_tests: bool = False,
+    shard: int = 128 << 20, rank: int | None = None, ranks: int | None = None, tell: ProgressCallback | None = None,
+) -> Store | None:  # fmt: skip
     """Make a token store of files, or of a list, DataFrame or dataset of documents; go on where an earlier run ended.
 
     `workers` = 0 encodes in this process, on the tokenizer's own threads. Under torchrun (RANK, WORLD_SIZE) each rank
@@ -111,11 +94,8 @@ def prepare(
             stack.enter_context(remove_empty_store(where, new))
             remove_unfinished(where)
         if not begin_store(where, tokenizer, options, entry, tests):
-            check_unchanged(
-                [path for group in range(len(entry.groups)) for path in entry.list_files(group)],
-                read_input_stamps(where),
-                tell,
-            )
+            files = [path for group in range(len(entry.groups)) for path in entry.list_files(group)]
+            check_unchanged(files, read_input_stamps(where), tell)
             return Store.open(where, tokenizer=tokenizer)
         watch = None
         if tests is not None:
@@ -404,22 +384,18 @@ def build_contamination_index(tests: Any, **how: Any) -> ContaminationIndex:
 
 def name_tests(tests: Any, **how: Any) -> dict[str, Iterable[str]]:
     """Tests by name: a table of texts as it is, files by their names."""
-    return (
-        dict(tests)
-        if isinstance(tests, Mapping)
-        else {path.name: read_documents([path], **how) for path in find_files(tests)}
-    )
+    if isinstance(tests, Mapping):
+        return dict(tests)
+    return {path.name: read_documents([path], **how) for path in find_files(tests)}
 
 
 def stamp_tests(tests: Any) -> list[Any] | None:
     """What tells whether tests are the same: of a table its names, of files what tells them apart."""
     if tests is None:
         return None
-    return (
-        sorted(map(str, tests))
-        if isinstance(tests, Mapping)
-        else [[path.name, hash_file(path)] for path in find_files(tests)]
-    )
+    if isinstance(tests, Mapping):
+        return sorted(map(str, tests))
+    return [[path.name, hash_file(path)] for path in find_files(tests)]
 
 
 def chunk_documents(
@@ -445,10 +421,8 @@ def chunk_documents(
     if seen < last_record["documents"] or (
         seen == last_record["documents"] and seen and whole.hexdigest() != last_record["text"]
     ):
-        raise Error(
-            "the text has changed since the finished shards were made", where=where,
-            fix="remove this directory and prepare the text again",
-        )  # fmt: skip
+        fix = "remove this directory and prepare the text again"
+        raise Error("the text has changed since the finished shards were made", where=where, fix=fix)
     if rows:
         yield (seen, whole.hexdigest(), volume), rows
 
@@ -533,10 +507,8 @@ def finish_store(where: Path, groups: int, more: dict[str, Any]) -> None:
         where / "inputs.json", to_checked_json({"times": [file["time"] for file in files]})
     )  # other copies have other times
     sums = [file["sha256"] for file in files]
-    write_atomically(
-        where / "store.json",
-        to_checked_json({**about, "files": sums, "counts": sum_counts(notes) | more, "parts": parts}),
-    )
+    about |= {"files": sums, "counts": sum_counts(notes) | more, "parts": parts}
+    write_atomically(where / "store.json", to_checked_json(about))
     for stale in (*where.glob("done-*.json"), *where.glob("*.tmp")):
         stale.unlink(missing_ok=True)
     (where / "begun.json").unlink(missing_ok=True)
@@ -569,11 +541,8 @@ def sum_counts(notes: list[dict[str, Any]]) -> dict[str, Any]:
 def sum_sizes(shards: list[dict[str, Any]]) -> dict[str, int]:
     """How much there is of everything."""
     names = {"tokens": "tokens", "starts": "documents", "sentences": "sentences"}
-    return {
-        word: sum(shard["arrays"][name]["count"] for shard in shards)
-        for name, word in names.items()
-        if name in shards[0]["arrays"]
-    }
+    known = {name: word for name, word in names.items() if name in shards[0]["arrays"]}
+    return {word: sum(shard["arrays"][name]["count"] for shard in shards) for name, word in known.items()}
 
 
 def write_tables(where: Path, part: str, shards: list[dict[str, Any]]) -> dict[str, Any]:

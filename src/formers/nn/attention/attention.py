@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self, memory_states: Tensor, k: Tensor, v: Tensor, attn_context: AttentionContext
     ) -> tuple[Tensor, Tensor]:
         """Return keys and values (rows, M + Q, H, D): those of remembered states (rows, M, dim), then new (N, H, D)."""
-        old, layout = self.project_parts(memory_states, 1, 3), attn_context.query_layout  # the past asks no queries
+        old, layout = self.project_parts(memory_states, 1, 3), attn_context.query_layout  # the memory has no queries
         return torch.cat((old[0], layout.unpack(k)), 1), torch.cat((old[1], layout.unpack(v)), 1)
 
     def project_parts(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:

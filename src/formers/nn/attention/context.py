@@ -69,10 +69,10 @@ class DerivedForms:
 class AttentionContext:
     """Frozen description of one attention of one forward pass, shared by all layers of a stack.
 
-    Queries lie as `query_layout` says and look at themselves, or in cross attention at `encoder_output`, which lies as
-    `source_layout`; `mask` and `bias` hold inside a document. `past_lengths` (rows,) tokens of a cache or states of a
-    `segment_memory` come before the new ones; `start_pass` asks for them. The new ones of all rows begin at the same
-    slot of a memory, and each right behind its past in a cache.
+    Queries are laid out by `query_layout` and attend to themselves, or in cross attention to `encoder_output`, laid out
+    by `source_layout`; `mask` and `bias` hold inside a document. `past_lengths` (rows,) tokens of a cache or states of
+    a `segment_memory` come before the new ones (`start_pass`). New tokens of all rows begin at the same slot of a
+    memory, and in a cache each right after its past.
 
     positions         (N,) those of the queries, where they do not count from a document's start
     relative          what a relative hook reads

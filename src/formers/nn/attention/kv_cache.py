@@ -1,5 +1,4 @@
-"""What a decoder has seen: keys and values, or a recurrent state. It belongs to the caller; a model holds parameters
-only."""
+"""The state of a decoder: keys and values, or a recurrent state. The caller owns it; a model holds parameters only."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ class KVCache(CarriedState):
     """The past of `rows` sequences, up to `size` tokens each; every row has its own length.
 
     Feed a decoder one batch after the other with the same cache, one document per row (an empty one where a row has
-    nothing new). `lengths` (rows,) counts the tokens seen; `used_slots` bounds them without a look at the device. Where
+    nothing new). `lengths` (rows,) counts the tokens seen; `used_slots` bounds them without a host sync. Where
     rows have followed others, the `slot_table` (rows, size) names the row that holds each slot: nothing is copied. With
     `is_static` a cache keeps its tensors, so that a step can be recorded; `used_slots` is then not kept.
     """
@@ -167,7 +166,7 @@ class KVCache(CarriedState):
             self.slot_table, self.lengths = self.slot_table[parents], lengths
 
     def materialise_rows(self, table: Tensor, lengths: Tensor) -> None:
-        """Copy what each row has seen to where it belongs, so that no row looks at another's slots."""
+        """Copy what each row has seen to where it belongs, so that no row reads another's slots."""
         assert self.slot_table is not None
         assert self.lengths is not None
         assert self.written_lengths is not None

@@ -101,7 +101,7 @@ class BucketBias(nn.Module, DistanceBias):
 
 
 class QueryBiases(nn.Module):
-    """Transformer-XL's u and v, which stand for the query where content and distance are asked for."""
+    """Transformer-XL's u and v, added to the query in the content and in the distance term of a score."""
 
     def __init__(self, heads: int, head_dim: int):
         super().__init__()

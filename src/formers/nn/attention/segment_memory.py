@@ -1,4 +1,4 @@
-"""What a model with segment-level recurrence remembers (Dai et al. 2019, §3.2). It belongs to the caller."""
+"""The memory of models with segment-level recurrence (Dai et al. 2019, §3.2), which the caller owns."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class SegmentMemory(CarriedState):
     nothing new). It starts empty, as in the paper, or with `zeros`: `length` zero vectors that are attended like any
     other state, as transformers does it. Rows may have seen different numbers of tokens: `lengths` (rows,) counts the
     states held, which lie at the right end of the `used_slots` of `hidden_states` (rows, used_slots, dim);
-    `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first so many tokens of each
-    segment are remembered (XLNet).
+    `has_equal_rows` says that all rows hold `used_slots` of them. With `reuse`, only the first `reuse` tokens of
+    each segment are remembered (XLNet).
     """
 
     forward_argument = "memory"

@@ -69,7 +69,7 @@ class QueryStream:
     """XLNet's second stream: what it sees, `context`, and where it stands.
 
     It stands at the slots `target_slots` (M,) (None: at all), where it lies behind the content stream in one tensor
-    (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 asks for nothing. With the
+    (N + M, dim). A slot that is there more than once, to fill up, counts once; a slot of -1 is ignored. With the
     factorisation `order` (N,) of the tokens and their `segments`, `target_context` describes the targets alone.
     """
 
@@ -82,9 +82,9 @@ class QueryStream:
         if targets is None:
             return
         layout, targets = context.query_layout, targets.sort().values  # document by document
-        asked, at = (targets >= 0).float(), targets.clamp(min=0)
-        counts = asked.new_zeros(layout.num_tokens).index_add(0, at, asked)
-        self.target_slots, self.target_weights = at, asked / counts[at].clamp(min=1)
+        is_target, at = (targets >= 0).float(), targets.clamp(min=0)
+        counts = is_target.new_zeros(layout.num_tokens).index_add(0, at, is_target)
+        self.target_slots, self.target_weights = at, is_target / counts[at].clamp(min=1)
         if order is None or context.relative is None:
             return
         starts = torch.searchsorted(at, layout.starts.long()).to(torch.int32)

@@ -1,4 +1,4 @@
-"""Alignments of recurrent decoders: where in the source a state looks.
+"""Alignments of recurrent decoders: attention from a state over the source.
 
 R documents, T queries each, L the longest source document; the encoder's output is packed (S, width).
 """
@@ -65,7 +65,7 @@ class LocalWindow(nn.Module):
     """A window of ± `window` words around a place in the source (Luong et al. 2015, §3.2).
 
     local-m puts the place at the target's own position; local-p predicts it and favours what is near by a Gaussian.
-    Places count from 1, as in the paper. A target longer than its source looks at the source's end.
+    Places count from 1, as in the paper. A target longer than its source attends to the source's end.
     """
 
     def __init__(self, dim: int, window: int, *, predict: bool):
@@ -106,7 +106,7 @@ class Alignment(nn.Module):
         self.score, self.local = score, local
 
     def prepare_source(self, encoder_output: Tensor, layout: Layout) -> AlignmentSource:
-        """Make a packed encoder output (S, width) ready to be looked at."""
+        """Prepare a packed encoder output (S, width) for attention."""
         keys = layout.unpack(self.score.project_keys(encoder_output))
         return AlignmentSource(keys, layout.unpack(encoder_output), layout.lengths)
 

@@ -24,7 +24,7 @@ GATE_BLOCK_TOKENS = 512  # tokens whose gates are held at once when there is no 
 
 
 class LSTMState(CarriedState):
-    """Memory of recurrent layers from one batch to the next; it belongs to the caller.
+    """State of recurrent layers from one batch to the next, owned by the caller.
 
     Row d is the state after document d. A batch with more documents starts the new ones from zero, one with fewer
     leaves the other rows as they are. No gradient flows through it.

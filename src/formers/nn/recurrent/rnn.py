@@ -1,7 +1,7 @@
 """Recurrent layers over packed documents.
 
 N tokens (packed), D documents, n of them still running at a step. A state is (h,), or (h, c) of an LSTM, one after the
-other for all layers, each (D, directions · dim) in the order of the documents. It belongs to the caller.
+other for all layers, each (D, directions · dim) in the order of the documents. The caller owns it.
 """
 
 from __future__ import annotations

@@ -46,6 +46,8 @@ SHARD_FOLDER = "shards"
 SHARDED_GROUPS = ("model", "optimizer", "ema")  # the files that the folder of shards stands for
 Tensors = dict[str, Tensor]
 TensorGroups = Mapping[str, Mapping[str, Tensor]]  # file name → tensors
+Scatter = Callable[[Tensor, Tensor], Tensor]  # a whole tensor, and one that is sharded as it shall be
+Say = Callable[[str], None]
 LoadedCheckpoint = tuple[int, dict[str, Tensors], dict[str, Any]]  # step, tensors, state
 SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -279,9 +281,7 @@ class Checkpoints:
             groups |= (sharded.load_full_tensors if assemble_shards else sharded.load_meta_tensors)(folder)
         return groups, state
 
-    def load_newest(
-        self, say: Callable[[str], None] | None = None, assemble_shards: bool = True
-    ) -> LoadedCheckpoint | None:
+    def load_newest(self, say: Say | None = None, assemble_shards: bool = True) -> LoadedCheckpoint | None:
         """Read the newest intact checkpoint: step, tensors and state. What is broken is passed over and reported."""
         return self.load_first_intact(reversed(self.list_steps()), say, assemble_shards)
 
@@ -292,7 +292,7 @@ class Checkpoints:
         return self.load_first_intact(ranked)
 
     def load_first_intact(
-        self, steps: Iterable[int], say: Callable[[str], None] | None = None, assemble_shards: bool = True
+        self, steps: Iterable[int], say: Say | None = None, assemble_shards: bool = True
     ) -> LoadedCheckpoint | None:
         """Read the first of some checkpoints that is intact."""
         for step in steps:
@@ -404,11 +404,7 @@ def get_weights(model: nn.Module) -> Tensors:
 
 
 @torch.no_grad()
-def set_weights(
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
-    scatter: Callable[[Tensor, Tensor], Tensor] = lambda whole, like: whole,
-) -> None:
+def set_weights(model: nn.Module, tensors: Mapping[str, Tensor], scatter: Scatter = lambda whole, like: whole) -> None:
     """Set a model's parameters and buffers; `scatter` returns this process's part of each."""
     own = get_weights(model)
     if set(own) != set(tensors):

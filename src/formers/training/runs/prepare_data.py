@@ -19,8 +19,7 @@ from ...data.readers import COLUMN_HINT, extract_python_texts, find_files, is_pa
 from ...data.store import Store
 from ...data.text_files import COMPRESSION_RATIOS
 from ...errors import Error
-from ...interop.prepare import prepare
-from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
+from ...interop.tokenizer_files import load_tokenizer, prepare, save_tokenizer
 from ...registry import find_family
 from ...text.normalise import CleaningReport
 from ...text.tokenizer import Tokenizer

@@ -20,12 +20,11 @@ from ...config import ProgressCallback, get_schema
 from ...errors import Error
 from ...family import Family
 from ...former import Former, build, build_empty
-from ...interop import safe_files
-from ...interop.model_directory import load
+from ...interop.model_directory import load, read_checkpoint_info
 from ...interop.tokenizer_files import load_tokenizer, save_tokenizer
 from ...nn.layers import initialise_weights
 from ...nn.lora import add_adapters, get_adapter_tensors, remove_adapters
-from ...objectives.token_losses import DecoderEnds
+from ...objectives.seq2seq import DecoderEnds
 from ...protocols import Listener
 from ...registry import find_family
 from ...task import SCORE_LABEL, TASKS, Task, choose_length, list_tasks
@@ -129,16 +128,18 @@ def build_task_model(
 def load_with_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], task: Task) -> Former:
     """A checkpoint with the head of the task; one that has it already for other labels gets a new one."""
     assert wanted.source is not None
-    own, config = read_checkpoint_info(wanted.source)
-    if config is not None:
+    info = read_checkpoint_info(wanted.source)
+    if info.is_own and info.family is not None:
+        config = find_family(info.family).definition.config_class(**(info.settings or {}))
         check_task_support(find_family(wanted.family).definition, config, task, wanted.family)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "new, untrained")  # as it should be
-        return attach_task_head(wanted, head, labels, own)
+        return attach_task_head(wanted, head, labels, info.head)
 
 
 def attach_task_head(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], own: str | None) -> Former:
     """The checkpoint, whose own head is `own`, with the head of the task."""
+    assert wanted.source is not None
     if "@" in head:  # what a pooler has learnt is of no use to a head that reads other layers
         return replace_head(load(wanted.source, head="none"), head, labels, wanted.train.seed)
     if find_family(wanted.family).definition.adds_task_tokens and head != "lm":
@@ -180,32 +181,9 @@ def add_task_tokens(former: Former) -> Former:
     return resize_vocabulary(former, old, Tokenizer(rust.to_str(), {**old.special, **roles}), {})
 
 
-def read_checkpoint_info(source: str) -> tuple[str | None, Any]:
-    """The head that a checkpoint has and its config, as far as its files say it before it is loaded."""
-    if source.startswith("hub:"):
-        return None, None
-    folder = safe_files.find_model_folder(source)
-    if safe_files.has_file(folder, "formers.json"):
-        about = safe_files.read_json(folder, "formers.json")
-        return about.get("head"), find_family(about["family"]).definition.config_class(**about["config"])
-    if safe_files.has_file(folder, "config.json"):
-        about = safe_files.read_json(folder, "config.json")
-        hf = find_family(str(about.get("model_type"))).definition.hf_format
-        named = (about.get("architectures") or [None])[0]
-        return None if hf is None else hf.architectures.get(named), None
-    return None, None
-
-
 def read_checkpoint_family(source: str) -> str:
-    """The family of a checkpoint."""
-    if not source.startswith("hub:"):
-        folder = safe_files.find_model_folder(source)
-        for file, key in (("formers.json", "family"), ("config.json", "model_type")):
-            if safe_files.has_file(folder, file) and isinstance(
-                name := safe_files.read_json(folder, file).get(key), str
-            ):
-                return find_family(name).name
-    return load(source).family
+    """The family of a checkpoint; one whose files do not say it, or that lies on the hub, is loaded."""
+    return read_checkpoint_info(source).family or load(source).family
 
 
 def build_from_scratch(wanted: FinetuneConfig, head: str, labels: tuple[str, ...], tokenizer: Tokenizer) -> Former:

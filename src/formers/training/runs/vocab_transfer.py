@@ -12,23 +12,15 @@ from torch import Tensor
 
 from ...errors import Error
 from ...former import Former, build, build_empty
-from ...interop import safe_files
-from ...registry import find_family
+from ...interop.model_directory import read_checkpoint_info
 from ...text.tokenizer import Tokenizer
 from ..config_merge import PretrainConfig
 
 
 def check_checkpoint_family(asked: PretrainConfig) -> None:
     """Refuse a checkpoint of another family before its weights are read."""
-    if str(asked.init).startswith("hub:"):
-        return
-    folder = safe_files.find_model_folder(asked.init)
-    name = None
-    if safe_files.has_file(folder, "formers.json"):
-        name = safe_files.read_json(folder, "formers.json").get("family")
-    elif safe_files.has_file(folder, "config.json"):
-        name = safe_files.read_json(folder, "config.json").get("model_type")
-    if isinstance(name, str) and find_family(name).name != asked.family:
+    name = read_checkpoint_info(str(asked.init)).family
+    if name is not None and name != asked.family:
         raise Error(f"holds a {name}, not a {asked.family}", where=asked.init, fix=f"formers pretrain {name} --init …")
 
 

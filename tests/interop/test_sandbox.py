@@ -25,7 +25,7 @@ from safetensors.torch import load
 
 import formers
 from formers import Error
-from formers.interop import pickled_weights
+from formers.interop import sandbox, weights
 
 GOLDEN = Path(__file__).parents[1] / "parity" / "golden"
 NAME = "GPT2LMHeadModel-0"
@@ -118,7 +118,7 @@ def test_safetensors_go_before_a_pickle(tmp_path, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(pickled_weights, "convert_pickle", never)
+    monkeypatch.setattr(weights, "convert_in_sandbox", never)
     formers.load(folder, pickle=True)
 
 
@@ -129,7 +129,7 @@ PROGRAM = """
 import ctypes, json, marshal, os, pickle, socket, subprocess, sys, time
 from pathlib import Path
 import torch
-from formers.interop.pickled_weights import confine_process, main
+from formers.interop.sandbox import confine_process, convert_pickle
 folder, outside = Path("folder"), Path("outside").resolve()
 for name, code in json.load(sys.stdin).items():
     compiled = compile(code, "action", "exec")
@@ -214,7 +214,7 @@ def ended(tmp_path_factory):
             source.write_bytes(content)
         else:
             torch.save(content, source)
-        codes[f"file {name}"] = f"main({str(source)!r}, 'folder/{name}.safetensors', 2**28, 10)"
+        codes[f"file {name}"] = f"convert_pickle({str(source)!r}, 'folder/{name}.safetensors', 2**28, 10)"
     before = {p.name: p.stat().st_size for p in where.iterdir() if p.is_file()}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], input=json.dumps(codes), capture_output=True, text=True, check=False, cwd=where
@@ -277,8 +277,8 @@ def refused(folder: Path, said: str) -> None:
 def test_a_process_that_hangs_is_ended(honest, monkeypatch):
     note = honest.parent / "pid"
     code = f"import os, time; open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
-    monkeypatch.setattr(pickled_weights, "CONVERTER_CODE", code)
-    monkeypatch.setattr(pickled_weights, "TIMEOUT_SECONDS", 1)
+    monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
+    monkeypatch.setattr(sandbox, "TIMEOUT_SECONDS", 1)
     began = time.monotonic()
     refused(honest, "converting the pickle took more than 1 s. Do not use this file")
     assert time.monotonic() - began < 10
@@ -302,7 +302,7 @@ def test_a_process_that_hangs_is_ended(honest, monkeypatch):
 )
 def test_a_process_that_ends_otherwise(honest, monkeypatch, code, said):
     monkeypatch.setenv("TOKEN", "secret")
-    monkeypatch.setattr(pickled_weights, "CONVERTER_CODE", code)
+    monkeypatch.setattr(sandbox, "CONVERTER_CODE", code)
     refused(honest, said)
 
 

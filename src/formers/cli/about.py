@@ -1,0 +1,236 @@
+"""formers tree, formers doctor: the family at a glance, and what this machine has and lacks for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+from rich.tree import Tree
+
+from ..errors import Error
+from ..registry import FAMILIES
+from .common import identify_checkpoint
+from .terminal import SafeConsole, print_json, print_table
+
+EXTRAS = {
+    "hub": (("huggingface_hub",), "models from the Hugging Face hub"),
+    "data": (("pyarrow", "datasets", "zstandard"), "parquet and zst files, Hugging Face datasets"),
+    "ko": (("kiwipiepy",), "Korean morphemes and sentences"),
+    "eval": (("sacrebleu", "sklearn"), "BLEU, chrF, the TF-IDF baseline"),
+    "elmo": (("h5py",), "ELMo's published weights"),
+    "track": (("tensorboard", "wandb"), "TensorBoard and Weights & Biases"),
+}
+
+
+def tree(family: str | None = None, *, as_json: bool = False) -> None:
+    """Show the family tree with what is new in each model and its presets; or one member in detail.
+
+    formers tree
+    formers tree bert
+    formers tree --as-json
+
+    Args:
+        family: A member, such as bert: its paper, parent, presets, objective and tasks, and commands to begin with.
+        as_json: Print the same as JSON, for programs.
+    """
+    from ..former import tree as rows
+    from ..training.word_vectors.vector_run import VECTOR_METHODS
+
+    if family is not None and family not in VECTOR_METHODS:
+        reject_checkpoint(family)
+    members = rows("vectors" if family in VECTOR_METHODS else family)
+    if as_json:
+        print_json(members if family is None else members[0], indent=2)
+        return
+    console = SafeConsole(wrap=family is None)
+    if family is not None:
+        console.print("\n".join(describe_member(members[0], family)))
+        return
+    root = Tree(Text("formers", "bold"), guide_style="dim")
+    known = {member["name"] for member in members}
+    for parent in dict.fromkeys(m["parent"] for m in members if m["parent"] not in known):
+        add_children(root.add(Text(parent, "dim")), parent, members)
+    console.print(root)
+
+
+def reject_checkpoint(name: str) -> None:
+    """Answer the name of a checkpoint or preset, which is no family: its family, and where it is published."""
+    family, place = identify_checkpoint(name)
+    if name in FAMILIES or (place is None and (family is None or name in FAMILIES[family].aliases)):
+        return
+    shows = f"formers tree {family}" if family else "formers tree lists the families"
+    where = f"; the model is {place} on the hub" if place else ""
+    what = "a published checkpoint" if place else f"a preset of {family}"
+    raise Error(f"{name!r} is {what}, not a family", fix=shows + where)
+
+
+def add_children(branch: Tree, parent: str, members: list[dict[str, Any]]) -> None:
+    """Hang the children of a member onto its branch, the oldest first."""
+    for member in sorted((m for m in members if m["parent"] == parent), key=lambda m: (m["year"], m["name"])):
+        twig = branch.add(
+            Text.assemble((member["name"], "bold"), f"  {member['title']} ({member['year']}): {member['new']}")
+        )
+        for name, size in member["presets"].items():
+            twig.add(Text.assemble(f"{name}  {size['parameters']:,} ", (describe_counted_head(size), "dim")))
+        add_children(twig, member["name"], members)
+
+
+def describe_counted_head(size: dict[str, Any]) -> str:
+    """Say which head a number of parameters includes."""
+    return "without a head" if size["head"] == "none" else f"with head {size['head']}"
+
+
+def describe_member(member: dict[str, Any], asked: str) -> list[str]:
+    """Describe one member in lines: what it is, its sizes, what it learns, and commands that can be copied."""
+    from ..objectives.registry import OBJECTIVES
+
+    lines = [f"{member['name']}: {member['title']} ({member['paper']})", ""]
+    facts = {"parent": member["parent"], "new": member["new"], "shapes": member["shapes"],
+             "differs from the reference": member["differs"]}  # fmt: skip
+    if goal := member["objective"]:
+        facts["objective"] = f"{goal}: {OBJECTIVES[goal].help}"
+    facts |= {"tokenizer": member["tokenizer"], "heads": ", ".join(member["heads"])}
+    facts |= {"tasks": ", ".join(member["tasks"]) or "none: its vectors go into other models"}
+    lines += [f"{name}: {text}" for name, text in facts.items() if text]
+    if member["presets"]:
+        wide = max(map(len, member["presets"]))
+        lines += ["", "presets:"]
+        lines += [
+            f"  {name:<{wide}}  {size['parameters']:>15,} {describe_counted_head(size)}"
+            for name, size in member["presets"].items()
+        ]
+    return [*lines, "", "begin with:", *(f"  {command}" for command in list_commands(member, asked))]
+
+
+def list_commands(member: dict[str, Any], asked: str) -> list[str]:
+    """Return commands that this member is good for; word vectors are trained by the name of a method."""
+    name, heads, tasks = member["name"], member["heads"], member["tasks"]
+    pairs = {"translate", "summarise"} & set(tasks)
+    data = "pairs.tsv" if member["objective"] == "seq2seq" else "my.txt"
+    made = [f"formers pretrain {name} --data {data}"] if member["objective"] else []
+    if "classify" in tasks:
+        made.append(f"formers finetune {name} --task classify --train reviews.tsv")
+    if pairs:
+        made.append(f"formers finetune {name} --task translate --train en-ko.tsv")
+    model = f"runs/{name}-1/model" if member["objective"] else f"my-{name}"
+    if "mlm" in heads:
+        made.append(f'formers fill {model} "The capital of France is ___."')
+    elif pairs:
+        made.append(f'formers translate {model} "How are you?"')
+    elif "lm" in heads and not FAMILIES[name].definition.reads_characters:
+        made.append(f'formers generate {model} "Once upon a time"')
+    if FAMILIES[name].definition.is_static:
+        method = "word2vec" if asked == name else asked
+        made, model = [f"formers pretrain {method} --data my.txt"], f"runs/{method}-1"
+        made.append(f"formers neighbours {model} king")
+    if "none" in heads:
+        made.append(f"formers embed {model} --file lines.txt --out vectors.npy")
+    return made
+
+
+def doctor() -> None:
+    """Report versions, kernels, compiler, threads, disk, and what to install for which feature.
+
+    formers doctor
+    """
+    print_table(describe_machine(), caption="This machine")
+    print_table(list_attention_kernels(), caption="\nAttention kernels")
+    print_table(list_extras(), caption="\nFeatures")
+
+
+def describe_machine() -> list[tuple[str | Text, ...]]:
+    """List versions, hardware, compiler and free disk space."""
+    import torch
+
+    names = ("formers", "torch", "numpy", "tokenizers", "safetensors")
+    versions = ", ".join(f"{name} {get_package_version(name)}" for name in names)
+    compiler = next((c for c in ("cc", "gcc", "clang", "cl") if shutil.which(c)), None)
+    free = shutil.disk_usage(Path.cwd()).free / 1e9
+    capability, memory = torch.backends.cpu.get_cpu_capability(), ""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        memory = f", {os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE') / 2**30:.0f} GiB memory"
+    return [
+        ("versions", versions),
+        ("python", f"{platform.python_version()} at {sys.executable}"),
+        ("system", f"{platform.system()} {platform.machine()}"),
+        ("cpu", f"{os.cpu_count()} cores, {torch.get_num_threads()} torch threads, {capability}{memory}"),
+        ("cpu bf16", describe_cpu_bf16()),
+        ("gpu", describe_gpu()),
+        ("C++ compiler", compiler or "none: torch.compile does not work without one; everything runs uncompiled"),
+        ("disk", f"{free:.0f} GB free here"),
+    ]  # fmt: skip
+
+
+def describe_cpu_bf16() -> str:
+    """Say how bf16 works on the CPU: some virtual machines announce AMX and crash on it, some processors lack bf16."""
+    import torch
+
+    from ..nn.cpu_inference import ISA_VARIABLE, ISA_WITHOUT_AMX, can_prepack, can_use_bf16, is_amx_broken
+
+    if is_amx_broken():
+        return f"works without the AMX that is announced: set {ISA_VARIABLE}={ISA_WITHOUT_AMX}"
+    if can_use_bf16() and not can_prepack(torch.bfloat16):
+        return "works, slower than fp32: this processor has no instructions for it"
+    return "works"
+
+
+def describe_gpu() -> str:
+    """Name the accelerator, its memory and what it supports."""
+    import torch
+
+    if torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        half = "bf16" if torch.cuda.is_bf16_supported() else "no bf16: use fp32 or fp16"
+        size = torch.cuda.get_device_properties(0).total_memory / 2**30
+        return (
+            f"{torch.cuda.device_count()} × {torch.cuda.get_device_name()}, {size:.0f} GiB, sm_{major}{minor}, {half}"
+        )
+    if torch.backends.mps.is_available():
+        return "Apple MPS"
+    return "none: models run on the CPU"
+
+
+def list_attention_kernels() -> list[tuple[str | Text, ...]]:
+    """List the kernels of nn/attention/dispatch.py, and whether they can be used here."""
+    import torch
+
+    from ..nn.attention.dispatch import list_available_kernels
+
+    words = {True: Text("yes", "green"), False: Text("no", "dim")}
+    dummy = torch.empty(1, 1, 64, device="cuda" if torch.cuda.is_available() else "cpu", dtype=torch.bfloat16)
+    about = {
+        "sdpa": "flash attention through SDPA, for whole grids",
+        "cudnn": "attention of cuDNN for whole grids while training (Hopper GPUs, half precision)",
+        "varlen": "flash attention over packed documents (GPU from Ampere on, half precision)",
+        "flex": "FlexAttention over packed documents with any mask or bias (GPU with triton)",
+        "biased_flash": "a bias by distance, an order, dropout over packed documents (GPU with triton, half precision)",
+        "per_document": "one document after the other, no padding (CPU)",
+        "dense": "SDPA with a dense mask, everywhere",
+    }
+    ready = list_available_kernels(dummy)
+    return [(name, words[name in ready], text) for name, text in about.items()]
+
+
+def list_extras() -> list[tuple[str | Text, ...]]:
+    """List the optional features, and how to install those that are missing."""
+    rows: list[tuple[str | Text, ...]] = []
+    for name, (modules, use) in EXTRAS.items():
+        ready = all(importlib.util.find_spec(module) for module in modules)
+        rows.append((name, Text("ready", "green") if ready else f"pip install 'formers[{name}]'", use))
+    return rows
+
+
+def get_package_version(name: str) -> str:
+    """Return the installed version of a package, or "?"."""
+    from importlib import metadata  # slow to import, and help must answer at once
+
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "?"
