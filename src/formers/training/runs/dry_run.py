@@ -20,7 +20,7 @@ from .run import TIMED_STEPS, Run, RunOptions, RunPlan, time_steps
 Rows = list[tuple[str, str]]
 
 
-def dry_run(plan: RunPlan) -> Rows:
+def dry_run(plan: RunPlan[Any, Any]) -> Rows:
     """Rows of what was understood, and how large and how long the run would be. Nothing is written. The main process
     of several has them."""
     said: list[str] = []
@@ -87,7 +87,7 @@ def measure_step_seconds(
     return each
 
 
-def estimate_duration(run: Run) -> tuple[float, float]:
+def estimate_duration(run: Run[Any]) -> tuple[float, float]:
     """Return the seconds of the first step, and of the whole run: of both lengths, where short examples come first."""
     s = run.config.train
     phases = [(low, high) for low, high in ((0, s.long_phase_start), (s.long_phase_start, s.steps)) if low < high]

@@ -158,7 +158,7 @@ def plan_finetuning(
 
 
 @dataclass
-class FinetunePlan(RunPlan):
+class FinetunePlan(RunPlan[FinetuneConfig, dict[str, Examples]]):
     """A fine-tuning run that was asked for."""
 
     model: Any
@@ -345,7 +345,7 @@ def check_same_run(
             raise Error(f"the run here has {key} {before.get(key)}, not {after.get(key)}", where=path, fix=fix)
 
 
-class FinetuneRun(Run):
+class FinetuneRun(Run[FinetuneConfig]):
     """A fine-tuning run on its way: the model, its task, its examples and the trainer."""
 
     def __init__(

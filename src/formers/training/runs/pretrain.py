@@ -118,7 +118,7 @@ def get_plan_class(family: Family) -> type[PretrainPlan] | type[VectorPlan]:
 
 
 @dataclass
-class PretrainPlan(RunPlan):
+class PretrainPlan(RunPlan[PretrainConfig, PreparedData]):
     """A pretraining run that was asked for; `text` and `valid` are texts in memory, None for those of the settings."""
 
     family: str | None
@@ -207,7 +207,7 @@ class PretrainPlan(RunPlan):
         return run
 
 
-class PretrainRun(Run):
+class PretrainRun(Run[PretrainConfig]):
     """A run on its way: the model, its objectives and the trainer, made of what was asked and found."""
 
     def __init__(
